@@ -1,0 +1,5 @@
+"""``python -m nsysx`` is the same program as ``nsysx``."""
+
+from nsysx.cli import main
+
+main()

@@ -1,0 +1,109 @@
+"""The words that the probe writes and the reader reads: one file, two sides, so they cannot drift apart.
+
+Standard library only: the probe imports it by its bare name inside the target program, the reader imports it as
+``nsysx.inject.nsysx_ranges``.
+
+Every range lives in the NVTX domain ``nsysx``. Where a domain cannot be had (``torch.cuda.nvtx``), each text carries the
+prefix ``nsysx:`` in the default domain instead. The grammar is meant to be read in the Nsight Systems GUI too::
+
+    step 12                          one training step, on the thread that drives it
+    forward | backward | optimizer AdamW | data DataLoader | ...      a phase, with an optional detail
+    blocks.0.attn.qkv:Linear         the call of a module: qualified path, colon, class; flags may follow
+    blocks.0:Block recompute         the same, re-run by activation checkpointing
+    :GPT compiled                    the root module (its path is empty), as one compiled region
+    bwd blocks.0.attn.qkv:Linear     backward of that module, on whatever thread autograd runs it
+    info {"pair_cost_ns": 700, ...}  a mark: facts about the probe itself, as JSON
+
+A module text holds exactly one colon and no space in front of it; no other text holds a colon before its first space.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DOMAIN = "nsysx"
+PREFIX = "nsysx:"
+
+#: Phases in the order in which people think of a step.
+PHASES = ("data", "h2d", "forward", "loss", "backward", "clip", "optimizer", "zero_grad", "evaluation")
+
+FLAGS = ("recompute", "compiled", "graph")
+
+#: nsys drops a range whose name has 65,535 bytes or more; nobody reads more than this anyway.
+MAX_TEXT = 200
+
+
+class Label(NamedTuple):
+    """A decoded range text.
+
+    ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``info`` or ``other``. ``name`` is the phase, or the
+    module's qualified path ("" for the root), or the JSON of an info mark. ``index`` is the step's number.
+    """
+
+    kind: str
+    name: str = ""
+    cls: str = ""
+    index: int = -1
+    flags: tuple[str, ...] = ()
+
+
+def _word(text: str) -> str:
+    """Return ``text`` without the characters that the grammar uses itself."""
+    return "".join("_" if c in ": \t\r\n" else c for c in text)
+
+
+def step(index: int) -> str:
+    """Return the text of step ``index``."""
+    return f"step {index}"
+
+
+def phase(name: str, detail: str = "") -> str:
+    """Return the text of a phase; ``name`` must be one of PHASES."""
+    if name not in PHASES:
+        raise ValueError(f"not a phase: {name}")
+    detail = _word(detail)
+    return (f"{name} {detail}" if detail else name)[:MAX_TEXT]
+
+
+def module(path: str, cls: str, *flags: str, backward: bool = False) -> str:
+    """Return the text of a module call: ``path`` is the qualified path ("" for the root), ``cls`` the class name.
+
+    A path that is too long loses its middle, never its class: two different modules may then share a text.
+    """
+    path, cls = _word(path), _word(cls)[:80]
+    room = MAX_TEXT - len(cls) - 40
+    if len(path) > room:
+        path = f"{path[: room // 2 - 1]}..{path[-(room // 2 - 1) :]}"
+    text = f"{path}:{cls}"
+    for flag in flags:
+        if flag not in FLAGS:
+            raise ValueError(f"not a flag: {flag}")
+        text += f" {flag}"
+    return f"bwd {text}" if backward else text
+
+
+def info(json_text: str) -> str:
+    """Return the text of an info mark."""
+    return f"info {json_text}"
+
+
+def decode(text: str) -> Label:
+    """Return what a range text means; anything that is not of the grammar is ``other`` under its own name."""
+    text = text.removeprefix(PREFIX)
+    head, _, tail = text.partition(" ")
+    if head == "step" and tail.isascii() and tail.isdigit():
+        return Label("step", text, index=int(tail))
+    if head == "info":
+        return Label("info", tail)
+    kind = "module"
+    if head == "bwd":
+        kind = "backward_module"
+        head, _, tail = tail.partition(" ")
+    if ":" in head:
+        path, _, cls = head.partition(":")
+        flags = tuple(tail.split(" ")) if tail else ()
+        if cls and ":" not in cls and all(f in FLAGS for f in flags):
+            return Label(kind, path, cls, flags=flags)
+    elif head in PHASES and kind == "module":
+        return Label("phase", head, tail)
+    return Label("other", text)

@@ -1,0 +1,191 @@
+"""Frozen records that cross rooms. Standard library only, so that every room may import them cheaply.
+
+The Summary is the one thing that renderers see, and its ``to_json`` is the contract ``nsysx.summary/1``: additive only
+within a major number. A table that was not recorded is ``None`` there, and ``quality`` says why and what would record it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SCHEMA = "nsysx.summary/1"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table or frame: ``dtype`` is a polars type name, ``unit`` is "ns", "bytes", "" ..."""
+
+    name: str
+    dtype: str
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One answer as rows. ``rows`` is None when the capture does not hold it; ``reason`` then says why."""
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line about how far the capture can be trusted; ``fix`` is the command or change that would cure it."""
+
+    check: str
+    status: Literal["ok", "warn", "missing"]
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device as a process sees it. Limits are None where the report does not name them."""
+
+    process: int
+    pid: int
+    device: int
+    name: str
+    l2_bytes: int | None = None
+    memory_bytes: int | None = None
+    memory_bandwidth: int | None = None
+    sm_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Allow-listed facts about where the numbers come from. ``utc_epoch_ns`` is event time zero."""
+
+    files: tuple[str, ...]
+    nsys_version: str | None
+    schema_version: str | None
+    gpus: tuple[Gpu, ...]
+    processes: tuple[Row, ...]
+    duration_ns: int | None
+    diagnostics: tuple[Row, ...]
+    utc_epoch_ns: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    probe: tuple[Row, ...] = ()
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps and the rule that found them. ``steady`` is the first and last index of the steady steps, inclusive."""
+
+    source: str
+    rule: str
+    count: int
+    steady: tuple[int, int] | None
+    cpu_median_ns: int | None
+    gpu_median_ns: int | None
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What limits the step: one code, one sentence, and the numbers it rests on."""
+
+    code: str
+    sentence: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The answer of one rule: found, clear, or cannot tell."""
+
+    code: str
+    slug: str
+    verdict: Literal["found", "clear", "cannot_tell"]
+    title: str
+    detail: str
+    where: Row = field(default_factory=dict)
+    cost_ns_per_step: int | None = None
+    saving_ns_per_step: int | None = None
+    confidence: str = ""
+    fix: str = ""
+    evidence: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One box of a timeline picture, times in ns from the start of the picture's window.
+
+    ``kind`` is an API kind or phase on a CPU lane and compute, comm, copy, memset on a GPU lane. ``launch_ns`` is when the
+    API call of a GPU op began (None when unknown), ``backlog_ns`` how much of a blocking call was waiting for earlier work.
+    """
+
+    start_ns: int
+    end_ns: int
+    kind: str
+    label: str
+    launch_ns: int | None = None
+    launch_lane: int | None = None
+    backlog_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One row of a timeline picture: ``role`` is phases, api or stream."""
+
+    role: Literal["phases", "api", "stream"]
+    label: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What a reader sees of one window: CPU threads above, GPU streams below. For pictures only, never in the JSON."""
+
+    title: str
+    start_ns: int
+    end_ns: int
+    lanes: tuple[Lane, ...]
+    merged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything that is shown, and nothing else."""
+
+    version: str
+    capture: Capture
+    quality: tuple[Check, ...]
+    totals: Row
+    steps: Steps
+    verdict: Verdict
+    tables: Mapping[str, Table]
+    replay: Row | None
+    findings: tuple[Finding, ...] | None
+    timelines: tuple[Timeline, ...] = ()
+
+    def rows(self, key: str) -> Sequence[Row]:
+        """Return the rows of a table, empty when it was not recorded."""
+        table = self.tables.get(key)
+        return (table.rows or ()) if table else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the Summary as plain JSON values, keys as in the contract."""
+        steps = asdict(self.steps)
+        capture = asdict(self.capture)
+        return {
+            "schema": SCHEMA,
+            "tool": {"version": self.version},
+            "capture": capture,
+            "quality": [asdict(c) for c in self.quality],
+            "totals": dict(self.totals),
+            "steps": steps,
+            "verdict": asdict(self.verdict),
+            **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in self.tables.items()},
+            "replay": None if self.replay is None else dict(self.replay),
+            "findings": None if self.findings is None else [asdict(f) for f in self.findings],
+        }

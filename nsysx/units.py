@@ -1,0 +1,46 @@
+"""Numbers for people: the only place where nanoseconds become microseconds, milliseconds or seconds."""
+
+from __future__ import annotations
+
+
+def duration(ns: float | None) -> str:
+    """Return ``ns`` nanoseconds with a unit that keeps three or four digits, "-" for None."""
+    if ns is None:
+        return "-"
+    size = abs(ns)
+    if size < 1_000:
+        return f"{ns:.0f} ns"
+    if size < 1_000_000:
+        return f"{ns / 1e3:.{1 if size < 100_000 else 0}f} us"
+    if size < 1_000_000_000:
+        return f"{ns / 1e6:.{2 if size < 100_000_000 else 1}f} ms"
+    return f"{ns / 1e9:.2f} s"
+
+
+def share(part: float | None, whole: float | None) -> str:
+    """Return ``part`` of ``whole`` as a percentage, "-" where it cannot be said."""
+    if part is None or not whole:
+        return "-"
+    percent = 100 * part / whole
+    return f"{percent:.1f} %" if 0 < abs(percent) < 10 else f"{percent:.0f} %"
+
+
+def size(count: float | None) -> str:
+    """Return ``count`` bytes with a binary unit, "-" for None."""
+    if count is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def bandwidth(bytes_per_s: float | None) -> str:
+    """Return ``bytes_per_s`` in decimal GB/s as vendors quote it, "-" for None."""
+    return "-" if bytes_per_s is None else f"{bytes_per_s / 1e9:.{2 if bytes_per_s < 10e9 else 1}f} GB/s"
+
+
+def count(number: float | None) -> str:
+    """Return a whole number with thousands separated, "-" for None."""
+    return "-" if number is None else f"{number:,.0f}"
