@@ -254,11 +254,22 @@ def _gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("process", "device", "index")
 
 
+def _last_full(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
+    """Return the index of the last step that launches at least half as much GPU work as the median step."""
+    starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
+    mine = ops.filter((pl.col("process") == cpu["process"][0]) & pl.col("call_start_ns").is_not_null())
+    called = mine["call_start_ns"].to_numpy()
+    at = np.searchsorted(starts, called, side="right") - 1
+    counts = np.bincount(at[(at >= 0) & (called < last_end)], minlength=cpu.height)
+    return int(np.flatnonzero(counts >= np.median(counts) / 2)[-1])
+
+
 def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tuple[int, int]:
     """Return the first and last steady step of one process.
 
     Warm-up is the longest prefix whose steps are longer than the later ones or carry first-call work (loading kernels).
-    The last step has nothing after it that would show its end, so it is left out where there are enough others.
+    The last full step has no full step after it that would show where it ends, so it is left out where there are enough
+    others; behind it there may be a rest with little work (an exhausted loader, a last print).
     """
     n = cpu.height
     duration = (cpu["end_ns"] - cpu["start_ns"]).to_numpy().astype(float)
@@ -266,7 +277,9 @@ def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tup
         longest = gpu.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("d")).sort("index")
         by_index = dict(longest.iter_rows())
         duration = np.array([by_index.get(i) or 0 for i in cpu["index"].to_list()], float)
-    last = n - 2 if n >= 4 else n - 1
+    last = _last_full(cpu, attributed.gpu_ops)
+    if n >= 4 and last >= 1:
+        last -= 1
     tail = duration[n // 2 : last + 1] if last >= n // 2 else duration[-1:]
     base = float(np.median(tail))
     spread = 3 * float(np.median(np.abs(tail - base)))
