@@ -151,7 +151,7 @@ class Result:
 def _ask(command: Sequence[str | Path], timeout_s: float = 30) -> str:
     """Return what a helper command prints on both streams; "" when it fails."""
     try:
-        done = subprocess.run(  # noqa: S603 - a list, never a shell
+        done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -220,7 +220,7 @@ def check_steps(steps: str) -> str:
             f"--steps {steps}: expected A:B",
             slug="bad-steps",
             hint="For example --steps 10:15 for steps 10, 11, 12, 13 and 14",
-            exit_code=EXIT_RUN_FAILED,
+            exit_code=EXIT_USAGE,
         )
     return steps
 
@@ -525,7 +525,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             sampler.start()
         for attempt in range(2):
             with log.open("wb") as sink:
-                process = subprocess.Popen(  # noqa: S603 - a list, never a shell
+                process = subprocess.Popen(
                     profile,
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
@@ -614,9 +614,7 @@ def _export(nsys: Nsys, folder: Path, options: Options, signals: _Signals, resul
     made = folder / "report.sqlite"
     command = export_command(nsys, result.outputs.report.absolute(), made)
     with (folder / "export.log").open("w+b") as sink:
-        process = subprocess.Popen(  # noqa: S603 - a list, never a shell
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
         signals.process, signals.watch = process, None
         process.wait()
         sink.seek(0)

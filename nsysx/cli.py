@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -11,17 +12,20 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from nsysx import __version__
-from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+from nsysx.errors import EXIT_INTERRUPTED, EXIT_USAGE, NsysxError
 
 if TYPE_CHECKING:
     from nsysx.capture import Result
     from nsysx.model import Summary
 
+EXIT_UNEXPECTED = 70  # EX_SOFTWARE of sysexits.h: a bug of ours
+
 app = typer.Typer(
     name="nsysx",
     help="Where the step time of a PyTorch program went, from an Nsight Systems capture.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help text starts in half the time
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -34,16 +38,20 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     """Where the step time of a PyTorch program went, from an Nsight Systems capture."""
+    if context.invoked_subcommand is None:
+        _talk(context.get_help())
+        raise typer.Exit(EXIT_USAGE)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command to profile, unedited.")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, unedited.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="NAME", help="Name of the results.")] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite results of that name.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Capture and export only.")] = False,
@@ -100,7 +108,7 @@ def run(
 def _one_of(option: str, value: str | None, choices: tuple[str | None, ...]) -> None:
     if value not in choices:
         known = ", ".join(c for c in choices if c)
-        raise NsysxError(f"{option} {value}: expected {known}", slug="bad-option", exit_code=EXIT_RUN_FAILED)
+        raise NsysxError(f"{option} {value}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)
 
 
 def _report_run(result: Result) -> None:
@@ -146,7 +154,7 @@ def _say_result(result: Result) -> None:
 @app.command()
 def report(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Exports (.sqlite); several are ranks of one job.")
+        list[Path], typer.Argument(metavar="FILE", help="Exports (.sqlite); several are ranks of one job.")
     ],
     html: Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")] = None,
     json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")] = None,
@@ -190,13 +198,14 @@ def report(
     if html is None and json is None and markdown is None:
         _tables(summary, top, section)
     for path in targets:
-        print(f"nsysx: wrote {path}", file=sys.stderr)
+        _talk(f"nsysx: wrote {path}")
 
 
 def _emit(target: str, text: str, *, force: bool) -> None:
     from nsysx.files import write_text
 
     if target == "-":
+        _end_quietly_with_reader()
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
     else:
         write_text(Path(target), text, force=force)
@@ -207,7 +216,17 @@ def _tables(summary: Summary, top: int, section: list[str] | None) -> None:
 
     from nsysx.render import terminal
 
+    _end_quietly_with_reader()
     terminal.render(summary, Console(), top=top, sections=section)
+
+
+def _end_quietly_with_reader() -> None:
+    """From here on end as cat does when the reader of stdout goes away (``| head``)."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def _talk(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201 - stdout is the result, stderr the talk
 
 
 @app.command()
@@ -227,32 +246,23 @@ def main() -> NoReturn:
 
 def _guarded() -> int:
     try:
-        code = app(standalone_mode=False)
-        sys.stdout.flush()
+        code = app(prog_name="nsysx", standalone_mode=False)
     except NsysxError as error:
-        print(f"nsysx: error: {error}", file=sys.stderr)
+        _talk(f"nsysx: error: {error}")
         return error.exit_code
-    except BrokenPipeError:
-        # The reader went away, as head does. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
-    except KeyboardInterrupt:
-        print("nsysx: interrupted", file=sys.stderr)
+    except (KeyboardInterrupt, typer.Abort):
+        _talk("nsysx: interrupted")
         return EXIT_INTERRUPTED
-    except Exception as error:
-        return _unexpected(error)
+    except Exception as error:  # noqa: BLE001 - the last place where one can still become a line
+        # Newer typer brings its own copy of click, so what a usage error is can only be told by what it offers.
+        explain = getattr(error, "format_message", None)
+        if explain is not None:
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "nsysx"
+            _talk(f"nsysx: error: {str(explain()).rstrip('.')}. Try {command} --help")
+            return EXIT_USAGE
+        if os.environ.get("NSYSX_DEBUG"):
+            raise
+        _talk(f"nsysx: error: {type(error).__name__}: {error}. Run with NSYSX_DEBUG=1 for the traceback")
+        return EXIT_UNEXPECTED
     return code if isinstance(code, int) else 0
-
-
-def _unexpected(error: Exception) -> int:
-    import click
-
-    if isinstance(error, click.exceptions.Abort):
-        return EXIT_INTERRUPTED
-    if isinstance(error, click.ClickException):
-        error.show()
-        return error.exit_code
-    if os.environ.get("NSYSX_DEBUG"):
-        raise error
-    print(f"nsysx: error: {type(error).__name__}: {error}. Run with NSYSX_DEBUG=1 for the traceback", file=sys.stderr)
-    return 70

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         if error.errno == errno.ENOEXEC:  # a script without a first line "#!": what every shell does then
             os.execv("/bin/sh", ["/bin/sh", *command])
-        print(f"nsysx: error: cannot execute {command[0]}: {error.strerror}", file=sys.stderr)
+        sys.stderr.write(f"nsysx: error: cannot execute {command[0]}: {error.strerror}\n")
         return 127 if error.errno == errno.ENOENT else 126
 
 
