@@ -21,11 +21,11 @@ from pathlib import Path
 EMPTIED = ("TARGET_INFO_SYSTEM_ENV", "ProcessStreams", "ANALYSIS_FILE")
 #: Tables dropped whole: a report without them is a report that did not record them.
 DROPPED = re.compile(
-    r"^(OSRT_.*|SCHED_EVENTS|TARGET_INFO_(NIC|NETWORK|WDDM|SYSTEM_INFO).*|NIC_.*|NET_.*|PROCESS_INFO.*)$", re.I
+    r"^(OSRT_.*|SCHED_EVENTS|TARGET_INFO_(NIC|NETWORK|WDDM|SYSTEM_INFO).*|NIC_.*|NET_.*|PROCESS_INFO.*)$", re.IGNORECASE
 )
-ENVIRONMENT = re.compile(r"ENVIRONMENT|ENV_VAR", re.I)
+ENVIRONMENT = re.compile(r"ENVIRONMENT|ENV_VAR", re.IGNORECASE)
 #: nsys marks the columns that hold string ids in its own CREATE TABLE text.
-STRING_COLUMN = re.compile(r"^\s*\"?(\w+)\"?\s+INTEGER\b.*--\s*REFERENCES StringIds\(id\)", re.M)
+STRING_COLUMN = re.compile(r"^\s*\"?(\w+)\"?\s+INTEGER\b.*--\s*REFERENCES StringIds\(id\)", re.MULTILINE)
 #: The same for exports without those comments.
 STRING_NAMES = {"nameId", "textId", "jsonTextId", "demangledName", "shortName", "mangledName", "symbol", "module"}
 HOME = re.compile(r"/(?:home|Users)/[^/\s:;,'\"<>|]+")
@@ -208,7 +208,7 @@ def secrets_here(project: Path) -> set[str]:
     found = {str(project), socket.gethostname()}
     if str(Path.home()) != "/root":
         found.add(f"{Path.home()}/")
-    telling = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL|AUTH|COOKIE|HOSTNAME|SSH", re.I)
+    telling = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL|AUTH|COOKIE|HOSTNAME|SSH", re.IGNORECASE)
     found |= {v for k, v in os.environ.items() if telling.search(k)}
     return {s for s in found if len(s) >= 6}
 
