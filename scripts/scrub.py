@@ -186,10 +186,13 @@ def _rewrite(con: sqlite3.Connection, table: str, scrubber: Scrubber) -> None:
         if "INT" in dtype or "REAL" in dtype:
             continue
         c, t = _quote(column), _quote(table)
-        for (old,) in con.execute(f"SELECT DISTINCT {c} FROM {t} WHERE typeof({c}) = 'text'").fetchall():
+        # By bytes: text that is no UTF-8 would not be found again by its decoded form.
+        query = f"SELECT DISTINCT CAST({c} AS BLOB) FROM {t} WHERE typeof({c}) = 'text'"
+        for (raw,) in con.execute(query).fetchall():
+            old = raw.decode("utf-8", "replace")
             new = change(old)
             if new != old:
-                con.execute(f"UPDATE {t} SET {c} = ? WHERE {c} = ?", (new, old))
+                con.execute(f"UPDATE {t} SET {c} = ? WHERE CAST({c} AS BLOB) = ?", (new, raw))
 
 
 def scrub_run_json(path: Path, scrubber: Scrubber) -> None:
