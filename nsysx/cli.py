@@ -253,7 +253,7 @@ def _guarded() -> int:
     except (KeyboardInterrupt, typer.Abort):
         _talk("nsysx: interrupted")
         return EXIT_INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the last place where one can still become a line
+    except Exception as error:
         # Newer typer brings its own copy of click, so what a usage error is can only be told by what it offers.
         explain = getattr(error, "format_message", None)
         if explain is not None:

@@ -7,7 +7,6 @@ were, and putting the old code back costs the program nothing any more.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -38,15 +37,15 @@ class Unpatchable(Exception):
 class _Result(ast.NodeTransformer):
     """Hands the value of each ``return`` of the body itself to ``_nsysx_out`` first."""
 
-    def visit_Return(self, node: ast.Return) -> ast.AST:  # noqa: N802
+    def visit_Return(self, node: ast.Return) -> ast.AST:
         if node.value is not None:
             node.value = _call("_nsysx_out", ast.Name("_nsysx_e", ast.Load()), node.value)
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:  # noqa: N802
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return node
 
 
@@ -60,7 +59,7 @@ class _Fill(ast.NodeTransformer):
     def __init__(self, body: list[ast.stmt]) -> None:
         self.body = body
 
-    def visit_Expr(self, node: ast.Expr) -> Any:  # noqa: N802
+    def visit_Expr(self, node: ast.Expr) -> Any:
         word = node.value.id if isinstance(node.value, ast.Name) else ""
         if word not in ("BODY", "RESULT"):
             return node

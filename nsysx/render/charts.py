@@ -187,7 +187,15 @@ def ledger(ledgers: Sequence[Ledger], width: int = 920) -> Picture:
             y = len(ledgers) - 1 - position
             left = 0.0
             axes.text(0, y + 0.30, entry.label, ha="left", va="bottom", fontsize=9, color=_INK)
-            axes.text(entry.window_ns / divisor, y + 0.30, units.duration(entry.window_ns), ha="right", va="bottom", fontsize=9, color=_INK)
+            axes.text(
+                entry.window_ns / divisor,
+                y + 0.30,
+                units.duration(entry.window_ns),
+                ha="right",
+                va="bottom",
+                fontsize=9,
+                color=_INK,
+            )
             for part in entry.parts:
                 if part.ns <= 0:
                     continue
@@ -208,7 +216,9 @@ def ledger(ledgers: Sequence[Ledger], width: int = 920) -> Picture:
         return _svg(figure, width, height)
 
 
-def _label_part(axes: Any, entry: Ledger, part: Any, left: float, y: float, divisor: float, pixel: float, colour: str) -> None:
+def _label_part(
+    axes: Any, entry: Ledger, part: Any, left: float, y: float, divisor: float, pixel: float, colour: str
+) -> None:
     """Write the longest label that fits onto one part of a bar."""
     name = f"idle: {part.label}" if part.idle else part.label
     share = units.share(part.ns, entry.window_ns)
@@ -247,23 +257,61 @@ def steps(bars: Sequence[StepBar], width: int = 920, height: int = 230) -> Pictu
         bottom = [0.0] * len(groups)
         for name in names:
             heights = [sum(b.phases.get(name, 0.0) for b in part) / len(part) / divisor for part in groups]
-            axes.bar(x, heights, wide, bottom=bottom, color=_phase_colour(name, seen), label=shorten(clean(name, 60), 24), linewidth=0)
+            axes.bar(
+                x,
+                heights,
+                wide,
+                bottom=bottom,
+                color=_phase_colour(name, seen),
+                label=shorten(clean(name, 60), 24),
+                linewidth=0,
+            )
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-        rest = [max(0.0, sum(b.duration_ns for b in part) / len(part) / divisor - low) for part, low in zip(groups, bottom, strict=True)]
-        axes.bar(x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0)
-        warm = [(a, sum(b.duration_ns for b in part) / len(part) / divisor) for a, part in zip(x, groups, strict=True) if all(b.warmup for b in part)]
+        rest = [
+            max(0.0, sum(b.duration_ns for b in part) / len(part) / divisor - low)
+            for part, low in zip(groups, bottom, strict=True)
+        ]
+        axes.bar(
+            x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0
+        )
+        warm = [
+            (a, sum(b.duration_ns for b in part) / len(part) / divisor)
+            for a, part in zip(x, groups, strict=True)
+            if all(b.warmup for b in part)
+        ]
         if warm:
-            axes.bar([a for a, _ in warm], [h for _, h in warm], wide, color="none", edgecolor="#555555", hatch="///", linewidth=0, label="warm-up")
+            axes.bar(
+                [a for a, _ in warm],
+                [h for _, h in warm],
+                wide,
+                color="none",
+                edgecolor="#555555",
+                hatch="///",
+                linewidth=0,
+                label="warm-up",
+            )
         for a, h in warm:
             if h * divisor > limit * 1.02:
-                axes.text(a, limit / divisor, units.duration(h * divisor), ha="left", va="bottom", fontsize=8, color=_INK)
+                axes.text(
+                    a, limit / divisor, units.duration(h * divisor), ha="left", va="bottom", fontsize=8, color=_INK
+                )
         axes.set_ylim(0, limit / divisor * 1.02)
         axes.set_xlim(x[0] - wide, x[-1] + wide)
         axes.set_xlabel("step" if group == 1 else f"step (mean of {group} neighbours)", fontsize=8.5, color=_NEUTRAL)
         axes.set_ylabel(unit, fontsize=8.5, color=_NEUTRAL)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelsize=8, labelcolor=_NEUTRAL)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.04), ncols=min(9, len(names) + 2), fontsize=8, frameon=False, labelcolor=_INK, handlelength=1.1, columnspacing=1.2, borderpad=0)
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1.04),
+            ncols=min(9, len(names) + 2),
+            fontsize=8,
+            frameon=False,
+            labelcolor=_INK,
+            handlelength=1.1,
+            columnspacing=1.2,
+            borderpad=0,
+        )
         return _svg(figure, width, height)
 
 
@@ -273,8 +321,22 @@ def _decimate(spans: Sequence[Span], pixel_ns: float) -> list[Span]:
     for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
         last = out[-1] if out else None
         narrow = span.end_ns - span.start_ns < pixel_ns
-        if last and narrow and last.kind == span.kind and span.start_ns - last.end_ns < pixel_ns and last.end_ns - last.start_ns < 40 * pixel_ns:
-            out[-1] = Span(last.start_ns, max(last.end_ns, span.end_ns), last.kind, last.label, last.launch_ns, last.launch_lane, last.backlog_ns + span.backlog_ns)
+        if (
+            last
+            and narrow
+            and last.kind == span.kind
+            and span.start_ns - last.end_ns < pixel_ns
+            and last.end_ns - last.start_ns < 40 * pixel_ns
+        ):
+            out[-1] = Span(
+                last.start_ns,
+                max(last.end_ns, span.end_ns),
+                last.kind,
+                last.label,
+                last.launch_ns,
+                last.launch_lane,
+                last.backlog_ns + span.backlog_ns,
+            )
         else:
             out.append(span)
     return out
@@ -300,7 +362,15 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
                 axes.axhspan(y - 0.5, y + 0.5, color="#f6f6f6", linewidth=0)
             _draw_lane(axes, lane, y, divisor, pixel, seen, kinds, redact)
             text = clean(lane.label, 60)
-            axes.text(-8 * pixel / divisor, y, shorten(scrub(text) if redact else text, 28), ha="right", va="center", fontsize=8.5, color=_INK)
+            axes.text(
+                -8 * pixel / divisor,
+                y,
+                shorten(scrub(text) if redact else text, 28),
+                ha="right",
+                va="center",
+                fontsize=8.5,
+                color=_INK,
+            )
         _draw_arrows(axes, lanes, divisor)
         axes.set_xlim(0, window / divisor)
         axes.set_ylim(-0.5, len(lanes) - 0.5)
@@ -313,14 +383,25 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
 
 
 def _draw_lane(
-    axes: Any, lane: Lane, y: float, divisor: float, pixel: float, seen: dict[str, str], kinds: dict[str, str], redact: bool
+    axes: Any,
+    lane: Lane,
+    y: float,
+    divisor: float,
+    pixel: float,
+    seen: dict[str, str],
+    kinds: dict[str, str],
+    redact: bool,
 ) -> None:
     """Draw the boxes of one lane, boxes of one colour together."""
     boxes: dict[str, list[tuple[float, float]]] = {}
     waits: list[tuple[float, float]] = []
     for span in _decimate(lane.spans, pixel):
         phase = lane.role == "phases"
-        colour = _phase_colour(span.kind or span.label, seen) if phase else KIND_COLOURS.get(span.kind, KIND_COLOURS["other"])
+        colour = (
+            _phase_colour(span.kind or span.label, seen)
+            if phase
+            else KIND_COLOURS.get(span.kind, KIND_COLOURS["other"])
+        )
         if not phase:
             kinds.setdefault(KIND_NAMES.get(span.kind, "other CUDA call"), colour)
         length = max(span.end_ns - span.start_ns, pixel * 0.6)
@@ -340,7 +421,9 @@ def _draw_lane(
     for colour, places in boxes.items():
         axes.broken_barh(places, (y - 0.36, 0.72), facecolors=colour, edgecolors="white", linewidth=0.3, zorder=2)
     if waits:
-        axes.broken_barh(waits, (y - 0.36, 0.72), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3)
+        axes.broken_barh(
+            waits, (y - 0.36, 0.72), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
+        )
 
 
 def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
@@ -369,7 +452,9 @@ def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -
 
     handles = [Patch(facecolor=colour, label=name) for name, colour in kinds.items()]
     if waits:
-        handles.append(Patch(facecolor=KIND_COLOURS["sync"], edgecolor="white", hatch="////", label="waiting for earlier GPU work"))
+        handles.append(
+            Patch(facecolor=KIND_COLOURS["sync"], edgecolor="white", hatch="////", label="waiting for earlier GPU work")
+        )
     if handles:
         figure.legend(
             handles=handles, loc="lower left", bbox_to_anchor=(0.006, 2 / height), ncols=len(handles), fontsize=8, frameon=False,

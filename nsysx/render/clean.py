@@ -10,7 +10,9 @@ import unicodedata
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MAX_MARKS = 4
 
-_HOME = re.compile(r"(?:/home/|/Users/|/var/home/|/export/home/)[^/\s:'\"\\]+|/root(?=/|\b)|[A-Za-z]:\\Users\\[^\\\s:'\"]+")
+_HOME = re.compile(
+    r"(?:/home/|/Users/|/var/home/|/export/home/)[^/\s:'\"\\]+|/root(?=/|\b)|[A-Za-z]:\\Users\\[^\\\s:'\"]+"
+)
 
 
 def _visible(char: str) -> str:

@@ -123,7 +123,11 @@ def _grid(out: _Out, grid: view.Grid) -> None:
     for index, width in zip(chosen, widths, strict=True):
         head = grid.heads[index]
         table.add_column(
-            out.text(shorten(head.label, width)), justify="right" if head.numeric else "left", width=width, no_wrap=True, overflow="crop"
+            out.text(shorten(head.label, width)),
+            justify="right" if head.numeric else "left",
+            width=width,
+            no_wrap=True,
+            overflow="crop",
         )
     for row in grid.rows:
         table.add_row(*(out.text(_cell(row[i], width)) for i, width in zip(chosen, widths, strict=True)))
@@ -149,7 +153,11 @@ def _first(out: _Out, shown: view.View) -> None:
         return
     first = shown.first
     out.head("What to do first")
-    out.line(first.title + (f": saves {first.saving} per step" if first.saving else "") + (f" ({first.confidence})" if first.saving and first.confidence else ""))
+    out.line(
+        first.title
+        + (f": saves {first.saving} per step" if first.saving else "")
+        + (f" ({first.confidence})" if first.saving and first.confidence else "")
+    )
     for text in (first.where, first.fix):
         if text:
             out.line(text, "dim")

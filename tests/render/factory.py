@@ -195,7 +195,10 @@ def summary(**changes: Any) -> Summary:
 def bare() -> Summary:
     """Return a Summary of a capture that holds next to nothing: every table None."""
     full = summary()
-    tables = {key: replace(t, rows=None, reason="no CUDA rows: re-run with nsysx run -t cuda") for key, t in full.tables.items()}
+    tables = {
+        key: replace(t, rows=None, reason="no CUDA rows: re-run with nsysx run -t cuda")
+        for key, t in full.tables.items()
+    }
     return replace(
         full,
         capture=Capture(("x.sqlite",), None, None, (), (), None, ()),
@@ -209,16 +212,34 @@ def hostile() -> Summary:
     """Return a Summary in which every text of the user's program is an attack."""
     full = summary()
     tables = dict(full.tables)
-    tables["kernels"] = replace(tables["kernels"], rows=tuple(kernel_row(n, (50 - i) * MS) for i, n in enumerate(HOSTILE)))
-    for key, column in (("modules", "path"), ("waits", "module"), ("api_calls", "name"), ("copies", "direction"), ("phases", "name"), ("brand_new", "thing")):
+    tables["kernels"] = replace(
+        tables["kernels"], rows=tuple(kernel_row(n, (50 - i) * MS) for i, n in enumerate(HOSTILE))
+    )
+    for key, column in (
+        ("modules", "path"),
+        ("waits", "module"),
+        ("api_calls", "name"),
+        ("copies", "direction"),
+        ("phases", "name"),
+        ("brand_new", "thing"),
+    ):
         row = tables[key].rows[0]
         tables[key] = replace(tables[key], rows=tuple({**row, column: n} for n in HOSTILE))
-    tables["modules"] = replace(tables["modules"], rows=tuple({**r, "cls": n} for r, n in zip(tables["modules"].rows, HOSTILE, strict=True)))
+    tables["modules"] = replace(
+        tables["modules"], rows=tuple({**r, "cls": n} for r, n in zip(tables["modules"].rows, HOSTILE, strict=True))
+    )
     tables["cpu_ledger"] = replace(tables["cpu_ledger"], rows=tuple(cpu_row(1, n) for n in HOSTILE[:8]))
     found = tuple(
-        Finding("NSX999", "x", "found", n, n, {"module": n, "phase": n, "file": n, "line": 1}, 1, 1, n, n, ({"kernel": n},)) for n in HOSTILE
+        Finding(
+            "NSX999", "x", "found", n, n, {"module": n, "phase": n, "file": n, "line": 1}, 1, 1, n, n, ({"kernel": n},)
+        )
+        for n in HOSTILE
     )
-    steps = replace(full.steps, rows=tuple({**r, "phases": {n: 4 * MS for n in HOSTILE}} for r in full.steps.rows), rule=HOSTILE[0])
+    steps = replace(
+        full.steps,
+        rows=tuple({**r, "phases": dict.fromkeys(HOSTILE, 4 * MS)} for r in full.steps.rows),
+        rule=HOSTILE[0],
+    )
     return replace(
         full,
         tables=tables,
