@@ -297,7 +297,7 @@ class Report:
 
 
 class Process:
-    """One traced process: its threads, and GPU ops that no call of the trace launched."""
+    """One traced process: its threads, and GPU ops that no call of the trace launched. Device n has context n + 1."""
 
     def __init__(self, report: Report, pid: int, vm: int = 1) -> None:
         self.report = report
@@ -328,21 +328,21 @@ class Process:
             )  # fmt: skip
         return self._domains[name]
 
-    def stream(self, stream: int, *, context: int = 1, priority: int = 0, flag: int = 2) -> None:
+    def stream(self, stream: int, *, device: int = 0, priority: int = 0, flag: int = 2) -> None:
         """Describe a stream: flag 1 blocking, 2 non-blocking, 3 the null stream."""
         self.report.add(
-            "TARGET_INFO_CUDA_STREAM", streamId=stream, vmId=self.vm, processId=self.pid, contextId=context,
+            "TARGET_INFO_CUDA_STREAM", streamId=stream, vmId=self.vm, processId=self.pid, contextId=device + 1,
             priority=priority, flag=flag,
         )  # fmt: skip
 
-    def context(self, *, device: int = 0, context: int = 1, null_stream: int = 7) -> None:
+    def context(self, *, device: int = 0, null_stream: int = 7) -> None:
         """Describe a context and its legacy default stream."""
-        facts = {"vmId": self.vm, "processId": self.pid, "deviceId": device, "contextId": context}
+        facts = {"vmId": self.vm, "processId": self.pid, "deviceId": device, "contextId": device + 1}
         self.report.add("TARGET_INFO_CUDA_CONTEXT_INFO", nullStreamId=null_stream, isGreenContext=0, **facts)
         self.report.add("TARGET_INFO_CUDA_NULL_STREAM", streamId=null_stream, **facts)
 
     def kernel(
-        self, name: str | bytes, start: int, dur: int, *, stream: int = 7, device: int = 0, context: int = 1,
+        self, name: str | bytes, start: int, dur: int, *, stream: int = 7, device: int = 0,
         correlation: int | None = 0, **values: Any,
     ) -> Row:  # fmt: skip
         """Add a kernel row by itself; with the correlation id of no call it was launched outside the trace."""
@@ -351,12 +351,12 @@ class Process:
         facts = {
             "demangledName": string, "shortName": short, "mangledName": string, "launchType": 1, "registersPerThread": 32,
             "gridX": 1, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
-        } | self._op(start, dur, stream, device, context, correlation)  # fmt: skip
+        } | self._op(start, dur, stream, device, correlation)  # fmt: skip
         return self.report.add("CUPTI_ACTIVITY_KIND_KERNEL", **(facts | values))
 
     def copy(
         self, kind: str, start: int, dur: int, *, bytes: int = 4, pageable: bool = False, stream: int = 7, device: int = 0,
-        context: int = 1, correlation: int | None = 0, **values: Any,
+        correlation: int | None = 0, **values: Any,
     ) -> Row:  # fmt: skip
         """Add a memcpy row by itself; ``kind`` is one of COPY_KINDS, ``pageable`` says which memory the host side is."""
         memory = {"H": PAGEABLE if pageable else PINNED, "D": DEVICE, "P": DEVICE}
@@ -365,23 +365,23 @@ class Process:
             "bytes": bytes, "copyKind": COPY_KINDS[kind], "copyCount": 1,
             "srcKind": MANAGED if kind.startswith("UVM") else memory[source[0]],
             "dstKind": MANAGED if kind.startswith("UVM") else memory[target[0]],
-        } | self._op(start, dur, stream, device, context, correlation)  # fmt: skip
+        } | self._op(start, dur, stream, device, correlation)  # fmt: skip
         return self.report.add("CUPTI_ACTIVITY_KIND_MEMCPY", **(facts | values))
 
     def set_memory(
-        self, start: int, dur: int, *, bytes: int = 4, stream: int = 7, device: int = 0, context: int = 1,
+        self, start: int, dur: int, *, bytes: int = 4, stream: int = 7, device: int = 0,
         correlation: int | None = 0, **values: Any,
     ) -> Row:  # fmt: skip
         """Add a memset row by itself."""
-        facts = {"bytes": bytes, "memKind": DEVICE} | self._op(start, dur, stream, device, context, correlation)
+        facts = {"bytes": bytes, "memKind": DEVICE} | self._op(start, dur, stream, device, correlation)
         return self.report.add("CUPTI_ACTIVITY_KIND_MEMSET", **(facts | values))
 
     def graph_trace(
-        self, start: int, dur: int, *, graph: int = 1, stream: int = 7, device: int = 0, context: int = 1,
+        self, start: int, dur: int, *, graph: int = 1, stream: int = 7, device: int = 0,
         correlation: int | None = 0,
     ) -> Row:  # fmt: skip
         """Add the one row of a whole graph launch, as graph mode records it."""
-        facts = self._op(start, dur, stream, device, context, correlation)
+        facts = self._op(start, dur, stream, device, correlation)
         return self.report.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", graphId=graph, graphExecId=graph + 1, **facts)
 
     def memory(
@@ -390,13 +390,14 @@ class Process:
     ) -> Row:  # fmt: skip
         """Add a memory usage event: an allocation, or the release of one."""
         return self.report.add(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS", start=at, globalPid=self.global_pid, deviceId=device, contextId=1, address=address,
+            "CUDA_GPU_MEMORY_USAGE_EVENTS", start=at, globalPid=self.global_pid, deviceId=device, contextId=device + 1,
+            address=address,
             bytes=bytes, memKind=kind, memoryOperationType=int(free), correlationId=correlation,
         )  # fmt: skip
 
-    def _op(self, start: int, dur: int, stream: int, device: int, context: int, correlation: int | None) -> Row:
+    def _op(self, start: int, dur: int, stream: int, device: int, correlation: int | None) -> Row:
         return {
-            "start": start, "end": start + dur, "deviceId": device, "contextId": context, "streamId": stream,
+            "start": start, "end": start + dur, "deviceId": device, "contextId": device + 1, "streamId": stream,
             "correlationId": correlation, "globalPid": self.global_pid,
         }  # fmt: skip
 
@@ -524,12 +525,15 @@ class Thread:
         self, api: str = "cudaStreamSynchronize_v3020", *, at: int, dur: int, stream: int | None = 7, event: int | None = None,
         device: int = 0, recorded: bool = True, **options: Any,
     ) -> Call:  # fmt: skip
-        """Add a call that waits and, when ``recorded``, its CUPTI row; a stream or event that it does not name is dropped."""
+        """Add a call that waits and, when ``recorded``, its CUPTI row; a stream or event that it does not name is dropped.
+
+        Like nsys, the row says device 0 whatever the device is: only its context tells.
+        """
         call = self.call(api, at, dur, **options)
         kind = 1 if "Event" in api else 2 if "Stream" in api else 4
         if recorded:
             self.report.add(
-                "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=at, end=at + dur, deviceId=device, contextId=1,
+                "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=at, end=at + dur, deviceId=0, contextId=device + 1,
                 streamId=stream if kind == 2 and stream is not None else NO_STREAM, correlationId=call.correlation,
                 globalPid=self.process.global_pid, syncType=kind,
                 eventId=event if kind == 1 and event is not None else NO_STREAM,
@@ -542,8 +546,8 @@ class Thread:
         """Add the record of a CUDA event on a stream."""
         call = self.call(api, at, dur)
         self.report.add(
-            "CUPTI_ACTIVITY_KIND_CUDA_EVENT", deviceId=device, contextId=1, streamId=stream, correlationId=call.correlation,
-            globalPid=self.process.global_pid, eventId=event,
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT", deviceId=device, contextId=device + 1, streamId=stream,
+            correlationId=call.correlation, globalPid=self.process.global_pid, eventId=event,
         )  # fmt: skip
         return call
 

@@ -56,6 +56,7 @@ class Op:
 
     process: int
     device: int
+    context: int
     stream: int
     correlation: int
     kind: str
@@ -247,6 +248,7 @@ def read(path: Path | str) -> Data:
                 Op(
                     process_of(row),
                     row["deviceId"],
+                    row["contextId"],
                     row["streamId"],
                     row.get("correlationId") or 0,
                     kind,
@@ -534,19 +536,19 @@ def wait_split(data: Data, skew_ns: int = SKEW_NS) -> dict[tuple[int, int, str, 
         place = _awaits(data, call, own, calls)
         if place is None:
             continue
-        before, device, stream = place
+        before, context, stream = place
         d = max(
             (
                 op.end
                 for launched, op in by_process[call.process]
                 if launched < before
-                and (device is None or op.device == device)
+                and (context is None or op.context == context)
                 and (stream is None or op.stream == stream)
                 and (op.correlation != call.correlation or not call.correlation)
             ),
             default=call.start,
         )
-        if call.kind == "sync" and device is not None and call.end < d <= call.end + skew_ns:
+        if call.kind == "sync" and context is not None and call.end < d <= call.end + skew_ns:
             d = call.end
         backlog = d - call.start if call.start < d <= call.end else 0
         rest = call.start + backlog
@@ -558,7 +560,10 @@ def wait_split(data: Data, skew_ns: int = SKEW_NS) -> dict[tuple[int, int, str, 
 def _awaits(
     data: Data, call: Call, own: Sequence[Op], calls: dict[tuple[int, int], Call]
 ) -> tuple[int, int | None, int | None] | None:
-    """Return what a call waits for as (launched before, device or any, stream or any), None when it cannot block."""
+    """Return what a call waits for as (launched before, context or any, stream or any), None when it cannot block.
+
+    A device is told by its context: nsys writes deviceId 0 into every SYNCHRONIZATION row, whatever the device.
+    """
     if call.kind in ("alloc", "free", "host_alloc"):
         return None if "Async" in call.name else (call.start, None, None)
     if call.kind == "copy":
@@ -568,14 +573,14 @@ def _awaits(
         copy = copies[0]
         # A copy inside the device never holds the host, whatever its name.
         blocks = copy.pageable or ("Async" not in call.name and copy.copy_kind != D2D)
-        return (call.start, copy.device, copy.stream) if blocks else None
+        return (call.start, copy.context, copy.stream) if blocks else None
     if call.kind != "sync":
         return None
     row = data.syncs.get((call.process, call.correlation)) if call.correlation else None
     if row is None:
         return call.start, None, None
     if "Stream" in call.name and row["streamId"] != NO_ID:
-        return call.start, row["deviceId"], row["streamId"]
+        return call.start, row["contextId"], row["streamId"]
     if "Event" in call.name and row["eventId"] != NO_ID:
         recorded = [
             (calls[r["process"], r["correlationId"]].start, r)
@@ -587,8 +592,8 @@ def _awaits(
         recorded = [(at, r) for at, r in recorded if at < call.start]
         if recorded:
             at, record = max(recorded, key=lambda pair: pair[0])
-            return at, record["deviceId"], record["streamId"]
-    return call.start, row["deviceId"], None
+            return at, record["contextId"], record["streamId"]
+    return call.start, row["contextId"], None
 
 
 def innermost(data: Data, global_tid: int, t: int, predicate: Callable[[Range], bool] = lambda r: True) -> Range | None:
