@@ -106,16 +106,22 @@ class Data:
     _calls_of: dict[tuple[int, int], Call] | None = None
     _index: dict[Any, Nearby] = field(default_factory=dict)
 
-    def call_of(self, op: Op) -> Call | None:
-        """Return the call that launched an op: joined on (process, correlation id).
+    @property
+    def calls_of(self) -> dict[tuple[int, int], Call]:
+        """The call of each (process, correlation id).
 
         Two calls may share an id (cudaDeviceReset around cuCtxSynchronize): the outer one, which starts first, is taken.
         """
         if self._calls_of is None:
             self._calls_of = {}
             for call in sorted(self.calls, key=lambda c: (c.start, -c.end, c.name)):
-                self._calls_of.setdefault((call.process, call.correlation), call)
-        return self._calls_of.get((op.process, op.correlation)) if op.correlation else None
+                if call.correlation:
+                    self._calls_of.setdefault((call.process, call.correlation), call)
+        return self._calls_of
+
+    def call_of(self, op: Op) -> Call | None:
+        """Return the call that launched an op: joined on (process, correlation id)."""
+        return self.calls_of.get((op.process, op.correlation))
 
     def nearby(self, what: str, key: int) -> Nearby:
         """Return the calls or ranges of a thread, or the overheads of a process, ready to be asked by time."""
@@ -514,52 +520,53 @@ def _share(result: dict[str, int], overheads: Sequence[Busy], a: int, b: int, ca
         result["profiler" if opened else cause] += d - c
 
 
-def wait_split(data: Data, skew_ns: int = SKEW_NS) -> dict[tuple[int, int, str, int], tuple[int, int, int]]:
+def wait_split(
+    data: Data, *, skew_ns: int = SKEW_NS, follow_events: bool = True
+) -> dict[tuple[int, int, str, int], tuple[int, int, int]]:
     """Return {call.key: (backlog, own op, host)} of every call that can block; the three sum to its duration.
 
     The backlog counts when the awaited work ends before the call does. A synchronize that names its target cannot return
     earlier than that work ends: where it seems to, by no more than the clocks' error, the work ends with the call. Any
     other call that returns earlier (cudaMalloc amid queued kernels, a copy that was staged) did not wait for it.
+
+    A stream that was told to wait for an event (cudaStreamWaitEvent) holds the work in front of that event too, unless
+    ``follow_events`` is false.
     """
     result = {}
-    by_process: dict[int, list[tuple[int, Op]]] = defaultdict(list)
+    work: dict[int, list[tuple[int, Op]]] = defaultdict(list)
     own_ops: dict[tuple[int, int], list[Op]] = defaultdict(list)
-    calls = {(c.process, c.correlation): c for c in reversed(data.calls)}
     for op in data.ops:
         call = data.call_of(op)
         # Work that was launched outside the trace was launched at the latest when it started.
-        by_process[op.process].append((op.start if call is None else call.start, op))
+        work[op.process].append((op.start if call is None else call.start, op))
         if call is not None:
             own_ops[op.process, op.correlation].append(op)
     for call in data.calls:
         own = own_ops.get((call.process, call.correlation), []) if call.correlation else []
-        place = _awaits(data, call, own, calls)
-        if place is None:
+        target = _target(data, call, own)
+        if target is None:
             continue
-        before, context, stream = place
-        d = max(
-            (
-                op.end
-                for launched, op in by_process[call.process]
-                if launched < before
-                and (context is None or op.context == context)
-                and (stream is None or op.stream == stream)
-                and (op.correlation != call.correlation or not call.correlation)
-            ),
-            default=call.start,
-        )
+        before, context, stream = target
+        places = {(context, stream): before}
+        if context is not None and stream is not None and follow_events:
+            places = _reachable(data, call.process, context, stream, before)
+        d = call.start
+        for launched, op in work[call.process]:
+            if op.correlation == call.correlation and op.correlation:
+                continue
+            for (c, s), limit in places.items():
+                if launched < limit and c in (None, op.context) and s in (None, op.stream):
+                    d = max(d, op.end)
         if call.kind == "sync" and context is not None and call.end < d <= call.end + skew_ns:
             d = call.end
-        backlog = d - call.start if call.start < d <= call.end else 0
+        backlog = d - call.start if d <= call.end else 0
         rest = call.start + backlog
         covered = sum(b - a for a, b, opened in instants(own, rest, call.end) if opened) if rest < call.end else 0
         result[call.key] = (backlog, covered, call.end - rest - covered)
     return result
 
 
-def _awaits(
-    data: Data, call: Call, own: Sequence[Op], calls: dict[tuple[int, int], Call]
-) -> tuple[int, int | None, int | None] | None:
+def _target(data: Data, call: Call, own: Sequence[Op]) -> tuple[int, int | None, int | None] | None:
     """Return what a call waits for as (launched before, context or any, stream or any), None when it cannot block.
 
     A device is told by its context: nsys writes deviceId 0 into every SYNCHRONIZATION row, whatever the device.
@@ -581,19 +588,42 @@ def _awaits(
         return call.start, None, None
     if "Stream" in call.name and row["streamId"] != NO_ID:
         return call.start, row["contextId"], row["streamId"]
-    if "Event" in call.name and row["eventId"] != NO_ID:
-        recorded = [
-            (calls[r["process"], r["correlationId"]].start, r)
-            for r in data.records
-            if r["process"] == call.process
-            and r["eventId"] == row["eventId"]
-            and (r["process"], r["correlationId"]) in calls
-        ]
-        recorded = [(at, r) for at, r in recorded if at < call.start]
-        if recorded:
-            at, record = max(recorded, key=lambda pair: pair[0])
-            return at, record["contextId"], record["streamId"]
+    if "Event" in call.name:
+        record = _record(data, call.process, row["eventId"], call.start)
+        if record is not None:
+            return record
     return call.start, row["contextId"], None
+
+
+def _record(data: Data, process: int, event: int, before: int) -> tuple[int, int, int] | None:
+    """Return (start of its call, context, stream) of the last record of an event before a time."""
+    found = []
+    for row in data.records:
+        if row["process"] == process and row["eventId"] == event != NO_ID:
+            call = data.calls_of.get((process, row["correlationId"]))
+            if call is not None and call.start < before:
+                found.append((call.start, row["contextId"], row["streamId"]))
+    return max(found, default=None)
+
+
+def _reachable(
+    data: Data, process: int, context: int, stream: int, before: int
+) -> dict[tuple[int | None, int | None], int]:
+    """Return {(context, stream): launched before} of all work that must end before what a stream holds has ended."""
+    limits: dict[tuple[int | None, int | None], int] = {}
+    todo = [(before, context, stream)]
+    while todo:
+        before, context, stream = todo.pop()
+        if limits.get((context, stream), before - 1) >= before:
+            continue
+        limits[context, stream] = before
+        for (owner, correlation), row in data.syncs.items():
+            call = data.calls_of.get((owner, correlation))
+            if owner == process and call is not None and "StreamWaitEvent" in call.name and call.start < before:
+                record = _record(data, process, row["eventId"], call.start)
+                if record is not None and (row["contextId"], row["streamId"]) == (context, stream):
+                    todo.append(record)
+    return limits
 
 
 def innermost(data: Data, global_tid: int, t: int, predicate: Callable[[Range], bool] = lambda r: True) -> Range | None:
