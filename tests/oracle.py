@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 NO_ID = 0xFFFFFFFF
@@ -462,6 +463,20 @@ def gaps(data: Data, process: int, device: int) -> list[tuple[int | None, int | 
     return [(None, first), *inner, (last, None)]
 
 
+def usual_latency(data: Data, process: int, device: int) -> int:
+    """Return the median time from launch call to start of the ops that end a gap in which their launch began, else 0."""
+    ops = [op for op in _device_ops(data, process, device) if op.end > op.start]
+    launches: dict[int, list[int]] = defaultdict(list)
+    for op in ops:
+        if (call := data.call_of(op)) is not None:
+            launches[op.start].append(call.start)
+    latencies = []
+    for g0, g1 in gaps(data, process, device):
+        if g1 is not None and launches[g1] and (g0 is None or min(launches[g1]) >= g0):
+            latencies.append(g1 - min(*launches[g1], g1))
+    return int(median(latencies)) if latencies else 0
+
+
 def idle_causes(
     data: Data, process: int, device: int, t0: int, t1: int, data_range: Callable[[Range], bool] = is_data_range
 ) -> dict[str, int]:
@@ -477,6 +492,7 @@ def idle_causes(
     for op in ops:
         starting[op.start].append(op)
         ended.add((op.stream, op.end))
+    usual = usual_latency(data, process, device)
     for g0, g1 in gaps(data, process, device):
         a, b = t0 if g0 is None else max(g0, t0), t1 if g1 is None else min(g1, t1)
         if a >= b:
@@ -492,11 +508,10 @@ def idle_causes(
             continue
         _, _, stream, call = min(known, key=lambda k: k[:3])
         if g0 is not None and call.start < g0:
-            if call.end > g0:
-                cause = "launch_latency"
-            else:
-                cause = "kernel_gap" if (stream, g0) in ended else "dependency"
-            _share(result, overheads, a, b, cause)
+            # The op could not start earlier than a launch takes; only what is left had another reason.
+            ready = g1 if call.end > g0 else min(max(call.start + usual, g0), g1)
+            _share(result, overheads, a, min(b, ready), "launch_latency")
+            _share(result, overheads, max(a, ready), b, "kernel_gap" if (stream, g0) in ended else "dependency")
             continue
         _share(result, overheads, max(a, call.start), b, "launch_latency")
         before = min(b, call.start)
