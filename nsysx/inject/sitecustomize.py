@@ -51,24 +51,32 @@ class _TorchFinder:
     def _after(loader):
         # The loader keeps its type, which inspect, pkgutil and importlib.resources look at: only this object's call changes.
         try:
-            execute = loader.exec_module
-
-            def exec_module(module):
-                try:
-                    del loader.exec_module
-                except AttributeError:
-                    pass
-                execute(module)
-                try:
-                    import nsysx_probe
-
-                    nsysx_probe.arm(module)
-                except Exception as error:
-                    _note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
-
-            loader.exec_module = exec_module
+            space = {
+                "execute": loader.exec_module,
+                "restore": lambda: vars(loader).pop("exec_module", None),
+                "arm": _arm,
+            }
+            exec(_EXEC_MODULE, space)  # noqa: S102 - our own constant
+            loader.exec_module = space["exec_module"]
         except Exception:
             _note("torch has a loader that cannot be followed")
+
+
+#: Compiled under importlib's own file name, so that Python leaves it out of tracebacks when importing torch itself fails.
+_EXEC_MODULE = compile(
+    "def exec_module(module):\n    restore()\n    execute(module)\n    arm(module)\n",
+    "<frozen importlib._bootstrap_external>",
+    "exec",
+)
+
+
+def _arm(torch):
+    try:
+        import nsysx_probe
+
+        nsysx_probe.arm(torch)
+    except Exception as error:
+        _note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
 
 
 def _next_sitecustomize():
