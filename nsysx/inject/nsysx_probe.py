@@ -679,66 +679,72 @@ class Probe:
     # ---- backward by module -----------------------------------------------------------------------------------------
 
     def marking(self) -> tuple[Any, Any]:
-        """Return the two calls around a module call that give its autograd nodes their marks."""
+        """Return the two calls around a module call that give its autograd nodes their marks.
+
+        Both are hot: the plain case, one tensor, is written out.
+        """
         torch = self.torch
         tensor = torch.Tensor
         modes = torch._C._len_torch_function_stack
-        without_modes = torch._C.DisableTorchFunction
-        probe = self
+        plainly = torch._C.DisableTorchFunction
+        fail = self.fail_marks
 
-        def node(value: Any) -> Any:
-            if modes():
-                with without_modes():
-                    return value.grad_fn
-            return value.grad_fn
-
-        def attach(entry: Entry | None, value: Any) -> None:
-            function = node(value)
-            if function is None or entry is None:
-                return
-            notes = function.metadata
-            if "nsysx" in notes:
-                return
-            hook = entry.hook
-            if hook is None:
-                hook = probe.carrier(entry)
+        def mark(function: Any, entry: Entry | None) -> None:
+            if entry is not None:
+                hook = entry.hook
                 if hook is None:
-                    return
-            notes["nsysx"] = None
-            function._register_hook_dict(hook)
+                    hook = self.carrier(entry)
+                    if hook is None:
+                        return
+                function.metadata["nsysx"] = None
+                function._register_hook_dict(hook)
 
-        def several(entry: Entry, value: Any, level: int = 0) -> None:
-            if type(value) is tensor:
-                attach(entry, value)
-            elif isinstance(value, tensor):  # a subclass of the user's may look at every access: only torch's own
-                if type(value).__module__.startswith("torch.distributed."):
-                    with without_modes():
-                        attach(entry, value)
+        def look(value: Any, entry: Entry | None, level: int = 0) -> None:
+            """Mark what is in a result that is not one plain tensor."""
+            if isinstance(value, tensor):
+                # A subclass or a mode of the user's may watch every access.
+                if type(value) is tensor or type(value).__module__.startswith("torch.distributed."):
+                    with plainly():
+                        function = value.grad_fn
+                        if function is not None and "nsysx" not in function.metadata:
+                            mark(function, entry)
             elif level < 3:
                 if isinstance(value, dict):
                     value = list(value.values())
-                elif hasattr(value, "__dataclass_fields__"):
+                elif hasattr(type(value), "__dataclass_fields__"):
                     value = list(vars(value).values())
                 if isinstance(value, (tuple, list)):
                     for item in value[:32]:
-                        several(entry, item, level + 1)
+                        look(item, entry, level + 1)
 
         def entered(entry: Entry, args: Any) -> None:
             try:
                 for value in args:
                     if type(value) is tensor:
-                        attach(entry.up, value)
+                        if modes():
+                            look(value, entry.up)
+                            continue
+                        function = value.grad_fn
+                        if function is not None and "nsysx" not in function.metadata:
+                            mark(function, entry.up)
             except Exception as error:
-                probe.fail_marks(error)
+                fail(error)
 
         def returned(entry: Entry, value: Any) -> Any:
             try:
-                if type(value) is tensor:
-                    attach(entry, value)
+                if type(value) is tensor and not modes():
+                    function = value.grad_fn
+                    if function is not None and "nsysx" not in (notes := function.metadata):
+                        hook = entry.hook
+                        if hook is None:
+                            mark(function, entry)
+                        else:
+                            notes["nsysx"] = None
+                            function._register_hook_dict(hook)
                 elif value is not None:
-                    several(entry, value)
+                    look(value, entry)
             except Exception as error:
-                probe.fail_marks(error)
+                fail(error)
             return value
 
         return entered, returned

@@ -56,18 +56,12 @@ class _TorchFinder:
                 "restore": lambda: vars(loader).pop("exec_module", None),
                 "arm": _arm,
             }
-            exec(_EXEC_MODULE, space)  # noqa: S102 - our own constant
+            # Under importlib's own file name Python leaves the frame out of tracebacks, as it does with importlib's.
+            source = "def exec_module(module):\n    restore()\n    execute(module)\n    arm(module)\n"
+            exec(compile(source, "<frozen importlib._bootstrap_external>", "exec"), space)  # noqa: S102
             loader.exec_module = space["exec_module"]
         except Exception:
             _note("torch has a loader that cannot be followed")
-
-
-#: Compiled under importlib's own file name, so that Python leaves it out of tracebacks when importing torch itself fails.
-_EXEC_MODULE = compile(
-    "def exec_module(module):\n    restore()\n    execute(module)\n    arm(module)\n",
-    "<frozen importlib._bootstrap_external>",
-    "exec",
-)
 
 
 def _arm(torch):
@@ -81,14 +75,14 @@ def _arm(torch):
 
 def _next_sitecustomize():
     """Run the sitecustomize that this one hides, under its own name, as Python would have."""
-    here = os.path.realpath(_HERE)
-    paths = [p for p in sys.path if os.path.realpath(p or ".") != here]
-    from importlib.machinery import PathFinder
+    # Both are loaded in every Python; importing importlib.machinery and importlib.util would take most of a millisecond.
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
 
+    paths = [p for p in sys.path if os.path.abspath(p) != _HERE]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", paths)
-    if spec is None or spec.loader is None:
+    if spec is None or spec.loader is None or (spec.origin and os.path.realpath(spec.origin) == os.path.realpath(__file__)):
         return
-    from importlib.util import module_from_spec
 
     module = module_from_spec(spec)
     ours = sys.modules.get("sitecustomize")
