@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nsysx import units
@@ -75,7 +75,8 @@ _MAX_STEPS = 160
 _MAX_ARROWS = 8
 _SVG_STYLE = (
     "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif!important}"
-    "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}text[style*='#6b6b6b']{fill:#a9a9a9!important}}</style>"
+    "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}"
+    "text[style*='#6b6b6b']{fill:#a9a9a9!important}}</style>"
 )
 
 
@@ -94,13 +95,14 @@ def _settings() -> Iterator[None]:
     """Run with matplotlib's defaults and ours, whatever the user's matplotlibrc says."""
     import matplotlib as mpl
 
-    ours = {
+    ours: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": "nsysx",
         "font.size": 9,
         "font.family": "sans-serif",
         "text.parse_math": False,
         "hatch.linewidth": 0.6,
+        "axes.facecolor": "none",
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.edgecolor": _NEUTRAL,
@@ -173,13 +175,13 @@ def _scale(longest_ns: float) -> tuple[float, str]:
     return 1.0, "ns"
 
 
-def ledger(ledgers: Sequence[Ledger], width: int = 920) -> Picture:
+def ledger(ledgers: Sequence[Ledger], width: int = 1120) -> Picture:
     """Return the ledgers as bars on one time scale: what ran in plain colour, idle time hatched by its cause."""
     with _settings():
         row = 46
-        height = row * len(ledgers) + 44
+        height = row * len(ledgers) + 48
         figure = _figure(width, height)
-        axes = figure.add_axes((0.004, 34 / height, 0.992, 1 - 38 / height))
+        axes = figure.add_axes((0.004, 44 / height, 0.992, 1 - 48 / height))
         longest = max((entry.window_ns for entry in ledgers), default=1) or 1
         divisor, unit = _scale(longest)
         pixel = longest / (width * 0.992)
@@ -187,16 +189,30 @@ def ledger(ledgers: Sequence[Ledger], width: int = 920) -> Picture:
             y = len(ledgers) - 1 - position
             left = 0.0
             axes.text(0, y + 0.30, entry.label, ha="left", va="bottom", fontsize=9, color=_INK)
-            axes.text(entry.window_ns / divisor, y + 0.30, units.duration(entry.window_ns), ha="right", va="bottom", fontsize=9, color=_INK)
+            axes.text(
+                entry.window_ns / divisor,
+                y + 0.30,
+                units.duration(entry.window_ns),
+                ha="right",
+                va="bottom",
+                fontsize=9,
+                color=_INK,
+            )
             for part in entry.parts:
                 if part.ns <= 0:
                     continue
                 base = KIND_COLOURS.get(part.kind, KIND_COLOURS["other"])
                 colour = _mix(base, 0.38) if part.idle else base
                 axes.barh(
-                    y, part.ns / divisor, 0.5, left=left / divisor, color=colour, linewidth=0.6,
-                    edgecolor=_mix(base, 0.9) if part.idle else "white", hatch="////" if part.idle else None,
-                )  # fmt: skip
+                    y,
+                    part.ns / divisor,
+                    0.5,
+                    left=left / divisor,
+                    color=colour,
+                    linewidth=0.6,
+                    edgecolor=_mix(base, 0.9) if part.idle else "white",
+                    hatch="////" if part.idle else None,
+                )
                 _label_part(axes, entry, part, left, y, divisor, pixel, colour)
                 left += part.ns
         axes.set_xlim(0, longest / divisor)
@@ -208,16 +224,24 @@ def ledger(ledgers: Sequence[Ledger], width: int = 920) -> Picture:
         return _svg(figure, width, height)
 
 
-def _label_part(axes: Any, entry: Ledger, part: Any, left: float, y: float, divisor: float, pixel: float, colour: str) -> None:
+def _label_part(
+    axes: Any, entry: Ledger, part: Any, left: float, y: float, divisor: float, pixel: float, colour: str
+) -> None:
     """Write the longest label that fits onto one part of a bar."""
     name = f"idle: {part.label}" if part.idle else part.label
     share = units.share(part.ns, entry.window_ns)
-    for text in (f"{name}  {units.duration(part.ns)}  {share}", f"{name}  {share}", name, share):
+    for text in (f"{name}: {units.duration(part.ns)}, {share}", f"{name}: {share}", name, share):
         if len(text) * 6.3 + 8 <= part.ns / pixel:
             axes.text(
-                (left + part.ns / 2) / divisor, y - 0.01, text, ha="center", va="center_baseline", fontsize=8.5, color=_ink_on(colour),
+                (left + part.ns / 2) / divisor,
+                y - 0.01,
+                text,
+                ha="center",
+                va="center_baseline",
+                fontsize=8.5,
+                color=_ink_on(colour),
                 bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2} if part.idle else None,
-            )  # fmt: skip
+            )
             return
 
 
@@ -228,14 +252,14 @@ def _phase_colour(name: str, seen: dict[str, str]) -> str:
     return seen.setdefault(name, _PALE[len(seen) % len(_PALE)])
 
 
-def steps(bars: Sequence[StepBar], width: int = 920, height: int = 230) -> Picture:
+def steps(bars: Sequence[StepBar], width: int = 1120, height: int = 230) -> Picture:
     """Return the steps in order, stacked by phase, warm-up steps hatched; many steps are shown as the mean of neighbours."""
     group = -(-len(bars) // _MAX_STEPS)
     groups = [bars[i : i + group] for i in range(0, len(bars), group)]
     names = list(dict.fromkeys(name for bar in bars for name in bar.phases))
     with _settings():
         figure = _figure(width, height)
-        axes = figure.add_axes((0.062, 42 / height, 0.934, 1 - 74 / height))
+        axes = figure.add_axes((0.045, 42 / height, 0.951, 1 - 74 / height))
         longest = max(bar.duration_ns for bar in bars)
         steady = [bar.duration_ns for bar in bars if not bar.warmup]
         # One warm-up step of seconds would press all others flat: cut the axis and write the value on the bar.
@@ -247,41 +271,87 @@ def steps(bars: Sequence[StepBar], width: int = 920, height: int = 230) -> Pictu
         bottom = [0.0] * len(groups)
         for name in names:
             heights = [sum(b.phases.get(name, 0.0) for b in part) / len(part) / divisor for part in groups]
-            axes.bar(x, heights, wide, bottom=bottom, color=_phase_colour(name, seen), label=shorten(clean(name, 60), 24), linewidth=0)
+            axes.bar(
+                x,
+                heights,
+                wide,
+                bottom=bottom,
+                color=_phase_colour(name, seen),
+                label=shorten(clean(name, 60), 24),
+                linewidth=0,
+            )
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-        rest = [max(0.0, sum(b.duration_ns for b in part) / len(part) / divisor - low) for part, low in zip(groups, bottom, strict=True)]
-        axes.bar(x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0)
-        warm = [(a, sum(b.duration_ns for b in part) / len(part) / divisor) for a, part in zip(x, groups, strict=True) if all(b.warmup for b in part)]
+        rest = [
+            max(0.0, sum(b.duration_ns for b in part) / len(part) / divisor - low)
+            for part, low in zip(groups, bottom, strict=True)
+        ]
+        axes.bar(
+            x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0
+        )
+        warm = [
+            (a, sum(b.duration_ns for b in part) / len(part) / divisor)
+            for a, part in zip(x, groups, strict=True)
+            if all(b.warmup for b in part)
+        ]
         if warm:
-            axes.bar([a for a, _ in warm], [h for _, h in warm], wide, color="none", edgecolor="#555555", hatch="///", linewidth=0, label="warm-up")
+            axes.bar(
+                [a for a, _ in warm],
+                [h for _, h in warm],
+                wide,
+                color="none",
+                edgecolor="#555555",
+                hatch="///",
+                linewidth=0,
+                label="warm-up",
+            )
         for a, h in warm:
             if h * divisor > limit * 1.02:
-                axes.text(a, limit / divisor, units.duration(h * divisor), ha="left", va="bottom", fontsize=8, color=_INK)
+                axes.text(
+                    a, limit / divisor, units.duration(h * divisor), ha="left", va="bottom", fontsize=8, color=_INK
+                )
         axes.set_ylim(0, limit / divisor * 1.02)
         axes.set_xlim(x[0] - wide, x[-1] + wide)
         axes.set_xlabel("step" if group == 1 else f"step (mean of {group} neighbours)", fontsize=8.5, color=_NEUTRAL)
         axes.set_ylabel(unit, fontsize=8.5, color=_NEUTRAL)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelsize=8, labelcolor=_NEUTRAL)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.04), ncols=min(9, len(names) + 2), fontsize=8, frameon=False, labelcolor=_INK, handlelength=1.1, columnspacing=1.2, borderpad=0)
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1.04),
+            ncols=min(9, len(names) + 2),
+            fontsize=8,
+            frameon=False,
+            labelcolor=_INK,
+            handlelength=1.1,
+            columnspacing=1.2,
+            borderpad=0,
+        )
         return _svg(figure, width, height)
 
 
 def _decimate(spans: Sequence[Span], pixel_ns: float) -> list[Span]:
     """Return ``spans`` with runs of one kind that nobody could tell apart at ``pixel_ns`` per pixel joined into one box."""
     out: list[Span] = []
+    joined = 1
     for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
         last = out[-1] if out else None
-        narrow = span.end_ns - span.start_ns < pixel_ns
-        if last and narrow and last.kind == span.kind and span.start_ns - last.end_ns < pixel_ns and last.end_ns - last.start_ns < 40 * pixel_ns:
-            out[-1] = Span(last.start_ns, max(last.end_ns, span.end_ns), last.kind, last.label, last.launch_ns, last.launch_lane, last.backlog_ns + span.backlog_ns)
+        narrow = span.end_ns - span.start_ns < 2 * pixel_ns
+        if last and narrow and last.kind == span.kind and span.start_ns - last.end_ns < 0.7 * pixel_ns:
+            joined += 1
+            out[-1] = replace(
+                last,
+                end_ns=max(last.end_ns, span.end_ns),
+                label=f"{joined} × {KIND_NAMES.get(span.kind, span.kind)}",
+                backlog_ns=last.backlog_ns + span.backlog_ns,
+            )
         else:
             out.append(span)
+            joined = 1
     return out
 
 
 def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Picture:
-    """Return one window as lanes: CPU threads above (phases, calls, waits hatched), GPU streams below, arrows from launch to run."""
+    """Return one window as lanes: CPU threads above (waits hatched), GPU streams below, arrows from launch to start."""
     with _settings():
         row = 30
         lanes = picture.lanes
@@ -300,7 +370,15 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
                 axes.axhspan(y - 0.5, y + 0.5, color="#f6f6f6", linewidth=0)
             _draw_lane(axes, lane, y, divisor, pixel, seen, kinds, redact)
             text = clean(lane.label, 60)
-            axes.text(-8 * pixel / divisor, y, shorten(scrub(text) if redact else text, 28), ha="right", va="center", fontsize=8.5, color=_INK)
+            axes.text(
+                -8 * pixel / divisor,
+                y,
+                shorten(scrub(text) if redact else text, 28),
+                ha="right",
+                va="center",
+                fontsize=8.5,
+                color=_INK,
+            )
         _draw_arrows(axes, lanes, divisor)
         axes.set_xlim(0, window / divisor)
         axes.set_ylim(-0.5, len(lanes) - 0.5)
@@ -313,34 +391,55 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
 
 
 def _draw_lane(
-    axes: Any, lane: Lane, y: float, divisor: float, pixel: float, seen: dict[str, str], kinds: dict[str, str], redact: bool
+    axes: Any,
+    lane: Lane,
+    y: float,
+    divisor: float,
+    pixel: float,
+    seen: dict[str, str],
+    kinds: dict[str, str],
+    redact: bool,
 ) -> None:
     """Draw the boxes of one lane, boxes of one colour together."""
     boxes: dict[str, list[tuple[float, float]]] = {}
     waits: list[tuple[float, float]] = []
     for span in _decimate(lane.spans, pixel):
         phase = lane.role == "phases"
-        colour = _phase_colour(span.kind or span.label, seen) if phase else KIND_COLOURS.get(span.kind, KIND_COLOURS["other"])
+        colour = (
+            _phase_colour(span.kind or span.label, seen)
+            if phase
+            else KIND_COLOURS.get(span.kind, KIND_COLOURS["other"])
+        )
         if not phase:
             kinds.setdefault(KIND_NAMES.get(span.kind, "other CUDA call"), colour)
         length = max(span.end_ns - span.start_ns, pixel * 0.6)
         boxes.setdefault(colour, []).append((span.start_ns / divisor, length / divisor))
         if span.backlog_ns > 2 * pixel:
             waits.append((span.start_ns / divisor, min(span.backlog_ns, length) / divisor))
-        room = int((length / pixel - 6) / 6.0)
-        if room >= 5:
-            name = clean(span.label, 120)
-            name = scrub(name) if redact else name
+        room = int((length / pixel - 6) / 5.6)
+        name = clean(span.label, 200)
+        name = scrub(name) if redact else name
+        if room >= min(len(name), 12):
             text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
             hatched = span.backlog_ns > 2 * pixel
             axes.text(
-                (span.start_ns + length / 2) / divisor, y, text, ha="center", va="center", fontsize=7.5, color=_ink_on(colour), clip_on=True, zorder=4,
+                (span.start_ns + length / 2) / divisor,
+                y,
+                text,
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color=_ink_on(colour),
+                clip_on=True,
+                zorder=4,
                 bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8} if hatched else None,
-            )  # fmt: skip
+            )
     for colour, places in boxes.items():
         axes.broken_barh(places, (y - 0.36, 0.72), facecolors=colour, edgecolors="white", linewidth=0.3, zorder=2)
     if waits:
-        axes.broken_barh(waits, (y - 0.36, 0.72), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3)
+        axes.broken_barh(
+            waits, (y - 0.36, 0.72), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
+        )
 
 
 def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
@@ -358,9 +457,20 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
         assert span.launch_lane is not None
         top, bottom = len(lanes) - 1 - span.launch_lane - 0.36, len(lanes) - 1 - index + 0.36
         axes.annotate(
-            "", xy=(span.start_ns / divisor, bottom), xytext=(span.launch_ns / divisor, top), annotation_clip=True, zorder=5,
-            arrowprops={"arrowstyle": "-|>", "color": "#333333", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7},
-        )  # fmt: skip
+            "",
+            xy=(span.start_ns / divisor, bottom),
+            xytext=(span.launch_ns / divisor, top),
+            annotation_clip=True,
+            zorder=5,
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": "#333333",
+                "linewidth": 0.7,
+                "shrinkA": 0,
+                "shrinkB": 0,
+                "mutation_scale": 7,
+            },
+        )
 
 
 def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -> None:
@@ -369,9 +479,19 @@ def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -
 
     handles = [Patch(facecolor=colour, label=name) for name, colour in kinds.items()]
     if waits:
-        handles.append(Patch(facecolor=KIND_COLOURS["sync"], edgecolor="white", hatch="////", label="waiting for earlier GPU work"))
+        handles.append(
+            Patch(facecolor=KIND_COLOURS["sync"], edgecolor="white", hatch="////", label="waiting for earlier GPU work")
+        )
     if handles:
         figure.legend(
-            handles=handles, loc="lower left", bbox_to_anchor=(0.006, 2 / height), ncols=len(handles), fontsize=8, frameon=False,
-            handlelength=1.2, columnspacing=1.3, borderpad=0, handletextpad=0.5,
-        )  # fmt: skip
+            handles=handles,
+            loc="lower left",
+            bbox_to_anchor=(0.006, 2 / height),
+            ncols=len(handles),
+            fontsize=8,
+            frameon=False,
+            handlelength=1.2,
+            columnspacing=1.3,
+            borderpad=0,
+            handletextpad=0.5,
+        )

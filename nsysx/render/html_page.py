@@ -55,7 +55,9 @@ def _steps_figure(bars: Sequence[view.StepBar]) -> Figure | None:
     if warm:
         said.append(f"{warm} of warm-up")
     if middle and slowest:
-        said.append(f"steady median {units.duration(middle)}, slowest step {slowest.index} with {units.duration(slowest.duration_ns)}")
+        said.append(
+            f"steady median {units.duration(middle)}, slowest step {slowest.index} with {units.duration(slowest.duration_ns)}"
+        )
     text = "CPU steps: " + ", ".join(said) + "."
     return Figure(charts.steps(bars), text, text)
 
@@ -79,7 +81,11 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
     shown = view.build(summary, top=top, redact=redact, width=110)
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = Environment(
-        loader=PackageLoader("nsysx.render"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("nsysx.render"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.get_template("page.html.j2").render(
         v=shown,
@@ -88,6 +94,7 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
         script_hash=_sha256(script),
         ledger_figure=_ledger_figure(shown.ledgers),
         steps_figure=_steps_figure(shown.steps),
+        longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=_timeline_figures(summary, redact),
         ticket=markdown.render(summary, top=8, redact=redact),
         colours=charts.KIND_COLOURS,

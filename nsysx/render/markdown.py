@@ -35,11 +35,16 @@ def _table(grid: view.Grid, columns: int) -> list[str]:
 def render(summary: Summary, *, top: int = 10, redact: bool = False) -> str:
     """Return the verdict, the ledgers, the findings and the main tables as Markdown; ``top`` bounds the rows of each table."""
     shown = view.build(summary, top=top, redact=redact, width=70)
-    out = [f"### {escape(shown.title) or 'nsysx report'}: {escape(shown.verdict_label)}", "", f"**{escape(shown.sentence)}**", ""]
+    out = [
+        f"### {escape(shown.title) or 'nsysx report'}: {escape(shown.verdict_label)}",
+        "",
+        f"**{escape(shown.sentence)}**",
+        "",
+    ]
     if shown.first:
         worth = f" Saves {escape(shown.first.saving)} per step." if shown.first.saving else ""
         out += [f"First: {escape(shown.first.title)}.{worth} {escape(shown.first.fix)}".rstrip(), ""]
-    out += [escape(shown.steps_line), ""]
+    out += [escape(f"{shown.step_times} {shown.steps_line}".strip()), ""]
     if shown.ledgers:
         out += [f"**Where the step goes** ({escape(shown.ledger_title)})", ""]
         for ledger in shown.ledgers[:4]:
@@ -47,7 +52,9 @@ def render(summary: Summary, *, top: int = 10, redact: bool = False) -> str:
             for part in ledger.parts:
                 if part.ns:
                     name = f"idle: {part.label}" if part.idle else part.label
-                    out.append(f"| {escape(name)} | {units.duration(part.ns)} | {units.share(part.ns, ledger.window_ns)} |")
+                    out.append(
+                        f"| {escape(name)} | {units.duration(part.ns)} | {units.share(part.ns, ledger.window_ns)} |"
+                    )
             out.append("")
     for grid in shown.grids:
         if grid.key in _TABLES and grid.rows:
@@ -56,7 +63,10 @@ def render(summary: Summary, *, top: int = 10, redact: bool = False) -> str:
     problems = [c for c in shown.quality if c.status != "ok"]
     if problems:
         out += ["**Quality of the capture**", ""]
-        out += [f"- {escape(c.check)}, {c.status}: {escape(c.detail)}" + (f" Fix: {escape(c.fix)}" if c.fix else "") for c in problems]
+        out += [
+            f"- {escape(c.check)}, {c.status}: {escape(c.detail)}" + (f" Fix: {escape(c.fix)}" if c.fix else "")
+            for c in problems
+        ]
         out.append("")
     facts = "; ".join(f"{f.label}: {f.value}" for f in shown.capture if not f.label.startswith("Option"))
     out.append(f"<sub>{escape(facts)}</sub>")

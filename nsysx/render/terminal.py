@@ -94,7 +94,7 @@ def _fit(grid: view.Grid, width: int) -> tuple[list[int], list[int]]:
     rows = grid.rows or ()
     natural = [max([len(h.label), *(len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
     least = [n if grid.heads[i].numeric else min(n, _MIN_NAME) for i, n in enumerate(natural)]
-    least[0] = min(natural[0], max(_MIN_NAME, width * 2 // 5))
+    least[0] = min(natural[0], max(_MIN_NAME, width * 46 // 100))
     chosen: list[int] = []
     used = 0
     for index in range(len(grid.heads)):
@@ -123,7 +123,11 @@ def _grid(out: _Out, grid: view.Grid) -> None:
     for index, width in zip(chosen, widths, strict=True):
         head = grid.heads[index]
         table.add_column(
-            out.text(shorten(head.label, width)), justify="right" if head.numeric else "left", width=width, no_wrap=True, overflow="crop"
+            out.text(shorten(head.label, width)),
+            justify="right" if head.numeric else "left",
+            width=width,
+            no_wrap=True,
+            overflow="crop",
         )
     for row in grid.rows:
         table.add_row(*(out.text(_cell(row[i], width)) for i, width in zip(chosen, widths, strict=True)))
@@ -149,7 +153,11 @@ def _first(out: _Out, shown: view.View) -> None:
         return
     first = shown.first
     out.head("What to do first")
-    out.line(first.title + (f": saves {first.saving} per step" if first.saving else "") + (f" ({first.confidence})" if first.saving and first.confidence else ""))
+    out.line(
+        first.title
+        + (f": saves {first.saving} per step" if first.saving else "")
+        + (f" ({first.confidence})" if first.saving and first.confidence else "")
+    )
     for text in (first.where, first.fix):
         if text:
             out.line(text, "dim")
@@ -187,7 +195,7 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
         _first(out, shown)
     if wanted("steps"):
         console.print()
-        out.line(shown.steps_line)
+        out.line(f"{shown.step_times} {shown.steps_line}".strip())
     if wanted("ledger"):
         if shown.ledgers:
             out.head("Where the step goes", shown.ledger_title)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -122,7 +122,8 @@ class Ledger:
         """Return the ledger in words, largest parts first."""
         top = sorted((p for p in self.parts if p.ns), key=lambda p: -p.ns)[:4]
         said = ", ".join(
-            f"{'idle: ' if p.idle else ''}{p.label} {units.duration(p.ns)} ({units.share(p.ns, self.window_ns)})" for p in top
+            f"{'idle: ' if p.idle else ''}{p.label} {units.duration(p.ns)} ({units.share(p.ns, self.window_ns)})"
+            for p in top
         )
         return f"{self.label}: {units.duration(self.window_ns)}; {said}."
 
@@ -174,6 +175,7 @@ class View:
     first: FindingView | None
     facts: tuple[Fact, ...]
     steps_line: str
+    step_times: str
     ledger_title: str
     ledgers: tuple[Ledger, ...]
     ledger_reasons: tuple[str, ...]
@@ -199,45 +201,97 @@ class Spec:
 #: Known tables in the order in which they are shown; tables that are not named here follow in their own order.
 SPECS: dict[str, Spec] = {
     "phases": Spec(
-        "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if the GPU ran it later.",
+        "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if the "
+        "GPU ran it later.",
         ("name", "cpu_ns", "gpu_busy_ns", "gpu_idle_ns"),
         "gpu_busy_ns",
     ),
     "waits": Spec(
         "Places where the CPU stood still for the GPU. A long wait is a symptom: behind a busy GPU it costs nothing. "
         "Total = backlog + own work + host cost; look at the GPU idle time that a wait causes, and at its saving.",
-        ("api", "module", "total_ns", "idle_caused_ns", "saving_ns", "calls", "file", "backlog_ns", "own_op_ns", "host_ns", "phase"),
+        (
+            "api",
+            "module",
+            "total_ns",
+            "idle_caused_ns",
+            "saving_ns",
+            "calls",
+            "file",
+            "backlog_ns",
+            "own_op_ns",
+            "host_ns",
+            "phase",
+        ),
         "total_ns",
     ),
     "modules": Spec(
         "GPU time by module of the model, forward and backward. A parent includes its children; self time is its own.",
-        ("path", "forward_gpu_ns", "backward_gpu_ns", "self_gpu_ns", "launch_ns", "wait_ns", "idle_blamed_ns", "calls", "grade", "cls"),
+        (
+            "path",
+            "forward_gpu_ns",
+            "backward_gpu_ns",
+            "self_gpu_ns",
+            "launch_ns",
+            "wait_ns",
+            "idle_blamed_ns",
+            "calls",
+            "grade",
+            "cls",
+        ),
         "self_gpu_ns",
     ),
     "kernels": Spec(
-        "GPU functions by total time. Queue time is how long a launched kernel waited for the GPU: long queues are normal on a busy GPU.",
-        ("name", "total_ns", "share", "count", "mean_ns", "median_ns", "max_ns", "queue_ns", "min_ns", "std_ns", "api_self_ns"),
+        "GPU functions by total time. Queue time is how long a launched kernel waited for the GPU: long queues are normal on "
+        "a busy GPU.",
+        (
+            "name",
+            "total_ns",
+            "share",
+            "count",
+            "mean_ns",
+            "median_ns",
+            "max_ns",
+            "queue_ns",
+            "min_ns",
+            "std_ns",
+            "api_self_ns",
+        ),
         "total_ns",
     ),
     "kernel_families": Spec("Kernels grouped by what they do.", ("family", "total_ns", "share", "count"), "total_ns"),
     "api_calls": Spec(
         "CUDA calls made by the CPU. Self time leaves out calls nested inside. A blocking call splits into backlog (waiting for "
         "work launched earlier), its own GPU work, and host cost.",
-        ("name", "total_ns", "self_ns", "calls", "first_ns", "steady_median_ns", "backlog_ns", "own_op_ns", "host_ns", "kind"),
+        (
+            "name",
+            "total_ns",
+            "self_ns",
+            "calls",
+            "first_ns",
+            "steady_median_ns",
+            "backlog_ns",
+            "own_op_ns",
+            "host_ns",
+            "kind",
+        ),
         "self_ns",
     ),
     "copies": Spec(
-        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned does not.",
+        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned "
+        "does not.",
         ("direction", "src_kind", "dst_kind", "count", "bytes", "total_ns", "bandwidth_bytes_per_s"),
         "total_ns",
     ),
     "memory": Spec("Device memory.", (), ""),
     "first_calls": Spec(
-        "What is paid once: the first call of an API, a kernel or a library loads code and creates contexts. It belongs to no steady step.",
+        "What is paid once: the first call of an API, a kernel or a library loads code and creates contexts. It belongs to no "
+        "steady step.",
         ("name", "kind", "first_ns", "steady_median_ns", "extra_ns"),
         "",
     ),
-    "events": Spec("Windows between pairs of torch.cuda.Event records, and what was really inside each of them.", (), ""),
+    "events": Spec(
+        "Windows between pairs of torch.cuda.Event records, and what was really inside each of them.", (), ""
+    ),
     "threads": Spec("CPU threads that called CUDA.", (), ""),
     "ranks": Spec("Ranks of the job.", (), ""),
 }
@@ -249,6 +303,7 @@ SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "timeline", "capt
 
 _LABELS = {
     "cls": "class",
+    "file": "Python line",
     "api": "call",
     "own_op_ns": "own work",
     "host_ns": "host cost",
@@ -317,6 +372,7 @@ class Texts:
         self.width = width
 
     def __call__(self, value: object, limit: int = 400) -> str:
+        """Return ``value`` as harmless text of at most ``limit`` characters."""
         text = str(value)[: 4 * limit]
         return clean(scrub(text) if self.redact else text, limit)
 
@@ -339,16 +395,24 @@ def _describe(value: Any, column: Column, texts: Texts) -> Cell:
     if isinstance(value, bool):
         return Cell("yes" if value else "no", float(value))
     if isinstance(value, Mapping):
-        inner = (f"{label(str(k))} {number(v, str(k), column.unit) if isinstance(v, int | float) else texts(v, 80)}" for k, v in value.items())
+        inner = (
+            f"{label(str(k))} {number(v, str(k), column.unit) if isinstance(v, int | float) else texts(v, 80)}"
+            for k, v in value.items()
+        )
         text, full = texts.cell(", ".join(inner), column.name)
         return Cell(text, text, full)
     if isinstance(value, list | tuple | set | frozenset):
         text, full = texts.cell(", ".join(texts(v, 80) for v in value), column.name)
         return Cell(text, text, full)
-    if is_numeric(column) and isinstance(value, int | float) or hasattr(value, "item"):
+    if (is_numeric(column) and isinstance(value, int | float)) or hasattr(value, "item"):
         return Cell(number(value, column.name, column.unit), float(value))
     text, full = texts.cell(value, column.name)
-    return Cell(text, (full or text).lower(), full, glossary.key(str(value)[:100]) or "" if column.name in ("name", "api") else "")
+    return Cell(
+        text,
+        (full or text).lower(),
+        full,
+        glossary.key(str(value)[:100]) or "" if column.name in ("name", "api") else "",
+    )
 
 
 def _tree(rows: Sequence[Row], top: int) -> list[Row]:
@@ -390,14 +454,17 @@ def _sorted(table: Table, spec: Spec) -> list[Row]:
 def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named."""
     spec = SPECS.get(table.key, Spec())
-    title = clean(table.title or label(table.key), 100)
-    title = title[:1].upper() + title[1:]
+    title = clean(table.title or label(table.key).capitalize(), 100)
     if table.rows is None:
         reason = clean(table.reason or "not recorded in this capture", 600)
         return Grid(table.key, title, spec.intro, (), None, scrub(reason) if redact else reason)
     columns = list(table.columns)
+    if {"file", "line"} <= {c.name for c in columns}:
+        columns = [c for c in columns if c.name != "line"]
     if not columns and table.rows:
-        columns = [Column(k, "Float64" if isinstance(v, int | float) else "String", "", "") for k, v in table.rows[0].items()]
+        columns = [
+            Column(k, "Float64" if isinstance(v, int | float) else "String", "", "") for k, v in table.rows[0].items()
+        ]
     rank = {name: i for i, name in enumerate(spec.first)}
     columns.sort(key=lambda c: rank.get(c.name, len(rank)))
     rows = _tree(table.rows, top) if table.key == "modules" else _sorted(table, spec)[:top]
@@ -408,6 +475,8 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
 
     def cell(row: Row, column: Column) -> Cell:
         made = _describe(row.get(column.name), column, texts)
+        if column.name == "file" and row.get("file") and row.get("line"):
+            made = Cell(f"{made.text}:{number(row['line'], '', '').replace(',', '')}", made.sort, made.full)
         if column.name == spec.bar and largest and isinstance(made.sort, float):
             made = Cell(made.text, made.sort, made.full, made.term, abs(made.sort) / largest)
         if table.key == "modules" and column.name == "path" and made.text == "-":
@@ -448,7 +517,7 @@ def _process(summary: Summary, process: Any) -> str:
 
 def _ledgers(summary: Summary, scale: int) -> Iterable[Ledger]:
     """Yield the ledgers of the devices, then of the threads, per step."""
-    names = {(g.process, g.device): g.name for g in summary.capture.gpus}
+    names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
     for row in summary.rows("gpu_ledger"):
         parts = [Part(kind, text, (row.get(name) or 0) / scale) for name, (kind, text) in GPU_PARTS.items()]
         idle = row.get("idle_ns") or 0
@@ -461,7 +530,9 @@ def _ledgers(summary: Summary, scale: int) -> Iterable[Ledger]:
             parts.append(Part("idle", "cause not known" if causes else "GPU idle", rest / scale, idle=True))
         name = names.get((row.get("process"), row.get("device")), "")
         where = f"{_process(summary, row.get('process'))}GPU {row.get('device')}"
-        yield Ledger(clean(f"{where} ({name})" if name else where, 60), True, (row.get("window_ns") or 0) / scale, tuple(parts))
+        yield Ledger(
+            clean(f"{where} ({name})" if name else where, 60), True, (row.get("window_ns") or 0) / scale, tuple(parts)
+        )
     for row in summary.rows("cpu_ledger"):
         parts = [Part(kind, text, (row.get(name) or 0) / scale) for name, (kind, text) in CPU_PARTS.items()]
         thread = clean(row.get("thread_name") or row.get("name") or row.get("thread"), 30)
@@ -487,7 +558,9 @@ def _finding(finding: Finding, texts: Texts, width: int) -> FindingView:
     evidence = None
     if finding.evidence:
         names = {k: v for row in finding.evidence for k, v in row.items()}
-        columns = tuple(Column(k, "Int64" if isinstance(v, int | float) else "String", "", "") for k, v in names.items())
+        columns = tuple(
+            Column(k, "Int64" if isinstance(v, int | float) else "String", "", "") for k, v in names.items()
+        )
         table = Table("", "Evidence", columns, finding.evidence)
         evidence = grid(table, top=20, redact=texts.redact, width=width)
     return FindingView(
@@ -521,11 +594,19 @@ def _steps_line(summary: Summary) -> str:
     text = f"{units.count(steps.count)} step{'s' * (steps.count != 1)}"
     if steps.steady and steps.count > 1:
         text += f", {units.count(_steady_count(summary))} steady ({steps.steady[0]} to {steps.steady[1]})"
-    times = [f"{who} {units.duration(ns)}" for who, ns in (("GPU", steps.gpu_median_ns), ("CPU", steps.cpu_median_ns)) if ns is not None]
-    if times:
-        text += f"; median step {', '.join(times)}"
     rule = clean(steps.rule or steps.source, 200)
     return f"{text}. Found by: {rule.rstrip('.')}." if rule else f"{text}."
+
+
+def _step_times(summary: Summary) -> str:
+    """Return the median step as text, "" when it is not known."""
+    steps = summary.steps
+    times = [
+        f"{who} {units.duration(ns)}"
+        for who, ns in (("GPU", steps.gpu_median_ns), ("CPU", steps.cpu_median_ns))
+        if ns is not None
+    ]
+    return f"Median step: {', '.join(times)}." if times else ""
 
 
 def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
@@ -539,7 +620,11 @@ def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
     devices = [row for row in summary.rows("gpu_ledger") if row.get("busy_ns") is not None and row.get("window_ns")]
     if devices:
         shares = [row["busy_ns"] / row["window_ns"] for row in devices]
-        text = units.share(min(shares), 1) if len(shares) == 1 else f"{units.share(min(shares), 1)} to {units.share(max(shares), 1)}"
+        text = (
+            units.share(min(shares), 1)
+            if len(shares) == 1
+            else f"{units.share(min(shares), 1)} to {units.share(max(shares), 1)}"
+        )
         facts.append(Fact("GPU busy", text, "steady steps"))
     if steps.count and steps.steady:
         facts.append(Fact("Steady steps", f"{_steady_count(summary)} of {steps.count}"))
@@ -556,7 +641,12 @@ _PROBE_FIELDS = ("python", "torch", "nvtx", "backend", "ranges_pushed", "reason"
 def _capture(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
     """Return the allow-listed facts about the capture; nothing else of it is ever shown."""
     capture = summary.capture
-    facts = [Fact("Report" if len(capture.files) == 1 else "Reports", ", ".join(texts(_base(f) if texts.redact else f, 300) for f in capture.files))]
+    facts = [
+        Fact(
+            "Report" if len(capture.files) == 1 else "Reports",
+            ", ".join(texts(_base(f) if texts.redact else f, 300) for f in capture.files),
+        )
+    ]
     if capture.duration_ns is not None:
         facts.append(Fact("Length", units.duration(capture.duration_ns)))
     if capture.nsys_version:
@@ -573,7 +663,9 @@ def _capture(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
             )
             if value
         ]
-        facts.append(Fact(f"{_process(summary, gpu.process)}GPU {gpu.device}", ", ".join([texts(gpu.name, 60), *limits])))
+        facts.append(
+            Fact(f"{_process(summary, gpu.process)}GPU {gpu.device}", ", ".join([texts(gpu.name, 60), *limits]))
+        )
     for row in capture.processes[:16]:
         said = [f"{name} {texts(row[name], 60)}" for name in _PROCESS_FIELDS if row.get(name) not in (None, "")]
         if said and len(capture.processes) > 1:
@@ -619,7 +711,9 @@ def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
     return lambda name: chosen is None or name in chosen
 
 
-def build(summary: Summary, *, top: int, redact: bool = False, width: int = 110, sections: Sequence[str] | None = None) -> View:
+def build(
+    summary: Summary, *, top: int, redact: bool = False, width: int = 110, sections: Sequence[str] | None = None
+) -> View:
     """Return everything that is shown of ``summary``.
 
     ``top`` bounds the rows of each table, ``width`` the characters of a name, ``sections`` (keys of tables and words of
@@ -631,7 +725,9 @@ def build(summary: Summary, *, top: int, redact: bool = False, width: int = 110,
     ledgers = tuple(_ledgers(summary, scale)) if wanted("ledger") else ()
     findings = _findings(summary, texts, width)
     found = [f for f in findings or () if f.verdict == "found"]
-    keys = [k for k in SPECS if k in summary.tables] + [k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES]
+    keys = [k for k in SPECS if k in summary.tables] + [
+        k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES
+    ]
     reasons = [
         f"{clean(t.title or label(key), 60)}: {texts(t.reason or 'not recorded', 400)}"
         for key in LEDGER_TABLES
@@ -643,7 +739,8 @@ def build(summary: Summary, *, top: int, redact: bool = False, width: int = 110,
     else:
         what = "whole window"
     return View(
-        title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3]) + (" …" if len(summary.capture.files) > 3 else ""),
+        title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3])
+        + (" …" if len(summary.capture.files) > 3 else ""),
         verdict_code=clean(summary.verdict.code, 30),
         verdict_label=VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30)),
         sentence=texts(summary.verdict.sentence, 1000),
@@ -651,6 +748,7 @@ def build(summary: Summary, *, top: int, redact: bool = False, width: int = 110,
         first=found[0] if found and wanted("first") else None,
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
+        step_times=_step_times(summary),
         ledger_title=what,
         ledgers=ledgers,
         ledger_reasons=tuple(reasons),
@@ -659,7 +757,17 @@ def build(summary: Summary, *, top: int, redact: bool = False, width: int = 110,
         grids=tuple(grid(summary.tables[k], top=top, redact=redact, width=width) for k in keys if wanted(k)),
         capture=_capture(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
-        quality=tuple(Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in summary.quality),
+        quality=tuple(
+            Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in summary.quality
+        ),
         glossary=glossary.used(summary),
-        hidden=("home folders", "folders of files", "options and arguments of the command", "environment", "host and user names") if redact else (),
+        hidden=(
+            "home folders",
+            "folders of files",
+            "options and arguments of the command",
+            "environment",
+            "host and user names",
+        )
+        if redact
+        else (),
     )
