@@ -37,6 +37,7 @@ KIND_COLOURS = {
     "data": "#B58900",
     "profiler": "#BFBFBF",
     "dependency": "#BFBFBF",
+    "gap": "#009E73",
     "outside": "#D9D9D9",
     "idle": "#D9D9D9",
 }
@@ -167,6 +168,11 @@ def _mix(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(255 - (255 - int(colour[i : i + 2], 16)) * share):02x}" for i in (1, 3, 5))
 
 
+def _shade(colour: str) -> str:
+    """Return ``colour`` a little darker: borders that are not mistaken for gaps."""
+    return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * 0.8):02x}" for i in (1, 3, 5))
+
+
 def _scale(longest_ns: float) -> tuple[float, str]:
     """Return the divisor and unit in which ``longest_ns`` reads well on an axis."""
     for divisor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
@@ -252,73 +258,66 @@ def _phase_colour(name: str, seen: dict[str, str]) -> str:
     return seen.setdefault(name, _PALE[len(seen) % len(_PALE)])
 
 
-def steps(bars: Sequence[StepBar], width: int = 1120, height: int = 230) -> Picture:
-    """Return the steps in order, stacked by phase, warm-up steps hatched; many steps are shown as the mean of neighbours."""
+def steps(bars: Sequence[StepBar], on_gpu: bool, width: int = 1120, height: int = 230) -> Picture:
+    """Return the steps in order, stacked by kind of GPU work or by phase, those that are not steady paler and hatched.
+
+    Many steps are shown as the mean of neighbours; with GPU parts a tick marks the length of the CPU step.
+    """
     group = -(-len(bars) // _MAX_STEPS)
     groups = [bars[i : i + group] for i in range(0, len(bars), group)]
-    names = list(dict.fromkeys(name for bar in bars for name in bar.phases))
+    names = [n for n in dict.fromkeys(name for bar in bars for name in bar.parts) if any(b.parts.get(n) for b in bars)]
     with _settings():
         figure = _figure(width, height)
         axes = figure.add_axes((0.045, 42 / height, 0.951, 1 - 74 / height))
-        longest = max(bar.duration_ns for bar in bars)
-        steady = [bar.duration_ns for bar in bars if not bar.warmup]
+        longest = max(bar.length_ns for bar in bars)
+        usual = [bar.length_ns for bar in bars if bar.steady]
         # One warm-up step of seconds would press all others flat: cut the axis and write the value on the bar.
-        limit = min(longest, 2.5 * max(steady)) if steady else longest
+        limit = min(longest, 2.2 * max(usual)) if usual else longest
         divisor, unit = _scale(limit)
         seen: dict[str, str] = {}
-        x = [float(part[0].index) + (len(part) - 1) / 2 for part in groups]
+        x = [part[0].index + (len(part) - 1) / 2 for part in groups]
         wide = 0.84 * group
+
+        def mean(part: Sequence[StepBar], name: str) -> float:
+            return sum(bar.parts.get(name, 0.0) for bar in part) / len(part) / divisor
+
         bottom = [0.0] * len(groups)
         for name in names:
-            heights = [sum(b.phases.get(name, 0.0) for b in part) / len(part) / divisor for part in groups]
-            axes.bar(
-                x,
-                heights,
-                wide,
-                bottom=bottom,
-                color=_phase_colour(name, seen),
-                label=shorten(clean(name, 60), 24),
-                linewidth=0,
-            )
+            heights = [mean(part, name) for part in groups]
+            idle = on_gpu and name == "idle"
+            colour = _phase_colour(name, seen) if not on_gpu else "#ececec" if idle else KIND_COLOURS[name]
+            text = "idle" if idle else KIND_NAMES.get(name, shorten(clean(name, 60), 24))
+            axes.bar(x, heights, wide, bottom=bottom, color=colour, label=text, linewidth=0)
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-        rest = [
-            max(0.0, sum(b.duration_ns for b in part) / len(part) / divisor - low)
-            for part, low in zip(groups, bottom, strict=True)
-        ]
-        axes.bar(
-            x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0
-        )
-        warm = [
-            (a, sum(b.duration_ns for b in part) / len(part) / divisor)
-            for a, part in zip(x, groups, strict=True)
-            if all(b.warmup for b in part)
-        ]
-        if warm:
+        length = [sum(bar.length_ns for bar in part) / len(part) / divisor for part in groups]
+        if any(total - low > 0.001 * total for total, low in zip(length, bottom, strict=True)):
+            rest = [max(0.0, total - low) for total, low in zip(length, bottom, strict=True)]
             axes.bar(
-                [a for a, _ in warm],
-                [h for _, h in warm],
-                wide,
-                color="none",
-                edgecolor="#555555",
-                hatch="///",
-                linewidth=0,
-                label="warm-up",
+                x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0
             )
-        for a, h in warm:
-            if h * divisor > limit * 1.02:
-                axes.text(
-                    a, limit / divisor, units.duration(h * divisor), ha="left", va="bottom", fontsize=8, color=_INK
-                )
-        axes.set_ylim(0, limit / divisor * 1.02)
-        axes.set_xlim(x[0] - wide, x[-1] + wide)
+        _draw_unsteady(axes, x, wide, groups, length, limit / divisor, divisor)
+        if on_gpu:
+            marks = [
+                (a, sum(b.cpu_ns or 0 for b in part) / len(part) / divisor) for a, part in zip(x, groups, strict=True)
+            ]
+            axes.hlines(
+                [m for _, m in marks],
+                [a - wide / 2 for a, _ in marks],
+                [a + wide / 2 for a, _ in marks],
+                color=_INK,
+                linewidth=1.2,
+                label="CPU step",
+            )
+        axes.set_ylim(0, limit / divisor * 1.04)
+        axes.set_xlim(x[0] - wide * 0.7, x[-1] + wide * 0.7)
         axes.set_xlabel("step" if group == 1 else f"step (mean of {group} neighbours)", fontsize=8.5, color=_NEUTRAL)
         axes.set_ylabel(unit, fontsize=8.5, color=_NEUTRAL)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelsize=8, labelcolor=_NEUTRAL)
         axes.legend(
             loc="lower left",
-            bbox_to_anchor=(0, 1.04),
-            ncols=min(9, len(names) + 2),
+            bbox_to_anchor=(0, 1.1),
+            ncols=min(10, len(names) + 3),
             fontsize=8,
             frameon=False,
             labelcolor=_INK,
@@ -329,24 +328,48 @@ def steps(bars: Sequence[StepBar], width: int = 1120, height: int = 230) -> Pict
         return _svg(figure, width, height)
 
 
+def _draw_unsteady(
+    axes: Any,
+    x: Sequence[float],
+    wide: float,
+    groups: Sequence[Sequence[StepBar]],
+    length: Sequence[float],
+    top: float,
+    divisor: float,
+) -> None:
+    """Hatch the steps that no average counts, and write the length of those that leave the picture."""
+    odd = [(a, h) for a, part, h in zip(x, groups, length, strict=True) if not any(bar.steady for bar in part)]
+    if odd and len(odd) < len(groups):
+        axes.bar(
+            [a for a, _ in odd],
+            [h for _, h in odd],
+            wide,
+            color="#ffffff55",
+            edgecolor="#777777",
+            hatch="///",
+            linewidth=0,
+            label="not steady",
+        )
+    for a, h in zip(x, length, strict=True):
+        if h > top * 1.04:
+            axes.text(a, top * 1.05, units.duration(h * divisor), ha="center", va="bottom", fontsize=8, color=_INK)
+
+
 def _decimate(spans: Sequence[Span], pixel_ns: float) -> list[Span]:
-    """Return ``spans`` with runs of one kind that nobody could tell apart at ``pixel_ns`` per pixel joined into one box."""
+    """Return ``spans`` with runs of narrow boxes of one kind that nobody could tell apart joined into one box."""
     out: list[Span] = []
-    joined = 1
+    joined = 0
     for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
-        last = out[-1] if out else None
         narrow = span.end_ns - span.start_ns < 2 * pixel_ns
-        if last and narrow and last.kind == span.kind and span.start_ns - last.end_ns < 0.7 * pixel_ns:
+        last = out[-1] if out else None
+        if last and joined and narrow and last.kind == span.kind and span.start_ns - last.end_ns < 0.7 * pixel_ns:
             joined += 1
-            out[-1] = replace(
-                last,
-                end_ns=max(last.end_ns, span.end_ns),
-                label=f"{joined} × {KIND_NAMES.get(span.kind, span.kind)}",
-                backlog_ns=last.backlog_ns + span.backlog_ns,
-            )
+            name = f"{joined} × {KIND_NAMES.get(span.kind, span.kind)}"
+            end, backlog = max(last.end_ns, span.end_ns), last.backlog_ns + span.backlog_ns
+            out[-1] = replace(last, end_ns=end, label=name, backlog_ns=backlog)
         else:
             out.append(span)
-            joined = 1
+            joined = int(narrow)
     return out
 
 
@@ -355,10 +378,10 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
     with _settings():
         row = 30
         lanes = picture.lanes
-        height = row * len(lanes) + 78
-        left_px = 168
+        height = row * len(lanes) + 84
+        left_px = 176
         figure = _figure(width, height)
-        axes = figure.add_axes((left_px / width, 56 / height, 1 - (left_px + 12) / width, 1 - 62 / height))
+        axes = figure.add_axes((left_px / width, 68 / height, 1 - (left_px + 12) / width, 1 - 74 / height))
         window = max(1, picture.end_ns - picture.start_ns)
         divisor, unit = _scale(window)
         pixel = window / (width - left_px - 12)
@@ -370,6 +393,8 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
                 axes.axhspan(y - 0.5, y + 0.5, color="#f6f6f6", linewidth=0)
             _draw_lane(axes, lane, y, divisor, pixel, seen, kinds, redact)
             text = clean(lane.label, 60)
+            if sum(other.label == lane.label for other in lanes) > 1:
+                text += {"phases": ": phases", "api": ": CUDA calls"}.get(lane.role, "")
             axes.text(
                 -8 * pixel / divisor,
                 y,
@@ -435,7 +460,9 @@ def _draw_lane(
                 bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8} if hatched else None,
             )
     for colour, places in boxes.items():
-        axes.broken_barh(places, (y - 0.36, 0.72), facecolors=colour, edgecolors="white", linewidth=0.3, zorder=2)
+        axes.broken_barh(
+            places, (y - 0.36, 0.72), facecolors=colour, edgecolors=_shade(colour), linewidth=0.25, zorder=2
+        )
     if waits:
         axes.broken_barh(
             waits, (y - 0.36, 0.72), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
@@ -449,7 +476,8 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
         for index, lane in enumerate(lanes)
         if lane.role == "stream"
         for span in lane.spans
-        if span.launch_ns is not None and span.launch_lane is not None and 0 <= span.launch_lane < len(lanes)
+        if span.launch_ns is not None and span.launch_ns >= 0 and span.launch_lane is not None
+        if 0 <= span.launch_lane < len(lanes)
     ]
     ops.sort(key=lambda op: op[0].start_ns - op[0].end_ns)
     for span, index in ops[:_MAX_ARROWS]:

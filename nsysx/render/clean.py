@@ -14,6 +14,7 @@ _HOME = re.compile(
     r"(?:/home/|/Users/|/var/home/|/export/home/)[^/\s:'\"\\]+|/root(?=/|\b)|[A-Za-z]:\\Users\\[^\\\s:'\"]+"
 )
 
+_CASTS = re.compile(r"\((?:unsigned |signed )?(?:bool|char|short|int|long|long long)\)(?=\d)")
 _NAMESPACES = re.compile(r"\b(?:[A-Za-z_]\w*::)+(?=[A-Za-z_~])")
 
 
@@ -65,7 +66,7 @@ def shorten_kernel(name: str, width: int) -> str:
     text = name.removeprefix("void ")
     if len(text) <= width:
         return text
-    text = _drop_arguments(text).replace("(anonymous namespace)::", "")
+    text = _CASTS.sub("", _drop_arguments(text)).replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     if len(text) > width:
         text = _NAMESPACES.sub("", text)
     for depth in (4, 3, 2):
