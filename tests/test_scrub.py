@@ -135,6 +135,14 @@ def rows(path: Path, query: str) -> list[tuple]:
         con.close()
 
 
+def dump(path: Path) -> str:
+    con = sqlite3.connect(path)
+    try:
+        return "\n".join(con.iterdump())
+    finally:
+        con.close()
+
+
 @pytest.mark.parametrize("comments", [True, False])
 def test_nothing_private_survives_in_the_file_s_bytes(tmp_path: Path, scrubber: scrub.Scrubber, comments: bool) -> None:
     path = report(tmp_path / "r.sqlite", comments=comments)
@@ -169,9 +177,9 @@ def test_python_lines_keep_their_file_and_function(tmp_path: Path, scrubber: scr
 def test_scrubbing_twice_changes_nothing_more(tmp_path: Path, scrubber: scrub.Scrubber) -> None:
     path = report(tmp_path / "r.sqlite")
     scrub.scrub_sqlite(path, scrubber)
-    once = "\n".join(sqlite3.connect(path).iterdump())
+    once = dump(path)
     scrub.scrub_sqlite(path, scrubber)
-    assert "\n".join(sqlite3.connect(path).iterdump()) == once
+    assert dump(path) == once
 
 
 def test_bytes_that_are_no_utf8_do_not_stop_it(tmp_path: Path, scrubber: scrub.Scrubber) -> None:
