@@ -103,11 +103,12 @@ def _columns(con: sqlite3.Connection, table: str) -> dict[str, str]:
 
 
 def _json_ids(value: object) -> set[int]:
-    """Return every integer in a JSON value: Python backtraces name functions and files by string id."""
-    if isinstance(value, int):
-        return {value}
-    if isinstance(value, list | dict):
-        return set().union(*(_json_ids(v) for v in (value.values() if isinstance(value, dict) else value)))
+    """Return the string ids in a JSON value: Python backtraces name functions and files, but not lines, by id."""
+    if isinstance(value, list):
+        return set().union(*map(_json_ids, value))
+    if isinstance(value, dict):
+        here = {v for k, v in value.items() if k in ("Function", "File", "Module") and isinstance(v, int)}
+        return here.union(*map(_json_ids, value.values()))
     return set()
 
 
