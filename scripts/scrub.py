@@ -107,7 +107,8 @@ def _json_ids(value: object) -> set[int]:
     if isinstance(value, list):
         return set().union(*map(_json_ids, value))
     if isinstance(value, dict):
-        here = {v for k, v in value.items() if k in ("Function", "File", "Module") and isinstance(v, int)}
+        named = (str(v) for k, v in value.items() if k in ("Function", "File", "Module"))
+        here = {int(v) for v in named if v.isascii() and v.isdigit()}
         return here.union(*map(_json_ids, value.values()))
     return set()
 
