@@ -37,13 +37,13 @@ class Label(NamedTuple):
     """A decoded range text.
 
     ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``info`` or ``other``. ``name`` is the phase, or the
-    module's qualified path ("" for the root), or the JSON of an info mark. ``index`` is the step's number.
+    module's qualified path ("" for the root), or the JSON of an info mark. ``number`` is the step's.
     """
 
     kind: str
     name: str = ""
     cls: str = ""
-    index: int = -1
+    number: int = -1
     flags: tuple[str, ...] = ()
 
 
@@ -92,7 +92,7 @@ def decode(text: str) -> Label:
     text = text.removeprefix(PREFIX)
     head, _, tail = text.partition(" ")
     if head == "step" and tail.isascii() and tail.isdigit():
-        return Label("step", text, index=int(tail))
+        return Label("step", text, number=int(tail))
     if head == "info":
         return Label("info", tail)
     kind = "module"

@@ -1,0 +1,47 @@
+"""Copies by direction and by the memory at both ends."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import schema
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+
+KEY = "copies"
+TITLE = "Copies"
+COLUMNS = (
+    Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
+    Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ..."),
+    Column("dst_kind", "String", "", "memory of the destination"),
+    Column("count", "Int64", "", "copies"),
+    Column("bytes", "Int64", "bytes", "bytes copied"),
+    Column("total_ns", "Int64", "ns", "time on the device, summed"),
+    Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
+    Column("api_ns", "Int64", "ns", "duration of the API calls; null where graphs launched them"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per direction and memory pair, longest first."""
+    if not facts.recorded("kernel") and not facts.recorded("memcpy"):
+        raise NotRecorded("no GPU work was recorded", "-t cuda")
+    copies = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy")
+    call = facts.attributed.api_calls.select("call", "gpu_ops")
+    copies = copies.join(call, on="call", how="left", maintain_order="left")
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    own = pl.col("gpu_ops") == 1
+    memory = [
+        pl.col(c).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String).fill_null("unknown")
+        for c in ("src_kind", "dst_kind")
+    ]
+    grouped = copies.group_by(pl.col("name").cast(pl.String).alias("direction"), *memory).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("bytes").sum(),
+        ns.sum().alias("total_ns"),
+        pl.when(own.any()).then((pl.col("call_end_ns") - pl.col("call_start_ns")).filter(own).sum()).alias("api_ns"),
+    )
+    rate = pl.when(pl.col("total_ns") > 0).then(pl.col("bytes") / pl.col("total_ns") * 1e9)
+    return grouped.with_columns(rate.alias("bandwidth_bytes_per_s")).sort(
+        "total_ns", "direction", "src_kind", "dst_kind", descending=[True, False, False, False]
+    )

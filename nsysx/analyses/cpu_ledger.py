@@ -1,0 +1,82 @@
+"""Where the steady time of each thread went: inside which CUDA API calls, and in which phase outside of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx import ledger
+from nsysx.facts import Facts, NotRecorded
+from nsysx.intervals import overlay
+from nsysx.model import Column
+
+KEY = "cpu_ledger"
+TITLE = "CPU ledger"
+_PARTS = ("launch_ns", "copy_ns", "sync_wait_ns", "alloc_ns", "load_ns", "other_api_ns")
+COLUMNS = (
+    Column("process", "Int64", "", "process key"),
+    Column("thread", "Int64", "", "thread key"),
+    Column("thread_name", "String", "", "name the OS knows, null when not recorded"),
+    Column("window_ns", "Int64", "ns", "the steady steps on the CPU"),
+    Column("launch_ns", "Int64", "ns", "in kernel and graph launches (self time)"),
+    Column("copy_ns", "Int64", "ns", "in copies and memsets"),
+    Column("sync_wait_ns", "Int64", "ns", "in synchronize calls"),
+    Column("alloc_ns", "Int64", "ns", "in allocation and free calls, device and host"),
+    Column("load_ns", "Int64", "ns", "in module and library loading"),
+    Column("other_api_ns", "Int64", "ns", "in other API calls"),
+    Column("outside_api_ns", "Int64", "ns", "outside CUDA: Python, framework, waiting elsewhere"),
+    Column("outside_by_phase", "Object", "ns", "outside CUDA by the phase open on the thread; sums to outside_api_ns"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per thread that made API calls in the steady steps, busiest first."""
+    if not facts.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    names = dict(facts.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
+    windows = {p: (s, e) for p, s, e in facts.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
+    kinds = facts.attributed.api_calls.sort("call")["kind"].cast(pl.String)
+    part_of_call = kinds.replace_strict(
+        {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}, return_dtype=pl.Int64
+    ).to_numpy()
+    spans = {t: part for (t,), part in facts.attributed.phase_spans.group_by("thread")}
+    rows = []
+    for thread in facts.steady_calls["thread"].unique().to_list():
+        process = thread // (1 << 24)
+        start, end = windows[process]
+        phases: list[str] = []
+        functions = [facts.ledgers.threads[thread]]
+        if thread in spans:
+            own = spans[thread].sort("start_ns")
+            phases = own["phase"].to_list()
+            borders = ledger.windows_function(
+                own["start_ns"].to_numpy(), own["end_ns"].to_numpy(), np.arange(own.height, dtype=np.int64)
+            )
+            functions.append(borders)
+        times, labels = overlay(functions, start, end)
+        span = np.diff(times)
+        call = labels[0]
+        part = np.where(call >= 0, part_of_call[np.maximum(call, 0)], -1) if len(part_of_call) else call
+        row = {name: int(span[part == i].sum()) for i, name in enumerate(_PARTS)}
+        outside = call < 0
+        by_phase: dict[str, int] = {}
+        if len(functions) > 1:
+            for i in np.unique(labels[1][outside & (labels[1] >= 0)]).tolist():
+                by_phase[phases[i]] = by_phase.get(phases[i], 0) + int(span[outside & (labels[1] == i)].sum())
+        rest = int(span[outside].sum()) - sum(by_phase.values())
+        if rest:
+            by_phase["outside phases"] = rest
+        rows.append(
+            {
+                "process": process,
+                "thread": thread,
+                "thread_name": names.get(thread),
+                "window_ns": end - start,
+                **row,
+                "outside_api_ns": int(span[outside].sum()),
+                "outside_by_phase": dict(sorted(by_phase.items(), key=lambda item: -item[1])),
+            }
+        )
+    rows.sort(key=lambda r: (r["outside_api_ns"] - r["window_ns"], r["thread"]))
+    types = {"Object": pl.Object, "String": pl.String, "Int64": pl.Int64}
+    return pl.DataFrame(rows, schema={c.name: types[c.dtype] for c in COLUMNS})

@@ -1,0 +1,46 @@
+"""Where the steady time of each device went; the parts sum to the window exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx import ledger
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+
+KEY = "gpu_ledger"
+TITLE = "GPU ledger"
+COLUMNS = (
+    Column("process", "Int64", "", "process key"),
+    Column("device", "Int64", "", "CUDA ordinal inside the process"),
+    Column("window_ns", "Int64", "ns", "the steady steps on the device timeline"),
+    Column("compute_ns", "Int64", "ns", "at least one compute kernel runs"),
+    Column("comm_ns", "Int64", "ns", "only communication (or copies) runs: exposed communication"),
+    Column("copy_ns", "Int64", "ns", "only copies run: exposed copies"),
+    Column("copy_HtoD_ns", "Int64", "ns", "of it host to device"),
+    Column("copy_DtoH_ns", "Int64", "ns", "of it device to host"),
+    Column("copy_DtoD_ns", "Int64", "ns", "of it inside or between devices"),
+    Column("copy_other_ns", "Int64", "ns", "of it any other direction"),
+    Column("memset_ns", "Int64", "ns", "only memsets run"),
+    Column("idle_ns", "Int64", "ns", "nothing runs"),
+    Column("busy_ns", "Int64", "ns", "GPU busy: the union of all GPU work"),
+    Column("hidden_copy_ns", "Int64", "ns", "copies that ran behind kernels"),
+    Column("hidden_comm_ns", "Int64", "ns", "communication that ran behind compute"),
+    Column("idle_causes", "Object", "ns", "idle time by cause; the causes sum to idle_ns"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per (process, device) that worked in the steady steps."""
+    if not facts.steps.windows.height:
+        raise NotRecorded("no GPU work was recorded", "-t cuda")
+    rows = []
+    for process, device, start, end in facts.steps.windows.select(
+        "process", "device", "start_ns", "end_ns"
+    ).iter_rows():
+        parts = ledger.gpu_parts(facts.ledgers.activity[process, device], np.array([start]), np.array([end]))
+        causes = ledger.idle_in(facts.ledgers.idle, process, device, start, end)
+        named = {k: int(v[0]) for k, v in parts.items()}
+        rows.append({"process": process, "device": device, **named, "idle_causes": causes})
+    return pl.DataFrame(rows, schema={c.name: pl.Object if c.dtype == "Object" else pl.Int64 for c in COLUMNS})

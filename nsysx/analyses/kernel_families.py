@@ -1,0 +1,30 @@
+"""GPU time of the steady steps by kernel family."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+
+KEY = "kernel_families"
+TITLE = "GPU time by family"
+COLUMNS = (
+    Column("family", "String", "", "kernel family by pattern; memcpy, memset and opaque graphs under their own names"),
+    Column("count", "Int64", "", "GPU ops in the steady steps"),
+    Column("total_ns", "Int64", "ns", "their time, summed over the steady steps"),
+    Column("share", "Float64", "", "part of all GPU op time, 0 to 1"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per family, longest first; the rows add up to all GPU op time of the steady steps."""
+    if not facts.ops.height:
+        raise NotRecorded("no GPU work was recorded", "-t cuda")
+    ns = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    grouped = facts.steady_ops.group_by(pl.col("family").cast(pl.String)).agg(
+        pl.len().cast(pl.Int64).alias("count"), ns.alias("total_ns")
+    )
+    whole = grouped["total_ns"].sum()
+    share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)
+    return grouped.with_columns(share.alias("share")).sort("total_ns", "family", descending=[True, False])

@@ -1,0 +1,51 @@
+"""Kernel time by kernel name."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+
+KEY = "kernels"
+TITLE = "Kernels"
+COLUMNS = (
+    Column("name", "String", "", "kernel with its template arguments"),
+    Column("family", "String", "", "kernel family by pattern"),
+    Column("count", "Int64", "", "executions"),
+    Column("total_ns", "Int64", "ns", "kernel time: end - start, summed"),
+    Column("mean_ns", "Float64", "ns", "mean kernel time"),
+    Column("median_ns", "Float64", "ns", "median kernel time"),
+    Column("min_ns", "Int64", "ns", "shortest"),
+    Column("max_ns", "Int64", "ns", "longest"),
+    Column("std_ns", "Float64", "ns", "sample standard deviation, null for a single execution"),
+    Column("share", "Float64", "", "part of all kernel time, 0 to 1"),
+    Column("api_self_ns", "Int64", "ns", "self time of its launch calls; null where graphs launched all of it"),
+    Column("queue_ns", "Int64", "ns", "time between end of the launch call and start, summed; null without calls"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per kernel name, longest total first."""
+    if not facts.recorded("kernel"):
+        raise NotRecorded("no kernel was recorded", "-t cuda")
+    kernels = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel")
+    single = facts.attributed.api_calls.select("call", "self_ns", "gpu_ops")
+    kernels = kernels.join(single, on="call", how="left", maintain_order="left")
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    # A graph launch is one call for many kernels: its time belongs to the graph, and is never multiplied.
+    own = pl.col("gpu_ops") == 1
+    grouped = kernels.group_by(pl.col("name").cast(pl.String), pl.col("family").cast(pl.String)).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        ns.sum().alias("total_ns"),
+        ns.mean().alias("mean_ns"),
+        ns.median().alias("median_ns"),
+        ns.min().alias("min_ns"),
+        ns.max().alias("max_ns"),
+        ns.std().alias("std_ns"),
+        pl.when(own.any()).then(pl.col("self_ns").filter(own).sum()).alias("api_self_ns"),
+        pl.when(pl.col("queue_ns").is_not_null().any()).then(pl.col("queue_ns").sum()).alias("queue_ns"),
+    )
+    whole = grouped["total_ns"].sum()
+    share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)
+    return grouped.with_columns(share.alias("share")).sort("total_ns", "name", descending=[True, False])

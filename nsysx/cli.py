@@ -1,0 +1,268 @@
+"""The command line: each command a few lines; rooms do the work, `main` turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from nsysx import __version__
+from nsysx.errors import EXIT_INTERRUPTED, EXIT_USAGE, NsysxError
+
+if TYPE_CHECKING:
+    from nsysx.capture import Result
+    from nsysx.model import Summary
+
+EXIT_UNEXPECTED = 70  # EX_SOFTWARE of sysexits.h: a bug of ours
+
+app = typer.Typer(
+    name="nsysx",
+    help="Where the step time of a PyTorch program went, from an Nsight Systems capture.",
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help text starts in half the time
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nsysx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Where the step time of a PyTorch program went, from an Nsight Systems capture."""
+    if context.invoked_subcommand is None:
+        _talk(context.get_help())
+        raise typer.Exit(EXIT_USAGE)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, unedited.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="NAME", help="Name of the results.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite results of that name.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Capture and export only.")] = False,
+    no_probe: Annotated[bool, typer.Option("--no-probe", help="Add no ranges to the program.")] = False,
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use.")] = None,
+    nsys_arg: Annotated[
+        list[str] | None, typer.Option(metavar="ARG", help="Pass ARG on to nsys profile (repeatable).")
+    ] = None,
+    steps: Annotated[str | None, typer.Option(metavar="A:B", help="Capture only steps A to B-1.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Record the Python line of each wait and copy.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Record device memory allocations.")] = False,
+    graphs: Annotated[str, typer.Option(metavar="node|graph", help="CUDA graphs by node, or each as one.")] = "node",
+    osrt: Annotated[bool, typer.Option("--osrt", help="Record operating system calls too.")] = False,
+    clocks: Annotated[bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature.")] = False,
+    depth: Annotated[int | None, typer.Option(min=0, help="Ranges for modules down to this depth.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="REGEX", help="Ranges only for modules of this name.")] = None,
+    backward: Annotated[
+        str | None, typer.Option(metavar="off|phase|marks|ops", help="How closely backward is followed.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and run nothing.")] = False,
+) -> None:
+    """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
+    from nsysx import capture
+
+    _one_of("--graphs", graphs, ("node", "graph"))
+    _one_of("--backward", backward, ("off", "phase", "marks", "ops", None))
+    options = capture.Options(
+        output=output,
+        force=force,
+        report=not no_report,
+        probe=not no_probe,
+        nsys=nsys,
+        nsys_args=tuple(nsys_arg or ()),
+        steps=steps,
+        lines=lines,
+        memory=memory,
+        graphs=graphs,
+        osrt=osrt,
+        clocks=clocks,
+        depth=depth,
+        only=only,
+        backward=backward,
+    )
+    if dry_run:
+        typer.echo(capture.dry_run(command, options))
+        return
+    result = capture.run(command, options)
+    if result.sqlite and options.report:
+        _report_run(result)
+    _say_result(result)
+    raise typer.Exit(result.exit_code)
+
+
+def _one_of(option: str, value: str | None, choices: tuple[str | None, ...]) -> None:
+    if value not in choices:
+        known = ", ".join(c for c in choices if c)
+        raise NsysxError(f"{option} {value}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)
+
+
+def _report_run(result: Result) -> None:
+    """Write the page of a run and note its headline. The capture is safe already: nothing here may hide that."""
+    from nsysx import capture
+    from nsysx.files import write_text
+
+    assert result.sqlite is not None
+    try:
+        from nsysx import pipeline
+        from nsysx.render import html_page
+    except ImportError as error:
+        if not (error.name or "").startswith(("polars", "numpy", "adbc", "matplotlib", "jinja2")):
+            raise
+        result.notes.append(f"no report here: {error.name} is not installed; run nsysx report where it is")
+        return
+    try:
+        summary = pipeline.summarize([result.sqlite])
+        write_text(result.outputs.html, html_page.render(summary), force=True)
+        capture.note_html(result.outputs)
+    except NsysxError as error:
+        result.notes.append(f"no page: {error}")
+    else:
+        result.notes.insert(0, summary.verdict.sentence)
+
+
+def _say_result(result: Result) -> None:
+    from nsysx.capture import say
+
+    for note in result.notes:
+        say(note)
+    for problem in result.problems:
+        say(f"error: {problem}")
+    written = [path for path in result.outputs.all() if path.exists()]
+    if written:
+        say("wrote " + "  ".join(shlex.quote(str(path)) for path in written))
+    if result.sqlite:
+        sqlite = shlex.quote(str(result.sqlite))
+        say(f"next: nsysx report {sqlite}")
+        say(f"      nsysx report {sqlite} --markdown -")
+
+
+@app.command()
+def report(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="Exports (.sqlite); several are ranks of one job.")
+    ],
+    html: Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="A:B|all", help="Look at these steps only.")] = None,
+    step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
+    device: Annotated[int | None, typer.Option(help="Look at this GPU only.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Look at this rank only.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 10,
+    section: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")] = False,
+    no_redact: Annotated[bool, typer.Option("--no-redact", help="Keep host, user and paths in the page.")] = False,
+) -> None:
+    """Say where the step time went: tables here, or a page, JSON or Markdown."""
+    from nsysx.files import check_output, write_text
+
+    targets = [Path(name) for name in (html, json, markdown) if name is not None and str(name) != "-"]
+    for path in targets:
+        check_output(path, force=force)
+    if json == markdown == "-":
+        raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
+    from nsysx import pipeline
+
+    summary = pipeline.summarize(
+        files, steps=steps, step_range=step_range, device=device, rank=rank, timelines=html is not None
+    )
+    if html is not None:
+        from nsysx.render import html_page
+
+        write_text(html, html_page.render(summary, redact=not no_redact), force=force)
+    if json is not None:
+        from nsysx.render import json_text
+
+        _emit(json, json_text.render(summary), force=force)
+    if markdown is not None:
+        from nsysx.render import markdown as markdown_page
+
+        _emit(markdown, markdown_page.render(summary, top=top), force=force)
+    if html is None and json is None and markdown is None:
+        _tables(summary, top, section)
+    for path in targets:
+        _talk(f"nsysx: wrote {path}")
+
+
+def _emit(target: str, text: str, *, force: bool) -> None:
+    from nsysx.files import write_text
+
+    if target == "-":
+        _end_quietly_with_reader()
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    else:
+        write_text(Path(target), text, force=force)
+
+
+def _tables(summary: Summary, top: int, section: list[str] | None) -> None:
+    from rich.console import Console
+
+    from nsysx.render import terminal
+
+    _end_quietly_with_reader()
+    terminal.render(summary, Console(), top=top, sections=section)
+
+
+def _end_quietly_with_reader() -> None:
+    """From here on end as cat does when the reader of stdout goes away (``| head``)."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def _talk(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201 - stdout is the result, stderr the talk
+
+
+@app.command()
+def doctor(
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to examine.")] = None,
+) -> None:
+    """Say what works here and what to do about what does not. Exit code 0 when run will work."""
+    from nsysx import doctor as examination
+
+    raise typer.Exit(examination.main(nsys))
+
+
+def main() -> NoReturn:
+    """Run the command line; the console entry point."""
+    sys.exit(_guarded())
+
+
+def _guarded() -> int:
+    try:
+        code = app(prog_name="nsysx", standalone_mode=False)
+    except NsysxError as error:
+        _talk(f"nsysx: error: {error}")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        _talk("nsysx: interrupted")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        # Newer typer brings its own copy of click, so what a usage error is can only be told by what it offers.
+        explain = getattr(error, "format_message", None)
+        if explain is not None:
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "nsysx"
+            _talk(f"nsysx: error: {str(explain()).rstrip('.')}. Try {command} --help")
+            return EXIT_USAGE
+        if os.environ.get("NSYSX_DEBUG"):
+            raise
+        _talk(f"nsysx: error: {type(error).__name__}: {error}. Run with NSYSX_DEBUG=1 for the traceback")
+        return EXIT_UNEXPECTED
+    return code if isinstance(code, int) else 0

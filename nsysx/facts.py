@@ -1,0 +1,105 @@
+"""What every analysis is given: the frames of one report, with the windows that figures are taken over."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import polars as pl
+
+from nsysx.attribute import Attributed
+from nsysx.ledger import Ledgers
+from nsysx.load import Trace
+from nsysx.ranges import Ranges
+from nsysx.steps import StepTable
+
+
+@dataclass(frozen=True)
+class Facts:
+    """``calls`` and ``ops`` cover the whole capture, or the steps that ``--steps A:B`` names.
+
+    ``steady_calls`` and ``steady_ops`` are those of the steady steps: calls that start in them, and the work that those
+    calls launched. ``steady_count`` is how many steps that is, 0 when the report has none.
+    """
+
+    trace: Trace
+    ranges: Ranges
+    attributed: Attributed
+    steps: StepTable
+    ledgers: Ledgers
+    calls: pl.DataFrame
+    ops: pl.DataFrame
+    steady_calls: pl.DataFrame
+    steady_ops: pl.DataFrame
+    steady_count: int
+
+    def recorded(self, *frames: str) -> bool:
+        """Return whether the report has the tables of these frames at all."""
+        return set(frames) <= self.trace.recorded
+
+    def lines(self) -> pl.DataFrame:
+        """Return call -> file, line, function of the first frame of the user's own code; no rows when not recorded.
+
+        Nsight puts each backtrace as a mark inside the call that it belongs to, on the same thread.
+        """
+        found = pl.DataFrame(schema={"call": pl.Int64, "file": pl.String, "line": pl.Int64, "function": pl.String})
+        marks = self.trace.python_lines
+        if marks is None or not marks.height:
+            return found
+        calls = self.attributed.api_calls.select("call", "thread", "start_ns", "end_ns").sort("start_ns")
+        joined = calls.join_asof(
+            marks.sort("time_ns"),
+            left_on="start_ns",
+            right_on="time_ns",
+            by="thread",
+            strategy="forward",
+            check_sortedness=False,
+        ).filter(pl.col("time_ns") <= pl.col("end_ns"))
+        rows = [(call, *_own_frame(frames)) for call, frames in joined.select("call", "frames").iter_rows() if frames]
+        return pl.DataFrame(rows, schema=found.schema, orient="row") if rows else found
+
+
+#: Code that is not the user's: installed packages, the standard library, the interpreter itself.
+_LIBRARY = re.compile(r"(site|dist)-packages/|/lib/python\d|^<|/torch/")
+
+
+def _own_frame(frames: list[str]) -> tuple[str, int | None, str]:
+    """Return (file, line, function) of the innermost frame of the user's own code, else of the innermost one."""
+    frame = next((f for f in frames if not _LIBRARY.search(f)), frames[0])
+    place, _, function = frame.partition(" ")
+    file, _, line = place.rpartition(":")
+    return file, int(line) if line.isdigit() else None, function
+
+
+class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
+    """An analysis cannot be made from this capture; ``fix`` is what would record it."""
+
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.fix = fix
+
+
+def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFrame:
+    """Return the rows whose ``time`` lies in the window of their process."""
+    bounds = windows.select("process", pl.col("start_ns").alias("_from"), pl.col("end_ns").alias("_to"))
+    joined = frame.join(bounds, on="process", how="left", maintain_order="left")
+    inside = (pl.col(time) >= pl.col("_from")) & (pl.col(time) < pl.col("_to"))
+    return joined.filter(inside).drop("_from", "_to")
+
+
+def gather(
+    trace: Trace, ranges: Ranges, attributed: Attributed, steps: StepTable, ledgers: Ledgers, *, only_steady: bool
+) -> Facts:
+    """Return the facts of a report. ``only_steady``: totals too cover just the steady steps (``--steps A:B``)."""
+    calls, ops = attributed.api_calls, attributed.gpu_ops
+    if steps.whole:
+        steady_calls, steady_ops = calls, ops
+    else:
+        steady_calls = _inside(calls, steps.cpu_windows, "start_ns")
+        steady_ops = _inside(ops, steps.cpu_windows, "call_start_ns")
+    mine = steps.cpu.filter(pl.col("process") == steps.process)
+    count = mine.height if steps.whole else int(mine["steady"].sum())
+    if only_steady:
+        calls, ops = steady_calls, steady_ops
+    return Facts(trace, ranges, attributed, steps, ledgers, calls, ops, steady_calls, steady_ops, count)

@@ -1,0 +1,115 @@
+"""Where ranges go: the ``nvtx`` package if it records, else torch's own NVTX calls, else nowhere.
+
+Every backend has the same five calls over prepared texts: ``prepare(text)``, ``push``, ``pop``, ``mark``, and the pair
+``start`` / ``end`` for ranges that may end on another thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import nsysx_ranges as ranges
+
+
+class Backend:
+    """Five bound calls and a name. The calls are attributes, so that a hot path can bind them once."""
+
+    def __init__(
+        self,
+        name: str,
+        prepare: Callable[[str], Any],
+        push: Callable[[Any], Any],
+        pop: Callable[[], Any],
+        mark: Callable[[Any], Any],
+        start: Callable[[Any], Any],
+        end: Callable[[Any], Any],
+    ) -> None:
+        self.name = name
+        self.prepare = prepare
+        self.push = push
+        self.pop = pop
+        self.mark = mark
+        self.start = start
+        self.end = end
+
+
+def attached() -> bool:
+    """Say whether a profiler loads itself into this process through NVTX."""
+    return bool(os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NVTX_INJECTION32_PATH"))
+
+
+def _domain(name: str) -> tuple[str, Any]:
+    """Return how, and a real ``nvtx.Domain``; raise when there is none."""
+    import nvtx
+
+    domain = nvtx.get_domain(name)
+    if type(domain).__name__ == "Domain":
+        return "nvtx", domain
+    # nvtx >= 0.2.12 asks an extension of NVTX whether the domain is wanted. nsys 2023.4 does not speak it, and every range
+    # would be lost without a word: make the domain without asking.
+    from nvtx._lib import lib
+
+    domain = object.__new__(lib.Domain)
+    domain.handle = lib.DomainHandle(name)
+    domain.__init__(name)
+    domain.get_event_attributes(message="probe")
+    return "nvtx-bypass", domain
+
+
+def _nvtx(name: str) -> Backend:
+    how, domain = _domain(name)
+
+    def prepare(text: str) -> Any:
+        return domain.get_event_attributes(message=text)
+
+    return Backend(how, prepare, domain.push_range, domain.pop_range, domain.mark, domain.start_range, domain.end_range)
+
+
+def _torch(torch: Any, prefix: str) -> Backend:
+    native = torch._C._nvtx
+    return Backend(
+        "torch",
+        lambda text: prefix + text,
+        native.rangePushA,
+        native.rangePop,
+        native.markA,
+        native.rangeStartA,
+        native.rangeEnd,
+    )
+
+
+def choose(torch: Any, wanted: str = "") -> tuple[Backend | None, list[str]]:
+    """Return the first backend that works, and why the ones before it do not. ``wanted`` names one of them alone."""
+    why = []
+    for name, make in (
+        ("nvtx", lambda: _nvtx(ranges.DOMAIN)),
+        ("torch", lambda: _torch(torch, ranges.PREFIX)),
+    ):
+        if wanted and wanted != name:
+            continue
+        try:
+            return make(), why
+        except Exception as error:
+            why.append(f"{name}: {type(error).__name__}: {error}")
+    return None, why
+
+
+def pair_cost_ns(torch: Any, backend: Backend, pairs: int = 1000) -> int | None:
+    """Return what one push and pop costs here, measured over ``pairs`` ranges in a domain (or under a prefix) of its own."""
+    try:
+        other = "nsysx-calibration"
+        scratch = _torch(torch, other + ":") if backend.name == "torch" else _nvtx(other)
+        push, pop, text = scratch.push, scratch.pop, scratch.prepare("pair")
+        best = 1 << 62
+        for _ in range(10):
+            begin = time.perf_counter_ns()
+            for _ in range(pairs // 10):
+                push(text)
+                pop()
+            best = min(best, time.perf_counter_ns() - begin)
+        return best // (pairs // 10)
+    except Exception:
+        return None

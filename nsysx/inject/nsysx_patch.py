@@ -1,0 +1,143 @@
+"""Puts calls of ours around the body of somebody else's Python function, without a wrapper.
+
+A wrapper adds a frame to every traceback, shifts ``warnings.warn(stacklevel=...)``, and is missed by everybody who bound
+the function before. So the function object stays, and only its code is exchanged: the same source, compiled under the same
+file name with the same lines and columns, inside ``try`` / ``finally``. Tracebacks, warnings and identity stay what they
+were, and putting the old code back costs the program nothing any more.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import copy
+import inspect
+import textwrap
+from types import CodeType, FunctionType
+from typing import Any
+
+#: ``BODY`` stands for the original body, ``RESULT`` for the same with every ``return x`` as ``return _nsysx_out(_nsysx_e, x)``.
+AROUND = """
+_nsysx_t = ENTER(FIRST)
+try:
+    BODY
+finally:
+    LEAVE(_nsysx_t)
+"""
+
+_FUTURES = 0
+for _name in __future__.all_feature_names:
+    _FUTURES |= getattr(__future__, _name).compiler_flag
+
+
+class Unpatchable(Exception):
+    """The function has no source, or is built in a way that this module does not handle."""
+
+
+class _Result(ast.NodeTransformer):
+    """Hands the value of each ``return`` of the body itself to ``_nsysx_out`` first."""
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if node.value is not None:
+            node.value = _call("_nsysx_out", ast.Name("_nsysx_e", ast.Load()), node.value)
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+
+def _call(name: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(args), [])
+
+
+class _Fill(ast.NodeTransformer):
+    """Replaces the statements ``BODY`` and ``RESULT`` of a template."""
+
+    def __init__(self, body: list[ast.stmt]) -> None:
+        self.body = body
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        word = node.value.id if isinstance(node.value, ast.Name) else ""
+        if word not in ("BODY", "RESULT"):
+            return node
+        body = copy.deepcopy(self.body)
+        return [_Result().visit(s) for s in body] if word == "RESULT" else body
+
+
+def _place(node: ast.AST, line: int) -> None:
+    """Give every node of the template one position: the line of the ``def``."""
+    for child in ast.walk(node):
+        if "lineno" in child._attributes:
+            child.lineno = child.end_lineno = line  # type: ignore[attr-defined]
+            child.col_offset = child.end_col_offset = 0  # type: ignore[attr-defined]
+
+
+def rebuild(function: FunctionType, template: str) -> CodeType:
+    """Return the code of ``function`` with ``template`` around its body; raise Unpatchable where that is not safe."""
+    old = function.__code__
+    if old.co_freevars or old.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise Unpatchable(f"{function.__qualname__} is a closure or a generator")
+    try:
+        lines, first = inspect.getsourcelines(old)
+        source = textwrap.dedent("".join(lines))
+        tree = ast.parse(source)
+    except (OSError, TypeError, SyntaxError) as error:
+        raise Unpatchable(f"no source of {function.__qualname__}") from error
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef) or definition.name != old.co_name:
+        raise Unpatchable(f"source of {function.__qualname__} is not its definition")
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    for node in ast.walk(tree):
+        if "lineno" in node._attributes:
+            node.col_offset += indent  # type: ignore[attr-defined]
+            node.end_col_offset += indent  # type: ignore[attr-defined]
+    ast.increment_lineno(tree, first - 1)
+    body = definition.body
+    documented = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    head = [body.pop(0)] if documented and isinstance(body[0].value.value, str) else []  # type: ignore[attr-defined]
+    if not body:
+        raise Unpatchable(f"{function.__qualname__} has no body")
+    frame = ast.parse(template)
+    _place(frame, definition.lineno)
+    definition.body = head + _Fill(body).visit(frame).body
+    definition.decorator_list = []
+    ast.fix_missing_locations(tree)
+    module = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
+    new = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == old.co_name)
+    count = old.co_argcount + old.co_kwonlyargcount + bool(old.co_flags & 4) + bool(old.co_flags & 8)
+    same = (
+        new.co_freevars == old.co_freevars
+        and new.co_varnames[:count] == old.co_varnames[:count]
+        and (new.co_argcount, new.co_posonlyargcount, new.co_kwonlyargcount)
+        == (old.co_argcount, old.co_posonlyargcount, old.co_kwonlyargcount)
+        and (new.co_flags ^ old.co_flags) & 0xC == 0
+    )
+    if not same:
+        raise Unpatchable(f"{function.__qualname__} compiles to another signature")
+    changes: dict[str, Any] = {"co_firstlineno": old.co_firstlineno}
+    if hasattr(old, "co_qualname"):
+        changes["co_qualname"] = old.co_qualname
+    return new.replace(**changes)
+
+
+class Patch:
+    """One function and its two codes. ``on`` and ``off`` are safe at any time: running calls keep the code they began with."""
+
+    def __init__(self, function: FunctionType, template: str, names: dict[str, Any]) -> None:
+        self.function = function
+        self.old = function.__code__
+        self.new = rebuild(function, template)
+        self.names = names
+
+    def on(self) -> None:
+        """Put the instrumented code in; the names it uses go into the function's module."""
+        self.function.__globals__.update(self.names)
+        self.function.__code__ = self.new
+
+    def off(self) -> None:
+        """Put the original code back, unless somebody else has exchanged it since."""
+        if self.function.__code__ is self.new:
+            self.function.__code__ = self.old

@@ -1,0 +1,904 @@
+"""The probe: NVTX ranges for steps, phases and modules of a PyTorch program that knows nothing about it.
+
+``arm(torch)`` is called once, right after torch was imported. Rules that everything here keeps:
+
+- Functions of torch are not wrapped: their code is exchanged (nsysx_patch), so tracebacks, warnings and bindings stay.
+- No value of a tensor is read, nothing synchronizes, nothing is allocated on a device, no stack is walked.
+- Nothing of ours raises into the program or prints. The first failure is noted in the probe file and ends the probe.
+- Nothing of ours is put on the user's modules or tensors, so pickle, deepcopy and state dicts see what they always saw.
+
+Backward by module: when a module returns, the autograd node of its output gets a hook that marks ``bwd path:Cls`` on the
+thread that runs backward; the node of its input gets one of the surrounding module, unless a module returned that input.
+A node is marked once, by the innermost module. What runs between two marks belongs to the first. The hook is handed to the
+node through a tensor of our own, which is five times cheaper than ``register_prehook`` and leaves the graph as it is.
+
+Environment: NSYSX_PROBE_DIR (where probe-<pid>.json goes), NSYSX_DEPTH=N (modules of at most N path parts), NSYSX_ONLY=REGEX
+(modules whose path matches), NSYSX_BACKWARD=marks|ops|off, NSYSX_STEPS=A:B (steps A to B-1 are captured, all others run
+without ranges), NSYSX_LINES=1 (a mark with the Python line of each wait), NSYSX_SIGTERM=0 (leave SIGTERM alone).
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import nsysx_backend
+import nsysx_patch
+import nsysx_ranges as ranges
+import nsysx_steps
+
+KINDS = ("step", "phase", "module", "backward_module", "info")
+
+#: Parts of a path that wrappers add. ``module`` counts only where it is the only child (DistributedDataParallel and kin).
+WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+
+MODULE_CALL = """
+if _nsysx_compiling():
+    BODY
+_nsysx_e = _nsysx_find(id(self)) or _nsysx_learn(self)
+if _nsysx_task() != -1:
+    _nsysx_e = _nsysx_e.again
+if _nsysx_e.slow:
+    _nsysx_t = _nsysx_enter(_nsysx_e, self)
+    try:
+        RESULT
+    finally:
+        _nsysx_leave(_nsysx_t)
+if _nsysx_e.text is None:
+    BODY
+_nsysx_push(_nsysx_e.text)
+_nsysx_count()
+_nsysx_in(_nsysx_e, args)
+try:
+    RESULT
+finally:
+    _nsysx_pop()
+"""
+
+MODULE_CALL_WITHOUT_BACKWARD = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args)\n", "")
+
+
+class Entry:
+    """What is known about one module: its prepared texts and how its calls are to be treated."""
+
+    __slots__ = ("again", "children", "cls", "hook", "path", "quiet", "ref", "root", "slow", "text", "up")
+
+    def __init__(self, path: str = "", cls: str = "") -> None:
+        self.path = path
+        self.cls = cls
+        self.text: Any = None  # prepared range, None: no range
+        self.again: Entry = self  # the entry for a call inside backward
+        self.slow = False  # takes the way through enter/leave
+        self.root = ""  # the phase that a call outside of everything else opens
+        self.quiet = False  # a compiled region has a range already: none inside of it
+        self.hook: Any = None  # the tensor that carries the backward mark, built at first use
+        self.up: Entry | None = None  # the surrounding module
+        self.ref: Any = None
+        self.children = False
+
+
+class _Thread(threading.local):
+    """Ranges of ours that are open on this thread, except those of ordinary modules."""
+
+    def __init__(self) -> None:
+        self.open = 0  # phases and roots
+        self.phases: list[str] = []
+
+
+def _class_name(module: Any) -> str:
+    cls = type(module)
+    bases = cls.__bases__
+    if len(bases) > 1 and bases[0].__name__ == "FSDPModule":  # fully_shard makes a class of its own
+        return str(bases[1].__name__)
+    if cls.__name__ == "OptimizedModule" and "_orig_mod" in module.__dict__.get("_modules", ()):
+        return _class_name(module.__dict__["_modules"]["_orig_mod"])
+    original = module.__dict__.get("original_name")  # torch.jit.script
+    return str(original or cls.__name__)
+
+
+class Probe:
+    """Everything that is armed in one process."""
+
+    def __init__(self, torch: Any, backend: nsysx_backend.Backend | None, environ: dict[str, str]) -> None:
+        self.torch = torch
+        self.backend = backend
+        self.environ = environ
+        self.pid = os.getpid()
+        self.errors: list[str] = []
+        self.reason: str | None = None
+        self.counts = {kind: itertools.count() for kind in KINDS}
+        self.pair_cost_ns: int | None = None
+        self.patches: list[nsysx_patch.Patch] = []
+        self.removers: list[Any] = []
+        self.armed = False
+        self.thread = _Thread()
+        self.driver: int | None = None
+        self.steps = nsysx_steps.Steps(self._begin_step, self._end_step)
+        self._step_end: Any = None
+        self.entries: dict[int, Entry] = {}
+        self.names: dict[int, tuple[Any, str, Entry | None, bool]] = {}
+        self.taken: dict[str, Any] = {}  # path prefix of a root -> weak reference to it
+        self.roots: list[Any] = []
+        self.walks = 0
+        self.texts: dict[str, Any] = {}
+        self.aliases: dict[str, list[str]] = {}
+        self.depth = self._number("NSYSX_DEPTH")
+        self.only = self._pattern("NSYSX_ONLY")
+        self.backward = environ.get("NSYSX_BACKWARD", "marks")
+        self.compiled_path = ""
+        self.window: tuple[int, int] | None = self._window()
+        self.recording = self.window is None
+        self.trained_root: Any = None
+        self.lock = threading.RLock()
+
+    # ---- options ----------------------------------------------------------------------------------------------------
+
+    def _number(self, name: str) -> int | None:
+        text = self.environ.get(name, "")
+        if text and not text.isdigit():
+            self.errors.append(f"{name}={text[:40]!r} is not a number")
+        return int(text) if text.isdigit() else None
+
+    def _pattern(self, name: str) -> Any:
+        text = self.environ.get(name, "")
+        try:
+            return re.compile(text) if text else None
+        except re.error as error:
+            self.errors.append(f"{name} is not a regular expression: {error}")
+            return None
+
+    def _window(self) -> tuple[int, int] | None:
+        text = self.environ.get("NSYSX_STEPS", "")
+        if not text:
+            return None
+        first, _, last = text.partition(":")
+        if first.isdigit() and last.isdigit() and int(first) < int(last):
+            return int(first), int(last)
+        self.errors.append(f"NSYSX_STEPS={text[:40]!r} is not A:B with A < B")
+        return None
+
+    # ---- failure, exit, fork ----------------------------------------------------------------------------------------
+
+    def fail(self, where: str, error: BaseException) -> None:
+        """Note a failure of ours and end the probe for good; never raises."""
+        try:
+            if len(self.errors) < 20:
+                self.errors.append(f"{where}: {type(error).__name__}: {error}"[:300])
+            self.disarm()
+        except Exception:
+            pass
+
+    def disarm(self) -> None:
+        """Give every function its own code back. Calls that are running still end their ranges."""
+        self.armed = False
+        for patch in self.patches:
+            patch.off()
+        for remove in self.removers:
+            remove()
+        self.removers.clear()
+
+    def forked(self) -> None:
+        """In a child made by fork nothing is recorded by nsys: be as if not there, and leave the parent's file alone."""
+        try:
+            self.disarm()
+            self.backend = None
+            self.is_child = True
+            if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        except Exception:
+            pass
+
+    def exit(self) -> None:
+        """End what is open and leave the final counts; runs at exit of the process that was armed, not of its forks."""
+        if os.getpid() != self.pid:
+            return
+        try:
+            was = self.armed
+            if was:
+                self.steps.exit()
+                self.disarm()
+                self.info(self.facts_at_exit())
+            self.write()
+        except Exception:
+            pass
+
+    # ---- what is written --------------------------------------------------------------------------------------------
+
+    def counted(self) -> dict[str, int]:
+        """Return how many ranges and marks of each kind went out."""
+        return {kind: int(count.__reduce__()[1][0]) for kind, count in self.counts.items()}
+
+    def facts_at_exit(self) -> dict[str, Any]:
+        """Return what the reader needs to judge the ranges."""
+        counted = self.counted()
+        counted["info"] += 1
+        return {
+            "pid": self.pid,
+            "ranges": counted,
+            "steps": {
+                "rule": self.steps.rule,
+                "count": self.steps.index + 1,
+                "last_closed_by": self.steps.closed_by,
+                "empty": self.steps.empty,
+            },
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Return the object of the probe file."""
+        counted = self.counted()
+        nvtx = sys.modules.get("nvtx")
+        return {
+            "pid": self.pid,
+            "ppid": os.getppid(),
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": str(getattr(self.torch, "__version__", "")),
+            "nvtx": _version("nvtx") if nvtx is not None else None,
+            "backend": self.backend.name if self.backend else "off",
+            "reason": self.reason,
+            "ranges": counted,
+            "ranges_pushed": sum(counted.values()),
+            "pair_cost_ns": self.pair_cost_ns,
+            "errors": self.errors,
+            "backward": self.backward,
+            "steps": self.facts_at_exit()["steps"],
+            "modules": len(self.names),
+            "aliases": self.aliases,
+            "capture_steps": list(self.window) if self.window else None,
+            "rank": self.environ.get("RANK"),
+        }
+
+    def write(self) -> None:
+        """Write the probe file in one go, if a folder for it was named."""
+        folder = self.environ.get("NSYSX_PROBE_DIR")
+        if not folder:
+            return
+        try:
+            path = Path(folder) / f"probe-{self.pid}.json"
+            scratch = path.with_suffix(".tmp")
+            scratch.write_text(json.dumps(self.record()) + "\n", encoding="utf-8")
+            scratch.replace(path)
+        except OSError:
+            pass
+
+    def info(self, facts: dict[str, Any]) -> None:
+        """Send a mark with facts about the probe."""
+        assert self.backend is not None
+        self.backend.mark(self.backend.prepare(ranges.info(json.dumps(facts, separators=(",", ":")))))
+        next(self.counts["info"])
+
+    # ---- ranges -----------------------------------------------------------------------------------------------------
+
+    def text(self, text: str) -> Any:
+        """Return a prepared text, made once: registered names are never freed, so equal texts must share one."""
+        prepared = self.texts.get(text)
+        if prepared is None:
+            assert self.backend is not None
+            prepared = self.backend.prepare(text)
+            if len(self.texts) < 100_000:
+                self.texts[text] = prepared
+        return prepared
+
+    def open_phase(self, name: str, detail: str = "") -> int:
+        """Open a phase on this thread and return the level that ``close`` needs."""
+        thread = self.thread
+        thread.phases.append(name)
+        if self.recording:
+            self.backend.push(self.text(ranges.phase(name, detail)))  # type: ignore[union-attr]
+            next(self.counts["phase"])
+        else:
+            thread.phases[-1] = ""
+        return len(thread.phases)
+
+    def close(self, level: int) -> None:
+        """Close the phases of this thread down to ``level``, those included that an exception left open."""
+        phases = self.thread.phases
+        while len(phases) >= level > 0:
+            if phases.pop():
+                self.backend.pop()  # type: ignore[union-attr]
+
+    def _begin_step(self, index: int) -> None:
+        backend = self.backend
+        assert backend is not None
+        if self.window:
+            self._move_window(index)
+        if not self.recording:
+            self._step_end = None
+            return
+        text = self.text(ranges.step(index)) if index < 10_000 else backend.prepare(ranges.step(index))
+        if threading.get_ident() == threading.main_thread().ident:
+            backend.push(text)
+            self._step_end = backend.pop
+        else:  # another thread may have to end it at exit
+            token = backend.start(text)
+            self._step_end = lambda: backend.end(token)
+        next(self.counts["step"])
+
+    def _end_step(self) -> None:
+        end, self._step_end = self._step_end, None
+        if end is not None:
+            end()
+        if self.window and self.steps.index + 1 >= self.window[1]:
+            self._stop_capture()
+
+    # ---- capture window ---------------------------------------------------------------------------------------------
+
+    def _move_window(self, index: int) -> None:
+        assert self.window is not None
+        first, last = self.window
+        if first <= index < last and not self.recording:
+            self._cuda_profiler("cudaProfilerStart")
+            assert self.backend is not None
+            self.pair_cost_ns = nsysx_backend.pair_cost_ns(self.torch, self.backend, 200) or self.pair_cost_ns
+            self.recording = True
+            self._install_module_call()
+            self.info({"pid": self.pid, "backend": self.backend.name, "pair_cost_ns": self.pair_cost_ns})
+
+    def _stop_capture(self) -> None:
+        if self.recording:
+            self.info(self.facts_at_exit())
+            self.recording = False
+            self._cuda_profiler("cudaProfilerStop")
+            self._install_module_call()
+
+    def _cuda_profiler(self, call: str) -> None:
+        torch = self.torch
+        try:
+            if not torch.backends.cuda.is_built():
+                note = f"{call} was not called: this torch is built without CUDA"
+            elif not torch.cuda.is_available():
+                note = f"{call} was not called: no CUDA device"
+            else:
+                getattr(torch.cuda.cudart(), call)()
+                return
+        except Exception as error:
+            note = f"{call}: {type(error).__name__}: {error}"
+        if len(self.errors) < 20:
+            self.errors.append(note[:300])
+
+    # ---- modules: names ---------------------------------------------------------------------------------------------
+
+    def learn(self, module: Any) -> Entry:
+        """Return the entry of a module that is called for the first time; never raises."""
+        try:
+            with self.lock:
+                return self._learn(module)
+        except Exception as error:
+            if len(self.errors) < 20:
+                self.errors.append(f"learn {type(module).__name__}: {type(error).__name__}: {error}"[:300])
+            return Entry()
+
+    def _learn(self, module: Any) -> Entry:
+        key = id(module)
+        known = self._known(module)
+        if known is None:
+            self._name(module)
+            known = self._known(module)
+        assert known is not None
+        _, path, parent_id, quiet = known
+        entry = self._entry(module, path, quiet)
+        parent = self._parent(parent_id)
+        entry.up = parent
+        entry.again.up = parent.again if parent is not None else None
+        self.entries[key] = entry
+        return entry
+
+    def _known(self, module: Any) -> tuple[Any, str, Any, bool] | None:
+        known = self.names.get(id(module))
+        return known if known is not None and known[0]() is module else None
+
+    def _parent(self, parent_id: Any) -> Entry | None:
+        """Return the entry of the surrounding module, made now if that module was not called yet."""
+        entry = self.entries.get(parent_id)
+        if entry is None and parent_id in self.names:
+            module = self.names[parent_id][0]()
+            if module is not None:
+                entry = self._learn(module)
+        return entry
+
+    def _name(self, module: Any) -> None:
+        """Find the path of an unknown module: in a root that grew since it was walked, or as a root of its own."""
+        inside = bool(self.thread.open or self.thread.phases)
+        if inside and self.walks < 8:
+            self.walks += 1
+            for root in [r() for r in self.roots]:
+                if root is not None:
+                    self._walk(root, self.names[id(root)][1])
+            if self._known(module) is not None:
+                return
+        if module.__dict__.get("_is_replica"):
+            self._walk(module, "")
+            return
+        own = _class_name(module)
+        children = bool(_children(module))
+        if children and not inside and self._free("") and _has_parameters(module):
+            prefix = ""
+        else:
+            number = 0
+            while not self._free(prefix := own if number == 0 else f"{own}#{number}"):
+                number += 1
+        reference = weakref.ref(module)
+        self.taken[prefix] = reference
+        if children:
+            self.roots = [r for r in self.roots if r() is not None] + [reference]
+        self._walk(module, prefix)
+
+    def _free(self, prefix: str) -> bool:
+        holder = self.taken.get(prefix)
+        return holder is None or holder() is None
+
+    def _walk(self, root: Any, prefix: str) -> None:
+        """Name every module under ``root``. A module with several names keeps its first; the others are aliases."""
+        seen: dict[int, str] = {}
+        todo: list[tuple[Any, str, int | None, bool]] = [(root, prefix, None, False)]
+        while todo:
+            module, path, parent, quiet = todo.pop()
+            key = id(module)
+            if key in seen:
+                if seen[key] != path and len(self.aliases) < 50:
+                    self.aliases.setdefault(seen[key], []).append(path)
+                continue
+            seen[key] = path
+            if self._known(module) is None or module is root:
+                self._remember(module, path, parent, quiet)
+            children = _children(module)
+            compiled = type(module).__name__ == "OptimizedModule"
+            for name, child in reversed(children):
+                plain = name in WRAPPER_PARTS or (name == "module" and len(children) == 1)
+                todo.append((child, path if plain else f"{path}.{name}" if path else name, key, compiled))
+
+    def _remember(self, module: Any, path: str, parent: int | None, quiet: bool) -> None:
+        key = id(module)
+        names, entries = self.names, self.entries
+
+        def forget(reference: Any) -> None:
+            known = names.get(key)
+            if known is not None and known[0] is reference:
+                names.pop(key, None)
+                entries.pop(key, None)
+
+        names[key] = (weakref.ref(module, forget), path, parent, quiet)  # type: ignore[assignment]
+
+    def _entry(self, module: Any, path: str, quiet: bool) -> Entry:
+        cls = _class_name(module)
+        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        entry, again = Entry(path, cls), Entry(path, cls)
+        entry.again = again
+        entry.quiet = quiet
+        loss = cls.endswith("Loss") or type(module).__module__ == "torch.nn.modules.loss"
+        root = self.names[id(module)][2] is None
+        top = root or "." not in path
+        if loss:
+            entry.root = "loss"
+        elif top and not module.__dict__.get("_is_replica") and _has_parameters(module):
+            entry.root = "forward"
+        entry.slow = bool(entry.root) or quiet
+        wanted = (self.depth is None or (path.count(".") + 1 if path else 0) <= self.depth) and (
+            self.only is None or bool(self.only.search(path))
+        )
+        if wanted:
+            flags = ("compiled",) if compiled else ()
+            entry.text = self.text(ranges.module(path, cls, *flags))
+            again.text = self.text(ranges.module(path, cls, *flags, "recompute"))
+        again.quiet = again.slow = quiet
+        return entry
+
+    def recompiled(self, module: Any) -> None:
+        """``module.compile()`` was called: its next call is another kind of region."""
+        self.entries.pop(id(module), None)
+
+    # ---- modules: calls that may open a phase -----------------------------------------------------------------------
+
+    def enter(self, entry: Entry, module: Any) -> int:
+        """Open the ranges of a root, a loss or a compiled inside; return what ``leave`` needs."""
+        thread = self.thread
+        level = 0
+        ranged = 0
+        try:
+            nested = thread.open > 0
+            if entry.root and (not nested or entry.root == "loss") and self._drives():
+                level = self._enter_phase(entry, module, nested)
+            if self.recording and entry.text is not None and not (entry.quiet and nested):
+                self.backend.push(entry.text)  # type: ignore[union-attr]
+                next(self.counts["module"])
+                ranged = 1
+        except Exception as error:
+            self.fail("enter", error)
+        thread.open += 1
+        return level << 1 | ranged
+
+    def _enter_phase(self, entry: Entry, module: Any, nested: bool) -> int:
+        phases = self.thread.phases
+        if entry.root == "loss":
+            return 0 if "loss" in phases else self.open_phase("loss", entry.cls)
+        if "data" in phases:
+            return 0
+        grad = self.torch.is_grad_enabled()
+        if not phases:
+            if grad:
+                self.trained_root = weakref.ref(module)
+            self.driver = self.driver or threading.get_ident()
+            self.steps.forward(grad)
+        return self.open_phase("forward" if grad else "evaluation", entry.cls)
+
+    def leave(self, token: int) -> None:
+        """Close what ``enter`` opened."""
+        thread = self.thread
+        thread.open -= 1
+        try:
+            if token & 1:
+                self.backend.pop()  # type: ignore[union-attr]
+            level = token >> 1
+            if level:
+                self.close(level)
+                if not thread.phases and not thread.open:
+                    self.steps.forward_end()
+        except Exception as error:
+            self.fail("leave", error)
+
+    def _drives(self) -> bool:
+        me = threading.get_ident()
+        return self.driver == me or (self.driver is None and me == threading.main_thread().ident) or self.driver is None
+
+    # ---- phases around functions of torch ---------------------------------------------------------------------------
+
+    def enter_fetch(self, loader: Any) -> int:
+        """A DataLoader iterator is asked for a batch."""
+        try:
+            me = threading.get_ident()
+            if self.thread.phases or self.thread.open or me != (self.driver or threading.main_thread().ident):
+                return 0
+            self.steps.fetch(self._training(), _exhausted(loader))
+            return self.open_phase("data", "DataLoader")
+        except Exception as error:
+            self.fail("fetch", error)
+            return 0
+
+    def leave_fetch(self, level: int) -> None:
+        """The batch is there, or the loader is at its end."""
+        try:
+            if level:
+                self.close(level)
+                if sys.exc_info()[0] is StopIteration:
+                    self.steps.epoch_end()
+        except Exception as error:
+            self.fail("fetch", error)
+
+    def _training(self) -> bool:
+        root = self.trained_root() if self.trained_root is not None else None
+        return bool(self.torch.is_grad_enabled()) and (root is None or root.__dict__.get("training") is not False)
+
+    def enter_backward(self, _first: Any) -> int:
+        """The autograd engine is started, from Python, on this thread."""
+        try:
+            thread = self.thread
+            if self.torch._C._current_graph_task_id() == -1 and not thread.open:
+                self.driver = self.driver or threading.get_ident()
+                if not thread.phases and self.driver == threading.get_ident():
+                    self.steps.backward()
+            return self.open_phase("backward")
+        except Exception as error:
+            self.fail("backward", error)
+            return 0
+
+    def leave_backward(self, level: int) -> None:
+        """Backward has returned."""
+        try:
+            self.close(level)
+            if level and not self.thread.phases and self.driver == threading.get_ident():
+                self.steps.backward_end()
+        except Exception as error:
+            self.fail("backward", error)
+
+    def enter_optimizer(self, optimizer: Any, detail: str = "") -> int:
+        """An optimizer, or a scaler that may skip it, begins its step."""
+        try:
+            return self.open_phase("optimizer", detail or type(optimizer).__name__)
+        except Exception as error:
+            self.fail("optimizer", error)
+            return 0
+
+    def leave_optimizer(self, level: int, optimizer: Any) -> None:
+        """An optimizer's step has returned."""
+        try:
+            self.close(level)
+            if "optimizer" in self.thread.phases:
+                return
+            in_backward = self.torch._C._current_graph_task_id() != -1
+            if in_backward or self.driver in (None, threading.get_ident()):
+                self.steps.optimizer_end(id(optimizer), in_backward)
+        except Exception as error:
+            self.fail("optimizer", error)
+
+    def simple(self, name: str) -> tuple[Any, Any]:
+        """Return enter and leave of a phase that has no influence on steps."""
+
+        def enter(_first: Any) -> int:
+            try:
+                return self.open_phase(name)
+            except Exception as error:
+                self.fail(name, error)
+                return 0
+
+        def leave(level: int) -> None:
+            try:
+                self.close(level)
+            except Exception as error:
+                self.fail(name, error)
+
+        return enter, leave
+
+    # ---- backward by module -----------------------------------------------------------------------------------------
+
+    def marking(self) -> tuple[Any, Any]:
+        """Return the two calls around a module call that give its autograd nodes their marks."""
+        torch = self.torch
+        tensor = torch.Tensor
+        modes = torch._C._len_torch_function_stack
+        without_modes = torch._C.DisableTorchFunction
+        probe = self
+
+        def node(value: Any) -> Any:
+            if modes():
+                with without_modes():
+                    return value.grad_fn
+            return value.grad_fn
+
+        def attach(entry: Entry | None, value: Any) -> None:
+            function = node(value)
+            if function is None or entry is None:
+                return
+            notes = function.metadata
+            if "nsysx" in notes:
+                return
+            hook = entry.hook
+            if hook is None:
+                hook = probe.carrier(entry)
+                if hook is None:
+                    return
+            notes["nsysx"] = None
+            function._register_hook_dict(hook)
+
+        def several(entry: Entry, value: Any, level: int = 0) -> None:
+            if type(value) is tensor:
+                attach(entry, value)
+            elif level < 3:
+                if isinstance(value, dict):
+                    value = list(value.values())
+                elif hasattr(value, "__dataclass_fields__"):
+                    value = list(vars(value).values())
+                if isinstance(value, (tuple, list)):
+                    for item in value[:32]:
+                        several(entry, item, level + 1)
+
+        def entered(entry: Entry, args: Any) -> None:
+            try:
+                for value in args:
+                    if type(value) is tensor:
+                        attach(entry.up, value)
+            except Exception as error:
+                probe.fail("marks", error)
+
+        def returned(entry: Entry, value: Any) -> Any:
+            try:
+                if type(value) is tensor:
+                    attach(entry, value)
+                elif value is not None:
+                    several(entry, value)
+            except Exception as error:
+                probe.fail("marks", error)
+            return value
+
+        return entered, returned
+
+    def carrier(self, entry: Entry) -> Any:
+        """Return a tensor of our own whose hooks are this module's mark; None while tensors cannot be made plainly."""
+        torch = self.torch
+        if torch._C._len_torch_dispatch_stack() or entry.text is None:
+            return None
+        assert self.backend is not None
+        flags = ("compiled",) if entry is not entry.again and " compiled" in str(entry.cls) else ()
+        text = self.text(ranges.module(entry.path, entry.cls, *flags, backward=True))
+        mark, count = self.backend.mark, self.counts["backward_module"].__next__
+
+        def hook(_gradient: Any) -> None:
+            mark(text)
+            count()
+
+        with torch._C.DisableTorchFunction():
+            tensor = torch.empty(0, device="cpu")
+            tensor._backward_hooks = {0: hook}
+        entry.hook = tensor
+        return tensor
+
+    # ---- arming -----------------------------------------------------------------------------------------------------
+
+    def patch(self, function: Any, template: str, names: dict[str, Any], what: str) -> nsysx_patch.Patch | None:
+        """Exchange the code of a function; note it where that cannot be done."""
+        try:
+            function = getattr(function, "__wrapped__", function)
+            patch = nsysx_patch.Patch(function, template, names)
+        except Exception as error:
+            self.errors.append(f"{what}: {type(error).__name__}: {error}"[:300])
+            return None
+        patch.on()
+        self.patches.append(patch)
+        return patch
+
+    def around(self, function: Any, what: str, first: str, enter: Any, leave: Any) -> None:
+        """Put ``enter(first)`` and ``leave(token)`` around the body of a function."""
+        names = {f"_nsysx_enter_{what}": enter, f"_nsysx_leave_{what}": leave}
+        template = nsysx_patch.AROUND.replace("ENTER", f"_nsysx_enter_{what}").replace("LEAVE", f"_nsysx_leave_{what}")
+        self.patch(function, template.replace("FIRST", first), names, what)
+
+    def _install_module_call(self) -> None:
+        torch, backend = self.torch, self.backend
+        assert backend is not None
+        entered, returned = self.marking()
+        names = {
+            "_nsysx_compiling": torch.compiler.is_dynamo_compiling,
+            "_nsysx_find": self.entries.get,
+            "_nsysx_learn": self.learn,
+            "_nsysx_task": torch._C._current_graph_task_id,
+            "_nsysx_enter": self.enter,
+            "_nsysx_leave": self.leave,
+            "_nsysx_push": backend.push,
+            "_nsysx_pop": backend.pop,
+            "_nsysx_count": self.counts["module"].__next__,
+            "_nsysx_in": entered,
+            "_nsysx_out": returned,
+        }
+        template = MODULE_CALL if self.backward == "marks" else MODULE_CALL_WITHOUT_BACKWARD
+        self.patch(torch.nn.Module.__call__, template, names, "module")
+
+    def arm(self) -> None:
+        """Put everything in place."""
+        torch = self.torch
+        self._install_module_call()
+        loader = sys.modules.get("torch.utils.data.dataloader")
+        if loader is not None:
+            fetch = loader._BaseDataLoaderIter.__next__
+            self.around(fetch, "fetch", "self", self.enter_fetch, self.leave_fetch)
+        self.around(
+            torch.autograd.graph._engine_run_backward, "backward", "None", self.enter_backward, self.leave_backward
+        )
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            self.around(getattr(torch.nn.utils, name), name, "None", *self.simple("clip"))
+        for owner in (torch.optim.Optimizer, torch.nn.Module):
+            self.around(owner.zero_grad, "zero_grad", "None", *self.simple("zero_grad"))
+        self._arm_optimizers()
+        self.armed = True
+        os.register_at_fork(after_in_child=self.forked)
+        atexit.register(self.exit)
+
+    def _arm_optimizers(self) -> None:
+        from torch.optim import optimizer as module
+
+        open_levels: list[tuple[Any, int]] = []
+
+        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            levels = self.thread.__dict__.setdefault("optimizers", [])
+            levels.append((optimizer, self.enter_optimizer(optimizer)))
+
+        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            levels = self.thread.__dict__.setdefault("optimizers", [])
+            while levels:  # a step that raised has left its own behind
+                one, level = levels.pop()
+                if one is optimizer:
+                    self.leave_optimizer(level, optimizer)
+                    return
+
+        del open_levels
+        self.removers.append(module.register_optimizer_step_pre_hook(before).remove)
+        self.removers.append(module.register_optimizer_step_post_hook(after).remove)
+
+        def made(_optimizer: Any) -> None:
+            try:
+                self.steps.made_optimizer()
+            except Exception as error:
+                self.fail("optimizer", error)
+
+        self.around(module.Optimizer.__init__, "made", "self", lambda _o: None, lambda _t: made(None))
+        scaler = sys.modules.get("torch.amp.grad_scaler")
+        if scaler is not None:
+            self.around(
+                scaler.GradScaler.step,
+                "scaler",
+                "optimizer",
+                lambda optimizer: (self.enter_optimizer(optimizer, "GradScaler"), optimizer),
+                lambda token: self.leave_optimizer(*token),
+            )
+
+
+def _version(package: str) -> str | None:
+    try:
+        from importlib.metadata import version
+
+        return version(package)
+    except Exception:
+        return None
+
+
+def _children(module: Any) -> list[tuple[str, Any]]:
+    held = module.__dict__.get("_modules")
+    items = held.items() if isinstance(held, dict) else module.named_children()
+    return [(name, child) for name, child in items if child is not None]
+
+
+def _has_parameters(module: Any) -> bool:
+    return next(iter(module.parameters()), None) is not None
+
+
+def _exhausted(loader: Any) -> bool:
+    """Say whether the next fetch is known to end the loader: a map-style loader knows how many batches it has."""
+    try:
+        return loader._sampler_iter is not None and loader._num_yielded >= len(loader._index_sampler)
+    except Exception:
+        return False
+
+
+def _on_sigterm(_signal: int, _frame: Any) -> None:
+    """End through Python's exit, so that nsys keeps the tail of the capture, with the code that a shell reports."""
+    sys.exit(143)
+
+
+_probe: Probe | None = None
+
+
+def arm(torch: Any) -> None:
+    """Arm the probe in this process. Called by the bootstrap after ``import torch``; does nothing the second time."""
+    global _probe
+    if _probe is not None:
+        return
+    environ = dict(os.environ)
+    backend, why = nsysx_backend.choose(torch, environ.get("NSYSX_BACKEND", ""))
+    probe = _probe = Probe(torch, backend, environ)
+    if backend is None:
+        probe.reason = "no NVTX backend: " + "; ".join(why)
+        probe.write()
+        return
+    if why:
+        probe.reason = "; ".join(why)
+    try:
+        probe.pair_cost_ns = nsysx_backend.pair_cost_ns(torch, backend)
+        probe.arm()
+        if probe.recording:
+            probe.info(
+                {
+                    "pid": probe.pid,
+                    "backend": backend.name,
+                    "pair_cost_ns": probe.pair_cost_ns,
+                    "torch": str(torch.__version__),
+                    "backward": probe.backward,
+                }
+            )
+        if (
+            environ.get("NSYSX_SIGTERM") != "0"
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        ):
+            signal.signal(signal.SIGTERM, _on_sigterm)
+    except Exception as error:
+        probe.fail("arm", error)
+    probe.write()
+
+
+def step() -> None:
+    """Begin the next step here: what ``nsysx.step()`` calls."""
+    probe = _probe
+    if probe is None or not probe.armed:
+        return
+    try:
+        if not probe.thread.phases and not probe.thread.open:
+            probe.driver = probe.driver or threading.get_ident()
+            probe.steps.step()
+    except Exception as error:
+        probe.fail("step", error)

@@ -1,0 +1,180 @@
+"""Decides where one training step ends and the next begins, from events that the probe sees. No torch, no NVTX.
+
+A step is what people mean by it: one optimizer step, from the first data fetch or forward after the previous optimizer
+step to the next such event. So steps tile the time, gradient accumulation is one step, and the wait for a batch is in the
+step that uses the batch. What says that a step's work is done, in this order:
+
+``user``       ``nsysx.step()`` was called: only that counts from then on.
+``optimizer``  the first optimizer that stepped has stepped again.
+``backward``   there is no optimizer (or it steps inside backward): a backward has ended.
+``forward``    inference: a forward has ended.
+
+The next step begins with the next fetch from a DataLoader where there is one, else with the next forward. Evaluation
+between training steps ends the step and begins none. In a program that makes an optimizer, only training makes steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Steps:
+    """The state between two borders. ``begin(index)`` and ``end()`` are called at borders, strictly in turn."""
+
+    def __init__(self, begin: Callable[[int], Any], end: Callable[[], Any]) -> None:
+        self._begin = begin
+        self._end = end
+        self.index = -1  # of the step that is open, or was last
+        self.is_open = False
+        self.user = False
+        self.by_fetch = False  # fetches begin steps, forwards do not
+        self.optimizer_made = False
+        self.optimizer_in_backward = False
+        self.backward_seen = False
+        self.forward_seen = False
+        self.key: object = None  # the optimizer that counts
+        self.done = 0  # how often the work of the open step was completed
+        self.worked = False  # the open step held a forward, a backward or an optimizer step
+        self.others = 0
+        self.empty: list[int] = []  # steps that began and held nothing
+        self.closed_by = ""
+
+    @property
+    def rule(self) -> str:
+        """Return what completes a step, and what begins one."""
+        if self.user:
+            return "user"
+        begins = "fetch" if self.by_fetch else "forward"
+        return f"{self._completed_by()}/{begins}"
+
+    def _completed_by(self) -> str:
+        if self.optimizer_made and not self.optimizer_in_backward:
+            return "optimizer"
+        return "backward" if self.backward_seen or self.optimizer_in_backward else "forward"
+
+    @property
+    def trains(self) -> bool:
+        """Say whether this is a training program, as far as one can know."""
+        return self.optimizer_made or self.backward_seen
+
+    def _open(self) -> None:
+        self.index += 1
+        self.is_open = True
+        self.done = self.others = 0
+        self.worked = False
+        self._begin(self.index)
+
+    def _close(self, why: str) -> None:
+        if self.is_open:
+            if not self.worked and len(self.empty) < 100:
+                self.empty.append(self.index)
+            self.is_open = False
+            self.closed_by = why
+            self._end()
+
+    def _close_for_evaluation(self, complete: object) -> None:
+        if self.is_open and complete:
+            self._close("evaluation")
+
+    def _border(self) -> None:
+        if self.is_open and not self.done:
+            return
+        self._close("border")
+        self._open()
+
+    def fetch(self, training: bool = True, exhausted: bool = False) -> None:
+        """A batch is about to be fetched on the driving thread; ``exhausted`` if the loader is known to be at its end."""
+        if self.user or exhausted:
+            return
+        if not training and self.trains:
+            self._close_for_evaluation(self.done or not self.worked)
+            return
+        if not self.by_fetch and self.index <= 2:
+            self.by_fetch = True
+        if self.by_fetch or not self.is_open:
+            self._border()
+
+    def epoch_end(self) -> None:
+        """A loader has come to its end."""
+        if not self.user and self.is_open and self.done:
+            self._close("loader end")
+
+    def forward(self, training: bool = True) -> None:
+        """A whole network is about to be called."""
+        if self.user:
+            return
+        first, self.forward_seen = not self.forward_seen, True
+        if not training and self.trains:
+            self._close_for_evaluation(
+                self.done
+            )  # in the middle of a step it is a teacher, a rollout, a target network
+            return
+        if self.by_fetch:
+            # A batch that is fetched once and used again and again: the fetch says nothing any more.
+            if self.is_open and self.done >= 2 and self._completed_by() == "optimizer":
+                self.by_fetch = False
+            elif self.is_open:
+                return
+        if first and not self.trains and not self.is_open:
+            return  # one forward alone is as a rule a look at shapes, or a warm-up
+        self._border()
+
+    def forward_end(self) -> None:
+        """The network has returned."""
+        self._work("forward")
+
+    def backward(self) -> None:
+        """Backward is about to run: begins a step where no forward was seen (a network that is no module)."""
+        self.forward(True)
+
+    def backward_end(self) -> None:
+        """Backward has returned."""
+        if not self.backward_seen:
+            self.backward_seen = True
+            self.done = 0
+        self._work("backward")
+
+    def _work(self, what: str) -> None:
+        self.worked = True
+        if self._completed_by() == what:
+            self.done += 1
+
+    def made_optimizer(self) -> None:
+        """An optimizer was made: from here on this is a training program, and only its step completes one."""
+        if self.optimizer_made:
+            return
+        self.optimizer_made = True
+        if not self.user:
+            self._close("training begins")
+
+    def optimizer_end(self, key: object, in_backward: bool = False) -> None:
+        """The outermost optimizer step on the driving thread has returned, skipped by a scaler or not."""
+        self.worked = True
+        if self.user:
+            return
+        self.optimizer_made = True
+        if in_backward:
+            self.optimizer_in_backward = True
+            return
+        if self.key is None:
+            self.key = key
+        elif key != self.key:
+            self.others += 1
+            # Two optimizers in turn and no loader (a GAN): the second one ends the round. Or the first one is gone.
+            if self.others >= 8 or (not self.by_fetch and self.index <= 2 and not self.done):
+                self.key = key
+        if key == self.key:
+            self.done += 1
+
+    def step(self) -> None:
+        """The user says that a step begins here."""
+        self.user = True
+        self.worked = True
+        self._close("border")
+        self._open()
+        self.worked = True
+
+    def exit(self) -> None:
+        """The program ends."""
+        self._close("exit")

@@ -1,0 +1,105 @@
+"""Bootstrap of the nsysx probe: waits until the program imports torch, then arms the probe. Standard library only.
+
+Python imports this at start because its folder is on PYTHONPATH. It must cost nothing and must not be noticed: it adds one
+finder that looks at the name ``torch`` only, and then runs the ``sitecustomize`` that Python would have found without us.
+``NSYSX_PROBE=0`` turns it off.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is not loaded this early
+
+
+def _note(reason):
+    """Leave a file that says why there are no ranges of this process; the probe replaces it when it arms."""
+    folder = os.environ.get("NSYSX_PROBE_DIR")
+    if not folder:
+        return
+    python = ".".join(map(str, sys.version_info[:3]))
+    zeros = '{"step": 0, "phase": 0, "module": 0, "backward_module": 0, "info": 0}'
+    text = (
+        f'{{"pid": {os.getpid()}, "ppid": {os.getppid()}, "python": "{python}", "torch": null, "nvtx": null, '
+        f'"backend": "off", "reason": "{reason}", "ranges": {zeros}, "ranges_pushed": 0, "pair_cost_ns": null, "errors": []}}\n'
+    )
+    try:
+        with open(f"{folder}/probe-{os.getpid()}.json", "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(text)
+    except OSError:
+        pass
+
+
+class _TorchFinder:
+    """Finds nothing itself; lets the other finders find torch and runs the probe after torch has been executed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:
+            return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find else None
+            if spec is not None:
+                self._after(spec.loader)
+                return spec
+        return None
+
+    @staticmethod
+    def _after(loader):
+        # The loader keeps its type, which inspect, pkgutil and importlib.resources look at: only this object's call changes.
+        try:
+            execute = loader.exec_module
+
+            def exec_module(module):
+                try:
+                    del loader.exec_module
+                except AttributeError:
+                    pass
+                execute(module)
+                try:
+                    import nsysx_probe
+
+                    nsysx_probe.arm(module)
+                except Exception as error:
+                    _note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
+
+            loader.exec_module = exec_module
+        except Exception:
+            _note("torch has a loader that cannot be followed")
+
+
+def _next_sitecustomize():
+    """Run the sitecustomize that this one hides, under its own name, as Python would have."""
+    here = os.path.realpath(_HERE)
+    paths = [p for p in sys.path if os.path.realpath(p or ".") != here]
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec("sitecustomize", paths)
+    if spec is None or spec.loader is None:
+        return
+    from importlib.util import module_from_spec
+
+    module = module_from_spec(spec)
+    ours = sys.modules.get("sitecustomize")
+    sys.modules["sitecustomize"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+        raise
+
+
+if os.environ.get("NSYSX_PROBE", "1") != "0":
+    if os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NSYSX_FORCE"):
+        _note("torch was not imported")
+        sys.meta_path.insert(0, _TorchFinder())
+    else:
+        _note("no profiler is attached (NVTX_INJECTION64_PATH is not set)")
+else:
+    _note("turned off by NSYSX_PROBE=0")
+
+_next_sitecustomize()

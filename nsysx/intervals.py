@@ -1,0 +1,213 @@
+"""Unions, overlaps and innermost enclosing intervals over int64 nanoseconds.
+
+Intervals are half-open, [start, end). One concept carries every ledger: a ``StepFunction`` labels each instant of a timeline,
+and an integral over it between any two instants is exact, so that parts sum to the whole and windows add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+
+_NOTHING = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """A piecewise constant label over time: ``labels[i]`` holds on [times[i], times[i + 1]), -1 outside.
+
+    ``times`` is sorted and has one element more than ``labels`` (both empty for "nowhere defined").
+    """
+
+    times: I64
+    labels: I64
+
+    def at(self, t: I64) -> I64:
+        """Return the label at each instant, -1 outside."""
+        if not len(self.labels):
+            return np.full(len(t), -1, np.int64)
+        i = np.searchsorted(self.times, t, side="right") - 1
+        inside = (i >= 0) & (i < len(self.labels))
+        return np.asarray(np.where(inside, self.labels[np.clip(i, 0, len(self.labels) - 1)], -1), np.int64)
+
+    def integral(self, weight: npt.NDArray[np.bool_] | I64, t: I64) -> I64:
+        """Return, for each instant in ``t``, the time before it during which the segment's ``weight`` counts (ns).
+
+        ``weight`` has one element per segment. The time in [a, b) is the difference of two values.
+        """
+        if not len(self.labels):
+            return np.zeros(len(t), np.int64)
+        w = weight.astype(np.int64)
+        total: I64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(self.times) * w)))
+        clipped = np.clip(t, self.times[0], self.times[-1])
+        i = np.clip(np.searchsorted(self.times, clipped, side="right") - 1, 0, len(w) - 1)
+        result: I64 = total[i] + (clipped - self.times[i]) * w[i]
+        return result
+
+    def within(self, weight: npt.NDArray[np.bool_] | I64, start: I64, end: I64) -> I64:
+        """Return the weighted time inside each window [start, end) (ns)."""
+        return self.integral(weight, end) - self.integral(weight, start)
+
+    def clip(self, start: int, end: int) -> StepFunction:
+        """Return the function on [start, end) only."""
+        if not len(self.labels) or end <= start:
+            return StepFunction(_NOTHING, _NOTHING)
+        first = max(int(np.searchsorted(self.times, start, side="right")) - 1, 0)
+        last = int(np.searchsorted(self.times, end, side="left"))
+        times = np.clip(self.times[first : last + 1], start, end)
+        return StepFunction(times, self.labels[first : first + max(len(times) - 1, 0)])
+
+
+def union(start: I64, end: I64) -> tuple[I64, I64]:
+    """Return the union of intervals as disjoint, sorted, non-touching intervals; empty ones vanish."""
+    real = end > start
+    start, end = start[real], end[real]
+    if not len(start):
+        return _NOTHING, _NOTHING
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    first = np.concatenate(([True], start[1:] > reach[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return start[first], reach[last]
+
+
+def length(start: I64, end: I64) -> int:
+    """Return the total length of the union (ns)."""
+    s, e = union(start, end)
+    return int((e - s).sum())
+
+
+def coverage(sets: list[tuple[I64, I64]], start: int | None = None, end: int | None = None) -> StepFunction:
+    """Return which of the interval sets cover each instant, as a bit mask: bit k is set where ``sets[k]`` does.
+
+    The function is defined from ``start`` to ``end``, by default from the first to the last instant of any set.
+    """
+    unions = [union(s, e) for s, e in sets]
+    borders = np.concatenate([x for u in unions for x in u] or [_NOTHING])
+    if start is not None:
+        borders = np.append(borders[borders > start], start)
+    if end is not None:
+        borders = np.append(borders[borders < end], end)
+    times = np.unique(borders)
+    if len(times) < 2:
+        return StepFunction(_NOTHING, _NOTHING)
+    labels = np.zeros(len(times) - 1, np.int64)
+    for bit, (s, e) in enumerate(unions):
+        if len(s):
+            i = np.searchsorted(s, times[:-1], side="right") - 1
+            labels |= np.where((i >= 0) & (e[np.maximum(i, 0)] > times[:-1]), 1 << bit, 0)
+    return StepFunction(times, labels)
+
+
+def overlay(functions: list[StepFunction], start: int, end: int) -> tuple[I64, list[I64]]:
+    """Return common borders of [start, end) and each function's labels on them (-1 where it is not defined)."""
+    if end <= start:
+        return _NOTHING, [_NOTHING for _ in functions]
+    inner = [f.times[(f.times > start) & (f.times < end)] for f in functions]
+    times = np.unique(np.concatenate([*inner, np.array([start, end], np.int64)]))
+    return times, [f.at(times[:-1]) for f in functions]
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """What is open at each instant of one thread.
+
+    ``top`` labels each instant with the innermost open interval (its row), -1 where none is open. ``parent`` and
+    ``depth`` (0 = outermost) belong to each interval; ``self_ns`` is the time during which it is the innermost.
+    """
+
+    top: StepFunction
+    parent: I64
+    depth: I64
+    self_ns: I64
+
+
+def _properly_nested(start: I64, end: I64, order: I64) -> I64:
+    """Return ends cut so that intervals nest: one that another begins inside and outlives stops being innermost there.
+
+    Among open intervals the one that began last is the innermost. Once an interval B begins inside A and outlives it,
+    A is never innermost again, so cutting A at B's begin changes no answer.
+    """
+    cut: I64 = end.copy()
+    stack: list[int] = []
+    for i in order.tolist():
+        while stack and end[stack[-1]] <= start[i]:
+            stack.pop()
+        while stack and end[stack[-1]] < end[i]:
+            cut[stack.pop()] = start[i]
+        stack.append(i)
+    return cut
+
+
+def nesting(start: I64, end: I64) -> Nesting:
+    """Return the innermost structure of the intervals of one thread; any order, zero-length ones own nothing.
+
+    O(n log n) without a loop over rows where intervals nest, as calls and push/pop ranges do. The trick: in a properly nested
+    set, the interval open at depth d after a pop is the last one pushed at depth d, which a forward fill per depth finds.
+    """
+    n = len(start)
+    parent, depth = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+    rows = np.flatnonzero(end > start)
+    if not len(rows):
+        return Nesting(StepFunction(_NOTHING, _NOTHING), parent, depth, np.zeros(n, np.int64))
+    # Outer first among equal starts; the row number breaks full ties so that results do not depend on sort luck.
+    order = rows[np.lexsort((rows, -end[rows], start[rows]))]
+    s, e = start[order], end[order]
+    reach = np.maximum.accumulate(e)
+    if not (s[1:] >= reach[:-1]).all():
+        top = _sweep(order, s, e)
+        if top is None:
+            e = _properly_nested(start, end, order)[order]
+            keep = e > s
+            order, s, e = order[keep], s[keep], e[keep]
+            top = _sweep(order, s, e)
+            assert top is not None
+    else:
+        gap = np.concatenate((s[1:] > e[:-1], [True]))
+        # Each interval, followed by an empty label where the next does not begin at once.
+        times = np.concatenate((s, e[gap]))
+        labels = np.concatenate((order, np.full(int(gap.sum()), -1)))
+        by_time = np.argsort(times, kind="stable")
+        top = (times[by_time], labels[by_time], np.full(len(s), -1, np.int64), np.zeros(len(s), np.int64))
+    times, labels, parents, depths = top
+    parent[order], depth[order] = parents, depths
+    self_ns = np.zeros(n + 1, np.int64)
+    np.add.at(self_ns, labels[:-1], np.diff(times))  # label -1 lands in the extra last place
+    return Nesting(StepFunction(times, labels[:-1]), parent, depth, self_ns[:n])
+
+
+def _sweep(order: I64, s: I64, e: I64) -> tuple[I64, I64, I64, I64] | None:
+    """Return (event times, row on top after each event, parents, depths), None when the intervals do not nest.
+
+    ``order`` holds the rows sorted by (start, -end); parents and depths are in that order.
+    """
+    m = len(order)
+    pops = np.lexsort((-np.arange(m), e))  # of equal ends, the inner one first
+    times = np.concatenate((e[pops], s))
+    # Stable: at one instant pops come before pushes, each in its own order.
+    events = np.argsort(times, kind="stable")
+    push = events >= m
+    which = np.where(push, events - m, pops[np.minimum(events, m - 1)])
+    level = np.cumsum(np.where(push, 1, -1))  # open intervals after the event
+    position = np.arange(2 * m)
+    # The last push at the level that an event leads to; among the events of one level in time order.
+    by_level = np.argsort(level, kind="stable")
+    pushed = np.where(push[by_level], position, -1)
+    filled = np.maximum.accumulate(pushed)
+    top = np.full(2 * m, -1, np.int64)
+    top[by_level] = np.where(filled >= 0, which[by_level[np.maximum(filled, 0)]], -1)
+    top[level == 0] = -1
+    before = np.concatenate(([-1], top[:-1]))
+    if (before[~push] != which[~push]).any():
+        return None
+    parents, depths = np.full(m, -1, np.int64), np.zeros(m, np.int64)
+    outer = before[push]
+    parents[which[push]] = np.where(outer >= 0, order[np.maximum(outer, 0)], -1)
+    depths[which[push]] = level[push] - 1
+    labels = np.where(top >= 0, order[np.maximum(top, 0)], -1)
+    return times[events], labels, parents, depths

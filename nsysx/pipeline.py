@@ -1,0 +1,232 @@
+"""The only place that knows the order: files in, Summary out."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+import nsysx
+from nsysx import analyses, attribute, correlate, facts, ledger, load, quality, ranges, timeline, verdict
+from nsysx import steps as steps_room
+from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Check, Row, Steps, Summary, Table
+
+#: The order of tables in the Summary; a new analysis that is not named here comes after them.
+_ORDER = ("gpu_ledger", "cpu_ledger", "phases", "modules", "waits", "kernels", "kernel_families", "api_calls", "copies")
+
+#: Keys of the contract that no analysis fills yet: null, and said so.
+_NOT_YET = ("events", "memory", "first_calls", "ranks")
+
+
+def _modules() -> list[ModuleType]:
+    """Return the analyses, found by package walk."""
+    found = [importlib.import_module(f"{analyses.__name__}.{m.name}") for m in pkgutil.iter_modules(analyses.__path__)]
+    rank = {key: i for i, key in enumerate(_ORDER)}
+    return sorted(found, key=lambda m: (rank.get(m.KEY, len(rank)), m.KEY))
+
+
+def _table(module: ModuleType, given: Facts) -> Table:
+    try:
+        frame: pl.DataFrame = module.table(given)
+    except NotRecorded as answer:
+        reason = f"{answer.reason}. To record it: {answer.fix}" if answer.fix else answer.reason
+        return Table(module.KEY, module.TITLE, module.COLUMNS, None, reason)
+    names = [c.name for c in module.COLUMNS]
+    assert set(frame.columns) == set(names), (module.KEY, frame.columns)
+    return Table(module.KEY, module.TITLE, module.COLUMNS, tuple(frame.select(names).to_dicts()))
+
+
+def _totals(given: Facts) -> Row:
+    """Return counts and times of everything, null for what the report has no table for."""
+    ops = given.ops.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"), pl.col("op_kind").cast(pl.String))
+    by_kind = {k: (n, ns) for k, n, ns in ops.group_by("op_kind").agg(pl.len(), pl.col("ns").sum()).iter_rows()}
+    gpu = given.recorded("kernel") or given.recorded("memcpy") or given.recorded("memset") or given.recorded("graph")
+    result: dict[str, Any] = {}
+    for kind, count, ns in (
+        ("kernel", "kernels", "kernel_ns"),
+        ("memcpy", "memcpys", "memcpy_ns"),
+        ("memset", "memsets", "memset_ns"),
+        ("graph", "opaque_graphs", "opaque_graph_ns"),
+    ):
+        result[count], result[ns] = (by_kind.get(kind, (0, 0))) if gpu else (None, None)
+    api = given.recorded("runtime")
+    calls = given.calls.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+    result["api_calls"] = calls.height if api else None
+    result["api_ns"] = int(calls["ns"].sum()) if api else None
+    result["gpu_ops_without_call"] = int(given.ops["call"].null_count()) if gpu else None
+    grouped = calls.group_by(pl.col("kind").cast(pl.String)).agg(pl.len(), pl.col("ns").sum(), pl.col("self_ns").sum())
+    kinds = {k: {"calls": n, "ns": ns, "self_ns": own} for k, n, ns, own in grouped.iter_rows()}
+    result["api_by_kind"] = {k: kinds[k] for k in correlate.KINDS if k in kinds} if api else None
+    return result
+
+
+def _busiest(given: Facts) -> int:
+    """Return the device on which the shown process works most in its steps."""
+    busy: dict[int, int] = {}
+    for process, device, start, end in (
+        given.steps.gpu.group_by("process", "device").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows()
+    ):
+        if process == given.steps.process:
+            activity = given.ledgers.activity[process, device]
+            busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
+    return max(busy, key=lambda device: (busy[device], -device))
+
+
+def _step_rows(given: Facts) -> tuple[Row, ...]:
+    """Return one row per step of the shown process, on its busiest device, parts summing to its lengths."""
+    table = given.steps
+    cpu = table.cpu.filter(pl.col("process") == table.process)
+    gpu = table.gpu.filter(pl.col("process") == table.process)
+    device = None
+    tiles: dict[int, tuple[int, int]] = {}
+    parts: dict[str, Any] = {}
+    if gpu.height:
+        device = _busiest(given)
+        mine = gpu.filter(pl.col("device") == device).sort("index")
+        tiles = {i: (a, b) for i, a, b in mine.select("index", "start_ns", "end_ns").iter_rows()}
+        parts = ledger.gpu_parts(
+            given.ledgers.activity[table.process, device], mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+        )
+        order = {i: n for n, i in enumerate(mine["index"].to_list())}
+    rows = []
+    for index, number, thread, start, end, warmup, steady, cut in cpu.select(
+        "index", "number", "thread", "start_ns", "end_ns", "warmup", "steady", "cut"
+    ).iter_rows():
+        spans = given.attributed.phase_spans.filter(
+            (pl.col("thread") == thread) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+        )
+        ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
+        phases = dict(spans.group_by("phase", maintain_order=True).agg(ns.sum().alias("ns")).iter_rows())
+        row: dict[str, Any] = {
+            "index": index,
+            "number": number,
+            "start_ns": start,
+            "end_ns": end,
+            "warmup": warmup,
+            "steady": steady,
+            "cut": cut,
+            "cpu_ns": end - start,
+            "device": device,
+            "gpu_start_ns": tiles[index][0] if index in tiles else None,
+            "gpu_end_ns": tiles[index][1] if index in tiles else None,
+            "phases": {k: int(v) for k, v in phases.items()},
+        }
+        for name in ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns"):
+            key = "gpu_ns" if name == "window_ns" else f"gpu_{name}"
+            row[key] = int(parts[name][order[index]]) if index in tiles else None
+        rows.append(row)
+    return tuple(rows)
+
+
+def _steps(given: Facts) -> Steps:
+    rows = _step_rows(given)
+    steady = [r for r in rows if r["steady"]]
+    gpu = [r["gpu_ns"] for r in steady if r["gpu_ns"] is not None]
+    return Steps(
+        source=given.steps.source,
+        rule=given.steps.rule,
+        count=len(rows),
+        steady=given.steps.steady,
+        cpu_median_ns=int(np.median([r["cpu_ns"] for r in steady])) if steady else None,
+        gpu_median_ns=int(np.median(gpu)) if gpu else None,
+        rows=rows,
+    )
+
+
+def _only(trace: load.Trace, process: int) -> load.Trace:
+    """Return the trace of one process."""
+    kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
+    return load.Trace(trace.path, kept, trace.recorded, trace.domains, trace.capture, trace.run, trace.python_lines)
+
+
+def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
+    """Return the trace of the rank that was asked for: processes in order of their key, those with GPU work only."""
+    if rank is not None:
+        working = sorted({g.process for g in trace.capture.gpus}) or [p["process"] for p in trace.capture.processes]
+        if not 0 <= rank < len(working):
+            what = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
+            raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
+        trace = _only(trace, working[rank])
+    if device is not None:
+        if device not in {g.device for g in trace.capture.gpus}:
+            known = ", ".join(sorted({str(g.device) for g in trace.capture.gpus})) or "none"
+            raise NsysxError(
+                f"--device {device}: no such device in the report",
+                slug="device-range",
+                hint=f"It holds: {known}",
+                exit_code=EXIT_EMPTY,
+            )
+        kept = {
+            n: f.filter(pl.col("device") == device) if "device" in f.columns else f for n, f in trace.frames.items()
+        }
+        trace = load.Trace(
+            trace.path, kept, trace.recorded, trace.domains, trace.capture, trace.run, trace.python_lines
+        )
+    return trace
+
+
+def summarize(
+    files: Sequence[Path],
+    *,
+    steps: str | None = None,
+    step_range: str | None = None,
+    device: int | None = None,
+    rank: int | None = None,
+    timelines: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Summary:
+    """Return the Summary of a report.
+
+    ``steps`` is A:B or "all"; ``timelines`` also gathers the picture data; ``progress`` is told each stage.
+    Errors: NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to analyse, 2 for bad options.
+    """
+    if len(files) != 1:
+        what = "several reports at once are not supported yet"
+        raise NsysxError(what, slug="one-report", hint="Give one file", exit_code=EXIT_USAGE)
+
+    def say(stage: str) -> None:
+        if progress:
+            progress(stage)
+
+    say("reading the report")
+    trace = _choose(load.load(files[0], progress), device, rank)
+    if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
+        what = f"{files[0].name}: holds no CUDA and no NVTX rows"
+        raise NsysxError(what, slug="nothing-recorded", hint="Profile with: nsysx run -- CMD", exit_code=EXIT_EMPTY)
+    say("correlating API calls and GPU work")
+    correlated = correlate.correlate(trace)
+    named = ranges.read(trace)
+    say("attributing to modules")
+    attributed = attribute.attribute(trace, correlated, named)
+    found = steps_room.find(named, attributed, steps=steps, step_range=step_range)
+    say("building the ledgers")
+    ledgers = ledger.build(trace, attributed)
+    given = facts.gather(trace, named, attributed, found, ledgers, only_steady=steps not in (None, "all"))
+    tables = {}
+    for module in _modules():
+        say(module.TITLE.lower())
+        tables[module.KEY] = _table(module, given)
+    for key in _NOT_YET:
+        tables.setdefault(key, Table(key, key.replace("_", " "), (), None, "not computed by this version"))
+    checks = [*quality.checks(given, tables)]
+    checks.append(Check("replay", "missing", "not computed by this version: savings are not given"))
+    return Summary(
+        version=nsysx.__version__,
+        capture=trace.capture,
+        quality=tuple(checks),
+        totals=_totals(given),
+        steps=_steps(given),
+        verdict=verdict.judge(given, tables["gpu_ledger"].rows),
+        tables=tables,
+        replay=None,
+        findings=None,
+        timelines=timeline.timelines(given) if timelines else (),
+    )

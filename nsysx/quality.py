@@ -1,0 +1,211 @@
+"""How far the capture can be trusted, before anything is concluded from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from nsysx import units
+from nsysx.facts import Facts
+from nsysx.model import Check, Table
+
+_RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=node"
+
+
+def _ns(frame: pl.DataFrame) -> int:
+    return int(frame.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0)
+
+
+def _gpu_work(facts: Facts) -> list[Check]:
+    ops, calls, trace = facts.attributed.gpu_ops, facts.attributed.api_calls, facts.trace
+    checks = []
+    launches = calls.filter(pl.col("kind").cast(pl.String).is_in(["launch", "graph_launch"])).height
+    if not ops.height:
+        detail = "no kernel, copy or memset is in the report"
+        if launches:
+            detail += f", although {units.count(launches)} launches are: the GPU side was not recorded"
+        return [Check("gpu work", "missing", detail, _RECORD)]
+    orphans = ops.filter(pl.col("call").is_null())
+    if orphans.height:
+        share = units.share(orphans.height, ops.height)
+        detail = f"{units.count(orphans.height)} GPU ops ({share}) were launched outside the trace: launch, queue, module unknown"
+        checks.append(
+            Check(
+                "gpu ops without call", "warn", detail, "capture from before the launches, without --duration or a cut"
+            )
+        )
+    else:
+        checks.append(Check("gpu ops without call", "ok", "every GPU op has its API call"))
+    single = calls.filter((pl.col("kind").cast(pl.String) == "launch") & (pl.col("gpu_ops") == 0)).height
+    captured = trace.graph_node.height > 0
+    if single > max(10, launches // 50) and not captured:
+        detail = f"{units.count(single)} of {units.count(launches)} launches have no kernel in the report"
+        checks.append(Check("launches without kernel", "warn", detail, "kernels were lost or captured into a graph"))
+    opaque = ops.filter(pl.col("op_kind").cast(pl.String) == "graph")
+    if opaque.height:
+        detail = f"{units.count(opaque.height)} CUDA graph launches are opaque bars ({units.duration(_ns(opaque))}): no kernels inside"
+        checks.append(Check("opaque graphs", "warn", detail, "--cuda-graph-trace=node"))
+    graphs = calls.filter((pl.col("kind").cast(pl.String) == "graph_launch") & (pl.col("gpu_ops") == 0)).height
+    if graphs:
+        detail = f"{units.count(graphs)} graph launches have no GPU work in the report"
+        checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
+    early = ops.filter(pl.col("start_ns") < pl.col("call_start_ns"))
+    if early.height:
+        skew = int(early.select((pl.col("call_start_ns") - pl.col("start_ns")).max()).item())
+        detail = (
+            f"{units.count(early.height)} GPU ops start up to {units.duration(skew)} before their call: clamped at 0"
+        )
+        checks.append(Check("clock skew", "warn" if skew > 1_000_000 else "ok", detail))
+    return checks
+
+
+def _rows(facts: Facts) -> list[Check]:
+    trace = facts.trace
+    bad = sum(
+        trace.frames[f].filter(pl.col("end_ns") < pl.col("start_ns")).height
+        for f in ("runtime", "kernel", "memcpy", "memset", "nvtx")
+    )
+    checks = []
+    if bad:
+        checks.append(
+            Check(
+                "bad times",
+                "warn",
+                f"{units.count(bad)} rows end before they begin and are left out",
+                "export the report again",
+            )
+        )
+    if lost := [d["text"] for d in trace.capture.diagnostics]:
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        checks.append(
+            Check("diagnostics", "warn", f"nsys says: {lost[0]}{more}", "profile a shorter window: --steps A:B")
+        )
+    open_ = facts.ranges.ranges.filter("open").height
+    if open_:
+        checks.append(
+            Check(
+                "open ranges", "warn", f"{units.count(open_)} ranges never end; they count up to the end of the capture"
+            )
+        )
+    return checks
+
+
+def _probe(facts: Facts) -> list[Check]:
+    """Compare the ranges that the probe pushed with those that arrived: some nvtx and nsys versions lose all of them."""
+    trace = facts.trace
+    own = facts.ranges.ranges.filter("own").height + facts.ranges.marks.filter("own").height
+    if not trace.recorded & {"nvtx"}:
+        return [
+            Check(
+                "nvtx", "missing", "no NVTX range was recorded: no modules, no phases", "nsysx run -- CMD, or -t nvtx"
+            )
+        ]
+    if not trace.capture.probe:
+        if own:
+            return [
+                Check(
+                    "probe ranges",
+                    "ok",
+                    f"{units.count(own)} ranges of the probe are in the report; its own count is not at hand",
+                )
+            ]
+        return [
+            Check(
+                "probe ranges",
+                "missing",
+                "the report was not made by `nsysx run`: modules and phases come from the user's own ranges",
+                "nsysx run -- CMD",
+            )
+        ]
+    pushed = sum(_whole(p.get("ranges_pushed")) for p in trace.capture.probe)
+    off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
+    if pushed and not own:
+        detail = f"the probe pushed {units.count(pushed)} ranges and NONE is in the report: this nsys does not record this nvtx"
+        return [
+            Check(
+                "probe ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
+            )
+        ]
+    if not pushed and off:
+        return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
+    missing = pushed - own
+    if abs(missing) > max(2, pushed // 1000):
+        detail = f"the probe pushed {units.count(pushed)} ranges, the report holds {units.count(own)}"
+        fix = "the process died before it could flush, or the capture window is shorter than the run"
+        return [Check("probe ranges", "warn", detail, fix)]
+    return [Check("probe ranges", "ok", f"pushed {units.count(pushed)}, in the report {units.count(own)}")]
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _cost(facts: Facts) -> list[Check]:
+    """Say what the ranges themselves cost: pushes in the steady steps times the probe's measured cost of one."""
+    costs = [_whole(p.get("pair_cost_ns")) for p in facts.trace.capture.probe]
+    cost = max(costs, default=0)
+    window = facts.steps.cpu_windows.filter(pl.col("process") == facts.steps.process)
+    if not cost or not window.height:
+        return []
+    start, end = window.select("start_ns", "end_ns").row(0)
+    inside = facts.ranges.ranges.filter(
+        pl.col("own")
+        & (pl.col("process") == facts.steps.process)
+        & (pl.col("start_ns") >= start)
+        & (pl.col("start_ns") < end)
+    ).height
+    share = inside * cost / max(end - start, 1)
+    detail = f"{units.count(inside)} ranges at {units.duration(cost)} are {share:.1%} of the steady CPU time; nsys itself comes on top"
+    return [
+        Check(
+            "probe cost",
+            "warn" if share > 0.05 else "ok",
+            detail,
+            "--depth N ranges fewer modules" if share > 0.05 else "",
+        )
+    ]
+
+
+def _attribution(facts: Facts) -> list[Check]:
+    ops = facts.steady_ops
+    if not ops.height or not facts.ranges.ranges.height:
+        return []
+    whole = _ns(ops)
+    by_grade = {g: _ns(ops.filter(pl.col("grade").cast(pl.String) == g)) for g in ("thread", "seq", "time", "none")}
+    said = ", ".join(f"{g} {units.share(ns, whole)}" for g, ns in by_grade.items() if ns)
+    weak = by_grade["none"] > 0.01 * whole
+    return [
+        Check(
+            "attribution",
+            "warn" if weak else "ok",
+            f"GPU time by grade of evidence: {said}",
+            "nsysx run -- CMD" if weak else "",
+        )
+    ]
+
+
+def _steps(facts: Facts) -> list[Check]:
+    steps = facts.steps
+    if steps.source == "capture":
+        fix = "nsysx run -- CMD, or mark steps with NVTX ranges and --step-range"
+        return [Check("steps", "warn", f"{steps.rule}: averages are over everything, warm-up included", fix)]
+    few = facts.steady_count < 5
+    detail = f"{facts.steady_count} steady steps of {steps.cpu.filter(pl.col('process') == steps.process).height}, from {steps.rule}"
+    return [Check("steps", "warn" if few else "ok", detail, "profile more steps" if few else "")]
+
+
+def checks(facts: Facts, tables: dict[str, Table]) -> tuple[Check, ...]:
+    """Return every check, trouble first, and one line per table that the capture does not hold."""
+    found = [*_gpu_work(facts), *_rows(facts), *_probe(facts), *_cost(facts), *_attribution(facts), *_steps(facts)]
+    code = facts.trace.capture.exit_code
+    if code:
+        found.append(
+            Check(
+                "exit code", "warn", f"the profiled command ended with exit code {code}: its last part may be missing"
+            )
+        )
+    found += [Check(f"table {t.key}", "missing", t.reason) for t in tables.values() if t.rows is None]
+    order = {"missing": 0, "warn": 1, "ok": 2}
+    named = [c for c in found if not c.check.startswith("table ")]
+    return tuple(sorted(named, key=lambda c: order[c.status]) + [c for c in found if c.check.startswith("table ")])

@@ -1,0 +1,1 @@
+"""Turns a Summary into what people and programs read: terminal, page, JSON, Markdown. Nothing is computed here."""

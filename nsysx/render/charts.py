@@ -1,0 +1,462 @@
+"""Pictures of a report: bars as SVG whose text stays text, dense timelines as PNG at twice the pixels.
+
+matplotlib is imported only when a picture is asked for, is used without pyplot, and ignores the user's own settings.
+One colour means one kind of work on every picture (Okabe and Ito's palette, safe for colour-blind readers), idle time is
+hatched, and every colour has its name beside it.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from nsysx import units
+from nsysx.model import Lane, Span, Timeline
+from nsysx.render.clean import clean, scrub, shorten, shorten_kernel
+from nsysx.render.view import Ledger, StepBar
+
+KIND_COLOURS = {
+    "compute": "#009E73",
+    "comm": "#56B4E9",
+    "copy": "#E69F00",
+    "memset": "#F0E442",
+    "launch": "#0072B2",
+    "graph_launch": "#0072B2",
+    "sync": "#D55E00",
+    "alloc": "#CC79A7",
+    "free": "#CC79A7",
+    "host_alloc": "#CC79A7",
+    "load": "#4D4D4D",
+    "event": "#999999",
+    "other": "#999999",
+    "data": "#B58900",
+    "profiler": "#BFBFBF",
+    "dependency": "#BFBFBF",
+    "outside": "#D9D9D9",
+    "idle": "#D9D9D9",
+}
+KIND_NAMES = {
+    "compute": "compute",
+    "comm": "communication",
+    "copy": "copy",
+    "memset": "memset",
+    "launch": "launch",
+    "graph_launch": "graph launch",
+    "sync": "sync",
+    "alloc": "alloc and free",
+    "free": "alloc and free",
+    "host_alloc": "alloc and free",
+    "load": "loading code",
+    "event": "other CUDA call",
+    "other": "other CUDA call",
+}
+#: Phases are pale, so that they are never taken for a kind of work; their names are written on them.
+PHASE_COLOURS = {
+    "data": "#E8D9A0",
+    "h2d": "#F6D9A8",
+    "forward": "#BBD7EE",
+    "loss": "#D5CBE8",
+    "backward": "#F3C6B4",
+    "clip": "#E0E0E0",
+    "optimizer": "#BFE3D3",
+    "zero_grad": "#EDEDED",
+    "evaluation": "#F2CFE2",
+}
+_PALE = ("#CFE2CF", "#E6D3C5", "#CDD9E5", "#E9E3C8", "#DCCFE0")
+_INK = "#1b1b1b"
+_NEUTRAL = "#6b6b6b"
+
+_MAX_STEPS = 160
+_MAX_ARROWS = 8
+_SVG_STYLE = (
+    "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif!important}"
+    "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}text[style*='#6b6b6b']{fill:#a9a9a9!important}}</style>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image file in memory, with the size in CSS pixels at which it is meant to be seen."""
+
+    mime: str
+    data: bytes
+    width: int
+    height: int
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Run with matplotlib's defaults and ours, whatever the user's matplotlibrc says."""
+    import matplotlib as mpl
+
+    ours = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "nsysx",
+        "font.size": 9,
+        "font.family": "sans-serif",
+        "text.parse_math": False,
+        "hatch.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": _NEUTRAL,
+        "xtick.color": _NEUTRAL,
+        "ytick.color": _NEUTRAL,
+        "xtick.labelcolor": _NEUTRAL,
+    }
+    noise = logging.getLogger("matplotlib")
+    level = noise.level
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update(ours)
+        warnings.simplefilter("ignore")  # glyphs that the font lacks: the name is in the table too
+        noise.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            noise.setLevel(level)
+
+
+def _figure(width: int, height: int) -> Any:
+    """Return an empty transparent figure of ``width`` x ``height`` CSS pixels."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width / 96, height / 96), dpi=96, facecolor="none")
+
+
+def _svg(figure: Any, width: int, height: int) -> Picture:
+    """Return ``figure`` as SVG: the same bytes for the same picture."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    head, _, body = text.partition("<defs>")
+    return Picture("image/svg+xml", f"{head}{_SVG_STYLE}<defs>{body}".encode(), width, height)
+
+
+def _png(figure: Any, width: int, height: int) -> Picture:
+    """Return ``figure`` as PNG with two pixels for each CSS pixel."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=192, facecolor="white", metadata={"Software": None})
+    return Picture("image/png", buffer.getvalue(), width, height)
+
+
+def _luminance(colour: str) -> float:
+    """Return the relative luminance of ``#rrggbb`` as WCAG defines it."""
+    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _ink_on(colour: str) -> str:
+    """Return black or white, whichever reads better on ``colour``."""
+    light = _luminance(colour)
+    return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
+
+
+def _mix(colour: str, share: float) -> str:
+    """Return ``colour`` mixed with white; ``share`` of it stays."""
+    return "#" + "".join(f"{round(255 - (255 - int(colour[i : i + 2], 16)) * share):02x}" for i in (1, 3, 5))
+
+
+def _scale(longest_ns: float) -> tuple[float, str]:
+    """Return the divisor and unit in which ``longest_ns`` reads well on an axis."""
+    for divisor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if longest_ns >= 2 * divisor:
+            return divisor, unit
+    return 1.0, "ns"
+
+
+def ledger(ledgers: Sequence[Ledger], width: int = 920) -> Picture:
+    """Return the ledgers as bars on one time scale: what ran in plain colour, idle time hatched by its cause."""
+    with _settings():
+        row = 46
+        height = row * len(ledgers) + 44
+        figure = _figure(width, height)
+        axes = figure.add_axes((0.004, 34 / height, 0.992, 1 - 38 / height))
+        longest = max((entry.window_ns for entry in ledgers), default=1) or 1
+        divisor, unit = _scale(longest)
+        pixel = longest / (width * 0.992)
+        for position, entry in enumerate(ledgers):
+            y = len(ledgers) - 1 - position
+            left = 0.0
+            axes.text(0, y + 0.30, entry.label, ha="left", va="bottom", fontsize=9, color=_INK)
+            axes.text(
+                entry.window_ns / divisor,
+                y + 0.30,
+                units.duration(entry.window_ns),
+                ha="right",
+                va="bottom",
+                fontsize=9,
+                color=_INK,
+            )
+            for part in entry.parts:
+                if part.ns <= 0:
+                    continue
+                base = KIND_COLOURS.get(part.kind, KIND_COLOURS["other"])
+                colour = _mix(base, 0.38) if part.idle else base
+                axes.barh(
+                    y, part.ns / divisor, 0.5, left=left / divisor, color=colour, linewidth=0.6,
+                    edgecolor=_mix(base, 0.9) if part.idle else "white", hatch="////" if part.idle else None,
+                )  # fmt: skip
+                _label_part(axes, entry, part, left, y, divisor, pixel, colour)
+                left += part.ns
+        axes.set_xlim(0, longest / divisor)
+        axes.set_ylim(-0.35, len(ledgers) - 0.3)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(f"time per step, {unit}" if len(ledgers) else unit, color=_NEUTRAL, fontsize=8.5)
+        axes.tick_params(labelsize=8)
+        return _svg(figure, width, height)
+
+
+def _label_part(
+    axes: Any, entry: Ledger, part: Any, left: float, y: float, divisor: float, pixel: float, colour: str
+) -> None:
+    """Write the longest label that fits onto one part of a bar."""
+    name = f"idle: {part.label}" if part.idle else part.label
+    share = units.share(part.ns, entry.window_ns)
+    for text in (f"{name}  {units.duration(part.ns)}  {share}", f"{name}  {share}", name, share):
+        if len(text) * 6.3 + 8 <= part.ns / pixel:
+            axes.text(
+                (left + part.ns / 2) / divisor, y - 0.01, text, ha="center", va="center_baseline", fontsize=8.5, color=_ink_on(colour),
+                bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2} if part.idle else None,
+            )  # fmt: skip
+            return
+
+
+def _phase_colour(name: str, seen: dict[str, str]) -> str:
+    """Return the colour of a phase; phases of the user's own get one in the order in which they come."""
+    if name in PHASE_COLOURS:
+        return PHASE_COLOURS[name]
+    return seen.setdefault(name, _PALE[len(seen) % len(_PALE)])
+
+
+def steps(bars: Sequence[StepBar], width: int = 920, height: int = 230) -> Picture:
+    """Return the steps in order, stacked by phase, warm-up steps hatched; many steps are shown as the mean of neighbours."""
+    group = -(-len(bars) // _MAX_STEPS)
+    groups = [bars[i : i + group] for i in range(0, len(bars), group)]
+    names = list(dict.fromkeys(name for bar in bars for name in bar.phases))
+    with _settings():
+        figure = _figure(width, height)
+        axes = figure.add_axes((0.062, 42 / height, 0.934, 1 - 74 / height))
+        longest = max(bar.duration_ns for bar in bars)
+        steady = [bar.duration_ns for bar in bars if not bar.warmup]
+        # One warm-up step of seconds would press all others flat: cut the axis and write the value on the bar.
+        limit = min(longest, 2.5 * max(steady)) if steady else longest
+        divisor, unit = _scale(limit)
+        seen: dict[str, str] = {}
+        x = [float(part[0].index) + (len(part) - 1) / 2 for part in groups]
+        wide = 0.84 * group
+        bottom = [0.0] * len(groups)
+        for name in names:
+            heights = [sum(b.phases.get(name, 0.0) for b in part) / len(part) / divisor for part in groups]
+            axes.bar(
+                x,
+                heights,
+                wide,
+                bottom=bottom,
+                color=_phase_colour(name, seen),
+                label=shorten(clean(name, 60), 24),
+                linewidth=0,
+            )
+            bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+        rest = [
+            max(0.0, sum(b.duration_ns for b in part) / len(part) / divisor - low)
+            for part, low in zip(groups, bottom, strict=True)
+        ]
+        axes.bar(
+            x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0
+        )
+        warm = [
+            (a, sum(b.duration_ns for b in part) / len(part) / divisor)
+            for a, part in zip(x, groups, strict=True)
+            if all(b.warmup for b in part)
+        ]
+        if warm:
+            axes.bar(
+                [a for a, _ in warm],
+                [h for _, h in warm],
+                wide,
+                color="none",
+                edgecolor="#555555",
+                hatch="///",
+                linewidth=0,
+                label="warm-up",
+            )
+        for a, h in warm:
+            if h * divisor > limit * 1.02:
+                axes.text(
+                    a, limit / divisor, units.duration(h * divisor), ha="left", va="bottom", fontsize=8, color=_INK
+                )
+        axes.set_ylim(0, limit / divisor * 1.02)
+        axes.set_xlim(x[0] - wide, x[-1] + wide)
+        axes.set_xlabel("step" if group == 1 else f"step (mean of {group} neighbours)", fontsize=8.5, color=_NEUTRAL)
+        axes.set_ylabel(unit, fontsize=8.5, color=_NEUTRAL)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.tick_params(labelsize=8, labelcolor=_NEUTRAL)
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1.04),
+            ncols=min(9, len(names) + 2),
+            fontsize=8,
+            frameon=False,
+            labelcolor=_INK,
+            handlelength=1.1,
+            columnspacing=1.2,
+            borderpad=0,
+        )
+        return _svg(figure, width, height)
+
+
+def _decimate(spans: Sequence[Span], pixel_ns: float) -> list[Span]:
+    """Return ``spans`` with runs of one kind that nobody could tell apart at ``pixel_ns`` per pixel joined into one box."""
+    out: list[Span] = []
+    for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
+        last = out[-1] if out else None
+        narrow = span.end_ns - span.start_ns < pixel_ns
+        if (
+            last
+            and narrow
+            and last.kind == span.kind
+            and span.start_ns - last.end_ns < pixel_ns
+            and last.end_ns - last.start_ns < 40 * pixel_ns
+        ):
+            out[-1] = Span(
+                last.start_ns,
+                max(last.end_ns, span.end_ns),
+                last.kind,
+                last.label,
+                last.launch_ns,
+                last.launch_lane,
+                last.backlog_ns + span.backlog_ns,
+            )
+        else:
+            out.append(span)
+    return out
+
+
+def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Picture:
+    """Return one window as lanes: CPU threads above (phases, calls, waits hatched), GPU streams below, arrows from launch to run."""
+    with _settings():
+        row = 30
+        lanes = picture.lanes
+        height = row * len(lanes) + 78
+        left_px = 168
+        figure = _figure(width, height)
+        axes = figure.add_axes((left_px / width, 56 / height, 1 - (left_px + 12) / width, 1 - 62 / height))
+        window = max(1, picture.end_ns - picture.start_ns)
+        divisor, unit = _scale(window)
+        pixel = window / (width - left_px - 12)
+        seen: dict[str, str] = {}
+        kinds: dict[str, str] = {}
+        for index, lane in enumerate(lanes):
+            y = len(lanes) - 1 - index
+            if index % 2 == 0:
+                axes.axhspan(y - 0.5, y + 0.5, color="#f6f6f6", linewidth=0)
+            _draw_lane(axes, lane, y, divisor, pixel, seen, kinds, redact)
+            text = clean(lane.label, 60)
+            axes.text(
+                -8 * pixel / divisor,
+                y,
+                shorten(scrub(text) if redact else text, 28),
+                ha="right",
+                va="center",
+                fontsize=8.5,
+                color=_INK,
+            )
+        _draw_arrows(axes, lanes, divisor)
+        axes.set_xlim(0, window / divisor)
+        axes.set_ylim(-0.5, len(lanes) - 0.5)
+        axes.set_yticks([])
+        axes.set_xlabel(f"{unit} from the start of the window", fontsize=8.5, color=_NEUTRAL)
+        axes.tick_params(labelsize=8)
+        axes.spines["left"].set_visible(False)
+        _draw_legend(figure, kinds, any(s.backlog_ns for lane in lanes for s in lane.spans), height)
+        return _png(figure, width, height)
+
+
+def _draw_lane(
+    axes: Any,
+    lane: Lane,
+    y: float,
+    divisor: float,
+    pixel: float,
+    seen: dict[str, str],
+    kinds: dict[str, str],
+    redact: bool,
+) -> None:
+    """Draw the boxes of one lane, boxes of one colour together."""
+    boxes: dict[str, list[tuple[float, float]]] = {}
+    waits: list[tuple[float, float]] = []
+    for span in _decimate(lane.spans, pixel):
+        phase = lane.role == "phases"
+        colour = (
+            _phase_colour(span.kind or span.label, seen)
+            if phase
+            else KIND_COLOURS.get(span.kind, KIND_COLOURS["other"])
+        )
+        if not phase:
+            kinds.setdefault(KIND_NAMES.get(span.kind, "other CUDA call"), colour)
+        length = max(span.end_ns - span.start_ns, pixel * 0.6)
+        boxes.setdefault(colour, []).append((span.start_ns / divisor, length / divisor))
+        if span.backlog_ns > 2 * pixel:
+            waits.append((span.start_ns / divisor, min(span.backlog_ns, length) / divisor))
+        room = int((length / pixel - 6) / 6.0)
+        if room >= 5:
+            name = clean(span.label, 120)
+            name = scrub(name) if redact else name
+            text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
+            hatched = span.backlog_ns > 2 * pixel
+            axes.text(
+                (span.start_ns + length / 2) / divisor, y, text, ha="center", va="center", fontsize=7.5, color=_ink_on(colour), clip_on=True, zorder=4,
+                bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8} if hatched else None,
+            )  # fmt: skip
+    for colour, places in boxes.items():
+        axes.broken_barh(places, (y - 0.36, 0.72), facecolors=colour, edgecolors="white", linewidth=0.3, zorder=2)
+    if waits:
+        axes.broken_barh(
+            waits, (y - 0.36, 0.72), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
+        )
+
+
+def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
+    """Draw an arrow from the launch call to the start of the longest GPU operations."""
+    ops = [
+        (span, index)
+        for index, lane in enumerate(lanes)
+        if lane.role == "stream"
+        for span in lane.spans
+        if span.launch_ns is not None and span.launch_lane is not None and 0 <= span.launch_lane < len(lanes)
+    ]
+    ops.sort(key=lambda op: op[0].start_ns - op[0].end_ns)
+    for span, index in ops[:_MAX_ARROWS]:
+        assert span.launch_ns is not None
+        assert span.launch_lane is not None
+        top, bottom = len(lanes) - 1 - span.launch_lane - 0.36, len(lanes) - 1 - index + 0.36
+        axes.annotate(
+            "", xy=(span.start_ns / divisor, bottom), xytext=(span.launch_ns / divisor, top), annotation_clip=True, zorder=5,
+            arrowprops={"arrowstyle": "-|>", "color": "#333333", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7},
+        )  # fmt: skip
+
+
+def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -> None:
+    """Write the name of each colour under the picture."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, label=name) for name, colour in kinds.items()]
+    if waits:
+        handles.append(
+            Patch(facecolor=KIND_COLOURS["sync"], edgecolor="white", hatch="////", label="waiting for earlier GPU work")
+        )
+    if handles:
+        figure.legend(
+            handles=handles, loc="lower left", bbox_to_anchor=(0.006, 2 / height), ncols=len(handles), fontsize=8, frameon=False,
+            handlelength=1.2, columnspacing=1.3, borderpad=0, handletextpad=0.5,
+        )  # fmt: skip

@@ -1,0 +1,104 @@
+"""The page: one self-contained HTML file that opens anywhere, loads nothing, and reads well on paper and with scripts off."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from nsysx import glossary, units
+from nsysx.model import Summary
+from nsysx.render import charts, markdown, view
+from nsysx.render.charts import Picture
+
+_TEMPLATES = files("nsysx.render") / "templates"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture on the page: what it says in words, and what stands under it."""
+
+    picture: Picture
+    alt: str
+    caption: str
+
+    @property
+    def uri(self) -> str:
+        """Return the picture as a data: address."""
+        return f"data:{self.picture.mime};base64,{base64.b64encode(self.picture.data).decode()}"
+
+
+def _sha256(text: str) -> str:
+    """Return the hash of an inline script as a content policy names it."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _ledger_figure(ledgers: Sequence[view.Ledger]) -> Figure | None:
+    """Return the picture of the ledgers on one time scale."""
+    if not ledgers:
+        return None
+    return Figure(charts.ledger(ledgers[:8]), " ".join(entry.sentence() for entry in ledgers[:8]), "")
+
+
+def _steps_figure(bars: Sequence[view.StepBar]) -> Figure | None:
+    """Return the picture of the steps in order, where there are several."""
+    if len(bars) < 2:
+        return None
+    middle = view.median_step(bars)
+    slowest = max((b for b in bars if not b.warmup), key=lambda b: b.duration_ns, default=None)
+    warm = sum(b.warmup for b in bars)
+    said = [f"{len(bars)} steps"]
+    if warm:
+        said.append(f"{warm} of warm-up")
+    if middle and slowest:
+        said.append(
+            f"steady median {units.duration(middle)}, slowest step {slowest.index} with {units.duration(slowest.duration_ns)}"
+        )
+    text = "CPU steps: " + ", ".join(said) + "."
+    return Figure(charts.steps(bars), text, text)
+
+
+def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
+    """Return the pictures of single windows."""
+    figures = []
+    for entry in summary.timelines[:4]:
+        texts = view.Texts(redact, 110)
+        length = units.duration(entry.end_ns - entry.start_ns)
+        title = texts(entry.title, 200)
+        lanes = sum(lane.role != "stream" for lane in entry.lanes)
+        alt = f"Timeline, {title}: {length}, {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams."
+        merged = f" {units.count(entry.merged)} short boxes are drawn together." if entry.merged else ""
+        figures.append(Figure(charts.timeline(entry, redact=redact), alt, f"{title}, {length}.{merged}"))
+    return figures
+
+
+def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
+    """Return the page of ``summary``; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine."""
+    shown = view.build(summary, top=top, redact=redact, width=110)
+    script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=PackageLoader("nsysx.render"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        v=shown,
+        style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
+        script=script,
+        script_hash=_sha256(script),
+        ledger_figure=_ledger_figure(shown.ledgers),
+        steps_figure=_steps_figure(shown.steps),
+        timelines=_timeline_figures(summary, redact),
+        ticket=markdown.render(summary, top=8, redact=redact),
+        colours=charts.KIND_COLOURS,
+        duration=units.duration,
+        share=units.share,
+        anchor=glossary.anchor,
+        anchors={glossary.anchor(entry) for entry in shown.glossary},
+    )

@@ -1,0 +1,758 @@
+"""What every output shows, in one order: sections of text, ledgers and grids made from a Summary, ready to print.
+
+Terminal, page and Markdown differ in how they draw a :class:`View`, never in what it says. A table that an analysis adds
+needs no code here: its columns say unit and meaning, and that is enough to draw it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from nsysx import glossary, units
+from nsysx.model import Check, Column, Finding, Row, Summary, Table
+from nsysx.render.clean import clean, file_name, scrub, shorten, shorten_kernel
+
+VERDICTS = {
+    "gpu_bound": "GPU-bound",
+    "launch_bound": "launch-bound",
+    "input_bound": "input-bound",
+    "sync_bound": "sync-bound",
+    "copy_bound": "copy-bound",
+    "comm_bound": "communication-bound",
+    "alloc_bound": "allocator-bound",
+    "warmup": "warm-up only",
+    "unknown": "cannot tell",
+}
+
+#: What a part of a ledger is called, in the order in which it is drawn.
+GPU_PARTS = {
+    "compute_ns": ("compute", "compute"),
+    "comm_ns": ("comm", "communication"),
+    "copy_ns": ("copy", "copy"),
+    "memset_ns": ("memset", "memset"),
+}
+CPU_PARTS = {
+    "launch_ns": ("launch", "launch calls"),
+    "copy_ns": ("copy", "copy calls"),
+    "sync_wait_ns": ("sync", "waiting in sync calls"),
+    "alloc_ns": ("alloc", "alloc and free"),
+    "load_ns": ("load", "loading code"),
+    "other_api_ns": ("other", "other CUDA calls"),
+    "outside_api_ns": ("outside", "outside CUDA calls"),
+}
+CAUSES = {
+    "launch_latency": ("launch", "launch latency"),
+    "launch": ("launch", "launch calls"),
+    "sync": ("sync", "waking up after a wait"),
+    "sync_wakeup": ("sync", "waking up after a wait"),
+    "sync_wake_up": ("sync", "waking up after a wait"),
+    "alloc": ("alloc", "alloc and free"),
+    "alloc_free": ("alloc", "alloc and free"),
+    "load": ("load", "loading code"),
+    "copy": ("copy", "copy call"),
+    "copy_call": ("copy", "copy call"),
+    "other_api": ("other", "other CUDA call"),
+    "data_loader": ("data", "data loader"),
+    "profiler_overhead": ("profiler", "profiler itself"),
+    "host_code": ("outside", "host code (Python)"),
+    "dependency": ("dependency", "waiting for other GPU work"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of one column of a grid."""
+
+    name: str
+    label: str
+    meaning: str
+    numeric: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell: what is printed, what it sorts by, the whole name where it was shortened, and its glossary key."""
+
+    text: str
+    sort: float | str | None = None
+    full: str = ""
+    term: str = ""
+    part: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One table ready to print. ``rows`` is None where the capture holds no answer; ``reason`` then says why."""
+
+    key: str
+    title: str
+    intro: str
+    heads: tuple[Head, ...]
+    rows: tuple[tuple[Cell, ...], ...] | None
+    reason: str = ""
+    folded: int = 0
+    without_data: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a ledger; ``idle`` marks the causes of idle time."""
+
+    kind: str
+    label: str
+    ns: float
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One device or thread over one window: the parts sum to ``window_ns``."""
+
+    label: str
+    device: bool
+    window_ns: float
+    parts: tuple[Part, ...]
+
+    def sentence(self) -> str:
+        """Return the ledger in words, largest parts first."""
+        top = sorted((p for p in self.parts if p.ns), key=lambda p: -p.ns)[:4]
+        said = ", ".join(
+            f"{'idle: ' if p.idle else ''}{p.label} {units.duration(p.ns)} ({units.share(p.ns, self.window_ns)})"
+            for p in top
+        )
+        return f"{self.label}: {units.duration(self.window_ns)}; {said}."
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One labelled number or text."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingView:
+    """A finding with its numbers as text."""
+
+    code: str
+    verdict: str
+    title: str
+    detail: str
+    where: str
+    cost: str
+    saving: str
+    confidence: str
+    fix: str
+    evidence: Grid | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """One step of the step-by-step picture."""
+
+    index: int
+    duration_ns: float
+    warmup: bool
+    phases: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that is shown, as text, in order."""
+
+    title: str
+    verdict_code: str
+    verdict_label: str
+    sentence: str
+    evidence: tuple[str, ...]
+    first: FindingView | None
+    facts: tuple[Fact, ...]
+    steps_line: str
+    ledger_title: str
+    ledgers: tuple[Ledger, ...]
+    ledger_reasons: tuple[str, ...]
+    findings: tuple[FindingView, ...] | None
+    steps: tuple[StepBar, ...]
+    grids: tuple[Grid, ...]
+    capture: tuple[Fact, ...]
+    diagnostics: tuple[str, ...]
+    quality: tuple[Check, ...]
+    glossary: tuple[glossary.Entry, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """How a known table is introduced: a sentence, the columns in order of importance, and the one that carries bars."""
+
+    intro: str = ""
+    first: tuple[str, ...] = ()
+    bar: str = ""
+
+
+#: Known tables in the order in which they are shown; tables that are not named here follow in their own order.
+SPECS: dict[str, Spec] = {
+    "phases": Spec(
+        "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if the GPU ran it later.",
+        ("name", "cpu_ns", "gpu_busy_ns", "gpu_idle_ns"),
+        "gpu_busy_ns",
+    ),
+    "waits": Spec(
+        "Places where the CPU stood still for the GPU. A long wait is a symptom: behind a busy GPU it costs nothing. "
+        "Total = backlog + own work + host cost; look at the GPU idle time that a wait causes, and at its saving.",
+        (
+            "api",
+            "module",
+            "total_ns",
+            "idle_caused_ns",
+            "saving_ns",
+            "calls",
+            "file",
+            "backlog_ns",
+            "own_op_ns",
+            "host_ns",
+            "phase",
+        ),
+        "total_ns",
+    ),
+    "modules": Spec(
+        "GPU time by module of the model, forward and backward. A parent includes its children; self time is its own.",
+        (
+            "path",
+            "forward_gpu_ns",
+            "backward_gpu_ns",
+            "self_gpu_ns",
+            "launch_ns",
+            "wait_ns",
+            "idle_blamed_ns",
+            "calls",
+            "grade",
+            "cls",
+        ),
+        "self_gpu_ns",
+    ),
+    "kernels": Spec(
+        "GPU functions by total time. Queue time is how long a launched kernel waited for the GPU: long queues are normal on a busy GPU.",
+        (
+            "name",
+            "total_ns",
+            "share",
+            "count",
+            "mean_ns",
+            "median_ns",
+            "max_ns",
+            "queue_ns",
+            "min_ns",
+            "std_ns",
+            "api_self_ns",
+        ),
+        "total_ns",
+    ),
+    "kernel_families": Spec("Kernels grouped by what they do.", ("family", "total_ns", "share", "count"), "total_ns"),
+    "api_calls": Spec(
+        "CUDA calls made by the CPU. Self time leaves out calls nested inside. A blocking call splits into backlog (waiting for "
+        "work launched earlier), its own GPU work, and host cost.",
+        (
+            "name",
+            "total_ns",
+            "self_ns",
+            "calls",
+            "first_ns",
+            "steady_median_ns",
+            "backlog_ns",
+            "own_op_ns",
+            "host_ns",
+            "kind",
+        ),
+        "self_ns",
+    ),
+    "copies": Spec(
+        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned does not.",
+        ("direction", "src_kind", "dst_kind", "count", "bytes", "total_ns", "bandwidth_bytes_per_s"),
+        "total_ns",
+    ),
+    "memory": Spec("Device memory.", (), ""),
+    "first_calls": Spec(
+        "What is paid once: the first call of an API, a kernel or a library loads code and creates contexts. It belongs to no steady step.",
+        ("name", "kind", "first_ns", "steady_median_ns", "extra_ns"),
+        "",
+    ),
+    "events": Spec(
+        "Windows between pairs of torch.cuda.Event records, and what was really inside each of them.", (), ""
+    ),
+    "threads": Spec("CPU threads that called CUDA.", (), ""),
+    "ranks": Spec("Ranks of the job.", (), ""),
+}
+
+LEDGER_TABLES = ("gpu_ledger", "cpu_ledger")
+
+#: Words that ``sections`` may name besides the keys of tables.
+SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "timeline", "capture", "quality", "glossary")
+
+_LABELS = {
+    "cls": "class",
+    "api": "call",
+    "own_op_ns": "own work",
+    "host_ns": "host cost",
+    "idle_caused_ns": "GPU idle caused",
+    "idle_blamed_ns": "GPU idle blamed",
+    "saving_ns": "saving",
+    "moves_to": "wait moves to",
+    "forward_gpu_ns": "forward GPU",
+    "backward_gpu_ns": "backward GPU",
+    "self_gpu_ns": "self GPU",
+    "gpu_busy_ns": "GPU busy",
+    "gpu_idle_ns": "GPU idle",
+    "cpu_ns": "CPU",
+    "api_self_ns": "API self time",
+    "std_ns": "std dev",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "src_kind": "from memory",
+    "dst_kind": "to memory",
+    "steady_median_ns": "steady median",
+    "pid": "pid",
+    "tid": "tid",
+    "sm_count": "SMs",
+    "l2_bytes": "L2 cache",
+}
+_UNIT_SUFFIX = re.compile(r"_(?:ns|bytes|bytes_per_s|per_s)$")
+_TEXT_TYPES = ("String", "Utf8", "Categorical", "Enum", "Boolean", "List", "Struct", "Object")
+_MONO = ("name", "path", "api", "cls", "module", "kernel", "file")
+
+
+def label(name: str) -> str:
+    """Return a column's name for people: its unit goes, because every cell carries it."""
+    text = _LABELS.get(name) or _UNIT_SUFFIX.sub("", name).replace("_", " ")
+    for word, full in (("gpu", "GPU"), ("cpu", "CPU"), ("api", "API"), ("l2", "L2")):
+        text = re.sub(rf"\b{word}\b", full, text)
+    return clean(text, 40)
+
+
+def is_numeric(column: Column) -> bool:
+    """Return whether a column holds numbers that are worth adding, comparing and right-aligning."""
+    return not column.dtype.startswith(_TEXT_TYPES)
+
+
+def number(value: Any, name: str, unit: str) -> str:
+    """Return one number of a column with its unit; "-" for None and for what is no number."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    if unit == "ns" or name.endswith("_ns"):
+        return units.duration(value)
+    if unit in ("bytes/s", "B/s", "bytes_per_s") or name.endswith("_per_s"):
+        return units.bandwidth(value)
+    if unit in ("bytes", "B") or name.endswith("_bytes") or name == "bytes":
+        return units.size(value)
+    if unit in ("share", "fraction", "ratio", "1") or name in ("share", "error"):
+        return units.share(value, 1)
+    if unit in ("%", "percent"):
+        return units.share(value, 100)
+    text = units.count(value) if isinstance(value, int) or float(value).is_integer() else f"{value:,.3g}"
+    return f"{text} {clean(unit, 20)}" if unit and unit not in ("count", "calls", "rows") else text
+
+
+class Texts:
+    """Cleans, scrubs and shortens the strings of one output."""
+
+    def __init__(self, redact: bool, width: int) -> None:
+        self.redact = redact
+        self.width = width
+
+    def __call__(self, value: object, limit: int = 400) -> str:
+        text = str(value)[: 4 * limit]
+        return clean(scrub(text) if self.redact else text, limit)
+
+    def cell(self, value: object, column: str) -> tuple[str, str]:
+        """Return a text for a cell, and the whole text if that is longer."""
+        if column == "file" and self.redact:
+            value = file_name(str(value)[:2000], True)
+        full = self(value, 600)
+        if "(" in full or "<" in full:
+            text = shorten_kernel(full, self.width)
+        else:
+            text = shorten(full, self.width)
+        return text, "" if text == full else full
+
+
+def _describe(value: Any, column: Column, texts: Texts) -> Cell:
+    """Return the cell of one value."""
+    if value is None or value == "":
+        return Cell("-", None)
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no", float(value))
+    if isinstance(value, Mapping):
+        inner = (
+            f"{label(str(k))} {number(v, str(k), column.unit) if isinstance(v, int | float) else texts(v, 80)}"
+            for k, v in value.items()
+        )
+        text, full = texts.cell(", ".join(inner), column.name)
+        return Cell(text, text, full)
+    if isinstance(value, list | tuple | set | frozenset):
+        text, full = texts.cell(", ".join(texts(v, 80) for v in value), column.name)
+        return Cell(text, text, full)
+    if (is_numeric(column) and isinstance(value, int | float)) or hasattr(value, "item"):
+        return Cell(number(value, column.name, column.unit), float(value))
+    text, full = texts.cell(value, column.name)
+    return Cell(
+        text,
+        (full or text).lower(),
+        full,
+        glossary.key(str(value)[:100]) or "" if column.name in ("name", "api") else "",
+    )
+
+
+def _tree(rows: Sequence[Row], top: int) -> list[Row]:
+    """Return the ``top`` module rows by GPU time with their parents, each parent followed by its children.
+
+    Siblings stand in order of GPU time, so the first line of every level is the one to look at.
+    """
+    by_path: dict[str, Row] = {}
+    for row in rows:
+        by_path.setdefault(str(row.get("path") or ""), row)
+
+    def weight(path: str) -> float:
+        row = by_path.get(path, {})
+        return float((row.get("forward_gpu_ns") or 0) + (row.get("backward_gpu_ns") or 0))
+
+    def parents(path: str) -> list[str]:
+        parts = path.split(".")
+        chain = [".".join(parts[:n]) for n in range(1, len(parts) + 1)] if path else []
+        return [p for p in ["", *chain] if p in by_path]
+
+    keep: dict[str, None] = {}
+    for path in sorted(by_path, key=lambda p: (-weight(p), p)):
+        if len(keep) >= top:
+            break
+        for parent in parents(path):
+            keep.setdefault(parent)
+    ordered = sorted(keep, key=lambda path: [(-weight(p), p) for p in parents(path)])
+    return [by_path[path] for path in ordered][:top]
+
+
+def _sorted(table: Table, spec: Spec) -> list[Row]:
+    """Return the rows by the bar column, largest first; as given where there is no such column."""
+    rows = list(table.rows or ())
+    if spec.bar and any(c.name == spec.bar for c in table.columns):
+        rows.sort(key=lambda r: -(r.get(spec.bar) or 0))
+    return rows
+
+
+def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
+    """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named."""
+    spec = SPECS.get(table.key, Spec())
+    title = clean(table.title or label(table.key), 100)
+    title = title[:1].upper() + title[1:]
+    if table.rows is None:
+        reason = clean(table.reason or "not recorded in this capture", 600)
+        return Grid(table.key, title, spec.intro, (), None, scrub(reason) if redact else reason)
+    columns = list(table.columns)
+    if not columns and table.rows:
+        columns = [
+            Column(k, "Float64" if isinstance(v, int | float) else "String", "", "") for k, v in table.rows[0].items()
+        ]
+    rank = {name: i for i, name in enumerate(spec.first)}
+    columns.sort(key=lambda c: rank.get(c.name, len(rank)))
+    rows = _tree(table.rows, top) if table.key == "modules" else _sorted(table, spec)[:top]
+    empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
+    columns = [c for c in columns if c not in empty]
+    texts = Texts(redact, width)
+    largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
+
+    def cell(row: Row, column: Column) -> Cell:
+        made = _describe(row.get(column.name), column, texts)
+        if column.name == spec.bar and largest and isinstance(made.sort, float):
+            made = Cell(made.text, made.sort, made.full, made.term, abs(made.sort) / largest)
+        if table.key == "modules" and column.name == "path" and made.text == "-":
+            made = Cell("(model)", "", "", "")
+        return made
+
+    return Grid(
+        key=table.key,
+        title=title,
+        intro=spec.intro,
+        heads=tuple(Head(c.name, label(c.name), clean(c.meaning, 300), is_numeric(c)) for c in columns),
+        rows=tuple(tuple(cell(r, c) for c in columns) for r in rows),
+        reason="" if table.rows else "nothing of this kind in the capture",
+        folded=max(0, len(table.rows) - len(rows)),
+        without_data=tuple(label(c.name) for c in empty),
+    )
+
+
+def _steady_count(summary: Summary) -> int:
+    """Return how many steps the ledgers cover, 1 where there are none."""
+    steady = summary.steps.steady
+    return max(1, steady[1] - steady[0] + 1) if steady else 1
+
+
+def _process(summary: Summary, process: Any) -> str:
+    """Return what tells a process apart: nothing when there is one, else its rank or pid."""
+    processes = {g.process: g.pid for g in summary.capture.gpus}
+    if len(processes) < 2 and len(summary.capture.processes) < 2:
+        return ""
+    for row in summary.capture.processes:
+        if row.get("process") == process and row.get("rank") is not None:
+            return f"rank {row['rank']} "
+    pid = processes.get(process)
+    if pid is None and isinstance(process, int):
+        pid = process >> 24 & 0xFFFFFF if process >= 1 << 24 else process
+    return f"process {clean(pid, 20)} "
+
+
+def _ledgers(summary: Summary, scale: int) -> Iterable[Ledger]:
+    """Yield the ledgers of the devices, then of the threads, per step."""
+    names = {(g.process, g.device): g.name for g in summary.capture.gpus}
+    for row in summary.rows("gpu_ledger"):
+        parts = [Part(kind, text, (row.get(name) or 0) / scale) for name, (kind, text) in GPU_PARTS.items()]
+        idle = row.get("idle_ns") or 0
+        causes = {k: v for k, v in (row.get("idle_causes") or {}).items() if v}
+        for cause, ns in sorted(causes.items(), key=lambda c: -c[1]):
+            kind, text = CAUSES.get(cause.removesuffix("_ns"), ("idle", label(cause)))
+            parts.append(Part(kind, text, ns / scale, idle=True))
+        rest = idle - sum(causes.values())
+        if rest > 0:
+            parts.append(Part("idle", "cause not known" if causes else "GPU idle", rest / scale, idle=True))
+        name = names.get((row.get("process"), row.get("device")), "")
+        where = f"{_process(summary, row.get('process'))}GPU {row.get('device')}"
+        yield Ledger(
+            clean(f"{where} ({name})" if name else where, 60), True, (row.get("window_ns") or 0) / scale, tuple(parts)
+        )
+    for row in summary.rows("cpu_ledger"):
+        parts = [Part(kind, text, (row.get(name) or 0) / scale) for name, (kind, text) in CPU_PARTS.items()]
+        thread = clean(row.get("thread_name") or row.get("name") or row.get("thread"), 30)
+        where = f"{_process(summary, row.get('process'))}thread {thread}"
+        yield Ledger(clean(f"CPU {where}", 60), False, (row.get("window_ns") or 0) / scale, tuple(parts))
+
+
+def _where(where: Row, texts: Texts) -> str:
+    """Return a place in the program as text."""
+    parts = []
+    if where.get("module"):
+        parts.append(f"module {texts(where['module'], 120)}")
+    if where.get("phase"):
+        parts.append(texts(where["phase"], 40))
+    if where.get("file"):
+        line = f":{where['line']}" if where.get("line") else ""
+        parts.append(f"{texts(file_name(str(where['file'])[:2000], texts.redact), 160)}{line}")
+    return ", ".join(parts)
+
+
+def _finding(finding: Finding, texts: Texts, width: int) -> FindingView:
+    """Return a finding as text."""
+    evidence = None
+    if finding.evidence:
+        names = {k: v for row in finding.evidence for k, v in row.items()}
+        columns = tuple(
+            Column(k, "Int64" if isinstance(v, int | float) else "String", "", "") for k, v in names.items()
+        )
+        table = Table("", "Evidence", columns, finding.evidence)
+        evidence = grid(table, top=20, redact=texts.redact, width=width)
+    return FindingView(
+        code=clean(finding.code, 20),
+        verdict=finding.verdict,
+        title=texts(finding.title, 200),
+        detail=texts(finding.detail, 2000),
+        where=_where(finding.where, texts),
+        cost="" if finding.cost_ns_per_step is None else units.duration(finding.cost_ns_per_step),
+        saving="" if finding.saving_ns_per_step is None else units.duration(finding.saving_ns_per_step),
+        confidence=texts(finding.confidence, 200),
+        fix=texts(finding.fix, 2000),
+        evidence=evidence,
+    )
+
+
+def _findings(summary: Summary, texts: Texts, width: int) -> tuple[FindingView, ...] | None:
+    """Return the findings: found first by saving, then what cannot be told, then what is clear."""
+    if summary.findings is None:
+        return None
+    order = {"found": 0, "cannot_tell": 1, "clear": 2}
+    ranked = sorted(summary.findings, key=lambda f: (order[f.verdict], -(f.saving_ns_per_step or 0), f.code))
+    return tuple(_finding(f, texts, width) for f in ranked)
+
+
+def _steps_line(summary: Summary) -> str:
+    """Return one line about the steps: how many, which rule, how long."""
+    steps = summary.steps
+    if not steps.count:
+        return clean(steps.rule or "No steps were found: the numbers cover the whole capture.", 300)
+    text = f"{units.count(steps.count)} step{'s' * (steps.count != 1)}"
+    if steps.steady and steps.count > 1:
+        text += f", {units.count(_steady_count(summary))} steady ({steps.steady[0]} to {steps.steady[1]})"
+    times = [
+        f"{who} {units.duration(ns)}"
+        for who, ns in (("GPU", steps.gpu_median_ns), ("CPU", steps.cpu_median_ns))
+        if ns is not None
+    ]
+    if times:
+        text += f"; median step {', '.join(times)}"
+    rule = clean(steps.rule or steps.source, 200)
+    return f"{text}. Found by: {rule.rstrip('.')}." if rule else f"{text}."
+
+
+def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
+    """Return the few numbers that stand beside the verdict. What is not known is left out, never shown as zero."""
+    steps, totals = summary.steps, summary.totals
+    facts = []
+    if steps.gpu_median_ns is not None:
+        facts.append(Fact("GPU step, median", units.duration(steps.gpu_median_ns)))
+    if steps.cpu_median_ns is not None:
+        facts.append(Fact("CPU step, median", units.duration(steps.cpu_median_ns)))
+    devices = [row for row in summary.rows("gpu_ledger") if row.get("busy_ns") is not None and row.get("window_ns")]
+    if devices:
+        shares = [row["busy_ns"] / row["window_ns"] for row in devices]
+        text = (
+            units.share(min(shares), 1)
+            if len(shares) == 1
+            else f"{units.share(min(shares), 1)} to {units.share(max(shares), 1)}"
+        )
+        facts.append(Fact("GPU busy", text, "steady steps"))
+    if steps.count and steps.steady:
+        facts.append(Fact("Steady steps", f"{_steady_count(summary)} of {steps.count}"))
+    for key, text in (("kernels", "Kernels"), ("api_calls", "CUDA calls")):
+        if totals.get(key) is not None:
+            facts.append(Fact(text, units.count(totals[key]), "whole capture"))
+    return tuple(facts)
+
+
+_PROCESS_FIELDS = ("pid", "rank", "name")
+_PROBE_FIELDS = ("python", "torch", "nvtx", "backend", "ranges_pushed", "reason")
+
+
+def _capture(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
+    """Return the allow-listed facts about the capture; nothing else of it is ever shown."""
+    capture = summary.capture
+    facts = [
+        Fact(
+            "Report" if len(capture.files) == 1 else "Reports",
+            ", ".join(texts(_base(f) if texts.redact else f, 300) for f in capture.files),
+        )
+    ]
+    if capture.duration_ns is not None:
+        facts.append(Fact("Length", units.duration(capture.duration_ns)))
+    if capture.nsys_version:
+        schema = f" (schema {texts(capture.schema_version, 30)})" if capture.schema_version else ""
+        facts.append(Fact("Nsight Systems", f"{texts(capture.nsys_version, 60)}{schema}"))
+    for gpu in capture.gpus:
+        limits = [
+            text
+            for value, text in (
+                (gpu.memory_bytes, f"{units.size(gpu.memory_bytes)} memory"),
+                (gpu.memory_bandwidth, f"{units.bandwidth(gpu.memory_bandwidth)} memory bandwidth"),
+                (gpu.l2_bytes, f"{units.size(gpu.l2_bytes)} L2"),
+                (gpu.sm_count, f"{gpu.sm_count} SMs"),
+            )
+            if value
+        ]
+        facts.append(
+            Fact(f"{_process(summary, gpu.process)}GPU {gpu.device}", ", ".join([texts(gpu.name, 60), *limits]))
+        )
+    for row in capture.processes[:16]:
+        said = [f"{name} {texts(row[name], 60)}" for name in _PROCESS_FIELDS if row.get(name) not in (None, "")]
+        if said and len(capture.processes) > 1:
+            facts.append(Fact("Process", ", ".join(said)))
+    for row in capture.probe[:16]:
+        said = [f"{label(name)} {texts(row[name], 120)}" for name in _PROBE_FIELDS if row.get(name) not in (None, "")]
+        facts.append(Fact("Probe", ", ".join(said)))
+        facts.extend(Fact("Probe error", texts(error, 300)) for error in (row.get("errors") or ())[:5])
+    if capture.exit_code is not None:
+        facts.append(Fact("Exit code of the program", str(capture.exit_code)))
+    if not texts.redact:
+        facts.extend(Fact(f"Option {texts(k, 40)}", texts(v, 300)) for k, v in capture.options.items())
+    facts.append(Fact("nsysx", texts(summary.version, 30)))
+    return tuple(facts)
+
+
+def _base(path: str) -> str:
+    """Return the last component of a path."""
+    return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]
+
+
+def _step_bars(summary: Summary) -> tuple[StepBar, ...]:
+    """Return the steps for their picture: those that have a start and an end."""
+    bars = []
+    for row in summary.steps.rows:
+        start, end = row.get("start_ns"), row.get("end_ns")
+        if start is None or end is None or end <= start:
+            continue
+        phases = {str(k): float(v) for k, v in (row.get("phases") or {}).items() if v}
+        bars.append(StepBar(int(row.get("index") or 0), end - start, bool(row.get("warmup")), phases))
+    return tuple(bars)
+
+
+def median_step(bars: Sequence[StepBar]) -> float | None:
+    """Return the median duration of the steady steps in ns, None without any."""
+    steady = [b.duration_ns for b in bars if not b.warmup]
+    return median(steady) if steady else None
+
+
+def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
+    """Return the test whether a section is to be shown."""
+    chosen = None if sections is None else frozenset(sections)
+    return lambda name: chosen is None or name in chosen
+
+
+def build(
+    summary: Summary, *, top: int, redact: bool = False, width: int = 110, sections: Sequence[str] | None = None
+) -> View:
+    """Return everything that is shown of ``summary``.
+
+    ``top`` bounds the rows of each table, ``width`` the characters of a name, ``sections`` (keys of tables and words of
+    SECTIONS) what is made at all; ``redact`` hides home folders, the folders of files, and options.
+    """
+    texts = Texts(redact, width)
+    wanted = _wanted(sections)
+    scale = _steady_count(summary)
+    ledgers = tuple(_ledgers(summary, scale)) if wanted("ledger") else ()
+    findings = _findings(summary, texts, width)
+    found = [f for f in findings or () if f.verdict == "found"]
+    keys = [k for k in SPECS if k in summary.tables] + [
+        k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES
+    ]
+    reasons = [
+        f"{clean(t.title or label(key), 60)}: {texts(t.reason or 'not recorded', 400)}"
+        for key in LEDGER_TABLES
+        if (t := summary.tables.get(key)) is not None and t.rows is None
+    ]
+    steady = summary.steps.steady
+    if steady and summary.steps.count > 1:
+        what = f"mean of {scale} steady step{'s' * (scale != 1)}"
+    else:
+        what = "whole window"
+    return View(
+        title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3])
+        + (" …" if len(summary.capture.files) > 3 else ""),
+        verdict_code=clean(summary.verdict.code, 30),
+        verdict_label=VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30)),
+        sentence=texts(summary.verdict.sentence, 1000),
+        evidence=tuple(texts(e, 500) for e in summary.verdict.evidence),
+        first=found[0] if found and wanted("first") else None,
+        facts=_facts(summary, ledgers),
+        steps_line=_steps_line(summary),
+        ledger_title=what,
+        ledgers=ledgers,
+        ledger_reasons=tuple(reasons),
+        findings=findings,
+        steps=_step_bars(summary),
+        grids=tuple(grid(summary.tables[k], top=top, redact=redact, width=width) for k in keys if wanted(k)),
+        capture=_capture(summary, texts),
+        diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
+        quality=tuple(
+            Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in summary.quality
+        ),
+        glossary=glossary.used(summary),
+        hidden=(
+            "home folders",
+            "folders of files",
+            "options and arguments of the command",
+            "environment",
+            "host and user names",
+        )
+        if redact
+        else (),
+    )

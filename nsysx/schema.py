@@ -1,0 +1,291 @@
+"""Each table that is read and each frame that rooms hand on, once: columns, dtype, unit, meaning, optional or not.
+
+Exports differ by version, so nothing here asks for a version: a column is looked for by name, an optional one that is
+missing becomes null, and a required one that is missing names itself in the error. All integers are Int64; times are
+nanoseconds from the session start; names are Categorical.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from nsysx.model import Column
+
+#: eventClass of the copy of an API row that carries the backtrace: the same call, stored a second time.
+BACKTRACE_CLASS = 67
+
+#: NVTX eventType numbers.
+NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, NVTX_DOMAIN = 34, 59, 60, 75
+
+#: The NVTX domain in which ``--python-backtrace=cuda`` writes its marks.
+PYTHON_BACKTRACE_DOMAIN = "Python Backtrace on CUDA"
+
+COPY_KINDS = {
+    0: "unknown",
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+    11: "UM HtoD",
+    12: "UM DtoH",
+    13: "UM DtoD",
+}
+
+MEMORY_KINDS = {
+    0: "pageable",
+    1: "pinned",
+    2: "device",
+    3: "array",
+    4: "managed",
+    5: "device static",
+    6: "managed static",
+    7: "unknown",
+}
+
+#: A device-side wait or a whole-context wait names no stream.
+NO_STREAM = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column of a report's table: ours, theirs, and how it is read.
+
+    ``kind`` is ``int``, ``name`` (an id into StringIds), or ``text`` (an inline string).
+    """
+
+    name: str
+    sql: str
+    kind: str = "int"
+    unit: str = ""
+    required: bool = True
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table of a report. ``record`` is what has to be switched on at capture time to have it."""
+
+    frame: str
+    table: str
+    columns: tuple[SourceColumn, ...]
+    record: str
+
+
+def _c(
+    name: str, sql: str, kind: str = "int", unit: str = "", required: bool = True, meaning: str = ""
+) -> SourceColumn:
+    return SourceColumn(name, sql, kind, unit, required, meaning)
+
+
+_START = _c("start_ns", "start", unit="ns", meaning="begin")
+_END = _c("end_ns", "end", unit="ns", meaning="end")
+_GPU_HEAD = (
+    _START,
+    _END,
+    _c("device", "deviceId", meaning="CUDA ordinal inside the process"),
+    _c("context", "contextId", required=False, meaning="CUDA context"),
+    _c("stream", "streamId", meaning="CUDA stream"),
+    _c("correlation_id", "correlationId", meaning="id of the API call, unique within the process only"),
+    _c("global_pid", "globalPid", required=False, meaning="process, with thread bits zero"),
+)
+
+SOURCES = {
+    s.frame: s
+    for s in (
+        Source(
+            "runtime",
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            (
+                _START,
+                _END,
+                _c("event_class", "eventClass", required=False, meaning="0 runtime, 1 driver, 67 backtrace copy"),
+                _c("thread", "globalTid", meaning="thread key: hardware, VM, pid and tid bits"),
+                _c("correlation_id", "correlationId", meaning="joins the call to its GPU ops within the process"),
+                _c("name", "nameId", "name", meaning="API function as recorded, with its version suffix"),
+                _c("return_value", "returnValue", required=False, meaning="CUDA error code, 0 is success"),
+                _c("callchain", "callchainId", required=False, meaning="native backtrace"),
+            ),
+            "-t cuda",
+        ),
+        Source(
+            "kernel",
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            (
+                *_GPU_HEAD,
+                _c("name", "demangledName", "name", meaning="kernel with its template arguments"),
+                _c("short_name", "shortName", "name", required=False, meaning="kernel without them"),
+                _c("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
+            ),
+            "-t cuda",
+        ),
+        Source(
+            "memcpy",
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            (
+                *_GPU_HEAD,
+                _c("bytes", "bytes", unit="bytes", meaning="bytes copied"),
+                _c("copy_kind", "copyKind", meaning="direction, see COPY_KINDS"),
+                _c("src_kind", "srcKind", required=False, meaning="memory of the source, see MEMORY_KINDS"),
+                _c("dst_kind", "dstKind", required=False, meaning="memory of the destination"),
+                _c("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
+            ),
+            "-t cuda",
+        ),
+        Source(
+            "memset",
+            "CUPTI_ACTIVITY_KIND_MEMSET",
+            (
+                *_GPU_HEAD,
+                _c("bytes", "bytes", unit="bytes", required=False, meaning="bytes set"),
+                _c("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
+            ),
+            "-t cuda",
+        ),
+        Source(
+            "graph",
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+            (*_GPU_HEAD, _c("graph_id", "graphId", required=False, meaning="the graph that ran as one bar")),
+            "-t cuda --cuda-graph-trace=graph",
+        ),
+        Source(
+            "sync",
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            (
+                _START,
+                _END,
+                _c("context", "contextId", required=False, meaning="CUDA context that is waited for"),
+                _c("stream", "streamId", required=False, meaning="stream that is waited for, 0xFFFFFFFF for none"),
+                _c("correlation_id", "correlationId", meaning="the API call that waits"),
+                _c("global_pid", "globalPid", required=False, meaning="process"),
+                _c("event", "eventId", required=False, meaning="event that is waited for, 0xFFFFFFFF for none"),
+            ),
+            "-t cuda",
+        ),
+        Source(
+            "event",
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+            (
+                _c("context", "contextId", required=False, meaning="CUDA context"),
+                _c("stream", "streamId", meaning="stream into which the event was recorded"),
+                _c("correlation_id", "correlationId", meaning="the cudaEventRecord call"),
+                _c("global_pid", "globalPid", required=False, meaning="process"),
+                _c("event", "eventId", meaning="event"),
+            ),
+            "-t cuda",
+        ),
+        Source(
+            "nvtx",
+            "NVTX_EVENTS",
+            (
+                _START,
+                _END,
+                _c("event_type", "eventType", meaning="34 mark, 59 push/pop, 60 start/end, 75 domain"),
+                _c("thread", "globalTid", required=False, meaning="thread of the push"),
+                _c("end_thread", "endGlobalTid", required=False, meaning="thread of the end, when another"),
+                _c("domain", "domainId", required=False, meaning="0 is the default domain"),
+                _c("text", "text", "text", required=False, meaning="inline name"),
+                _c("registered", "textId", "name", required=False, meaning="registered name"),
+            ),
+            "-t nvtx",
+        ),
+        Source(
+            "overhead",
+            "PROFILER_OVERHEAD",
+            (
+                _START,
+                _END,
+                _c("thread", "globalTid", required=False, meaning="thread"),
+                _c("name", "nameId", "name", required=False, meaning="what the profiler did"),
+            ),
+            "any",
+        ),
+        Source(
+            "graph_node",
+            "CUDA_GRAPH_NODE_EVENTS",
+            (
+                _START,
+                _c("thread", "globalTid", meaning="thread that captured or cloned the node"),
+                _c("node", "graphNodeId", meaning="node"),
+                _c("original_node", "originalGraphNodeId", required=False, meaning="node it was cloned from"),
+            ),
+            "--cuda-graph-trace=node",
+        ),
+        Source(
+            "thread_name",
+            "ThreadNames",
+            (
+                _c("thread", "globalTid", meaning="thread"),
+                _c("name", "nameId", "name", meaning="name the OS knows"),
+            ),
+            "any",
+        ),
+    )
+}
+
+
+def dtype(column: SourceColumn) -> pl.DataType:
+    """Return the polars type that ``load`` gives a column."""
+    return pl.Int64() if column.kind == "int" else pl.Categorical()
+
+
+def empty(frame: str) -> pl.DataFrame:
+    """Return a source frame without rows, typed as declared: what a report without that table loads as."""
+    return pl.DataFrame(schema={c.name: dtype(c) for c in SOURCES[frame].columns})
+
+
+def _f(name: str, kind: str, unit: str, meaning: str) -> Column:
+    return Column(name, kind, unit, meaning)
+
+
+#: What ``correlate`` hands on: one row per API call, sorted by (thread, start).
+API_CALLS = (
+    _f("call", "Int64", "", "row number, the key that GPU ops refer to"),
+    _f("process", "Int64", "", "upper 40 bits of the thread key"),
+    _f("thread", "Int64", "", "thread key"),
+    _f("start_ns", "Int64", "ns", "begin of the call on the CPU"),
+    _f("end_ns", "Int64", "ns", "end of the call on the CPU"),
+    _f("name", "Categorical", "", "API function without _v3020, _ptsz, _ptds"),
+    _f(
+        "kind",
+        "Categorical",
+        "",
+        "launch, graph_launch, copy, memset, sync, alloc, free, host_alloc, load, event, other",
+    ),
+    _f("correlation_id", "Int64", "", "joins to GPU ops within the process"),
+    _f("self_ns", "Int64", "ns", "duration minus what nested calls of the same thread cover"),
+    _f("gpu_ops", "Int64", "", "number of GPU ops it launched"),
+)
+
+#: What ``correlate`` hands on: one row per GPU op, sorted by start.
+GPU_OPS = (
+    _f("op", "Int64", "", "row number"),
+    _f("process", "Int64", "", "process"),
+    _f("device", "Int64", "", "CUDA ordinal inside the process"),
+    _f("context", "Int64", "", "CUDA context, null when not recorded"),
+    _f("stream", "Int64", "", "stream"),
+    _f("start_ns", "Int64", "ns", "begin on the device"),
+    _f("end_ns", "Int64", "ns", "end on the device"),
+    _f("op_kind", "Categorical", "", "kernel, memcpy, memset, graph"),
+    _f("cls", "Categorical", "", "ledger class: compute, comm, copy, memset"),
+    _f("family", "Categorical", "", "kernel family: gemm, attention, ... ; the op kind for what is no kernel"),
+    _f("name", "Categorical", "", "kernel name, copy direction, memset or graph"),
+    _f("bytes", "Int64", "bytes", "bytes copied or set, null for kernels"),
+    _f("copy_kind", "Int64", "", "direction code, null but for copies"),
+    _f("src_kind", "Int64", "", "source memory code, null but for copies"),
+    _f("dst_kind", "Int64", "", "destination memory code, null but for copies"),
+    _f("graph_node", "Int64", "", "node of a CUDA graph, null outside graphs"),
+    _f("call", "Int64", "", "API call that launched it, null for launched outside the trace"),
+    _f("thread", "Int64", "", "thread of that call"),
+    _f("call_start_ns", "Int64", "ns", "begin of that call"),
+    _f("call_end_ns", "Int64", "ns", "end of that call"),
+    _f("queue_ns", "Int64", "ns", "max(0, start - call end)"),
+    _f("latency_ns", "Int64", "ns", "max(0, start - call start)"),
+)

@@ -1,0 +1,349 @@
+"""Training steps: where they come from, which of them are steady, and how they tile the timeline of each device.
+
+Sources, the first that gives steps wins: ``--step-range``, nsysx's own ranges, a user's ranges or marks named like steps,
+optimizer ranges, the repeated kernel sequence, the whole capture as one step.
+
+CPU step = its range on the thread that drives it. GPU step i runs from the first GPU op launched in step i to the first
+launched in step i + 1, so that GPU steps tile the device timeline without a gap or an overlap.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.attribute import Attributed
+from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.intervals import I64
+from nsysx.ranges import Ranges
+
+#: A step belongs to the warm-up while it is this much longer than the later ones, or carries first-call work.
+_WARMUP_EXCESS = 0.15
+_FIRST_CALL_SHARE = 0.02
+
+_STEP = {
+    "process": pl.Int64,
+    "thread": pl.Int64,
+    "number": pl.Int64,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+}
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """``cpu``: process, index, number, thread, start_ns, end_ns, warmup, steady, cut (its end is not seen).
+
+    ``gpu``: process, device, index, start_ns, end_ns. ``windows``: the steady part per (process, device) on the device
+    timeline; ``cpu_windows`` the same per process on the CPU. ``process`` is the one whose steps are shown.
+    """
+
+    source: str
+    rule: str
+    cpu: pl.DataFrame
+    gpu: pl.DataFrame
+    windows: pl.DataFrame
+    cpu_windows: pl.DataFrame
+    process: int
+    steady: tuple[int, int] | None
+    whole: bool
+
+
+def parse_window(text: str) -> tuple[int, int] | None:
+    """Return ``A:B`` as (A, B), B exclusive; None for ``all``. Errors: NsysxError, exit code 2."""
+    if text == "all":
+        return None
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if not match or int(match[1]) >= int(match[2]):
+        what = f"--steps {text}: not a window of steps"
+        raise NsysxError(what, slug="steps-syntax", hint="Write A:B with A < B, or all", exit_code=EXIT_USAGE)
+    return int(match[1]), int(match[2])
+
+
+def _from_spans(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return step rows from ranges; of overlapping ones in a process the earlier stays."""
+    spans = spans.sort("process", "start_ns", "end_ns")
+    reach = pl.col("end_ns").cum_max().shift(1).over("process")
+    return spans.filter(reach.is_null() | (pl.col("start_ns") >= reach)).select(list(_STEP))
+
+
+def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return steps between marks; the last one runs to the end of the last call of the process."""
+    last = calls.group_by("process").agg(pl.col("end_ns").max().alias("last_ns"))
+    return (
+        marks.sort("process", "start_ns")
+        .with_columns(pl.col("start_ns").shift(-1).over("process").alias("next_ns"))
+        .join(last, on="process", how="left")
+        .with_columns(pl.coalesce("next_ns", "last_ns").alias("end_ns"))
+        .filter(pl.col("end_ns") > pl.col("start_ns"))
+        .select(list(_STEP))
+    )
+
+
+def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return steps that end where the optimizer's step ends; with several optimizers, the first that is seen."""
+    spans = ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "optimizer")).sort("process", "start_ns")
+    spans = spans.filter(pl.col("label") == pl.col("label").first().over("process"))
+    first = pl.concat([calls.select("process", "start_ns"), ranges.select("process", "start_ns")])
+    first = first.group_by("process").agg(pl.col("start_ns").min().alias("first_ns"))
+    return (
+        spans.join(first, on="process", how="left")
+        .with_columns(
+            pl.coalesce(pl.col("end_ns").shift(1).over("process"), "first_ns").alias("start_ns"),
+            pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("number"),
+        )
+        .select(list(_STEP))
+    )
+
+
+def _period(names: I64) -> tuple[int, int] | None:
+    """Return (first index, period) of the repeated part of a sequence of kernel ids, None when nothing repeats.
+
+    Candidates are the distances between occurrences of the rarer kernels; one holds when at least 90 % of a tail of three
+    periods or more repeats with it. The smallest such period that contains every frequent kernel wins.
+    """
+    n = len(names)
+    order = np.argsort(names, kind="stable")
+    same = names[order][1:] == names[order][:-1]
+    gaps = (order[1:] - order[:-1])[same]
+    gaps = gaps[(gaps >= 8) & (gaps <= n // 3)]
+    if not len(gaps):
+        return None
+    values, counts = np.unique(gaps, return_counts=True)
+    for period in np.sort(values[np.argsort(-counts, kind="stable")[:64]]).tolist():
+        equal = names[:-period] == names[period:]
+        # The tail that repeats: steady steps come last, warm-up first; teardown is short.
+        share = np.cumsum(equal[::-1])[::-1] / np.arange(len(equal), 0, -1)
+        good = np.flatnonzero(share >= 0.9)
+        if len(good) and len(equal) - good[0] >= 2 * period:
+            head = np.flatnonzero(equal[good[0] :])
+            return int(good[0] + head[0]), period
+    return None
+
+
+def _from_kernels(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return steps from the repeated kernel sequence of each process's busiest stream; kernels of graphs count too."""
+    parts = []
+    kernels = ops.filter((pl.col("op_kind").cast(pl.String) == "kernel") & pl.col("call").is_not_null())
+    for (process,), part in kernels.group_by("process", maintain_order=True):
+        top = (
+            part.group_by("device", "stream")
+            .len()
+            .sort("len", "device", "stream", descending=[True, False, False])
+            .row(0)
+        )
+        line = part.filter((pl.col("device") == top[0]) & (pl.col("stream") == top[1])).sort("start_ns", "op")
+        names = line["name"].to_physical().to_numpy()
+        found = _period(names) if len(names) >= 24 else None
+        if found is None:
+            continue
+        first, period = found
+        starts = line["call_start_ns"].to_numpy()
+        borders = np.maximum.accumulate(starts[first::period])
+        if len(borders) < 3:
+            continue
+        parts.append(
+            pl.DataFrame(
+                {
+                    "process": np.full(len(borders) - 1, process),
+                    "thread": line["thread"].to_numpy()[first::period][:-1],
+                    "number": np.arange(len(borders) - 1),
+                    "start_ns": borders[:-1],
+                    "end_ns": borders[1:],
+                },
+                schema=_STEP,
+            )
+        )
+    return pl.concat([pl.DataFrame(schema=_STEP), *parts]).filter(pl.col("end_ns") > pl.col("start_ns"))
+
+
+def _whole(attributed: Attributed) -> pl.DataFrame:
+    """Return one step per process: everything that it did."""
+    calls, ops = attributed.api_calls, attributed.gpu_ops
+    rows = pl.concat(
+        [
+            calls.select("process", "thread", "start_ns", "end_ns"),
+            ops.select("process", pl.lit(None, dtype=pl.Int64).alias("thread"), "start_ns", "end_ns"),
+        ]
+    )
+    busiest = calls.group_by("process", "thread").len().sort("len", "thread", descending=[True, False])
+    main = busiest.unique("process", keep="first", maintain_order=True).select("process", "thread")
+    return (
+        rows.group_by("process")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .join(main, on="process", how="left")
+        .with_columns(pl.lit(0, dtype=pl.Int64).alias("number"))
+        .sort("process")
+        .select(list(_STEP))
+    )
+
+
+def _find(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tuple[str, str, pl.DataFrame]:
+    rows, marks, calls = ranges.ranges, ranges.marks, attributed.api_calls
+    if step_range:
+        try:
+            re.compile(step_range)
+            chosen = rows.filter(pl.col("label").str.contains(step_range))
+            chosen_marks = marks.filter(pl.col("label").str.contains(step_range))
+        except (re.error, pl.exceptions.PolarsError) as error:
+            what = f"--step-range {step_range}: {error}"
+            raise NsysxError(what, slug="step-range-syntax", exit_code=EXIT_USAGE) from None
+        found = _from_spans(chosen) if chosen.height else _from_marks(chosen_marks, calls)
+        if not found.height:
+            what = f"--step-range {step_range} matches no range and no mark"
+            raise NsysxError(
+                what, slug="step-range-empty", hint="Look at the names with --section ranges", exit_code=EXIT_EMPTY
+            )
+        return "user", f"ranges that match {step_range!r}", found
+    named = pl.col("kind") == "step"
+    own = rows.filter(named & pl.col("own"))
+    if own.height:
+        return "nsysx", "step ranges of the probe", _from_spans(own)
+    if (user := rows.filter(named)).height:
+        return "user", "NVTX ranges named like steps", _from_spans(user)
+    if marks.filter(named).height > 1:
+        return "user", "NVTX marks named like steps", _from_marks(marks.filter(named), calls)
+    if (found := _from_optimizer(rows, calls)).height > 1:
+        return "optimizer", "each step ends where the optimizer's step ends", found
+    if (found := _from_kernels(attributed.gpu_ops)).height > 1:
+        return "kernels", "the repeated kernel sequence (no step range in the report)", found
+    return (
+        "capture",
+        "the whole capture as one step: no step range, no optimizer range, no repeated kernel sequence",
+        _whole(attributed),
+    )
+
+
+def _gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return GPU steps per (process, device, index): from the first op of a step to the first op of the next."""
+    parts = []
+    schema = {"process": pl.Int64, "device": pl.Int64, "index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
+    launched = ops.filter(pl.col("call_start_ns").is_not_null())
+    for (process, device), part in launched.group_by("process", "device", maintain_order=True):
+        steps = cpu.filter(pl.col("process") == process)
+        if not steps.height:
+            continue
+        starts, last_end = steps["start_ns"].to_numpy(), int(steps["end_ns"].to_numpy()[-1])
+        called, begin, end = (part[c].to_numpy() for c in ("call_start_ns", "start_ns", "end_ns"))
+        step = np.searchsorted(starts, called, side="right") - 1
+        inside = (step >= 0) & (called < last_end)
+        if not inside.any():
+            continue
+        n = len(starts)
+        border = np.full(n + 1, np.iinfo(np.int64).max)
+        np.minimum.at(border, step[inside], begin[inside])
+        # The last step has no successor to end it: it ends with its own work.
+        border[n] = end[inside & (step == step[inside].max())].max()
+        # A step without GPU work takes the border of the next: an empty tile. Prefetched work may start early.
+        border = np.minimum.accumulate(border[::-1])[::-1]
+        parts.append(
+            pl.DataFrame(
+                {
+                    "process": np.full(n, process),
+                    "device": np.full(n, device),
+                    "index": steps["index"].to_numpy(),
+                    "start_ns": border[:-1],
+                    "end_ns": border[1:],
+                },
+                schema=schema,
+            )
+        )
+    return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("process", "device", "index")
+
+
+def _last_full(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
+    """Return the index of the last step that launches at least half as much GPU work as the median step."""
+    starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
+    mine = ops.filter((pl.col("process") == cpu["process"][0]) & pl.col("call_start_ns").is_not_null())
+    called = mine["call_start_ns"].to_numpy()
+    at = np.searchsorted(starts, called, side="right") - 1
+    counts = np.bincount(at[(at >= 0) & (called < last_end)], minlength=cpu.height)
+    return int(np.flatnonzero(counts >= np.median(counts) / 2)[-1])
+
+
+def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tuple[int, int]:
+    """Return the first and last steady step of one process.
+
+    Warm-up is the longest prefix whose steps are longer than the later ones or carry first-call work (loading kernels).
+    The last full step has no full step after it that would show where it ends, so it is left out where there are enough
+    others; behind it there may be a rest with little work (an exhausted loader, a last print).
+    """
+    n = cpu.height
+    duration = (cpu["end_ns"] - cpu["start_ns"]).to_numpy().astype(float)
+    if gpu.height:
+        longest = gpu.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("d")).sort("index")
+        by_index = dict(longest.iter_rows())
+        duration = np.array([by_index.get(i) or 0 for i in cpu["index"].to_list()], float)
+    last = _last_full(cpu, attributed.gpu_ops)
+    if n >= 4 and last >= 1:
+        last -= 1
+    tail = duration[n // 2 : last + 1] if last >= n // 2 else duration[-1:]
+    base = float(np.median(tail))
+    spread = 3 * float(np.median(np.abs(tail - base)))
+    loads = attributed.api_calls.filter(
+        (pl.col("kind").cast(pl.String) == "load") & (pl.col("process") == cpu["process"][0])
+    ).sort("start_ns")
+    at = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
+    first_calls = np.zeros(n)
+    np.add.at(first_calls, at[at >= 0], loads["self_ns"].to_numpy()[at >= 0])
+    fine = (duration <= base * (1 + _WARMUP_EXCESS) + spread) & (first_calls <= _FIRST_CALL_SHARE * max(base, 1.0))
+    for first in range(min(n // 2 + 1, last + 1)):
+        if fine[first : first + 2].all():
+            return first, last
+    return min(n // 2, last), last
+
+
+def find(
+    ranges: Ranges, attributed: Attributed, *, steps: str | None = None, step_range: str | None = None
+) -> StepTable:
+    """Return the steps of a report, the steady ones, and the windows that averages are taken over.
+
+    ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). Errors: NsysxError with exit
+    code 2 for a malformed window, 4 for one that holds no step.
+    """
+    source, rule, found = _find(ranges, attributed, step_range)
+    cpu = found.sort("process", "start_ns").with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
+        (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
+    )
+    ops = attributed.gpu_ops
+    gpu = _gpu_tiles(cpu, ops)
+    busiest = ops.group_by("process").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("d"))
+    ranked = (
+        cpu.group_by("process")
+        .len()
+        .join(busiest, on="process", how="left")
+        .sort("d", "len", "process", nulls_last=True, descending=[True, True, False])
+    )
+    process = int(ranked["process"][0]) if ranked.height else 0
+    mine = cpu.filter(pl.col("process") == process)
+    window = parse_window(steps) if steps else None
+    whole = steps == "all" or source == "capture"
+    steady: tuple[int, int] | None = None
+    if window:
+        steady = (window[0], min(window[1], mine.height) - 1)
+        if steady[0] > steady[1]:
+            what = f"--steps {steps}: the report holds steps 0 to {mine.height - 1}"
+            raise NsysxError(what, slug="steps-empty", exit_code=EXIT_EMPTY)
+    elif mine.height and source != "capture":
+        steady = _steady(mine, gpu.filter(pl.col("process") == process), attributed)
+    elif mine.height:
+        steady = (0, mine.height - 1)
+    first, last = steady or (0, -1)
+    in_steady = (pl.col("index") >= first) & (pl.col("index") <= last)
+    cpu = cpu.with_columns(in_steady.alias("steady"), (pl.col("index") < first).alias("warmup"))
+    span = [pl.col("start_ns").min(), pl.col("end_ns").max()]
+    if whole:
+        windows = ops.group_by("process", "device").agg(span)
+        cpu_windows = _whole(attributed).select("process", "start_ns", "end_ns")
+    else:
+        windows = (
+            gpu.filter(in_steady).group_by("process", "device").agg(span).filter(pl.col("end_ns") > pl.col("start_ns"))
+        )
+        cpu_windows = cpu.filter("steady").group_by("process").agg(span)
+    return StepTable(
+        source, rule, cpu, gpu, windows.sort("process", "device"), cpu_windows.sort("process"), process, steady, whole
+    )
