@@ -10,6 +10,7 @@ launched in step i + 1, so that GPU steps tile the device timeline without a gap
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,22 +206,29 @@ def _find(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tup
             )
         return "user", f"ranges that match {step_range!r}", found
     named = pl.col("kind") == "step"
-    own = rows.filter(named & pl.col("own"))
-    if own.height:
-        return "nsysx", "step ranges of the probe", _from_spans(own)
-    if (user := rows.filter(named)).height:
-        return "user", "NVTX ranges named like steps", _from_spans(user)
-    if marks.filter(named).height > 1:
-        return "user", "NVTX marks named like steps", _from_marks(marks.filter(named), calls)
-    if (found := _from_optimizer(rows, calls)).height > 1:
-        return "optimizer", "each step ends where the optimizer's step ends", found
-    if (found := _from_kernels(attributed.gpu_ops)).height > 1:
-        return "kernels", "the repeated kernel sequence (no step range in the report)", found
-    return (
-        "capture",
-        "the whole capture as one step: no step range, no optimizer range, no repeated kernel sequence",
-        _whole(attributed),
+    own, user, marked = rows.filter(named & pl.col("own")), rows.filter(named & ~pl.col("own")), marks.filter(named)
+    sources: tuple[tuple[str, str, int, Callable[[], pl.DataFrame]], ...] = (
+        ("nsysx", "step ranges of the probe", 1, lambda: _from_spans(own)),
+        ("user", "NVTX ranges named like steps", 1, lambda: _from_spans(user)),
+        ("user", "NVTX marks named like steps", 2, lambda: _from_marks(marked, calls)),
+        ("optimizer", "each step ends where the optimizer's step ends", 2, lambda: _from_optimizer(rows, calls)),
     )
+    narrow: tuple[str, str, pl.DataFrame] | None = None
+    for source, rule, least, make in sources:
+        steps = make()
+        if steps.height >= least and narrow is None:
+            if _covers(steps, attributed.gpu_ops):
+                return source, rule, steps
+            # Ranges around the warm-up of a CUDA graph say nothing about its replays.
+            narrow = source, rule, steps
+    steps = _from_kernels(attributed.gpu_ops)
+    if steps.height > 1:
+        why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
+        return "kernels", f"the repeated kernel sequence ({why})", steps
+    if narrow:
+        return narrow
+    why = "no step range, no optimizer range, no repeated kernel sequence"
+    return "capture", f"the whole capture as one step: {why}", _whole(attributed)
 
 
 def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
