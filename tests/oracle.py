@@ -598,9 +598,10 @@ def _target(data: Data, call: Call, own: Sequence[Op]) -> tuple[int, int | None,
         copies = [op for op in own if op.kind == "memcpy"]
         if not copies:
             return None
-        copy = copies[0]
+        copy = min(copies, key=lambda op: (op.start, op.end, op.device, op.stream))
         # A copy inside the device never holds the host, whatever its name.
-        blocks = copy.pageable or ("Async" not in call.name and copy.copy_kind != D2D)
+        inside = all(op.copy_kind == D2D for op in copies)
+        blocks = any(op.pageable for op in copies) or ("Async" not in call.name and not inside)
         return (call.start, copy.context, copy.stream) if blocks else None
     if call.kind != "sync":
         return None
