@@ -572,8 +572,6 @@ def wait_split(
             places = _reachable(data, call.process, context, stream, before)
         d = call.start
         for launched, op in work[call.process]:
-            if op.correlation == call.correlation and op.correlation:
-                continue
             for (c, s), limit in places.items():
                 if launched < limit and c in (None, op.context) and s in (None, op.stream):
                     d = max(d, op.end)
