@@ -420,6 +420,27 @@ def test_copies_that_can_block() -> None:
     }
 
 
+def test_an_own_op_counts_only_behind_the_backlog() -> None:
+    report = Report()
+    main = report.process(1).thread()
+    main.launch(0, 5, gpu_start=10, gpu_dur=90)
+    main.memcpy(20, 150, kind="DtoH", pageable=True, gpu_start=60, gpu_dur=100)  # overlaps on its own stream
+    assert list(oracle.wait_split(data_of(report)).values()) == [(80, 60, 10)]
+
+
+def test_rows_without_sense_are_left_out() -> None:
+    report = Report()
+    process = report.process(1)
+    main = process.thread()
+    main.launch(100, -50, gpu_start=200, gpu_dur=-10)  # ends before it starts
+    process.graph_trace(0, 0)  # CUPTI's "no time stamp"
+    main.launch(300, 5, gpu_start=400, gpu_dur=10)
+    main.add_range("open", 0, None)
+    data = data_of(report)
+    assert ([c.start for c in data.calls], [o.start for o in data.ops]) == ([300], [400])
+    assert oracle.innermost(data, data.calls[0].global_tid, 410) is not None  # open up to and with the last event
+
+
 def test_gpu_steps_tile_the_device() -> None:
     report = Report()
     main = report.process(1).thread()
