@@ -42,7 +42,7 @@ class Label(NamedTuple):
 
     ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``sync``, ``info`` or ``other``. ``name`` is the
     phase, or the module's qualified path ("" for the root), or the ``file:line function`` of a sync mark, or the JSON of
-    an info mark. ``index`` is the step's number.
+    an info mark. ``number`` is the step's number.
     """
 
     kind: str
@@ -104,7 +104,7 @@ def decode(text: str) -> Label:
     text = text.removeprefix(PREFIX)
     head, _, tail = text.partition(" ")
     if head == "step" and tail.isascii() and tail.isdigit():
-        return Label("step", text, index=int(tail))
+        return Label("step", text, number=int(tail))
     if head in ("info", "sync"):
         return Label(head, tail)
     kind = "module"
