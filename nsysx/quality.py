@@ -118,7 +118,9 @@ def _probe(facts: Facts) -> list[Check]:
                 "nsysx run -- CMD",
             )
         ]
-    pushed = sum(_whole(p.get("ranges_pushed")) for p in trace.capture.probe)
+    # The facts that the probe sends about itself are no ranges of the program.
+    facts_sent = sum(_whole((p.get("ranges") or {}).get("info")) for p in trace.capture.probe)
+    pushed = sum(_whole(p.get("ranges_pushed")) for p in trace.capture.probe) - facts_sent
     off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
     if pushed and not own:
         detail = f"the probe pushed {units.count(pushed)} ranges and NONE is in the report: this nsys does not record this nvtx"
