@@ -42,7 +42,7 @@ class Label(NamedTuple):
 
     ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``sync``, ``info`` or ``other``. ``name`` is the
     phase, or the module's qualified path ("" for the root), or the ``file:line function`` of a sync mark, or the JSON of
-    an info mark. ``number`` is the step's number.
+    an info mark. ``number`` is the step's.
     """
 
     kind: str
