@@ -1,8 +1,8 @@
-"""Train a transformer on batches of very different lengths, in a GPU's memory share that the longest just fits.
+"""Train a transformer on batches sorted by length, in a GPU's memory share that the longest just fits.
 
-The caching allocator then holds blocks of yesterday's sizes, fails to get new ones, gives all of them back and asks
-again: cudaFree and cudaMalloc in the middle of training. --padded (one shape) and --expandable (segments that grow)
-are two cures.
+Each batch is longer than all before it, so no block that the caching allocator holds is large enough: it asks for new
+ones, and at the end of the share it gives all of them back and asks again. That is cudaMalloc and cudaFree in the middle
+of training. --padded (one shape) and --expandable (segments that grow) are two cures.
 """
 
 import argparse
@@ -62,8 +62,8 @@ def main():
     total = torch.zeros((), device=device)
 
     count = args.warmup + args.steps
-    lengths = (torch.rand(count, generator=torch.Generator().manual_seed(1)) * 0.9 + 0.1) * args.longest
-    lengths = [max(8, int(n) // 8 * 8) for n in lengths]
+    shortest = args.longest // 4
+    lengths = [(shortest + (args.longest - shortest) * i // max(1, count - 1)) // 8 * 8 for i in range(count)]
     if args.padded:
         lengths = [args.longest] * count
 
