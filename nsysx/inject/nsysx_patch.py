@@ -12,12 +12,15 @@ import __future__
 import ast
 import copy
 import inspect
+import sys
 import textwrap
 from types import CodeType, FunctionType
 from typing import Any
 
 #: ``BODY`` stands for the original body, ``RESULT`` for the same with every ``return x`` as ``return _nsysx_out(_nsysx_e, x)``.
 AROUND = """
+if _nsysx_compiling():
+    BODY
 _nsysx_t = ENTER(FIRST)
 try:
     BODY
@@ -103,13 +106,13 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     frame = ast.parse(template)
     _place(frame, definition.lineno)
     definition.body = head + _Fill(body).visit(frame).body
-    definition.decorator_list = []
     ast.fix_missing_locations(tree)
     module = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
     new = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == old.co_name)
     count = old.co_argcount + old.co_kwonlyargcount + bool(old.co_flags & 4) + bool(old.co_flags & 8)
     same = (
         new.co_freevars == old.co_freevars
+        and new.co_firstlineno == old.co_firstlineno
         and new.co_varnames[:count] == old.co_varnames[:count]
         and (new.co_argcount, new.co_posonlyargcount, new.co_kwonlyargcount)
         == (old.co_argcount, old.co_posonlyargcount, old.co_kwonlyargcount)
@@ -117,10 +120,7 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     )
     if not same:
         raise UnpatchableError(f"{function.__qualname__} compiles to another signature")
-    changes: dict[str, Any] = {"co_firstlineno": old.co_firstlineno}
-    if hasattr(old, "co_qualname"):
-        changes["co_qualname"] = old.co_qualname
-    return new.replace(**changes)
+    return new.replace(co_qualname=old.co_qualname) if sys.version_info >= (3, 11) else new
 
 
 class Patch:

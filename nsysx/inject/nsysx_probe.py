@@ -29,10 +29,12 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import nsysx_backend
 import nsysx_patch
+import nsysx_ranges
 import nsysx_ranges as ranges
 import nsysx_steps
 
@@ -793,7 +795,11 @@ class Probe:
 
     def around(self, function: Any, what: str, first: str, enter: Any, leave: Any) -> None:
         """Put ``enter(first)`` and ``leave(token)`` around the body of a function."""
-        names = {f"_nsysx_enter_{what}": enter, f"_nsysx_leave_{what}": leave}
+        names = {
+            "_nsysx_compiling": self.torch.compiler.is_dynamo_compiling,
+            f"_nsysx_enter_{what}": enter,
+            f"_nsysx_leave_{what}": leave,
+        }
         template = nsysx_patch.AROUND.replace("ENTER", f"_nsysx_enter_{what}").replace("LEAVE", f"_nsysx_leave_{what}")
         self.patch(function, template.replace("FIRST", first), names, what)
 
@@ -829,6 +835,10 @@ class Probe:
     def arm(self) -> None:
         """Put everything in place."""
         torch = self.torch
+        try:
+            _hide_from_dynamo(torch)
+        except Exception as error:
+            self.errors.append(f"dynamo: {type(error).__name__}: {error}"[:300])
         self._patch_module_call()
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None:
@@ -846,8 +856,6 @@ class Probe:
             self.around(owner.zero_grad, "zero_grad", "None", *self.simple("zero_grad"))
         self._arm_optimizers()
         self.armed = True
-        os.register_at_fork(after_in_child=self.forked)
-        atexit.register(self.exit)
 
     def _arm_engine(self) -> None:
         """See also those who call the engine without ``torch.autograd`` (Megatron), and give all others the engine itself."""
@@ -918,6 +926,34 @@ class Probe:
             )
 
 
+def _hide_from_dynamo(torch: Any) -> None:
+    """Tell the frame evaluator of torch.compile never to compile our functions, nor what they call: they run between its own."""
+    native = torch._C._dynamo.eval_frame
+    if hasattr(native, "set_code_exec_strategy"):
+        plain = native._FrameExecStrategy(native._FrameAction.SKIP, native._FrameAction.SKIP)
+
+        def skip(code: CodeType) -> None:
+            native.set_code_exec_strategy(code, plain)
+    else:
+        skip = native.skip_code  # torch < 2.7
+    todo: list[Any] = [vars(m) for m in (sys.modules[__name__], nsysx_backend, nsysx_patch, nsysx_ranges, nsysx_steps)]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, CodeType):
+            skip(one)
+            todo.extend(one.co_consts)
+        elif isinstance(one, dict):
+            todo.extend(v for v in one.values() if getattr(v, "__module__", "nsysx").startswith("nsysx"))
+        elif isinstance(one, FunctionType):
+            todo.append(one.__code__)
+        elif isinstance(one, property):
+            todo.append(one.fget)
+        elif isinstance(one, (staticmethod, classmethod)):
+            todo.append(one.__func__)
+        elif isinstance(one, type):
+            todo.append(dict(vars(one)))
+
+
 def _version(package: str) -> str | None:
     try:
         from importlib.metadata import version
@@ -980,6 +1016,8 @@ def arm(torch: Any) -> None:
     try:
         probe.pair_cost_ns = nsysx_backend.pair_cost_ns(torch, backend)
         probe.arm()
+        os.register_at_fork(after_in_child=probe.forked)
+        atexit.register(probe.exit)
         if probe.recording:
             probe.hello()
         if (
