@@ -81,8 +81,8 @@ def _place(node: ast.AST, line: int) -> None:
 def rebuild(function: FunctionType, template: str) -> CodeType:
     """Return the code of ``function`` with ``template`` around its body; raise UnpatchableError where that is not safe."""
     old = function.__code__
-    if old.co_freevars or old.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise UnpatchableError(f"{function.__qualname__} is a closure or a generator")
+    if "__class__" in old.co_freevars or old.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise UnpatchableError(f"{function.__qualname__} uses super() or is a generator")
     try:
         lines, first = inspect.getsourcelines(old)
         source = textwrap.dedent("".join(lines))
@@ -106,9 +106,17 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     frame = ast.parse(template)
     _place(frame, definition.lineno)
     definition.body = head + _Fill(body).visit(frame).body
+    if old.co_freevars:  # what the function takes from around it must be around it again
+        arguments = ast.arguments([], [ast.arg(n) for n in old.co_freevars], None, [], [], None, [])
+        tree.body = [ast.FunctionDef("closure", arguments, [definition], [])]
+        if sys.version_info >= (3, 12):
+            tree.body[0].type_params = []
+        _place(tree.body[0].args, definition.lineno)
     ast.fix_missing_locations(tree)
-    module = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
-    new = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == old.co_name)
+    code = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
+    for name in (["closure"] if old.co_freevars else []) + [old.co_name]:
+        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+    new = code
     count = old.co_argcount + old.co_kwonlyargcount + bool(old.co_flags & 4) + bool(old.co_flags & 8)
     same = (
         new.co_freevars == old.co_freevars

@@ -119,7 +119,6 @@ class _Thread(threading.local):
         self.open = 0  # calls of roots, direct children and losses
         self.phases: list[str] = []
         self.pushed: list[bool] = []
-        self.optimizers: list[tuple[Any, int]] = []
 
 
 def _class_name(module: Any) -> str:
@@ -129,8 +128,9 @@ def _class_name(module: Any) -> str:
         return str(bases[1].__name__)
     if cls.__name__ == "OptimizedModule" and "_orig_mod" in module.__dict__.get("_modules", ()):
         return _class_name(module.__dict__["_modules"]["_orig_mod"])
-    original = module.__dict__.get("original_name")  # torch.jit.script
-    return str(original or cls.__name__)
+    if cls.__module__.startswith("torch.jit"):  # scripted and traced modules know what they were made from
+        return str(getattr(module, "original_name", "") or cls.__name__)
+    return cls.__name__
 
 
 class Probe:
@@ -784,7 +784,6 @@ class Probe:
     def patch(self, function: Any, template: str, names: dict[str, Any], what: str) -> nsysx_patch.Patch | None:
         """Exchange the code of a function; note it where that cannot be done."""
         try:
-            function = getattr(function, "__wrapped__", function)
             patch = nsysx_patch.Patch(function, template, names)
         except Exception as error:
             self.errors.append(f"{what}: {type(error).__name__}: {error}"[:300])
@@ -851,9 +850,9 @@ class Probe:
         self._arm_engine()
         self.around(torch.nn.Module.compile, "compile", "self", lambda module: module, self.recompiled)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self.around(getattr(torch.nn.utils, name), name, "None", *self.simple("clip"))
+            self.around(_plain(getattr(torch.nn.utils, name)), name, "None", *self.simple("clip"))
         for owner in (torch.optim.Optimizer, torch.nn.Module):
-            self.around(owner.zero_grad, "zero_grad", "None", *self.simple("zero_grad"))
+            self.around(_plain(owner.zero_grad), "zero_grad", "None", *self.simple("zero_grad"))
         self._arm_optimizers()
         self.armed = True
 
@@ -892,29 +891,26 @@ class Probe:
         self.removers.append(remove)
 
     def _arm_optimizers(self) -> None:
-        from torch.optim import optimizer as module
+        seen: set[int] = set()
 
-        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            self.thread.optimizers.append((optimizer, self.enter_optimizer(optimizer)))
-
-        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            levels = self.thread.optimizers
-            while levels:  # a step that raised has left its own behind
-                one, level = levels.pop()
-                if one is optimizer:
-                    self.leave_optimizer(level, optimizer)
-                    return
-
-        self.removers.append(module.register_optimizer_step_pre_hook(before).remove)
-        self.removers.append(module.register_optimizer_step_post_hook(after).remove)
-
-        def made(_optimizer: Any) -> None:
+        def made(optimizer: Any) -> None:
+            """An optimizer was made; torch has put one and the same function around the step of its class by now."""
             try:
                 self.steps.made_optimizer()
+                step = type(optimizer).step
+                if id(step) not in seen:
+                    seen.add(id(step))
+                    self.around(step, "optimizer", "args[0]", begin, end)
             except Exception as error:
                 self.fail("optimizer", error)
 
-        self.around(module.Optimizer.__init__, "made", "self", lambda _o: None, lambda _t: made(None))
+        def begin(optimizer: Any) -> tuple[int, Any]:
+            return self.enter_optimizer(optimizer), optimizer
+
+        def end(token: tuple[int, Any]) -> None:
+            self.leave_optimizer(*token)
+
+        self.around(self.torch.optim.Optimizer.__init__, "made", "self", lambda optimizer: optimizer, made)
         scaler = sys.modules.get("torch.amp.grad_scaler")
         if scaler is not None:
             self.around(
@@ -922,8 +918,13 @@ class Probe:
                 "scaler",
                 "optimizer",
                 lambda optimizer: (self.enter_optimizer(optimizer, "GradScaler"), optimizer),
-                lambda token: self.leave_optimizer(*token),
+                end,
             )
+
+
+def _plain(function: Any) -> Any:
+    """Return the function under its decorators."""
+    return getattr(function, "__wrapped__", function)
 
 
 def _hide_from_dynamo(torch: Any) -> None:
