@@ -777,7 +777,9 @@ def test_every_node_is_marked_by_the_right_module(lab: Lab) -> None:
         def now(*_: Any) -> None:
             marks = lab.tape.texts("backward_module")
             found = ranges.decode(marks[-1]).name if marks else "loss"
-            if not node.name().endswith("AccumulateGrad") and not node.name().startswith(("TBackward", "TransposeBackward")):
+            if not node.name().endswith("AccumulateGrad") and not node.name().startswith(
+                ("TBackward", "TransposeBackward")
+            ):
                 ran.append((f"{node.name()} of {owner[key]}", found))
 
         node.register_hook(now)
