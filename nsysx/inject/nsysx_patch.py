@@ -81,7 +81,9 @@ def _place(node: ast.AST, line: int) -> None:
 def rebuild(function: FunctionType, template: str) -> CodeType:
     """Return the code of ``function`` with ``template`` around its body; raise UnpatchableError where that is not safe."""
     old = function.__code__
-    if "__class__" in old.co_freevars or old.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+    if "__class__" in old.co_freevars or old.co_flags & (
+        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    ):
         raise UnpatchableError(f"{function.__qualname__} uses super() or is a generator")
     try:
         lines, first = inspect.getsourcelines(old)

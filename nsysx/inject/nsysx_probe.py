@@ -27,6 +27,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -38,7 +39,7 @@ import nsysx_ranges
 import nsysx_ranges as ranges
 import nsysx_steps
 
-KINDS = ("step", "phase", "module", "backward_module", "info")
+KINDS = ("step", "phase", "module", "backward_module", "sync", "info")
 
 #: Parts of a path that wrappers add. ``module`` counts only where it is the only child (DistributedDataParallel and kin).
 WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
@@ -145,6 +146,8 @@ class Probe:
         self.reason: str | None = None
         self.counts = {kind: itertools.count() for kind in KINDS}
         self.pair_cost_ns: int | None = None
+        self.module_cost_ns: int | None = None
+        self.backward_mark_cost_ns: int | None = None
         self.patches: list[nsysx_patch.Patch] = []
         self.module_patches: dict[str, nsysx_patch.Patch] = {}
         self.removers: list[Any] = []
@@ -271,6 +274,8 @@ class Probe:
             "ranges": counted,
             "ranges_pushed": sum(counted.values()),
             "pair_cost_ns": self.pair_cost_ns,
+            "module_cost_ns": self.module_cost_ns,
+            "backward_mark_cost_ns": self.backward_mark_cost_ns,
             "errors": self.errors,
             "backward": self.backward,
             "steps": self.facts()["steps"],
@@ -300,6 +305,8 @@ class Probe:
                 "pid": self.pid,
                 "backend": self.backend.name,
                 "pair_cost_ns": self.pair_cost_ns,
+                "module_cost_ns": self.module_cost_ns,
+                "backward_mark_cost_ns": self.backward_mark_cost_ns,
                 "torch": str(self.torch.__version__),
                 "backward": self.backward,
             }
@@ -367,9 +374,8 @@ class Probe:
         if self.recording:
             return
         self._cuda_profiler("cudaProfilerStart")
-        self.pair_cost_ns = nsysx_backend.pair_cost_ns(self.torch, self.backend, 200) or self.pair_cost_ns
         self.recording = True
-        self.use_module_call()
+        self.calibrate()
         self.hello()
 
     def _stop_capture(self) -> None:
@@ -434,6 +440,11 @@ class Probe:
     def _name(self, module: Any) -> None:
         """Find the path of an unknown module: in a root that grew since it was walked, or as a root of its own."""
         inside = bool(self.thread.open or self.thread.phases)
+        if inside and type(module).__module__.startswith(
+            "torch.fx."
+        ):  # what torch.compile made of a region that has its range
+            self._remember(module, "GraphModule", None, 1, True)
+            return
         if inside and self.walks < 8:
             self.walks += 1
             for root in [r() for r in self.roots]:
@@ -622,6 +633,8 @@ class Probe:
         """The autograd engine is started, from Python, on this thread."""
         try:
             thread = self.thread
+            if self._traced():
+                return 0
             if self.torch._C._current_graph_task_id() == -1 and not thread.open:
                 self.driver = self.driver or threading.get_ident()
                 if not thread.phases and self.driver == threading.get_ident():
@@ -631,11 +644,21 @@ class Probe:
             self.fail("backward", error)
             return 0
 
+    def _traced(self) -> bool:
+        """Say whether tensors are fake: torch.compile looks at a backward here and runs none."""
+        native = self.torch._C
+        try:
+            return native._get_dispatch_mode(native._TorchDispatchModeKey.FAKE) is not None
+        except AttributeError:
+            return False
+
     def leave_backward(self, level: int) -> None:
         """Backward has returned."""
         try:
+            if not level:
+                return
             self.close(level)
-            if level and not self.thread.phases and self.driver == threading.get_ident():
+            if not self.thread.phases and self.driver == threading.get_ident():
                 self.steps.backward_end()
         except Exception as error:
             self.fail("backward", error)
@@ -804,7 +827,8 @@ class Probe:
 
     def use_module_call(self) -> None:
         """Switch ``Module.__call__`` to what is wanted now."""
-        which = "idle" if not self.recording else "marked" if self.backward == "marks" else "unmarked"
+        marked = self.backward in ("marks", "ops")
+        which = "idle" if not self.recording else "marked" if marked else "unmarked"
         patch = self.module_patches.get(which)
         if patch is not None:
             patch.on()
@@ -831,6 +855,50 @@ class Probe:
         self.patches.extend(self.module_patches.values())
         self.use_module_call()
 
+    def calibrate(self) -> None:
+        """Measure our own cost; a figure that cannot be had is None."""
+        try:
+            self._calibrate()
+        except Exception as error:
+            self.errors.append(f"calibration: {type(error).__name__}: {error}"[:300])
+
+    def _calibrate(self) -> None:
+        """Measure what a range, a module call and a backward mark cost in this process, on ranges outside of our domain."""
+        torch, patch = self.torch, self.module_patches["marked" if self.backward in ("marks", "ops") else "unmarked"]
+        scratch = nsysx_backend.scratch(torch, self.backend)
+        self.pair_cost_ns = nsysx_backend.pair_cost_ns(scratch)
+
+        class Nothing(torch.nn.Module):  # type: ignore[misc]
+            def forward(self, x: Any) -> Any:
+                return x
+
+        module, entry, text = Nothing(), Entry(), scratch.prepare("calibration")
+        entry.text = entry.again.text = text
+        with torch._C.DisableTorchFunction():
+            x = torch.empty(1, device="cpu")
+            leaf = torch.empty(1, device="cpu", requires_grad=True)
+            fresh = [leaf.view(1) for _ in range(100)]
+            entry.hook = torch.empty(0, device="cpu")
+            entry.hook._backward_hooks = {0: scratch.mark}
+        space = torch.nn.Module.__call__.__globals__
+        kept = {name: patch.names[name] for name in ("_nsysx_push", "_nsysx_pop", "_nsysx_count", "_nsysx_find")}
+        instead = (scratch.push, scratch.pop, itertools.count().__next__, {id(module): entry}.get)
+        try:
+            patch.off()
+            bare = nsysx_backend.best_ns(lambda: module(x))
+            patch.on()
+            space.update(zip(kept, instead, strict=True))
+            self.module_cost_ns = max(0, nsysx_backend.best_ns(lambda: module(x)) - bare)
+        finally:
+            space.update(kept)
+            self.use_module_call()
+        mark_node = patch.names["_nsysx_out"]
+        begin = time.perf_counter_ns()
+        for value in fresh:
+            mark_node(entry, value)
+        node = (time.perf_counter_ns() - begin) // len(fresh)
+        self.backward_mark_cost_ns = node + nsysx_backend.best_ns(lambda: scratch.mark(text))
+
     def arm(self) -> None:
         """Put everything in place."""
         torch = self.torch
@@ -854,6 +922,10 @@ class Probe:
         for owner in (torch.optim.Optimizer, torch.nn.Module):
             self.around(_plain(owner.zero_grad), "zero_grad", "None", *self.simple("zero_grad"))
         self._arm_optimizers()
+        if self.backward == "ops":
+            self._arm_operators()
+        if self.environ.get("NSYSX_LINES") == "1":
+            self._arm_lines()
         self.armed = True
 
     def _arm_engine(self) -> None:
@@ -889,6 +961,62 @@ class Probe:
                 variable._execution_engine = engine
 
         self.removers.append(remove)
+
+    def _arm_operators(self) -> None:
+        """Every operator and autograd node as a range with its sequence number: torch's own, costly, and only with CUDA."""
+        if not self.torch.backends.cuda.is_built():
+            self.errors.append("NSYSX_BACKWARD=ops needs a torch built with CUDA: marks are used")
+            return
+        try:  # what emit_nvtx does, without its torch.cuda.synchronize: CUDA must not start before the program wants it
+            from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+            autograd = self.torch._C._autograd
+            config = ProfilerConfig(ProfilerState.NVTX, False, False, False, False, False, _ExperimentalConfig())
+            autograd._enable_profiler(config, set())
+            self.removers.append(autograd._disable_profiler)
+        except Exception as error:
+            self.errors.append(f"ops: {type(error).__name__}: {error}"[:300])
+
+    def _arm_lines(self) -> None:
+        """Mark the Python line that is about to wait. Torch calls back before it synchronizes; it cannot be turned off again."""
+        torch = self.torch
+        if not torch.backends.cuda.is_built():
+            self.errors.append("NSYSX_LINES needs a torch built with CUDA")
+            return
+        own = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen")
+        foreign: dict[str, bool] = {}
+        count = self.counts["sync"].__next__
+
+        def waits(*_: Any) -> None:
+            try:
+                if not (self.armed and self.recording):
+                    return
+                frame = sys._getframe(1)
+                inner = frame
+                while frame is not None:
+                    file = frame.f_code.co_filename
+                    known = foreign.get(file)
+                    if known is None:
+                        known = foreign[file] = not file.startswith(own)
+                    if known:
+                        break
+                    frame = frame.f_back  # type: ignore[assignment]
+                frame = frame or inner
+                code = frame.f_code
+                self.backend.mark(self.text(ranges.sync(code.co_filename, frame.f_lineno, code.co_name)))
+                count()
+            except Exception as error:
+                self.fail("lines", error)
+
+        try:
+            from torch.cuda import _gpu_trace
+
+            torch._C._activate_gpu_trace()
+            _gpu_trace.register_callback_for_stream_synchronization(waits)
+            _gpu_trace.register_callback_for_device_synchronization(waits)
+            _gpu_trace.register_callback_for_event_synchronization(waits)
+        except Exception as error:
+            self.errors.append(f"lines: {type(error).__name__}: {error}"[:300])
 
     def _arm_optimizers(self) -> None:
         seen: set[int] = set()
@@ -1015,10 +1143,10 @@ def arm(torch: Any) -> None:
     if why:
         probe.reason = "; ".join(why)
     try:
-        probe.pair_cost_ns = nsysx_backend.pair_cost_ns(torch, backend)
         probe.arm()
         os.register_at_fork(after_in_child=probe.forked)
         atexit.register(probe.exit)
+        probe.calibrate()
         if probe.recording:
             probe.hello()
         if (
