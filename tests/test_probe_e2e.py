@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-INJECT = Path(__file__).resolve().parents[1] / "nsysx" / "inject"
-sys.path.insert(0, str(INJECT))
-
 import nsysx_ranges as ranges
+import pytest
+import torch
+
+INJECT = Path(__file__).resolve().parents[1] / "nsysx" / "inject"
 
 TRAIN = """
 import os, sys
@@ -284,8 +282,16 @@ ENDINGS = {
     "exits": "sys.exit(3)",
     "kills itself": "sys.stdout.flush(); os.kill(os.getpid(), 9)",
     "interrupted": "raise KeyboardInterrupt",
-    "logs": "import logging\n    try:\n        nn.Linear(2, 2)(torch.ones(3))\n    except RuntimeError:\n        logging.exception('x')",
-    "dump": "import faulthandler\n    class P(nn.Module):\n        def forward(self):\n            import traceback\n            traceback.print_stack()\n    P()()",
+    "logs": """import logging
+    try:
+        nn.Linear(2, 2)(torch.ones(3))
+    except RuntimeError:
+        logging.exception('x')""",
+    "prints its stack": """import traceback
+    class Stack(nn.Module):
+        def forward(self):
+            traceback.print_stack()
+    nn.Sequential(Stack())[0]()""",
 }
 
 
@@ -367,8 +373,6 @@ def test_without_nvtx_and_without_torchs_own_there_is_a_reason(tmp_path: Path, s
     (tmp_path / "nvtx.py").write_text("raise ImportError('hidden')\n")
     _, files = compare(tmp_path, [sys.executable, str(script)])
     (file,) = files.values()
-    import torch
-
     if not torch.backends.cuda.is_built():
         assert file["backend"] == "off"
         assert "hidden" in file["reason"]

@@ -83,11 +83,12 @@ def _torch(torch: Any, prefix: str) -> Backend:
 
 def choose(torch: Any, wanted: str = "") -> tuple[Backend | None, list[str]]:
     """Return the first backend that works, and why the ones before it do not. ``wanted`` names one of them alone."""
-    why = []
-    for name, make in (
-        ("nvtx", lambda: _nvtx(ranges.DOMAIN)),
-        ("torch", lambda: _torch(torch, ranges.PREFIX)),
-    ):
+    why: list[str] = []
+    makers: dict[str, Callable[[], Backend]] = {
+        "nvtx": lambda: _nvtx(ranges.DOMAIN),
+        "torch": lambda: _torch(torch, ranges.PREFIX),
+    }
+    for name, make in makers.items():
         if wanted and wanted != name:
             continue
         try:

@@ -109,13 +109,12 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     _place(frame, definition.lineno)
     definition.body = head + _Fill(body).visit(frame).body
     if old.co_freevars:  # what the function takes from around it must be around it again
-        arguments = ast.arguments([], [ast.arg(n) for n in old.co_freevars], None, [], [], None, [])
-        tree.body = [ast.FunctionDef("closure", arguments, [definition], [])]
-        if sys.version_info >= (3, 12):
-            tree.body[0].type_params = []
-        _place(tree.body[0].args, definition.lineno)
+        outer = ast.parse(f"def closure({', '.join(old.co_freevars)}): pass")
+        _place(outer, definition.lineno)
+        outer.body[0].body = [definition]  # type: ignore[attr-defined]
+        tree = outer
     ast.fix_missing_locations(tree)
-    code = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
+    code: CodeType = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
     for name in (["closure"] if old.co_freevars else []) + [old.co_name]:
         code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
     new = code
@@ -130,7 +129,8 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     )
     if not same:
         raise UnpatchableError(f"{function.__qualname__} compiles to another signature")
-    return new.replace(co_qualname=old.co_qualname) if sys.version_info >= (3, 11) else new
+    naming: dict[str, Any] = {"co_qualname": old.co_qualname} if sys.version_info >= (3, 11) else {}
+    return new.replace(**naming)
 
 
 class Patch:

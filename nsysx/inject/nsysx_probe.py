@@ -868,7 +868,7 @@ class Probe:
         scratch = nsysx_backend.scratch(torch, self.backend)
         self.pair_cost_ns = nsysx_backend.pair_cost_ns(scratch)
 
-        class Nothing(torch.nn.Module):  # type: ignore[misc]
+        class Nothing(torch.nn.Module):  # type: ignore[misc, name-defined]
             def forward(self, x: Any) -> Any:
                 return x
 

@@ -48,7 +48,7 @@ class Label(NamedTuple):
     kind: str
     name: str = ""
     cls: str = ""
-    index: int = -1
+    index: int = -1  # type: ignore[assignment]  # hides tuple.index, which nobody asks a label for
     flags: tuple[str, ...] = ()
 
 
