@@ -13,11 +13,13 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import nsysx_backend
 import nsysx_probe
 import nsysx_ranges as ranges
+import nsysx_steps
 import pytest
 import torch
 import torch.nn.functional as F
@@ -1052,3 +1054,144 @@ def test_an_unfinished_module_fails_with_its_own_error(lab: Lab) -> None:
     with pytest.raises(AttributeError) as bare:
         Unfinished()()
     assert str(probed.value) == str(bare.value)
+
+
+# ---- distributed, in one process -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_ddp(lab: Lab, group: None) -> None:
+    net = nn.parallel.DistributedDataParallel(Net(), find_unused_parameters=True)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        opt.zero_grad()
+        net(torch.randn(2, 8)).sum().backward()
+        opt.step()
+    assert lab.tape.modules() == ["", *NET] * 2
+    assert lab.tape.texts("module")[:2] == [":DistributedDataParallel", ":Net"]
+    assert lab.tape.texts("phase").count("forward DistributedDataParallel") == 2
+    assert "bwd blocks.0.fc1:Linear" in lab.tape.texts("backward_module")
+
+
+def test_fsdp2(lab: Lab, group: None) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (1,))
+    net = Net()
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    opt = torch.optim.AdamW(net.parameters(), lr=0.1)
+    for _ in range(2):
+        net(torch.randn(2, 8)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+    assert lab.tape.modules() == NET * 2
+    assert lab.tape.texts("module")[:3] == [":Net", "blocks:Sequential", "blocks.0:Block"]
+    assert "bwd blocks.0.fc1:Linear" in lab.tape.texts("backward_module")
+
+
+# ---- steps, as a machine of its own ----------------------------------------------------------------------------------
+
+
+class Loop:
+    """Feeds events to Steps and writes down the borders with what was between them."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.steps = nsysx_steps.Steps(lambda index: self.log.append(f"[{index}"), lambda: self.log.append("]"))
+
+    def __call__(self, *events: str, times: int = 1) -> Loop:
+        steps = self.steps
+        calls: dict[str, Callable[[], Any]] = {
+            "made": steps.made_optimizer,
+            "fetch": steps.fetch,
+            "stop": steps.epoch_end,
+            "eval fetch": lambda: steps.fetch(training=False),
+            "eval": lambda: (steps.forward(False), steps.forward_end()),
+            "fwd": lambda: (steps.forward(), steps.forward_end()),
+            "bwd": lambda: (steps.backward(), steps.backward_end()),
+            "opt": lambda: steps.optimizer_end("a"),
+            "opt b": lambda: steps.optimizer_end("b"),
+            "step": steps.step,
+            "exit": steps.exit,
+        }
+        for _ in range(times):
+            for event in events:
+                calls[event]()
+                self.log.append(event)
+        return self
+
+    def text(self) -> str:
+        return " ".join(self.log)
+
+
+def test_training_with_a_loader_and_evaluation() -> None:
+    loop = Loop()("made", "eval fetch", "eval", "eval fetch", "eval")
+    loop("fetch", "fwd", "bwd", "opt", times=2)("stop", "eval fetch", "eval")("fetch", "fwd", "bwd", "opt")("exit")
+    assert loop.text() == (
+        "made eval fetch eval eval fetch eval [0 fetch fwd bwd opt ] [1 fetch fwd bwd opt ] stop eval fetch eval "
+        "[2 fetch fwd bwd opt ] exit"
+    )
+
+
+def test_training_without_a_loader() -> None:
+    loop = Loop()("made")("fwd", "bwd", "opt", times=3)("exit")
+    assert loop.text() == "made [0 fwd bwd opt ] [1 fwd bwd opt ] [2 fwd bwd opt ] exit"
+    assert loop.steps.rule == "optimizer/forward"
+
+
+def test_accumulation_and_teacher() -> None:
+    loop = Loop()("made")("fetch", "eval", "fwd", "bwd", "fetch", "eval", "fwd", "bwd", "opt", times=2)
+    assert loop.text() == (
+        "made [0 fetch eval fwd bwd fetch eval fwd bwd opt ] [1 fetch eval fwd bwd fetch eval fwd bwd opt"
+    )
+
+
+def test_two_optimizers_in_turn() -> None:
+    with_loader = Loop()("made")("fetch", "fwd", "bwd", "opt", "fwd", "bwd", "opt b", times=2)
+    assert with_loader.text() == "made [0 fetch fwd bwd opt fwd bwd opt b ] [1 fetch fwd bwd opt fwd bwd opt b"
+    without = Loop()("made")("fwd", "bwd", "opt", "fwd", "bwd", "opt b", times=3)
+    assert without.text().endswith("] [2 fwd bwd opt fwd bwd opt b ] [3 fwd bwd opt fwd bwd opt b")
+
+
+def test_one_batch_used_again_and_again() -> None:
+    loop = Loop()("made", "fetch")("fwd", "bwd", "opt", times=5)
+    assert loop.text() == "made [0 fetch fwd bwd opt fwd bwd opt ] [1 fwd bwd opt ] [2 fwd bwd opt ] [3 fwd bwd opt"
+
+
+def test_inference() -> None:
+    loop = Loop()("eval fetch", "eval", times=3)("exit")
+    assert loop.text() == "[0 eval fetch eval ] [1 eval fetch eval ] [2 eval fetch eval ] exit"
+    assert loop.steps.rule == "forward/fetch"
+    loop = Loop()("eval", times=3)("exit")
+    assert loop.text() == "eval [0 eval ] [1 eval ] exit"
+
+
+def test_a_look_at_shapes_before_training_is_no_step() -> None:
+    assert Loop()("fwd", "made")("fwd", "bwd", "opt").text() == "fwd made [0 fwd bwd opt"
+
+
+def test_a_custom_optimizer_and_a_network_without_modules() -> None:
+    assert Loop()("fetch", "fwd", "bwd", times=2).text() == "[0 fetch fwd bwd ] [1 fetch fwd bwd"
+    assert Loop()("made")("bwd", "opt", times=2).text() == "made [0 bwd opt ] [1 bwd opt"
+
+
+def test_the_user_knows_best() -> None:
+    loop = Loop()("made")("fetch", "fwd", "bwd", "opt")("step", "fetch", "opt", "fetch", "opt", times=2)("exit")
+    assert loop.text() == (
+        "made [0 fetch fwd bwd opt ] [1 step fetch opt fetch opt ] [2 step fetch opt fetch opt ] exit"
+    )
+
+
+def test_an_optimizer_that_is_replaced() -> None:
+    loop = Loop()("made")("fetch", "fwd", "bwd", "opt", times=2)("fetch", "fwd", "bwd", "opt b", times=12)
+    assert loop.steps.key == "b"
+    assert loop.steps.index >= 5

@@ -129,7 +129,9 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     )
     if not same:
         raise UnpatchableError(f"{function.__qualname__} compiles to another signature")
-    naming: dict[str, Any] = {"co_qualname": old.co_qualname} if sys.version_info >= (3, 11) else {}
+    naming: dict[str, Any] = {}
+    if sys.version_info >= (3, 11):
+        naming["co_qualname"] = old.co_qualname
     return new.replace(**naming)
 
 

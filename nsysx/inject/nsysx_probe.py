@@ -52,7 +52,7 @@ if _nsysx_task() != -1:
     _nsysx_e = _nsysx_e.again
 if _nsysx_e.slow:
     _nsysx_t = _nsysx_enter(_nsysx_e, self)
-    _nsysx_in(_nsysx_e, args)
+    _nsysx_in(_nsysx_e, args, kwargs)
     try:
         RESULT
     finally:
@@ -61,14 +61,14 @@ if _nsysx_e.text is None:
     BODY
 _nsysx_push(_nsysx_e.text)
 _nsysx_count()
-_nsysx_in(_nsysx_e, args)
+_nsysx_in(_nsysx_e, args, kwargs)
 try:
     RESULT
 finally:
     _nsysx_pop()
 """
 
-MODULE_CALL_UNMARKED = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args)\n", "pass\n")
+MODULE_CALL_UNMARKED = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args, kwargs)\n", "pass\n")
 
 #: Outside the capture window only the calls that may begin a step are looked at.
 MODULE_CALL_IDLE = """
@@ -742,9 +742,9 @@ class Probe:
                     for item in value[:32]:
                         look(item, entry, level + 1)
 
-        def entered(entry: Entry, args: Any) -> None:
+        def entered(entry: Entry, args: Any, kwargs: Any) -> None:
             try:
-                for value in args:
+                for value in (*args, *kwargs.values()) if kwargs else args:
                     if type(value) is tensor:
                         if modes():
                             look(value, entry.up)
