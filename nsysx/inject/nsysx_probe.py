@@ -61,14 +61,20 @@ if _nsysx_e.text is None:
     BODY
 _nsysx_push(_nsysx_e.text)
 _nsysx_count()
-_nsysx_in(_nsysx_e, args, kwargs)
+if _nsysx_grad():
+    _nsysx_in(_nsysx_e, args, kwargs)
+    try:
+        RESULT
+    finally:
+        _nsysx_pop()
 try:
-    RESULT
+    BODY
 finally:
     _nsysx_pop()
 """
 
 MODULE_CALL_UNMARKED = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args, kwargs)\n", "pass\n")
+MODULE_CALL_UNMARKED = MODULE_CALL_UNMARKED.replace("if _nsysx_grad():", "if False:")
 
 #: Outside the capture window only the calls that may begin a step are looked at.
 MODULE_CALL_IDLE = """
@@ -429,13 +435,15 @@ class Probe:
         return name if name is not None and name.ref() is module else None
 
     def _parent(self, key: int | None) -> Entry | None:
-        """Return the entry of the surrounding module, made now if that module was not called yet."""
-        if key is None or key not in self.names:
-            return None
-        entry = self.entries.get(key)
-        if entry is None and (module := self.names[key].ref()) is not None:
-            entry = self._learn(module)
-        return entry
+        """Return the entry of the module that calls this one: the next one above that has a forward (a ModuleList has none)."""
+        while key is not None and key in self.names:
+            module = self.names[key].ref()
+            if module is None:
+                return None
+            if type(module).forward is not self.torch.nn.Module.forward:
+                return self.entries.get(key) or self._learn(module)
+            key = self.names[key].parent
+        return None
 
     def _name(self, module: Any) -> None:
         """Find the path of an unknown module: in a root that grew since it was walked, or as a root of its own."""
@@ -846,6 +854,7 @@ class Probe:
             "_nsysx_push": backend.push,
             "_nsysx_pop": backend.pop,
             "_nsysx_count": self.counts["module"].__next__,
+            "_nsysx_grad": torch.is_grad_enabled,
             "_nsysx_in": entered,
             "_nsysx_out": returned,
         }
