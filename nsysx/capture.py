@@ -147,21 +147,40 @@ class Result:
 # --- finding nsys -----------------------------------------------------------------------------------------------------
 
 
-def _ask(command: Sequence[str | Path], timeout_s: float = 30) -> str:
-    """Return what a helper command prints on both streams; "" when it fails."""
+def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]:
+    """Return exit code and output of a helper command, its messages too when it failed; 127 when it does not start."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout + done.stderr if done.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return EXIT_NOT_FOUND, str(error)
+    said = done.stdout if done.returncode == 0 else done.stdout + done.stderr
+    return done.returncode, said.strip()
 
 
 def version_of(nsys: Path) -> str:
     """Return the version that ``nsys --version`` names, "" when that is no working nsys."""
-    found = re.search(r"version (\d+(?:\.\d+)+)", _ask([nsys, "--version"]))
-    return found.group(1) if found else ""
+    code, said = ask([nsys, "--version"])
+    found = re.search(r"version (\d+(?:\.\d+)+)", said)
+    return found.group(1) if found and code == 0 else ""
+
+
+def importer_fault(nsys: Path) -> str:
+    """Return why the importer that belongs to ``nsys`` does not work, "" when it does or cannot be told.
+
+    Without it a capture ends in a file that nothing reads, which must not be learnt after hours of training. Copies in
+    Nsight Compute come without one that nsys finds; slim systems lack libraries of it.
+    """
+    for path in (nsys, nsys.resolve()):
+        if path.parent.name.startswith("target-linux"):
+            importer = next(path.parent.parent.glob("host-linux-*/QdstrmImporter"), None)
+            if importer:
+                code, said = ask([importer, "--version"])
+                return "" if code == 0 else f"its importer does not run ({said.splitlines()[-1] if said else code})"
+            if path == nsys.resolve():
+                return f"no importer in {path.parent.parent}/host-linux-*"
+    return ""
 
 
 def _version_key(version: str) -> tuple[int, ...]:
@@ -171,26 +190,32 @@ def _version_key(version: str) -> tuple[int, ...]:
 def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES) -> Nsys:
     """Return the nsys to use: the named one, else that of PATH, else the newest that is installed. Raises NsysxError.
 
-    CUDA puts a script named nsys into its bin folder even where Nsight Systems is not installed, so only one that tells
-    its version counts.
+    Only one that works counts: CUDA puts a script named nsys into its bin folder even where Nsight Systems is not
+    installed, and some copies lack their importer.
     """
+    faults: list[str] = []
+
+    def works(path: Path) -> str:
+        version = version_of(path)
+        fault = importer_fault(path) if version else "does not run as nsys" if path.exists() else "no such file"
+        if fault:
+            faults.append(f"{path}: {fault}")
+        return "" if fault else version
+
     if explicit is not None:
         path = Path(shutil.which(explicit) or explicit)
-        version = version_of(path)
-        if not version:
-            what = "does not run as nsys" if path.exists() else "no such file"
-            raise NsysxError(f"--nsys {explicit}: {what}", slug="nsys-broken", hint=GET_NSYS, exit_code=EXIT_RUN_FAILED)
-        return _with_abilities(path, version)
+        if version := works(path):
+            return _with_abilities(path, version)
+        raise NsysxError(f"--nsys {faults[0]}", slug="nsys-broken", hint=GET_NSYS, exit_code=EXIT_RUN_FAILED)
     on_path = shutil.which("nsys")
-    if on_path and (version := version_of(Path(on_path))):
+    if on_path and (version := works(Path(on_path))):
         return _with_abilities(Path(on_path), version)
-    found = {path: version_of(path) for pattern in places for path in Path("/").glob(pattern.lstrip("/"))}
-    working = [path for path, version in found.items() if version]
-    if not working:
-        broken = on_path or next(iter(found), None)
-        what = f"{broken} does not run" if broken else "nsys is neither on PATH nor in NVIDIA's folders"
+    found = {path: works(path) for pattern in places for path in sorted(Path("/").glob(pattern.lstrip("/")))}
+    usable = [path for path, version in found.items() if version]
+    if not usable:
+        what = faults[0] if faults else "nsys is neither on PATH nor in NVIDIA's folders"
         raise NsysxError(what, slug="nsys-missing", hint=GET_NSYS, exit_code=EXIT_RUN_FAILED)
-    newest = max(working, key=lambda path: _version_key(found[path]))
+    newest = max(usable, key=lambda path: _version_key(found[path]))
     return _with_abilities(newest, found[newest])
 
 
@@ -198,14 +223,14 @@ def _with_abilities(path: Path, version: str) -> Nsys:
     return Nsys(
         path=path,
         version=version,
-        profile_help=_ask([path, "profile", "--help"]),
-        export_help=_ask([path, "export", "--help"]),
+        profile_help=ask([path, "profile", "--help"])[1],
+        export_help=ask([path, "export", "--help"])[1],
     )
 
 
 def with_sampling(nsys: Nsys) -> Nsys:
     """Return ``nsys`` knowing whether the system lets it sample one process tree (perf_event, seccomp)."""
-    return replace(nsys, process_sampling="(process-tree): OK" in _ask([nsys.path, "status", "-e"]))
+    return replace(nsys, process_sampling="(process-tree): OK" in ask([nsys.path, "status", "-e"])[1])
 
 
 # --- what to run: pure ------------------------------------------------------------------------------------------------
@@ -476,9 +501,9 @@ def run(command: Sequence[str], options: Options) -> Result:
 
     Raises NsysxError before the command starts; afterwards every failure is in the result, so that nothing is lost.
     """
-    check_command(command)
     if options.steps is not None:
         check_steps(options.steps)
+    check_command(command)
     if any(re.match(r"-o|--output\b", word) for word in options.nsys_args):
         raise NsysxError("--nsys-arg: use nsysx's own -o", slug="nsys-output", exit_code=EXIT_RUN_FAILED)
     nsys = find_nsys(options.nsys)
@@ -571,10 +596,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             result.report = outputs.report
             result.sqlite = _export(nsys, folder, options, signals, result)
         else:
-            hint = _last_words(said)
-            if options.steps is not None:
-                hint = f"The window --steps {options.steps} was never opened: fewer steps, or no CUDA. {hint}"
-            result.problems.append(_failed("nsys wrote no report", "nsys-no-report", hint))
+            result.problems.append(_no_report(folder, said, options, outputs))
     if result.exit_code == 0 and result.problems:
         result.exit_code = EXIT_RUN_FAILED
     facts = {
@@ -603,6 +625,21 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
 
 def _failed(message: str, slug: str, hint: str) -> NsysxError:
     return NsysxError(message, slug=slug, hint=hint, exit_code=EXIT_RUN_FAILED)
+
+
+def _no_report(folder: Path, said: str, options: Options, outputs: Outputs) -> NsysxError:
+    """Return what to say when nsys left no report; what it collected and could not import is kept."""
+    named = re.findall(r"[^\s'\"]+\.qdstrm", said)
+    raw = next((path for path in [*folder.glob("*.qdstrm"), *map(Path, named)] if path.is_file()), None)
+    if raw:
+        kept = outputs.report.with_name(outputs.report.name.removesuffix(".nsys-rep") + ".qdstrm")
+        shutil.move(raw, kept)
+        hint = f"Kept what it collected in {kept}: nsys-ui of the same version opens it. {_last_words(said)}"
+        return _failed("nsys could not import its own capture", "nsys-import", hint)
+    hint = _last_words(said)
+    if options.steps is not None and "Capture range started" not in said:
+        hint = f"The window --steps {options.steps} never opened: fewer steps, no CUDA, or no probe. {hint}"
+    return _failed("nsys wrote no report", "nsys-no-report", hint)
 
 
 def _lines(said: str) -> list[str]:

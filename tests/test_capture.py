@@ -55,6 +55,11 @@ elif words[0] == "profile":
     code = os.waitstatus_to_exitcode(os.spawnv(os.P_WAIT, command[0], command) << 8)
     if mode == "crash":
         os.abort()
+    if mode == "no-import":
+        raw = pathlib.Path(__file__).parent / "nsys-report-1.qdstrm"
+        raw.write_text("collected")
+        print(f"Generating '{{raw}}'")
+        sys.exit(code)
     if mode != "no-report":
         pathlib.Path(value("--output").replace("%%", "%") + ".nsys-rep").write_text("report")
     sys.exit(code)
@@ -325,7 +330,8 @@ def test_all_goes_well(here: Path, fake: FakeNsys, capfd: pytest.CaptureFixture[
     assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
     facts = json.loads((here / "r.run.json").read_text())
     assert facts["schema"] == "nsysx.run/1"
-    assert (facts["exit_code"], facts["target_started"], facts["probe"]) == (3, True, [])
+    assert (facts["exit_code"], facts["target_started"]) == (3, True)
+    assert [process["backend"] for process in facts["probe"]] == ["off"]  # it looked, and there was no profiler
     assert facts["files"] == {"report": "r.nsys-rep", "sqlite": "r.sqlite", "html": None}
     assert facts["nsys"]["said"] == ["WARNING: CPU sampling is off"]
     assert facts["wall_ns"] > 0
@@ -422,9 +428,55 @@ def test_nsys_arg_cannot_move_the_output(here: Path, fake: FakeNsys) -> None:
             run(fake, nsys_args=(word,))
 
 
+def test_what_nsys_cannot_import_is_kept(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("no-import"))
+    assert (result.exit_code, result.problems[0].slug) == (125, "nsys-import")
+    assert (here / "r.qdstrm").read_text() == "collected"
+
+
+@pytest.mark.parametrize(
+    ("importer", "fault"),
+    [
+        (None, "no importer in"),
+        ("#!/bin/sh\necho libdw.so.1: cannot open >&2; exit 127", "does not run (libdw.so.1: cannot open)"),
+        ("#!/bin/sh\necho fine", ""),
+    ],
+)
+def test_an_importer_that_does_not_work_is_found_before(tmp_path: Path, importer: str | None, fault: str) -> None:
+    fake = FakeNsys(tmp_path / "copy" / "target-linux-x64")
+    if importer:
+        (tmp_path / "copy" / "host-linux-x64").mkdir()
+        (tmp_path / "copy" / "host-linux-x64" / "QdstrmImporter").write_text(importer)
+        (tmp_path / "copy" / "host-linux-x64" / "QdstrmImporter").chmod(0o755)
+    link = tmp_path / "bin" / "nsys"
+    link.parent.mkdir()
+    link.symlink_to(fake.path)
+    for path in (fake.path, link):
+        assert fault in capture.importer_fault(path)
+        assert bool(fault) == bool(capture.importer_fault(path))
+        if fault:
+            with pytest.raises(NsysxError) as caught:
+                capture.find_nsys(path)
+            assert fault in str(caught.value)
+
+
+def test_halves_that_were_linked_together(tmp_path: Path) -> None:
+    fake = FakeNsys(tmp_path / "compute" / "target-linux-x64")
+    (tmp_path / "compute" / "linux-desktop-x64").mkdir()
+    importer = tmp_path / "compute" / "linux-desktop-x64" / "QdstrmImporter"
+    importer.write_text("#!/bin/sh")
+    importer.chmod(0o755)
+    assert capture.importer_fault(fake.path)
+    together = tmp_path / "together"
+    together.mkdir()
+    (together / "target-linux-x64").symlink_to(fake.folder)
+    (together / "host-linux-x64").symlink_to(importer.parent)
+    assert capture.importer_fault(together / "target-linux-x64" / "nsys") == ""
+
+
 def test_steps_that_never_came(here: Path, fake: FakeNsys) -> None:
     result = run(fake.does("no-report"), steps="3:5")
-    assert "--steps 3:5 was never opened" in str(result.problems[0])
+    assert "--steps 3:5 never opened" in str(result.problems[0])
 
 
 def test_damaged_probe_files_are_left_out(tmp_path: Path) -> None:
