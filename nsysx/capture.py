@@ -16,6 +16,7 @@ The rules that shape it, all measured:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -379,6 +380,7 @@ class _Watch:
         self.pid: int | None = None
         self.start_ns: int | None = None
         self.end_ns: int | None = None
+        self.waiting: list[int] = []
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -387,6 +389,8 @@ class _Watch:
             if self._nsys.returncode is not None:
                 return
             time.sleep(0.02)
+        for number in self.waiting:  # came while nsys was still starting
+            self.send(number)
         try:
             process = os.pidfd_open(self.pid or 0)
         except (OSError, AttributeError):  # an old kernel, or gone already: the end of nsys has to do
@@ -410,9 +414,12 @@ class _Watch:
         return self._look()
 
     def send(self, number: int) -> bool:
-        """Send a signal to the command and all that it started; False when it is not running."""
-        if self.pid is None or self.end_ns is not None:
+        """Send a signal to the command and all that it started; False when it has ended."""
+        if self.end_ns is not None:
             return False
+        if self.pid is None:
+            self.waiting.append(number)
+            return True
         try:
             group = os.getpgid(self.pid)  # nsys gives the command a group of its own, as a terminal would
             if group == os.getpgid(self._nsys.pid):
@@ -452,22 +459,32 @@ class _Signals:
         for number, before in self._before.items():
             signal.signal(number, before)
 
+    def attend(self, process: subprocess.Popen[bytes], watch: _Watch | None) -> None:
+        """From now on signals are meant for this process of nsys, or for the command that it runs."""
+        self.process, self.watch = process, watch
+        if watch is not None:
+            watch.waiting += self.came
+
     def _pass_on(self, number: int, _: FrameType | None) -> None:
-        self.came.append(number)
         # A lost terminal asks the command to end the way that lets it end well: Python's exit code runs on that one.
-        if self.watch is not None and self.watch.send(signal.SIGTERM if number == signal.SIGHUP else number):
+        number = signal.SIGTERM if number == signal.SIGHUP else number
+        self.came.append(number)
+        if self.process is None or self.process.returncode is not None:
             return
-        process = self.process
-        if process is None or process.returncode is not None:
+        never_started = self.watch is not None and self.watch.pid is None and self.came.count(number) > 2
+        if self.watch is not None and not never_started and self.watch.send(number):
             return
-        started = self.watch is None or self.watch.pid is not None
-        if started and not self._asked:
+        if not self._asked and not never_started:
             self._asked = True
             say("finishing the report; once more drops it")
             return
         self.dropped = True
         with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+#: The copies must not take the place of a stream that the user closed.
+_ABOVE_STREAMS = 10
 
 
 @contextlib.contextmanager
@@ -477,9 +494,10 @@ def _streams() -> Iterator[list[int]]:
     try:
         for fd in range(3):
             try:
-                copies.append(os.dup(fd))
+                copies.append(fcntl.fcntl(fd, fcntl.F_DUPFD, _ABOVE_STREAMS))
             except OSError:
-                copies.append(os.open(os.devnull, os.O_RDWR))
+                with Path(os.devnull).open("r+b", buffering=0) as nothing:
+                    copies.append(fcntl.fcntl(nothing, fcntl.F_DUPFD, _ABOVE_STREAMS))
         yield copies
     finally:
         for copy in copies:
@@ -510,7 +528,7 @@ def run(command: Sequence[str], options: Options) -> Result:
     if options.lines:
         nsys = with_sampling(nsys)
     if options.output is None:
-        outputs = free_outputs(Path.cwd(), default_name(command))
+        outputs = free_outputs(Path(), default_name(command))
     else:
         outputs = Outputs.named(options.output)
     for path in outputs.all():
@@ -526,7 +544,7 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     nsys = find_nsys(options.nsys)
     if options.lines:
         nsys = with_sampling(nsys)
-    outputs = Outputs.named(options.output) if options.output else free_outputs(Path.cwd(), default_name(command))
+    outputs = Outputs.named(options.output) if options.output else free_outputs(Path(), default_name(command))
     folder = outputs.report.parent.absolute() / ".nsysx-XXXXXXXX"
     environment = probe_environment(
         options, os.environ, folder / "probe", own_lines=options.lines and not native_lines(nsys)
@@ -572,7 +590,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
                     pass_fds=copies,
                 )
                 watch = _Watch(started, process)
-                signals.process, signals.watch = process, watch
+                signals.attend(process, watch)
                 code = process.wait()
             target_started = watch.finish()
             # nsys now and then fails to reach its own agent; that is safe to repeat only while nothing has run.
@@ -664,7 +682,7 @@ def _export(nsys: Nsys, folder: Path, options: Options, signals: _Signals, resul
     command = export_command(nsys, result.outputs.report.absolute(), made)
     with (folder / "export.log").open("w+b") as sink:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
-        signals.process, signals.watch = process, None
+        signals.attend(process, None)
         process.wait()
         sink.seek(0)
         said = sink.read().decode(errors="replace")

@@ -368,6 +368,26 @@ def test_ctrl_c_in_a_terminal(nsys: str, tmp_path: Path, times: int) -> None:
     assert not left_over(tmp_path)
 
 
+def test_ctrl_c_before_the_command_started(nsys: str, tmp_path: Path) -> None:
+    # Python begins with its default handling, so what comes while nsys is still starting ends the command at once.
+    words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", "sleep", "60"]
+    terminal = Terminal(words, tmp_path)
+    while not list(tmp_path.glob(".nsysx-*/nsys.log")):
+        time.sleep(0.005)
+    terminal.type(b"\x03")
+    assert terminal.end() == 130, terminal.seen
+    assert not left_over(tmp_path)
+
+
+def test_closed_streams(nsys: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r"]
+    code = "import os; open('seen', 'w').write(str([os.readlink(f'/proc/self/fd/{n}') for n in range(3)]))"
+    shell = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words, sys.executable, "-c", code]
+    assert subprocess.run(shell, cwd=tmp_path, env=ENVIRONMENT).returncode == 0
+    assert (tmp_path / "seen").read_text() == str(["/dev/null"] * 3)
+    assert results(tmp_path) == CAPTURED
+
+
 def test_typing_reaches_the_command(nsys: str, tmp_path: Path) -> None:
     terminal = in_terminal(nsys, tmp_path, "print('got', input('name? '))")
     terminal.read("name? ")
