@@ -24,6 +24,7 @@ import select
 import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,7 @@ GET_NSYS = (
     "or name it with --nsys PATH"
 )
 LOW_DISK_BYTES = 2 << 30
+_FULL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,10 @@ def importer_fault(nsys: Path) -> str:
                 code, said = ask([importer, "--version"])
                 return "" if code == 0 else f"its importer does not run ({said.splitlines()[-1] if said else code})"
             if path == nsys.resolve():
-                return f"no importer in {path.parent.parent}/host-linux-*"
+                hint = "; link both folders side by side as target-linux-x64 and host-linux-x64"
+                aside = next(path.parent.parent.glob("linux-desktop-*/QdstrmImporter"), None)
+                where = f"its importer lies in {aside.parent}, where it does not look{hint}" if aside else ""
+                return where or f"no importer in {path.parent.parent}/host-linux-*"
     return ""
 
 
@@ -556,8 +561,21 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """How the profiled command went. ``code`` is what nsys passed on from it; times are ns since 1970."""
+
+    nsys_command: list[str]
+    code: int
+    started: bool
+    start_ns: int
+    end_ns: int
+    said: str
+    clocks: dict[str, Any] | None
+
+
 def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, result: Result) -> None:
-    probe_dir, started, log = folder / "probe", folder / "started", folder / "nsys.log"
+    probe_dir = folder / "probe"
     probe_dir.mkdir()
     own_lines = options.lines and not native_lines(nsys)
     if own_lines:
@@ -567,17 +585,48 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         free = shutil.disk_usage(place).free
         if free < LOW_DISK_BYTES:
             say(f"warning: only {free >> 20} MiB free for {place}; a report may need more")
-    started_utc = datetime.now(timezone.utc)
-    outputs = result.outputs
-    with _Signals() as signals, _streams() as copies:
+    with _Signals() as signals:
+        recording = _record(folder, command, options, nsys, environment, signals)
+        if signals.dropped:
+            result.exit_code = 128 + signals.came[-1]
+            result.problems.append(_failed("interrupted, the report was dropped", "interrupted", ""))
+            return
+        if not recording.started:
+            hint = _last_words(recording.said) or "nsysx doctor tells more"
+            result.problems.append(_failed("nsys did not start the command", "nsys-failed", hint))
+            return
+        # The command has run: from here on nothing may lose what is there.
+        try:
+            _keep(folder, recording, options, nsys, signals, result)
+            facts = _facts(command, options, nsys, recording, result) | {"probe": read_probe(probe_dir)}
+            written = folder / "run.json"
+            written.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            move_into_place(written, result.outputs.run, force=options.force)
+        except (OSError, NsysxError) as error:
+            result.problems.append(_failed(f"results are not complete: {error}", "results-incomplete", ""))
+    own_failure = recording.code < 0 or (recording.code == 0 and result.problems)
+    result.exit_code = EXIT_RUN_FAILED if own_failure else recording.code
+
+
+def _record(
+    folder: Path,
+    command: Sequence[str],
+    options: Options,
+    nsys: Nsys,
+    environment: Mapping[str, str],
+    signals: _Signals,
+) -> _Recording:
+    """Run nsys around the command until both are done."""
+    started, log = folder / "started", folder / "nsys.log"
+    sampler = None
+    if options.clocks:
+        from nsysx.clocks import Sampler
+
+        sampler = Sampler()
+        sampler.start()
+    with _streams() as copies:
         words = [*launch_words(started, _describe(copies)), *command]
         profile = profile_command(nsys, options, folder / "report", words)
-        sampler = None
-        if options.clocks:
-            from nsysx.clocks import Sampler
-
-            sampler = Sampler()
-            sampler.start()
         for attempt in range(2):
             with log.open("wb") as sink:
                 process = subprocess.Popen(
@@ -592,53 +641,66 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
                 watch = _Watch(started, process)
                 signals.attend(process, watch)
                 code = process.wait()
-            target_started = watch.finish()
+            was_started = watch.finish()
             # nsys now and then fails to reach its own agent; that is safe to repeat only while nothing has run.
-            if target_started or attempt or signals.came:
+            if was_started or attempt or signals.came:
                 break
-        clocks = sampler.stop() if sampler else None
-        said = log.read_text(errors="replace")
-        made = sorted(folder.glob("report*.nsys-rep"))
-        if signals.dropped:
-            result.exit_code = 128 + signals.came[-1]
-            result.problems.append(_failed("interrupted, the report was dropped", "interrupted", ""))
-            return
-        result.exit_code = code if target_started and code >= 0 else EXIT_RUN_FAILED
-        if not target_started:
-            result.problems.append(
-                _failed("nsys did not start the command", "nsys-failed", _last_words(said) or "nsysx doctor tells more")
-            )
-            return
-        if made:
-            move_into_place(made[0], outputs.report, force=options.force)
-            result.report = outputs.report
-            result.sqlite = _export(nsys, folder, options, signals, result)
-        else:
-            result.problems.append(_no_report(folder, said, options, outputs))
-    if result.exit_code == 0 and result.problems:
-        result.exit_code = EXIT_RUN_FAILED
-    facts = {
+    return _Recording(
+        nsys_command=profile,
+        code=code,
+        started=was_started,
+        start_ns=watch.start_ns or 0,
+        end_ns=watch.end_ns or 0,
+        said=log.read_text(errors="replace"),
+        clocks=sampler.stop() if sampler else None,
+    )
+
+
+def _keep(folder: Path, recording: _Recording, options: Options, nsys: Nsys, signals: _Signals, result: Result) -> None:
+    """Move the report into place and export it, noting what went wrong."""
+    if not options.force and any(os.path.lexists(path) for path in result.outputs.all()):
+        taken = result.outputs.report
+        result.outputs = free_outputs(taken.parent, taken.name.removesuffix(".nsys-rep"))
+        result.notes.append(f"{taken.name} or its like appeared meanwhile, so the results have another name")
+    made = sorted(folder.glob("report*.nsys-rep"))
+    if made:
+        for stale in result.outputs.all():  # with --force: no page of another run may stay beside this capture
+            stale.unlink(missing_ok=True)
+        move_into_place(made[0], result.outputs.report, force=options.force)
+        result.report = result.outputs.report
+        result.sqlite = _export(nsys, folder, options, signals, result)
+    else:
+        result.problems.append(_no_report(folder, recording.said, options, result.outputs))
+
+
+def _facts(
+    command: Sequence[str], options: Options, nsys: Nsys, recording: _Recording, result: Result
+) -> dict[str, Any]:
+    """Return what NAME.run.json holds, but for the probe's part."""
+    started = datetime.fromtimestamp(recording.start_ns / 1e9, timezone.utc)
+    said = [line for line in _lines(recording.said) if re.match(r"(?i)warning|error|fatal", line)]
+    facts: dict[str, Any] = {
         "schema": RUN_SCHEMA,
         "tool": {"version": __version__},
         "command": list(command),
-        "exit_code": result.exit_code,
-        "target_started": target_started,
-        "wall_ns": (watch.end_ns or 0) - (watch.start_ns or 0),
-        "started_utc": started_utc.isoformat(timespec="milliseconds"),
-        "nsys": {"path": str(nsys.path), "version": nsys.version, "command": profile, "said": _warnings(said)},
+        "exit_code": recording.code,
+        "target_started": recording.started,
+        "wall_ns": recording.end_ns - recording.start_ns,
+        "started_utc": started.isoformat(timespec="milliseconds"),
+        "nsys": {
+            "path": str(nsys.path),
+            "version": nsys.version,
+            "command": recording.nsys_command,
+            "said": said[:20],
+        },
         "options": {name: str(v) if isinstance(v, Path) else v for name, v in asdict(options).items()},
         "files": {
             "report": result.report.name if result.report else None,
             "sqlite": result.sqlite.name if result.sqlite else None,
             "html": None,
         },
-        "probe": read_probe(probe_dir),
     }
-    if clocks is not None:
-        facts["clocks"] = clocks
-    written = folder / "run.json"
-    written.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    move_into_place(written, outputs.run, force=options.force)
+    return facts if recording.clocks is None else facts | {"clocks": recording.clocks}
 
 
 def _failed(message: str, slug: str, hint: str) -> NsysxError:
@@ -647,17 +709,26 @@ def _failed(message: str, slug: str, hint: str) -> NsysxError:
 
 def _no_report(folder: Path, said: str, options: Options, outputs: Outputs) -> NsysxError:
     """Return what to say when nsys left no report; what it collected and could not import is kept."""
-    named = re.findall(r"[^\s'\"]+\.qdstrm", said)
+    # A .nsys-rep that it could not write here lies in the system's temporary folder, under another name.
+    named = re.findall(r"[^\s'\"]+\.(?:nsys-rep|qdstrm)", said)
     raw = next((path for path in [*folder.glob("*.qdstrm"), *map(Path, named)] if path.is_file()), None)
     if raw:
-        kept = outputs.report.with_name(outputs.report.name.removesuffix(".nsys-rep") + ".qdstrm")
-        shutil.move(raw, kept)
+        kept = outputs.report.with_name(outputs.report.name.removesuffix(".nsys-rep") + raw.suffix)
+        try:
+            shutil.move(raw, kept)
+        except OSError:  # no room there: it stays where nsys left it
+            kept.unlink(missing_ok=True)
+            kept = raw
         hint = f"Kept what it collected in {kept}: nsys-ui of the same version opens it. {_last_words(said)}"
-        return _failed("nsys could not import its own capture", "nsys-import", hint)
+        return _failed("nsys could not finish its report" + _if_full(folder), "nsys-import", hint)
     hint = _last_words(said)
     if options.steps is not None and "Capture range started" not in said:
         hint = f"The window --steps {options.steps} never opened: fewer steps, no CUDA, or no probe. {hint}"
-    return _failed("nsys wrote no report", "nsys-no-report", hint)
+    return _failed("nsys wrote no report" + _if_full(folder), "nsys-no-report", hint)
+
+
+def _if_full(folder: Path) -> str:
+    return ", the disk is full" if shutil.disk_usage(folder).free < _FULL_BYTES else ""
 
 
 def _lines(said: str) -> list[str]:
@@ -672,10 +743,6 @@ def _last_words(said: str) -> str:
     return "nsys said: " + " / ".join(lines[-4:]) if lines else ""
 
 
-def _warnings(said: str) -> list[str]:
-    return [line for line in _lines(said) if re.match(r"(?i)warning|error|fatal", line)][:20]
-
-
 def _export(nsys: Nsys, folder: Path, options: Options, signals: _Signals, result: Result) -> Path | None:
     """Export the report that was moved into place; None, with a problem noted, when that failed."""
     made = folder / "report.sqlite"
@@ -686,14 +753,25 @@ def _export(nsys: Nsys, folder: Path, options: Options, signals: _Signals, resul
         process.wait()
         sink.seek(0)
         said = sink.read().decode(errors="replace")
-    if process.returncode != 0 or not made.is_file():
+    if process.returncode != 0 or not _whole(made):
         again = shlex.join([str(nsys.path), "export", "--type=sqlite", str(result.outputs.report)])
-        result.problems.append(
-            _failed(f"{result.outputs.report}: export failed", "nsys-export", f"Try: {again}. {_last_words(said)}")
-        )
+        what = f"{result.outputs.report}: export failed{_if_full(folder)}"
+        result.problems.append(_failed(what, "nsys-export", f"Try: {again}. {_last_words(said)}"))
         return None
     move_into_place(made, result.outputs.sqlite, force=options.force)
     return result.outputs.sqlite
+
+
+def _whole(sqlite: Path) -> bool:
+    """Say whether an export is complete: nsys exits with 0 on a full disk too."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{sqlite.as_uri()}?mode=ro", uri=True)) as connection:
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+    except sqlite3.Error:
+        return False
+    return bool(tables) and pages * size == sqlite.stat().st_size
 
 
 def read_probe(probe_dir: Path) -> list[dict[str, Any]]:

@@ -42,7 +42,12 @@ elif words[0] == "export":
     if mode == "no-export":
         print("Importer error")
         sys.exit(1)
-    pathlib.Path(value("--output")).write_text("SQLite format 3")
+    import sqlite3
+    base = sqlite3.connect(value("--output"))
+    base.execute("CREATE TABLE StringIds (id)")
+    base.close()
+    if mode == "full-disk":
+        os.truncate(value("--output"), int(here.joinpath("size").read_text()))
 elif words[0] == "profile":
     print("Collecting data...")
     print("WARNING: CPU sampling is off", file=sys.stderr)
@@ -338,10 +343,12 @@ def test_all_goes_well(here: Path, fake: FakeNsys, capfd: pytest.CaptureFixture[
 
 
 def test_force_replaces_all(here: Path, fake: FakeNsys) -> None:
-    for ending in ("nsys-rep", "sqlite", "run.json"):
+    for ending in ("nsys-rep", "sqlite", "run.json", "html"):
         (here / f"r.{ending}").write_text("old")
     assert run(fake, force=True).exit_code == 0
-    assert "old" not in [path.read_text() for path in here.iterdir()]
+    # The page of the earlier run must not stay beside the new capture.
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
+    assert b"old" not in [path.read_bytes() for path in here.iterdir()]
 
 
 @pytest.mark.parametrize(("exits", "code"), [(0, 125), (3, 3)])
@@ -383,6 +390,36 @@ def test_a_failed_export_keeps_the_report(here: Path, fake: FakeNsys) -> None:
     assert "nsys export" in str(result.problems[0])
     assert "Importer error" in str(result.problems[0])
     assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json"]
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096])
+def test_an_export_that_is_cut_short(here: Path, fake: FakeNsys, size: int) -> None:
+    # A full disk: nsys exits with 0 and leaves what there was room for.
+    (fake.folder / "size").write_text(str(size))
+    result = run(fake.does("full-disk"))
+    assert (result.exit_code, [problem.slug for problem in result.problems]) == (125, ["nsys-export"])
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json"]
+    assert json.loads((here / "r.run.json").read_text())["exit_code"] == 0  # the command's own
+
+
+def test_a_name_taken_meanwhile_loses_nothing(here: Path, fake: FakeNsys) -> None:
+    result = run(fake, "open('r.sqlite', 'w').write('theirs')")
+    assert (result.exit_code, len(result.notes)) == (0, 1)
+    assert (here / "r.sqlite").read_text() == "theirs"
+    assert sorted(path.name for path in here.iterdir()) == ["r-2.nsys-rep", "r-2.run.json", "r-2.sqlite", "r.sqlite"]
+    assert json.loads((here / "r-2.run.json").read_text())["files"]["sqlite"] == "r-2.sqlite"
+
+
+def test_no_room_for_what_could_not_be_imported(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(capture.shutil, "move", full)
+    result = run(fake.does("no-import"))
+    assert "nsys-report-1.qdstrm" in str(result.problems[0])
+    assert (fake.folder / "nsys-report-1.qdstrm").read_text() == "collected"
+    assert [path.name for path in here.iterdir()] == ["r.run.json"]
 
 
 def test_a_failed_export_does_not_hide_the_exit_code(here: Path, fake: FakeNsys) -> None:
@@ -466,7 +503,7 @@ def test_halves_that_were_linked_together(tmp_path: Path) -> None:
     importer = tmp_path / "compute" / "linux-desktop-x64" / "QdstrmImporter"
     importer.write_text("#!/bin/sh")
     importer.chmod(0o755)
-    assert capture.importer_fault(fake.path)
+    assert "side by side" in capture.importer_fault(fake.path)
     together = tmp_path / "together"
     together.mkdir()
     (together / "target-linux-x64").symlink_to(fake.folder)
