@@ -75,19 +75,21 @@ def test_help_loads_no_heavy_package(words: list[str]) -> None:
 
 
 def test_help_is_quick() -> None:
-    """Six times the time of a bare Python: 0.07 s where that takes 0.012 s, and a machine as slow as it likes."""
+    """0.07 s where a bare Python takes 0.012 s; polars alone would add 0.2 s, matplotlib 0.4 s."""
 
-    def quickest(*words: str) -> float:
+    def least_cpu_s(*words: str) -> float:
         times = []
-        for _ in range(7):
-            start = time.perf_counter()
-            subprocess.run(
+        for _ in range(5):
+            process = subprocess.Popen(
                 [sys.executable, *words], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
             )
-            times.append(time.perf_counter() - start)
+            used = os.wait4(process.pid, 0)[2]
+            process.returncode = 0
+            times.append(used.ru_utime + used.ru_stime)
         return min(times)
 
-    assert quickest("-m", "nsysx", "--help") < max(0.12, 10 * quickest("-c", "pass"))
+    # Processor time, and relative: other work on the machine must not fail this.
+    assert least_cpu_s("-m", "nsysx", "--help") < max(0.12, 15 * least_cpu_s("-c", "pass"))
 
 
 def test_no_words_is_help_and_a_usage_error() -> None:
