@@ -78,7 +78,10 @@ def _place(node: ast.AST, line: int) -> None:
 def rebuild(function: FunctionType, template: str) -> CodeType:
     """Return the code of ``function`` with ``template`` around its body; raise UnpatchableError where that is not safe."""
     old = function.__code__
-    if old.co_freevars or old.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+    in_class = old.co_freevars == ("__class__",)  # it calls super()
+    if (old.co_freevars and not in_class) or old.co_flags & (
+        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    ):
         raise UnpatchableError(f"{function.__qualname__} is a closure or a generator")
     try:
         lines, first = inspect.getsourcelines(old)
@@ -104,8 +107,14 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     _place(frame, definition.lineno)
     definition.body = head + _Fill(body).visit(frame).body
     definition.decorator_list = []
+    if in_class:  # only inside a class statement is there a __class__ to close over
+        inside = ast.parse(f"class {function.__qualname__.split('.')[-2]}: pass")
+        inside.body[0].body = tree.body  # type: ignore[attr-defined]
+        tree = inside
     ast.fix_missing_locations(tree)
     module = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
+    if in_class:
+        module = next(c for c in module.co_consts if isinstance(c, CodeType))
     new = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == old.co_name)
     count = old.co_argcount + old.co_kwonlyargcount + bool(old.co_flags & 4) + bool(old.co_flags & 8)
     same = (

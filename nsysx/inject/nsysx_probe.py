@@ -165,6 +165,8 @@ class Probe:
         self.recording = self.window is None
         self.trained_root: Any = None
         self.lock = threading.RLock()
+        self.capturing: list[int | None] | None = None  # ends of optimizer steps (their key) and backwards (None)
+        self.graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what was captured in it
 
     # ---- options ----------------------------------------------------------------------------------------------------
 
@@ -635,6 +637,8 @@ class Probe:
             self.close(level)
             if level and not self.thread.phases and self.driver == threading.get_ident():
                 self.steps.backward_end()
+                if self.capturing is not None:
+                    self.capturing.append(None)
         except Exception as error:
             self.fail("backward", error)
 
@@ -655,6 +659,8 @@ class Probe:
             in_backward = self.torch._C._current_graph_task_id() != -1
             if in_backward or self.driver in (None, threading.get_ident()):
                 self.steps.optimizer_end(id(optimizer), in_backward)
+                if self.capturing is not None:
+                    self.capturing.append(id(optimizer))
         except Exception as error:
             self.fail("optimizer", error)
 
@@ -675,6 +681,45 @@ class Probe:
                 self.fail(name, error)
 
         return enter, leave
+
+    # ---- CUDA graphs ------------------------------------------------------------------------------------------------
+
+    def begin_capture(self, _graph: Any) -> None:
+        """Work is captured from here on: what it completes is what each replay completes."""
+        self.capturing = []
+
+    def end_capture(self, graph: Any) -> None:
+        """The capture ended."""
+        try:
+            self.graphs[graph], self.capturing = self.capturing or [], None
+        except Exception as error:
+            self.fail("capture", error)
+
+    def enter_replay(self, graph: Any) -> Any:
+        """A graph is launched. Outside of everything else no module is called for it: it stands for what was captured."""
+        try:
+            me = threading.get_ident()
+            if self.thread.phases or self.thread.open or me != (self.driver or threading.main_thread().ident):
+                return None
+            self.steps.forward(self.torch.is_grad_enabled())
+        except Exception as error:
+            self.fail("replay", error)
+            return None
+        return graph
+
+    def leave_replay(self, graph: Any) -> None:
+        """The launch has returned."""
+        try:
+            if graph is None:
+                return
+            self.steps.forward_end()
+            for key in self.graphs.get(graph, ()):
+                if key is None:
+                    self.steps.backward_end()
+                else:
+                    self.steps.optimizer_end(key)
+        except Exception as error:
+            self.fail("replay", error)
 
     # ---- backward by module -----------------------------------------------------------------------------------------
 
@@ -845,6 +890,10 @@ class Probe:
         for owner in (torch.optim.Optimizer, torch.nn.Module):
             self.around(owner.zero_grad, "zero_grad", "None", *self.simple("zero_grad"))
         self._arm_optimizers()
+        graph = torch.cuda.CUDAGraph
+        self.around(graph.capture_begin, "capture_begin", "self", self.begin_capture, lambda _token: None)
+        self.around(graph.capture_end, "capture_end", "self", lambda graph: graph, self.end_capture)
+        self.around(graph.replay, "replay", "self", self.enter_replay, self.leave_replay)
         self.armed = True
         os.register_at_fork(after_in_child=self.forked)
         atexit.register(self.exit)
