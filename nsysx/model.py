@@ -122,6 +122,7 @@ class Span:
 
     ``kind`` is an API kind or phase on a CPU lane and compute, comm, copy, memset on a GPU lane. ``launch_ns`` is when the
     API call of a GPU op began (None when unknown), ``backlog_ns`` how much of a blocking call was waiting for earlier work.
+    A box made of several neighbours has ``covered_ns``: how much of it they fill together.
     """
 
     start_ns: int
@@ -131,6 +132,7 @@ class Span:
     launch_ns: int | None = None
     launch_lane: int | None = None
     backlog_ns: int = 0
+    covered_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,18 +33,20 @@ def clean(value: object, limit: int = 200) -> str:
     """
     text = str(value)
     cut = len(text) > limit
-    out, marks, length = [], 0, 0
+    out: list[str] = []
+    marks = length = 0
     for char in text[:limit]:
         category = unicodedata.category(char)
         marks = marks + 1 if category in ("Mn", "Me") else 0
         if marks > _MAX_MARKS:
             continue
-        piece = _visible(char) if category in _INVISIBLE else char
-        length += len(piece)
-        if length > limit - cut:
+        out.append(_visible(char) if category in _INVISIBLE else char)
+        length += len(out[-1])
+        if length > limit:
             cut = True
             break
-        out.append(piece)
+    while cut and out and length > limit - 1:
+        length -= len(out.pop())
     return "".join(out) + ("…" if cut else "")
 
 
@@ -74,6 +76,20 @@ def shorten_kernel(name: str, width: int) -> str:
             text = _collapse(text, depth)
     if len(text) > width and "<" in text and text.index("<") < width - 2:
         return text[: width - 1] + "…"
+    return shorten(text, width)
+
+
+def shorten_path(path: str, width: int) -> str:
+    """Return a file's path within ``width``: its end is what tells."""
+    return path if len(path) <= width else f"…{path[len(path) - width + 1 :]}" if width > 1 else "…"[:width]
+
+
+def shorten_cell(text: str, column: str, width: int) -> str:
+    """Return the text of a cell within ``width``, cut where the kind of column bears it best."""
+    if column == "file":
+        return shorten_path(text, width)
+    if column in ("name", "kernel") and ("::" in text or "<" in text):
+        return shorten_kernel(text, width)
     return shorten(text, width)
 
 

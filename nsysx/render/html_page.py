@@ -69,8 +69,7 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
         title = texts(entry.title, 200)
         lanes = sum(lane.role != "stream" for lane in entry.lanes)
         alt = f"Timeline, {title}: {length}, {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams."
-        merged = f" {units.count(entry.merged)} short boxes are drawn together." if entry.merged else ""
-        figures.append(Figure(charts.timeline(entry, redact=redact), alt, f"{title}, a window of {length}.{merged}"))
+        figures.append(Figure(charts.timeline(entry, redact=redact), alt, f"{title}, a window of {length}."))
     return figures
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from nsysx import units
 from nsysx.model import Summary
 from nsysx.render import view
-from nsysx.render.clean import shorten, shorten_kernel
+from nsysx.render.clean import shorten, shorten_cell
 
 _STYLES = {
     "compute": "green",
@@ -42,9 +43,9 @@ class _Out:
             text = text.translate(_ASCII).encode(self.encoding, "backslashreplace").decode(self.encoding)
         return Text(text, style=style)
 
-    def line(self, text: str = "", style: str = "") -> None:
-        """Print a paragraph, wrapped at the width."""
-        self.console.print(self.text(text, style), soft_wrap=False, width=min(self.width, 100))
+    def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
+        """Print a paragraph, wrapped at the width, every line of it ``indent`` in."""
+        self.console.print(Padding(self.text(text, style), (0, 0, 0, indent), expand=False), width=min(self.width, 100))
 
     def head(self, text: str, note: str = "") -> None:
         """Print the head of a section after an empty line."""
@@ -84,12 +85,6 @@ def _ledger(out: _Out, ledger: view.Ledger) -> None:
         )
     out.console.print(out.text(f"{ledger.label}: {units.duration(ledger.window_ns)}"))
     out.console.print(table)
-
-
-def _cell(cell: view.Cell, width: int) -> str:
-    """Return a cell's text within ``width``."""
-    source = cell.full or cell.text
-    return shorten_kernel(source, width) if "(" in source or "<" in source else shorten(cell.text, width)
 
 
 def _fit(grid: view.Grid, width: int) -> tuple[list[int], list[int]]:
@@ -134,7 +129,12 @@ def _grid(out: _Out, grid: view.Grid) -> None:
             overflow="crop",
         )
     for row in grid.rows:
-        table.add_row(*(out.text(_cell(row[i], width)) for i, width in zip(chosen, widths, strict=True)))
+        table.add_row(
+            *(
+                out.text(shorten_cell(row[i].full or row[i].text, grid.heads[i].name, width))
+                for i, width in zip(chosen, widths, strict=True)
+            )
+        )
     out.console.print(table)
 
 
@@ -144,11 +144,12 @@ def _quality(out: _Out, shown: view.View) -> None:
     good = len(shown.quality) - len(bad)
     out.head("Quality", f"{good} of {len(shown.quality)} checks passed")
     for check in bad:
-        line = out.text("warning  " if check.status == "warn" else "missing  ", "yellow")
-        line.append_text(out.text(f"{check.check}: {check.detail}"))
-        out.console.print(line, width=min(out.width, 100))
+        out.line(
+            f"{'warning' if check.status == 'warn' else 'missing'}  {check.check}: {check.detail}",
+            "yellow" if check.status == "warn" else "",
+        )
         if check.fix:
-            out.console.print(out.text(f"         → {check.fix}", "dim"), width=min(out.width, 100))
+            out.line(f"→ {check.fix}", "dim", indent=9)
 
 
 def _first(out: _Out, shown: view.View) -> None:
@@ -177,7 +178,7 @@ def _findings(out: _Out, findings: Iterable[view.FindingView]) -> None:
         worth = f", saves {f.saving} per step" if f.saving else ""
         out.line(f"{f.code}  {f.title}{worth}")
         if f.where:
-            out.line(f"        {f.where}", "dim")
+            out.line(f.where, "dim", indent=8)
 
 
 def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
@@ -194,7 +195,7 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
         headline = out.text(shown.sentence, "bold")
         console.print(line, headline, width=min(out.width, 100))
         for evidence in shown.evidence:
-            out.line(f"  {evidence}", "dim")
+            out.line(evidence, "dim", indent=2)
     if wanted("first"):
         _first(out, shown)
     if wanted("steps"):
@@ -219,6 +220,6 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
     if missing and sections is None:
         out.head("Not in this capture")
         for grid in missing:
-            out.line(f"{grid.title}: {grid.reason}", "dim")
+            out.line(f"{grid.title}: {grid.reason}", indent=2)
     if wanted("quality") and shown.quality:
         _quality(out, shown)

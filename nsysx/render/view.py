@@ -14,7 +14,7 @@ from typing import Any
 
 from nsysx import glossary, units
 from nsysx.model import Check, Column, Finding, Row, Summary, Table
-from nsysx.render.clean import clean, file_name, scrub, shorten, shorten_kernel
+from nsysx.render.clean import clean, file_name, scrub, shorten_cell
 
 VERDICTS = {
     "gpu_bound": "GPU-bound",
@@ -55,7 +55,7 @@ CAUSES = {
     "profiler": ("profiler", "profiler itself"),
     "host_code": ("outside", "host code (Python)"),
     "dependency": ("dependency", "waiting for other GPU work"),
-    "kernel_gap": ("gap", "between queued kernels"),
+    "kernel_gap": ("gap", "between kernels"),
     "untraced_launch": ("idle", "launched outside the trace"),
     "no_further_work": ("idle", "nothing more launched"),
 }
@@ -379,7 +379,10 @@ def number(value: Any, name: str, unit: str) -> str:
         return units.share(value, 1)
     if unit in ("%", "percent"):
         return units.share(value, 100)
-    text = units.count(value) if isinstance(value, int) or float(value).is_integer() else f"{value:,.3g}"
+    if float(value).is_integer():
+        text = units.count(value)
+    else:
+        text = f"{value:,.2g}" if abs(value) < 1 else f"{value:,.1f}"
     return f"{text} {clean(unit, 20)}" if unit and unit not in ("count", "calls", "rows") else text
 
 
@@ -400,10 +403,7 @@ class Texts:
         if column == "file" and self.redact:
             value = file_name(str(value)[:2000], True)
         full = self(value, 600)
-        if "(" in full or "<" in full:
-            text = shorten_kernel(full, self.width)
-        else:
-            text = shorten(full, self.width)
+        text = shorten_cell(full, column, self.width)
         return text, "" if text == full else full
 
 
@@ -562,6 +562,7 @@ def _ledgers(summary: Summary, scale: int) -> Iterable[Ledger]:
         if rest > 0:
             parts.append(Part("idle", "cause not known" if causes else "GPU idle", rest / scale, idle=True))
         name = names.get((row.get("process"), row.get("device")), "")
+        name = "" if name.startswith("unknown") else name
         where = f"{_process(summary, row.get('process'))}GPU {row.get('device')}"
         yield Ledger(
             clean(f"{where} ({name})" if name else where, 60), True, (row.get("window_ns") or 0) / scale, tuple(parts)
