@@ -217,6 +217,6 @@ def test_the_same_summary_gives_the_same_bytes(full, full_page):
 
 def test_matplotlib_comes_only_with_a_picture():
     rooms = ", ".join(f"nsysx.render.{name}" for name in ("terminal", "markdown", "json_text", "html_page"))
-    code = f"import sys, {rooms}; print('matplotlib' in sys.modules)"  # noqa: E501
+    code = f"import sys, {rooms}; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
