@@ -79,7 +79,11 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps and the rule that found them. ``steady`` is the first and last index of the steady steps, inclusive."""
+    """The steps and the rule that found them.
+
+    ``steady`` is the first and last index of the steady steps, inclusive. ``whole``: ledgers and per-step tables cover the
+    whole capture, so that nothing of them may be divided by a number of steps.
+    """
 
     source: str
     rule: str
@@ -88,6 +92,7 @@ class Steps:
     cpu_median_ns: int | None
     gpu_median_ns: int | None
     rows: tuple[Row, ...]
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

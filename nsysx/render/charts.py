@@ -181,16 +181,16 @@ def _scale(longest_ns: float) -> tuple[float, str]:
     return 1.0, "ns"
 
 
-def ledger(ledgers: Sequence[Ledger], width: int = 1120) -> Picture:
+def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) -> Picture:
     """Return the ledgers as bars on one time scale: what ran in plain colour, idle time hatched by its cause."""
     with _settings():
         row = 46
         height = row * len(ledgers) + 48
         figure = _figure(width, height)
-        axes = figure.add_axes((0.004, 44 / height, 0.992, 1 - 48 / height))
+        axes = figure.add_axes((0.008, 44 / height, 0.984, 1 - 48 / height))
         longest = max((entry.window_ns for entry in ledgers), default=1) or 1
         divisor, unit = _scale(longest)
-        pixel = longest / (width * 0.992)
+        pixel = longest / (width * 0.984)
         for position, entry in enumerate(ledgers):
             y = len(ledgers) - 1 - position
             left = 0.0
@@ -217,7 +217,7 @@ def ledger(ledgers: Sequence[Ledger], width: int = 1120) -> Picture:
         axes.set_ylim(-0.35, len(ledgers) - 0.3)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"time per step, {unit}" if len(ledgers) else unit, color=_NEUTRAL, fontsize=8.5)
+        axes.set_xlabel(f"time per step, {unit}" if per_step else f"time, {unit}", color=_NEUTRAL, fontsize=8.5)
         axes.tick_params(labelsize=8)
         return _svg(figure, width, height)
 
@@ -487,7 +487,10 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
         if 0 <= span.launch_lane < len(lanes)
     ]
     ops.sort(key=lambda op: op[0].start_ns - op[0].end_ns)
-    for span, index in ops[:_MAX_ARROWS]:
+    longest: dict[tuple[int | None, int | None], tuple[Span, int]] = {}
+    for op in ops:  # of all that one graph launch started, the longest
+        longest.setdefault((op[0].launch_ns, op[0].launch_lane), op)
+    for span, index in list(longest.values())[:_MAX_ARROWS]:
         assert span.launch_ns is not None
         assert span.launch_lane is not None
         top, bottom = len(lanes) - 1 - span.launch_lane - 0.36, len(lanes) - 1 - index + 0.36

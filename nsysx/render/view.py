@@ -175,6 +175,7 @@ class View:
     facts: tuple[Fact, ...]
     steps_line: str
     step_times: str
+    per_step: bool
     ledger_title: str
     ledgers: tuple[Ledger, ...]
     quiet_threads: int
@@ -253,7 +254,7 @@ SPECS: dict[str, Spec] = {
         ),
         "self_gpu_ns",
         unknown="(not attributed)",
-        hide=("parent", "depth"),
+        hide=("parent", "depth", "copy_ns", "queue_ns", "sync_ns"),
         steady=True,
     ),
     "kernels": Spec(
@@ -488,7 +489,8 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -
     columns.sort(key=lambda c: rank.get(c.name, len(rank)))
     rows = _tree(table.rows, top) if table.key == "modules" else _sorted(table, spec)[:top]
     empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
-    columns = [c for c in columns if c not in empty]
+    columns = [c for c in columns if c not in empty or c is columns[0]]
+    empty = [c for c in empty if c not in columns]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
     scale = steady if spec.steady else 1
 
@@ -518,9 +520,9 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -
 
 
 def _steady_count(summary: Summary) -> int:
-    """Return how many steps the ledgers cover, 1 where there are none."""
+    """Return how many steps the ledgers cover; 0 where they cover the whole capture and nothing is per step."""
     steady = summary.steps.steady
-    return max(1, steady[1] - steady[0] + 1) if steady else 1
+    return steady[1] - steady[0] + 1 if steady and not summary.steps.whole else 0
 
 
 def _process(summary: Summary, process: Any) -> str:
@@ -627,14 +629,20 @@ def _steps_line(summary: Summary) -> str:
         return clean(steps.rule or "No steps were found: the numbers cover the whole capture.", 300)
     text = f"{units.count(steps.count)} step{'s' * (steps.count != 1)}"
     if steps.steady and steps.count > 1:
-        text += f", {units.count(_steady_count(summary))} steady ({steps.steady[0]} to {steps.steady[1]})"
-    rule = clean(steps.rule or steps.source, 200)
-    return f"{text}. Found by: {rule.rstrip('.')}." if rule else f"{text}."
+        text += (
+            f", {units.count(steps.steady[1] - steps.steady[0] + 1)} steady ({steps.steady[0]} to {steps.steady[1]})"
+        )
+    rule = clean(steps.rule or steps.source, 200).rstrip(".")
+    if steps.source == "capture":
+        return f"No steps: {rule}."
+    return f"{text}. Found by: {rule}." if rule else f"{text}."
 
 
 def _step_times(summary: Summary) -> str:
     """Return the median step as text, "" when it is not known."""
     steps = summary.steps
+    if steps.source == "capture":
+        return ""
     times = [
         f"{who} {units.duration(ns)}"
         for who, ns in (("GPU", steps.gpu_median_ns), ("CPU", steps.cpu_median_ns))
@@ -647,9 +655,10 @@ def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
     """Return the few numbers that stand beside the verdict. What is not known is left out, never shown as zero."""
     steps, totals = summary.steps, summary.totals
     facts = []
-    if steps.gpu_median_ns is not None:
+    stepped = steps.source != "capture"
+    if stepped and steps.gpu_median_ns is not None:
         facts.append(Fact("GPU step, median", units.duration(steps.gpu_median_ns)))
-    if steps.cpu_median_ns is not None:
+    if stepped and steps.cpu_median_ns is not None:
         facts.append(Fact("CPU step, median", units.duration(steps.cpu_median_ns)))
     devices = [row for row in summary.rows("gpu_ledger") if row.get("busy_ns") is not None and row.get("window_ns")]
     if devices:
@@ -659,9 +668,9 @@ def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
             if len(shares) == 1
             else f"{units.share(min(shares), 1)} to {units.share(max(shares), 1)}"
         )
-        facts.append(Fact("GPU busy", text, "steady steps"))
-    if steps.count and steps.steady:
-        facts.append(Fact("Steady steps", f"{_steady_count(summary)} of {steps.count}"))
+        facts.append(Fact("GPU busy", text, "whole capture" if steps.whole else "steady steps"))
+    if stepped and steps.count and steps.steady:
+        facts.append(Fact("Steady steps", f"{steps.steady[1] - steps.steady[0] + 1} of {steps.count}"))
     for key, text in (("kernels", "Kernels"), ("api_calls", "CUDA calls")):
         if totals.get(key) is not None:
             facts.append(Fact(text, units.count(totals[key]), "whole capture"))
@@ -743,6 +752,26 @@ def _step_bars(summary: Summary) -> tuple[StepBar, ...]:
     return tuple(bars)
 
 
+def _sentence(summary: Summary, texts: Texts) -> str:
+    """Return the verdict's sentence without the label that is shown in front of it."""
+    text = texts(summary.verdict.sentence, 1000)
+    start = f"{VERDICTS.get(summary.verdict.code, '')}: "
+    if len(start) > 2 and text.lower().startswith(start.lower()):
+        text = text[len(start) :]
+        text = text[:1].upper() + text[1:]
+    return text
+
+
+def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
+    """Return the checks; tables that are not there are named once, by their own reason."""
+    gone = {f"table {key}" for key, table in summary.tables.items() if table.rows is None}
+    return tuple(
+        Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400))
+        for c in summary.quality
+        if c.check not in gone
+    )
+
+
 def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
     """Return the test whether a section is to be shown."""
     chosen = None if sections is None else frozenset(sections)
@@ -759,7 +788,7 @@ def build(
     """
     texts = Texts(redact, width)
     wanted = _wanted(sections)
-    scale = _steady_count(summary)
+    scale = max(1, _steady_count(summary))
     ledgers = tuple(_ledgers(summary, scale)) if wanted("ledger") else ()
     findings = _findings(summary, texts, width)
     found = [f for f in findings or () if f.verdict == "found"]
@@ -771,23 +800,20 @@ def build(
         for key in LEDGER_TABLES
         if (t := summary.tables.get(key)) is not None and t.rows is None
     ]
-    steady = summary.steps.steady
-    if steady and summary.steps.count > 1:
-        what = f"mean of {scale} steady step{'s' * (scale != 1)}"
-    else:
-        what = "whole window"
+    steps = _steady_count(summary)
     return View(
         title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3])
         + (" …" if len(summary.capture.files) > 3 else ""),
         verdict_code=clean(summary.verdict.code, 30),
         verdict_label=VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30)),
-        sentence=texts(summary.verdict.sentence, 1000),
+        sentence=_sentence(summary, texts),
         evidence=tuple(texts(e, 500) for e in summary.verdict.evidence),
         first=found[0] if found and wanted("first") else None,
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
         step_times=_step_times(summary),
-        ledger_title=what,
+        per_step=steps > 0,
+        ledger_title=f"mean of {steps} steady step{'s' * (steps != 1)}" if steps else "whole capture",
         ledgers=ledgers,
         quiet_threads=len(summary.rows("cpu_ledger")) - len(_busy_threads(summary)),
         ledger_reasons=tuple(reasons),
@@ -799,9 +825,7 @@ def build(
         ),
         capture=_capture(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
-        quality=tuple(
-            Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in summary.quality
-        ),
+        quality=_quality(summary, texts),
         glossary=glossary.used(summary),
         hidden=(
             "home folders",

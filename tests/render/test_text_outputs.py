@@ -34,20 +34,20 @@ def shown(summary: Summary, width: int = 80, encoding: str = "utf-8", *, colour:
 LEDGER_80 = """\
 Where the step goes  mean of 10 steady steps
 GPU 0 (NVIDIA H200): 69.25 ms
-  compute                   56.00 ms   81 % ████████████████████████▎
-  copy                       3.00 ms  4.3 % █▎
+  compute                   56.00 ms   81 % ███████████████████████████▌
+  copy                       3.00 ms  4.3 % █▌
   memset                      250 us  0.4 % ▏
-  idle: inside a sync call   6.00 ms  8.7 % ██▋
-  idle: launch latency       2.00 ms  2.9 % ▉
+  idle: inside a sync call   6.00 ms  8.7 % ███
+  idle: launch latency       2.00 ms  2.9 % █
   idle: host code (Python)   1.90 ms  2.7 % ▉
   idle: profiler itself       100 us  0.1 % ▏
 CPU thread main: 69.00 ms
-  launch calls            9.00 ms   13 % ████▎
-  copy calls              2.00 ms  2.9 % █
-  waiting in sync calls  40.00 ms   58 % ███████████████████▏
-  alloc and free           500 us  0.7 % ▎
-  other CUDA calls        1.50 ms  2.2 % ▊
-  outside CUDA calls     16.00 ms   23 % ███████▋
+  launch calls               9.00 ms   13 % ████▍
+  copy calls                 2.00 ms  2.9 % █
+  waiting in sync calls     40.00 ms   58 % ███████████████████▋
+  alloc and free              500 us  0.7 % ▎
+  other CUDA calls           1.50 ms  2.2 % ▊
+  outside CUDA calls        16.00 ms   23 % ███████▉
 """
 
 WAITS_80 = """\
@@ -220,3 +220,19 @@ def test_json_of_hostile_names_can_be_read_back(hostile):
     data = json.loads(json_text.render(hostile))
     assert data["kernels"][0]["name"] == factory.HOSTILE[0]
     assert data["kernels"][4]["name"] == factory.HOSTILE[4]
+
+
+def test_no_line_ends_in_a_space(full, hostile):
+    for text in (shown(full), shown(hostile, 60), shown(full, 120, "ascii")):
+        assert [line for line in text.splitlines() if line != line.rstrip()] == []
+
+
+def test_figures_over_the_whole_capture_are_never_divided_by_steps(full):
+    whole = replace(full, steps=replace(full.steps, whole=True))
+    text = shown(whole)
+    assert "Where the time goes  whole capture" in text
+    assert "GPU 0 (NVIDIA H200): 692.5 ms" in text
+    assert "per step" not in text.partition("Where the time goes")[2].replace("saves 22.00 ms per step", "").replace(
+        "400 us per step", ""
+    )
+    assert re.search(r"^cudaStreamSynchronize +blocks.1.loss +380\.0 ms +60\.00 ms", text, re.MULTILINE)
