@@ -75,7 +75,7 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
 
 def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
     """Return the page of ``summary``; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine."""
-    shown = view.build(summary, top=top, redact=redact, width=110)
+    shown = view.build(summary, top=top, redact=redact, width=84)
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = Environment(
         loader=PackageLoader("nsysx.render"),

@@ -268,12 +268,11 @@ SPECS: dict[str, Spec] = {
             "mean_ns",
             "median_ns",
             "max_ns",
-            "min_ns",
-            "std_ns",
             "queue_ns",
             "api_self_ns",
         ),
         "total_ns",
+        hide=("min_ns", "std_ns"),
     ),
     "kernel_families": Spec(
         "The same GPU work by what it does.", ("family", "total_ns", "share", "count"), "total_ns", steady=True
@@ -765,11 +764,9 @@ def _sentence(summary: Summary, texts: Texts) -> str:
 def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
     """Return the checks; tables that are not there are named once, by their own reason."""
     gone = {f"table {key}" for key, table in summary.tables.items() if table.rows is None}
-    return tuple(
-        Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400))
-        for c in summary.quality
-        if c.check not in gone
-    )
+    order = ("warn", "missing", "ok")
+    checks = sorted((c for c in summary.quality if c.check not in gone), key=lambda c: order.index(c.status))
+    return tuple(Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in checks)
 
 
 def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
