@@ -85,9 +85,10 @@ def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
         runtime = runtime.filter(~copied | only_copy)
     if runtime.select(pl.struct(*key).n_unique()).item() == runtime.height:
         return runtime
-    order = [pl.col("name").cast(pl.String) == pl.col("plain").cast(pl.String), "start_ns", -pl.col("end_ns")]
-    is_first = pl.int_range(pl.len()) == pl.int_range(pl.len()).sort_by(order).first().over(*key, "plain")
-    return runtime.filter((pl.col("correlation_id") == 0) | is_first)
+    unversioned = pl.col("name").cast(pl.String) == pl.col("plain").cast(pl.String)
+    named = runtime.filter(pl.col("correlation_id") != 0).sort(unversioned, "start_ns", -pl.col("end_ns"))
+    named = named.unique([*key, "plain"], keep="first", maintain_order=True)
+    return pl.concat([named, runtime.filter(pl.col("correlation_id") == 0)])
 
 
 def _self_times(calls: pl.DataFrame) -> pl.DataFrame:

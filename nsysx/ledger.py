@@ -69,6 +69,9 @@ CPU_PARTS = {
 #: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.
 CLOCK_ERROR_NS = 20_000
 
+#: Before every event; times can be negative.
+_NEVER = -(1 << 62)
+
 
 @dataclass(frozen=True)
 class Ledgers:
@@ -337,7 +340,7 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
         ).alias("awaited")
     )
     streams = _Streams(trace, calls, ops)
-    d = np.full(rows.height, -1, np.int64)
+    d = np.full(rows.height, _NEVER, np.int64)
     for (proc, ctx, stream), part in rows.with_row_index("_row").group_by(
         "process", "context", "stream", maintain_order=True
     ):
@@ -428,7 +431,7 @@ class _Streams:
             by_source.setdefault(key, []).append(i)
         # A wait holds what its event's stream held when it was recorded, other waits of that stream included: a fixed point,
         # reached in as many rounds as the longest chain of waits that matters.
-        held = np.full(edges.height, -1, np.int64)
+        held = np.full(edges.height, _NEVER, np.int64)
         while True:
             self.edges = {key: (at, np.maximum.accumulate(held[r])) for key, (r, at) in rows.items()}
             new = held.copy()
@@ -439,13 +442,13 @@ class _Streams:
             held = new
 
     def last_end(self, key: tuple[int, int | None, int], before: I64) -> I64:
-        """Return the latest end of what stream ``key`` holds that was launched before each instant, -1 for nothing."""
-        result = np.full(len(before), -1, np.int64)
+        """Return the latest end of what stream ``key`` holds that was launched before each instant, _NEVER for nothing."""
+        result = np.full(len(before), _NEVER, np.int64)
         for held in (self.work, self.edges):
             if key in held:
                 order, reach = held[key]
                 i = np.searchsorted(order, before, side="left") - 1
-                result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], -1))
+                result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], _NEVER))
         return result
 
 

@@ -50,7 +50,7 @@ class Ranges:
     marks: pl.DataFrame
 
 
-def _meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
+def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
     """Return (kind, name, cls, number, recompute) of a range text."""
     if own or text.startswith(nsysx_ranges.PREFIX):
         label = nsysx_ranges.decode(text)
@@ -84,7 +84,7 @@ def read(trace: Trace) -> Ranges:
     own = pl.col("domain_name") == nsysx_ranges.DOMAIN
     rows = rows.with_columns((own | pl.col("label").str.starts_with(nsysx_ranges.PREFIX)).alias("own"))
     texts = rows.select("label", "own").unique()
-    meanings = [_meaning(text, is_own) for text, is_own in texts.iter_rows()]
+    meanings = [meaning(text, is_own) for text, is_own in texts.iter_rows()]
     columns = ("kind", "name", "cls", "number", "recompute")
     known = texts.with_columns(
         pl.Series(c, [m[i] for m in meanings], dtype=t)
