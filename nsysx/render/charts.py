@@ -77,7 +77,7 @@ _MAX_ARROWS = 8
 _SVG_STYLE = (
     "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif!important}"
     "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}"
-    "text[style*='#6b6b6b']{fill:#a9a9a9!important}}</style>"
+    "text[style*='#6b6b6b']{fill:#a9a9a9!important}[style*='stroke: #1b1b1b']{stroke:#f2f2f2!important}}</style>"
 )
 
 
@@ -261,8 +261,8 @@ def steps(bars: Sequence[StepBar], on_gpu: bool, width: int = 1120, height: int 
     with _settings():
         figure = _figure(width, height)
         axes = figure.add_axes((0.045, 42 / height, 0.951, 1 - 74 / height))
-        longest = max(bar.length_ns for bar in bars)
-        usual = [bar.length_ns for bar in bars if bar.steady]
+        longest = max(max(bar.length_ns, bar.cpu_ns or 0) for bar in bars)
+        usual = [max(bar.length_ns, bar.cpu_ns or 0) for bar in bars if bar.steady]
         # One warm-up step of seconds would press all others flat: cut the axis and write the value on the bar.
         limit = min(longest, 2.2 * max(usual)) if usual else longest
         divisor, unit = _scale(limit)
@@ -435,7 +435,7 @@ def _draw_lane(
         waiting = span.backlog_ns > 2 * pixel
         if waiting:
             waits.append((span.start_ns / divisor, min(span.backlog_ns, length) / divisor))
-        room = int((length / pixel - 6) / 5.6)
+        room = int((length / pixel - 10) / 5.8)
         name = clean(span.label, 200)
         name = scrub(name) if redact else name
         if room >= min(len(name), 12):
