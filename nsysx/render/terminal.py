@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from nsysx import units
+from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Summary
 from nsysx.render import view
-from nsysx.render.clean import shorten, shorten_cell
+from nsysx.render.clean import clean, shorten, shorten_cell
 
 _STYLES = {
     "compute": "green",
@@ -26,6 +27,9 @@ _ASCII = str.maketrans({"…": "~", "→": ">", "×": "x", "–": "-", "—": "-
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MIN_NAME = 16
 _MAX_PROSE = 100
+
+#: What ``sections`` may name besides the keys of tables.
+SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "quality")
 
 
 class _Out:
@@ -165,7 +169,15 @@ def _findings(out: _Out, findings: Iterable[view.FindingView]) -> None:
 
 
 def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
-    """Print ``summary`` onto ``console``: ``top`` rows of each table; ``sections`` names tables or view.SECTIONS."""
+    """Print ``summary`` onto ``console``: ``top`` rows of each table; ``sections`` names tables or words of SECTIONS.
+
+    Raises NsysxError for a section that does not exist.
+    """
+    known = [*SECTIONS, *(key for key in summary.tables if key not in view.LEDGER_TABLES)]
+    for name in sections or ():
+        if name not in known:
+            what = f"no section is called {clean(name, 60)}"
+            raise NsysxError(what, slug="section-unknown", hint=f"There are: {', '.join(known)}", exit_code=EXIT_USAGE)
     out = _Out(console)
     shown = view.build(summary, top=top, width=max(40, out.width - 10), sections=sections)
 

@@ -313,9 +313,6 @@ SPECS: dict[str, Spec] = {
 
 LEDGER_TABLES = ("gpu_ledger", "cpu_ledger")
 
-#: Words that ``sections`` may name besides the keys of tables.
-SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "timeline", "capture", "quality", "glossary")
-
 _LABELS = {
     "cls": "class",
     "path": "module",
@@ -780,8 +777,8 @@ def build(
 ) -> View:
     """Return everything that is shown of ``summary``.
 
-    ``top`` bounds the rows of each table, ``width`` the characters of a name, ``sections`` (keys of tables and words of
-    SECTIONS) what is made at all; ``redact`` hides home folders, the folders of files, and options.
+    ``top`` bounds the rows of each table, ``width`` the characters of a name, ``sections`` (keys of tables, "ledger", "first")
+    what is made at all; ``redact`` hides home folders, the folders of files, and options.
     """
     texts = Texts(redact, width)
     wanted = _wanted(sections)

@@ -14,6 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import SCHEMA, Summary
 from nsysx.render import json_text, markdown, terminal
 from tests.render import factory
@@ -131,6 +132,12 @@ def test_sections_and_top(full):
     assert "Quality" not in text
     only = shown(full, sections=["memory"])
     assert "Not recorded: re-run with: nsysx run --memory" in only
+
+
+def test_a_section_that_does_not_exist_is_an_error_that_names_those_that_do(full):
+    with pytest.raises(NsysxError, match=r"no section is called kernel. There are: verdict, .*kernels") as caught:
+        shown(full, sections=["kernel"])
+    assert caught.value.exit_code == EXIT_USAGE
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "cp1252", "koi8-r"])
