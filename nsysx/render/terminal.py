@@ -12,7 +12,7 @@ from nsysx import units
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Summary
 from nsysx.render import view
-from nsysx.render.clean import clean, shorten, shorten_cell
+from nsysx.render.clean import clean, shorten, shorten_column
 
 _STYLES = {
     "compute": "green",
@@ -128,9 +128,13 @@ def _grid(out: _Out, grid: view.Grid) -> None:
     out.head(grid.title, ", ".join(n for n in notes if n))
     columns = [(index, width, grid.heads[index]) for index, width in _fit(grid, out.width)]
     out.parts(("  ".join(out.cell(shorten(h.label, width), width, h.numeric) for _, width, h in columns), "dim"))
-    for row in grid.rows:
-        texts = ((shorten_cell(row[i].full or row[i].text, h.name, width), width, h.numeric) for i, width, h in columns)
-        out.parts(("  ".join(out.cell(*text) for text in texts), ""))
+    cells = []
+    for index, width, head in columns:
+        names = [row[index].full or row[index].text for row in grid.rows]
+        texts = names if head.numeric else shorten_column(names, head.name, width)
+        cells.append([out.cell(text, width, head.numeric) for text in texts])
+    for line in zip(*cells, strict=True):
+        out.parts(("  ".join(line), ""))
 
 
 def _quality(out: _Out, shown: view.View) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from nsysx import glossary, units
 from nsysx.model import Check, Column, Finding, Row, Summary, Table
-from nsysx.render.clean import clean, file_name, scrub, shorten_cell
+from nsysx.render.clean import clean, file_name, scrub, shorten_cell, shorten_column
 
 VERDICTS = {
     "gpu_bound": "GPU-bound",
@@ -497,17 +497,23 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -
         made = _describe(value, column, texts, scale)
         if column.name == "file" and value and row.get("line"):
             function = f" {texts(row['function'], 60)}" if row.get("function") else ""
-            return Cell(f"{made.text}:{int(row['line'])}{function}", made.sort, made.full)
+            place = f":{int(row['line'])}{function}"
+            return replace(made, text=made.text + place, full=made.full and made.full + place)
         if column.name == spec.bar and largest and value:
             return replace(made, part=abs(value) / largest)
         return made
 
+    cells = [[cell(r, c) for c in columns] for r in rows]
+    if columns and not is_numeric(columns[0]):
+        names = [line[0].full or line[0].text for line in cells]
+        for line, name, text in zip(cells, names, shorten_column(names, columns[0].name, width), strict=True):
+            line[0] = replace(line[0], text=text, full="" if text == name else name)
     return Grid(
         key=table.key,
         title=title,
         intro=spec.intro,
         heads=tuple(Head(c.name, label(c.name), clean(c.meaning, 300), is_numeric(c)) for c in columns),
-        rows=tuple(tuple(cell(r, c) for c in columns) for r in rows),
+        rows=tuple(tuple(line) for line in cells),
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, len(table.rows) - len(rows)),
         scope="per step" if scale > 1 else "",

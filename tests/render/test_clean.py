@@ -6,7 +6,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsysx.render.clean import clean, file_name, scrub, shorten, shorten_kernel
+from nsysx.render.clean import clean, file_name, scrub, shorten, shorten_column, shorten_kernel
 from tests.render.factory import HOSTILE, KERNEL_NAMES
 
 INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -74,3 +74,24 @@ def test_home_folders_go():
 def test_hostile_names_are_bounded():
     for name in HOSTILE:
         assert len(clean(name)) <= 200
+
+
+def test_different_kernels_never_look_alike():
+    names = [
+        f"void at::native::reduce<4, at::native::Op<{a}>, std::array<char*, {b}> >(int)"
+        for a in ("float", "long")
+        for b in (2, 3)
+    ]
+    for width in (26, 34, 60):
+        texts = shorten_column([*names, names[0], "other"], "name", width)
+        assert all(len(text) <= width for text in texts)
+        assert len(set(texts)) == 5, texts
+        assert texts[4] == texts[0]
+        assert texts[0].startswith("reduce<4")
+
+
+@given(st.lists(st.text("ab<>:(", max_size=40), max_size=8), st.integers(3, 30))
+def test_a_column_keeps_its_width(names, width):
+    texts = shorten_column(names, "name", width)
+    assert len(texts) == len(names)
+    assert all(len(text) <= width for text in texts)
