@@ -143,7 +143,7 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
             _ops_of(trace.memcpy, "memcpy", kind),
             _ops_of(trace.memset, "memset", pl.lit("memset")),
             # Nsight writes 0 for both ends where a graph launch carries no timestamp.
-            _ops_of(trace.graph.filter(pl.col("end_ns") > 0), "graph", pl.lit("CUDA graph (opaque)")),
+            _ops_of(trace.graph.filter((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0)), "graph", pl.lit("CUDA graph (opaque)")),
         ]
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))
     if rows["process"].null_count() == rows.height:

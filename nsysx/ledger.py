@@ -69,6 +69,9 @@ CPU_PARTS = {
 #: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.
 CLOCK_ERROR_NS = 20_000
 
+#: An allocation or free that waits for the device returns this soon after it has drained.
+_DRAIN_NS = 50_000
+
 #: Before every event; times can be negative.
 _NEVER = -(1 << 62)
 
@@ -274,7 +277,8 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     """Return the split of every call that can block: backlog + own op + host = its duration, to the nanosecond.
 
     Awaited work is what the process launched before the call starts, on the stream or before the event that the call names,
-    else on the device. d = its last end. A call that returns before d did not wait for it, however long it took.
+    else on the device. d = its last end. A call that returns before d did not wait for it, however long it took; nor did an
+    allocation that goes on long after d.
     """
     calls, ops = attributed.api_calls, attributed.gpu_ops
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
@@ -355,7 +359,9 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     # error of the clocks, the work ended with the call.
     late = names_target & (d > end) & (d <= end + CLOCK_ERROR_NS)
     d = np.where(late, end, d)
-    waited = (d > start) & (d <= end)
+    # An allocation that goes on long after the device has drained did not wait for it: it was busy with itself.
+    prompt = rows.select(kind.is_in(["sync", "copy"])).to_series().to_numpy() | (end - d <= _DRAIN_NS)
+    waited = (d > start) & (d <= end) & prompt
     backlog = np.where(waited, d - start, 0)
     after = start + backlog
     own_start, own_end = rows["own_start_ns"].fill_null(0).to_numpy(), rows["own_end_ns"].fill_null(0).to_numpy()

@@ -92,13 +92,13 @@ def read(trace: Trace) -> Ranges:
     )
     rows = rows.join(known, on=["label", "own"], how="left", maintain_order="left").filter(pl.col("kind") != "info")
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
-    last = max((int(e) for e in ends if isinstance(e, int)), default=0)
+    last = max((e for e in ends if isinstance(e, int)), default=None)
     is_mark = pl.col("event_type") == schema.NVTX_MARK
     rows = rows.with_columns(
         (pl.col("end_ns").is_null() & ~is_mark).alias("open"),
         pl.when(is_mark)
         .then(pl.col("start_ns"))
-        .otherwise(pl.col("end_ns").fill_null(pl.max_horizontal(pl.lit(last), pl.col("start_ns"))))
+        .otherwise(pl.col("end_ns").fill_null(pl.max_horizontal(pl.lit(last, dtype=pl.Int64), pl.col("start_ns"))))
         .alias("end_ns"),
         (pl.col("end_thread").is_not_null() & (pl.col("end_thread") != pl.col("thread"))).alias("crossing"),
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))

@@ -569,15 +569,15 @@ def wait_split(
     """
     result = {}
     work: dict[int, list[tuple[int, Op]]] = defaultdict(list)
-    own_ops: dict[tuple[int, int], list[Op]] = defaultdict(list)
+    own_ops: dict[tuple[int, int, str, int], list[Op]] = defaultdict(list)
     for op in data.ops:
         call = data.call_of(op)
         # Work that was launched outside the trace was launched at the latest when it started.
         work[op.process].append((op.start if call is None else call.start, op))
         if call is not None:
-            own_ops[op.process, op.correlation].append(op)
+            own_ops[call.key].append(op)
     for call in data.calls:
-        own = own_ops.get((call.process, call.correlation), []) if call.correlation else []
+        own = own_ops.get(call.key, [])
         target = _target(data, call, own)
         if target is None:
             continue

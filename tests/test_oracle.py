@@ -246,7 +246,7 @@ def test_each_idle_cause() -> None:
     main.call("cuModuleLoadData", begin, 30)
     truth["load"] += 30
     # Queued on one stream with a pause, queued behind another stream, and a launch that is still running when it falls idle.
-    main.launch(at - 9, 1, gpu_start=at + 5, gpu_dur=10)
+    main.launch(at - 22, 1, gpu_start=at + 5, gpu_dur=10)  # a launch takes 20: it could have started before the gap
     truth["kernel_gap"] = 5
     main.launch(at - 8, 1, gpu_start=at + 18, gpu_dur=10, stream=13)
     truth["dependency"] = 3
