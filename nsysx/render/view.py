@@ -468,10 +468,10 @@ def _sorted(table: Table, spec: Spec) -> list[Row]:
     return rows
 
 
-def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -> Grid:
+def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, processes: int = 1) -> Grid:
     """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named.
 
-    Sums over ``steady`` steps are shown per step.
+    Sums over ``steady`` steps and ``processes`` processes are shown per step.
     """
     spec = SPECS.get(table.key, Spec())
     title = clean(table.title or label(table.key).capitalize(), 100)
@@ -488,7 +488,10 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -
     columns = [c for c in columns if c not in empty or c is columns[0]]
     empty = [c for c in empty if c not in columns]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
-    scale = steady if spec.steady else 1
+    scale = max(1, steady) if spec.steady else 1
+    scope = ["per step"] if spec.steady and steady else []
+    if spec.steady and processes > 1:
+        scope.append(f"{processes} processes together")
 
     def cell(row: Row, column: Column) -> Cell:
         value = row.get(column.name)
@@ -516,7 +519,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -
         rows=tuple(tuple(line) for line in cells),
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, len(table.rows) - len(rows)),
-        scope="per step" if scale > 1 else "",
+        scope=", ".join(scope),
         without_data=tuple(label(c.name) for c in empty),
     )
 
@@ -801,6 +804,7 @@ def build(
         if (t := summary.tables.get(key)) is not None and t.rows is None
     ]
     steps = _steady_count(summary)
+    processes = len({row.get("process") for key in LEDGER_TABLES for row in summary.rows(key)})
     return View(
         title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3])
         + (" …" if len(summary.capture.files) > 3 else ""),
@@ -821,7 +825,9 @@ def build(
         steps=_step_bars(summary),
         steps_on_gpu=any(r.get("gpu_ns") is not None for r in summary.steps.rows),
         grids=tuple(
-            grid(summary.tables[k], top=top, redact=redact, width=width, steady=scale) for k in keys if wanted(k)
+            grid(summary.tables[k], top=top, redact=redact, width=width, steady=steps, processes=processes)
+            for k in keys
+            if wanted(k)
         ),
         capture=_capture(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
