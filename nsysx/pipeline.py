@@ -138,6 +138,7 @@ def _steps(given: Facts) -> Steps:
         cpu_median_ns=int(np.median([r["cpu_ns"] for r in steady])) if steady else None,
         gpu_median_ns=int(np.median(gpu)) if gpu else None,
         rows=rows,
+        whole=given.steps.whole,
     )
 
 
