@@ -211,6 +211,7 @@ SOURCES = {
             "event",
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
             (
+                _c("device", "deviceId", required=False, meaning="CUDA ordinal inside the process"),
                 _c("stream", "streamId", meaning="stream into which the event was recorded"),
                 _c("correlation_id", "correlationId", meaning="the cudaEventRecord call"),
                 _c("global_pid", "globalPid", required=False, meaning="process"),
