@@ -61,7 +61,11 @@ def _records(facts: Facts) -> pl.DataFrame:
         how="inner",
     )
     rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call")
-    return rows.with_columns(pl.col("device").fill_null(0)).with_row_index("record").select(pl.col(c).cast(t) for c, t in _RECORD.items())
+    return (
+        rows.with_columns(pl.col("device").fill_null(0))
+        .with_row_index("record")
+        .select(pl.col(c).cast(t) for c, t in _RECORD.items())
+    )
 
 
 def _asked(facts: Facts) -> pl.DataFrame:

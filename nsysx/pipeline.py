@@ -23,7 +23,7 @@ from nsysx.model import Check, Row, Steps, Summary, Table
 _ORDER = ("gpu_ledger", "cpu_ledger", "phases", "modules", "waits", "kernels", "kernel_families", "api_calls", "copies")
 
 #: Keys of the contract that no analysis fills yet: null, and said so.
-_NOT_YET = ("memory", "ranks")
+_NOT_YET = ("ranks",)
 
 
 def _modules() -> list[ModuleType]:
