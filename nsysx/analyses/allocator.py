@@ -69,6 +69,10 @@ def table(facts: Facts) -> pl.DataFrame:
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
         .when(pl.col("kind") == "free")
         .then(pl.lit("do not call empty_cache() in the loop"))
+        .when((pl.col("steps") <= 2) & (facts.steady_count > 4))
+        .then(
+            pl.lit("the cache grew for a larger shape than before: run the largest shape first, or pad to fixed shapes")
+        )
         .otherwise(pl.lit("new sizes each step: pad to a few fixed shapes, or expandable_segments:True"))
     )
     return rows.with_columns(advice.alias("advice")).sort(

@@ -3,7 +3,7 @@
 A clock around an operation reads a different time with a synchronize before it, after it, both, or none. Here an operation is
 one kernel with its launch call, and the clock starts where the thread's previous GPU call (launch, copy, memset, synchronize)
 returned. ``measured`` readings come from executions that had just these synchronize calls around them; ``composed`` ones are
-sums of medians, for ways that the program did not take:
+sums of medians, for ways that the program did not take (sync_return of other kernels, where none follows this one):
 
     both    host + api + latency + kernel + sync_return        a cold queue: the time of one call, alone
     before  host + api                                         how long the CPU takes to hand the work over
@@ -75,7 +75,6 @@ _ROWS = 30
 #: Fewer executions of a kind are no measurement.
 _LEAST = 3
 _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|nccl|cufft|cusparse|cusolver|splitKreduce|gemm|^void native::"
-_FAR = np.iinfo(np.int64).max
 
 
 def _median(values: npt.NDArray[np.generic] | I64) -> float | None:
@@ -112,8 +111,18 @@ class _Calls:
         return np.where(same, other, -1)
 
 
-def _line(launches: pl.DataFrame, calls: _Calls, pending_at: I64) -> dict[str, object]:
-    """Return the row of one kernel."""
+def _sync_return(launches: pl.DataFrame, calls: _Calls) -> float | None:
+    """Return how long after the end of the work a synchronize returns, over all kernels."""
+    row = calls.row[launches["call"].to_numpy()]
+    end = launches["end_ns"].to_numpy()
+    following = calls.neighbour(row, 1)
+    returned, began = calls.end[np.maximum(following, 0)], calls.start[np.maximum(following, 0)]
+    waited = (following >= 0) & calls.sync[np.maximum(following, 0)] & (returned >= end) & (began < end)
+    return _median((returned - end)[waited])
+
+
+def _line(launches: pl.DataFrame, calls: _Calls, pending_at: I64, usual_return: float | None) -> dict[str, object]:
+    """Return the row of one kernel. ``usual_return`` stands in where no synchronize follows this one."""
     row = calls.row[launches["call"].to_numpy()]
     begin, end = launches["start_ns"].to_numpy(), launches["end_ns"].to_numpy()
     api_start, api_end = launches["call_start_ns"].to_numpy(), launches["call_end_ns"].to_numpy()
@@ -130,6 +139,7 @@ def _line(launches: pl.DataFrame, calls: _Calls, pending_at: I64) -> dict[str, o
     queue = _median(np.maximum(begin - api_end, 0)[~alone])
     kernel = _median(end - begin)
     sync_return = _median((returned - end)[waited])
+    back = usual_return if sync_return is None else sync_return
     measured = {
         "both": _median((returned - clock)[before & after]),
         "before": _median((api_end - clock)[before]),
@@ -137,9 +147,9 @@ def _line(launches: pl.DataFrame, calls: _Calls, pending_at: I64) -> dict[str, o
         "none": _median((api_end - clock)[known & ~before]),
     }
     composed = {
-        "both": _sum(host, api, latency, kernel, sync_return),
+        "both": _sum(host, api, latency, kernel, back),
         "before": _sum(host, api),
-        "after": _sum(host, api, queue, kernel, sync_return),
+        "after": _sum(host, api, queue, kernel, back),
         "none": _sum(host, api),
     }
     found: dict[str, object] = {
@@ -185,6 +195,7 @@ def table(facts: Facts) -> pl.DataFrame:
         .sort("custom", "_total", "name", descending=[True, True, False])
         .head(_ROWS)
     )
+    usual_return = _sync_return(launches, calls)
     by_name = {name: part for (name,), part in launches.group_by("name", maintain_order=True)}
     rows = []
     for name, count, module, custom in order.select("name", "calls", "module", "custom").iter_rows():
@@ -195,7 +206,7 @@ def table(facts: Facts) -> pl.DataFrame:
                 "custom": custom,
                 "module": module,
                 "calls": count,
-                **_line(part, calls, part["_pending"].to_numpy()),
+                **_line(part, calls, part["_pending"].to_numpy(), usual_return),
             }
         )
     types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64, "Boolean": pl.Boolean}
