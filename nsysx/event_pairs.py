@@ -217,12 +217,12 @@ def windows(facts: Facts) -> Windows:
     asked = _asked(facts)
     found: list[tuple[int, int, str]] = []
     for (process,), part in records.group_by("process", maintain_order=True):
-        own = asked.filter(pl.col("process") == process)
-        read = _read_pairs(records, own)
+        mine_asked = asked.filter(pl.col("process") == process)
+        read = _read_pairs(records, mine_asked)
         if read:
             found += [(a, b, "read") for a, b in read]
         else:
-            found += [(a, b, "order") for a, b in _ordered_pairs(part, own)]
+            found += [(a, b, "order") for a, b in _ordered_pairs(part, mine_asked)]
     estimate, earliest, latest = _device_times(facts, records, asked)
     stamps = records["stamp_ns"].fill_null(0).to_numpy()
     a = np.array([p[0] for p in found], np.int64)

@@ -20,7 +20,29 @@ from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Check, Row, Steps, Summary, Table
 
 #: The order of tables in the Summary; a new analysis that is not named here comes after them.
-_ORDER = ("gpu_ledger", "cpu_ledger", "phases", "modules", "waits", "kernels", "kernel_families", "api_calls", "copies")
+_ORDER = (
+    "gpu_ledger",
+    "cpu_ledger",
+    "phases",
+    "data_loader",
+    "modules",
+    "waits",
+    "first_calls",
+    "api_bill",
+    "api_calls",
+    "launches",
+    "kernels",
+    "kernel_families",
+    "kernel_spread",
+    "stopwatch",
+    "events",
+    "event_windows",
+    "copies",
+    "copy_sites",
+    "allocator",
+    "alloc_flushes",
+    "memory",
+)
 
 #: Keys of the contract that no analysis fills yet: null, and said so.
 _NOT_YET = ("ranks",)

@@ -17,7 +17,6 @@ idle device). ``torch.utils.benchmark`` repeats the operation and reads the slow
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from nsysx.facts import Facts, NotRecorded
@@ -77,7 +76,7 @@ _LEAST = 3
 _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|nccl|cufft|cusparse|cusolver|splitKreduce|gemm|^void native::"
 
 
-def _median(values: npt.NDArray[np.generic] | I64) -> float | None:
+def _median(values: I64) -> float | None:
     return float(np.median(values)) if len(values) >= _LEAST else None
 
 
