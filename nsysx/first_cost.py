@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import schema
-from nsysx.facts import Facts
+from nsysx.facts import Facts, named
 from nsysx.intervals import I64, coverage
 from nsysx.queueing import overhead_inside, queue_full
 
@@ -30,114 +30,116 @@ _CREATES = r"Create"
 def _profiler(facts: Facts, calls: pl.DataFrame) -> I64:
     """Return the profiler's own time inside each call (ns)."""
     found = np.zeros(calls.height, np.int64)
+    rows = facts.trace.overhead.drop_nulls("thread")
+    if not rows.height:
+        return found
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    for (of,), part in facts.trace.overhead.drop_nulls("thread").group_by("thread"):
+    for (of,), part in rows.group_by("thread"):
         mine = np.flatnonzero(thread == of)
         own = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
         found[mine] = own.within(own.labels > 0, start[mine], end[mine])
     return found
 
 
-def _first_steady(facts: Facts) -> dict[int, int]:
-    """Return process -> start of its first steady step; empty when the steps are not known."""
+def _filling(facts: Facts, calls: pl.DataFrame) -> pl.Series:
+    """Return which calls fill caches: allocations and creations before the first steady step, of functions unused in it."""
     if facts.steps.source == "capture":
-        return {}
-    rows = facts.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min())
-    return {int(p): int(s) for p, s in rows.iter_rows()}
+        return pl.Series(np.zeros(calls.height, np.bool_))
+    begin = facts.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min().alias("_begin"))
+    used = facts.steady_calls.select("process", "name").unique().with_columns(pl.lit(True).alias("_used"))
+    kinds = named(calls["kind"], "^(alloc|host_alloc)$") | named(calls["name"], _CREATES)
+    rows = calls.with_columns(kinds.alias("_kind")).with_row_index("row").filter("_kind")
+    rows = rows.join(begin, on="process", how="inner").join(used, on=["process", "name"], how="anti")
+    found = np.zeros(calls.height, np.bool_)
+    found[rows.filter(pl.col("start_ns") < pl.col("_begin"))["row"].to_numpy()] = True
+    return pl.Series(found)
 
 
 def costs(facts: Facts) -> pl.DataFrame:
-    """Return the API calls with ``kernel`` (first one launched, null for none) and the split of their self time.
+    """Return the API calls with ``kernel`` (the one it launched, null for none or several) and the split of their self time.
 
-    self_ns = waiting_ns + profiler_ns + one_time_ns + repeated_ns. ``first``: the first call of its group; ``evidence``:
-    "measured" (OVERHEAD rows), "above median", "only call", "in full", null without one-time cost. ``loading_ns``: what the
-    report measured of it, null where it has no such rows.
+    self_ns = waiting_ns + profiler_ns + one_time_ns + repeated_ns; cost_ns is the last two. ``evidence``: "measured"
+    (OVERHEAD rows), "above median", "only call", "in full", null without one-time cost. ``loading_ns``: what the report
+    measured of it, null where it has no such rows.
     """
+    return facts.once("first_cost", _costs)
+
+
+def _launched(facts: Facts) -> I64:
+    """Return, per call, the code of the name of the one kernel that it launched, -1 for none or several ops."""
+    calls, ops = facts.attributed.api_calls, facts.attributed.gpu_ops
+    kernels = ops.filter(named(ops["op_kind"], "^kernel$") & pl.col("call").is_not_null())
+    found = np.full(calls.height, -1, np.int64)
+    found[kernels["call"].to_numpy()] = kernels["name"].to_physical().to_numpy()
+    return np.where(calls["gpu_ops"].to_numpy() == 1, found, -1)
+
+
+def _costs(facts: Facts) -> pl.DataFrame:
     calls = facts.attributed.api_calls
-    waits = facts.ledgers.waits.select("call", pl.col("host_ns").alias("_host"))
-    kernels = (
-        facts.attributed.gpu_ops.filter((pl.col("op_kind").cast(pl.String) == "kernel") & pl.col("call").is_not_null())
-        .sort("op")
-        .group_by("call")
-        .agg(pl.col("name").first().cast(pl.String).alias("kernel"), pl.len().alias("_kernels"))
-    )
-    calls = calls.join(waits, on="call", how="left", maintain_order="left").join(
-        kernels, on="call", how="left", maintain_order="left"
-    )
-    name = pl.col("name").cast(pl.String)
-    calls = calls.with_columns(
-        name.alias("api"),
-        pl.col("kind").cast(pl.String),
-        pl.when(pl.col("_kernels") == 1).then(pl.col("kernel")).alias("kernel"),
-    )
-    own = calls["self_ns"].to_numpy()
-    active = np.minimum(own, calls["_host"].fill_null(np.iinfo(np.int64).max).to_numpy())
+    kernel = _launched(facts)
+    waits = facts.ledgers.waits
+    active = calls["self_ns"].to_numpy().copy()
+    blocking = waits["call"].to_numpy()
+    active[blocking] = np.minimum(active[blocking], waits["host_ns"].to_numpy())
     profiler = np.minimum(_profiler(facts, calls), active)
     cost = active - profiler
-    full = np.minimum(queue_full(facts.trace, facts.attributed, calls), cost)
+    free = cost - np.minimum(queue_full(facts.trace, facts.attributed, calls), cost)
     measured = np.minimum(overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME), cost)
-    calls = calls.with_columns(
-        pl.Series("cost_ns", cost),
-        pl.Series("_full", full),
-        pl.Series("_measured", measured),
-        pl.Series("profiler_ns", profiler),
-        pl.Series("waiting_ns", own - active),
+    once = _first_above_later(calls, kernel, free)
+    only = once.select("row", "_only")
+    rule, alone = np.zeros(calls.height, np.int64), np.zeros(calls.height, np.bool_)
+    rule[once["row"].to_numpy()] = once["_above"].to_numpy()
+    alone[only.filter("_only")["row"].to_numpy()] = True
+    in_full = (named(calls["name"], LOADS) | _filling(facts, calls)).to_numpy()
+    one_time = np.where(in_full, cost, np.maximum(rule, measured))
+    why = np.select(
+        [in_full & (cost > 0), (measured > 0) & (measured >= rule), alone & (rule > 0), rule > 0],
+        ["in full", "measured", "only call", "above median"],
+        default="",
     )
-    group = ["process", "api", "kernel"]
-    order = pl.col("start_ns").rank("ordinal")
-    free = pl.col("cost_ns") - pl.col("_full")
-    calls = calls.with_columns(
-        (order.over(group) == 1).alias("first"),
-        (order.over("process", "api") == 1).alias("_first_of_api"),
-        pl.len().over("process", "api").alias("_calls_of_api"),
-        free.alias("_free"),
-    )
-    later = pl.when(~pl.col("first")).then(pl.col("_free"))
-    calls = calls.with_columns(
-        later.median().over(group).alias("_later"), later.median().over("process", "api").alias("_later_of_api")
-    )
-    # Where every call of the function launched another kernel, the cheapest call is what a call costs at most.
-    cheapest = pl.when(~pl.col("_first_of_api")).then(pl.col("_free")).min().over("process", "api")
-    base = pl.coalesce("_later", "_later_of_api", cheapest)
-    above = (pl.col("_free") - base).round(0).cast(pl.Int64).clip(lower_bound=0)
-    rule = pl.when("first").then(pl.when(pl.col("_calls_of_api") == 1).then(pl.col("_free")).otherwise(above))
-    steady = _first_steady(facts)
-    begin = pl.col("process").replace_strict(steady, default=None, return_dtype=pl.Int64)
-    used = facts.steady_calls.select("process", name.alias("api")).unique().with_columns(pl.lit(True).alias("_used"))
-    calls = calls.join(used, on=["process", "api"], how="left", maintain_order="left")
-    filling = pl.col("kind").is_in(["alloc", "host_alloc"]) | pl.col("api").str.contains(_CREATES)
-    before = filling & pl.col("_used").is_null() & (pl.col("start_ns") < begin).fill_null(False)
-    in_full = pl.col("api").str.contains(LOADS) | before
-    # OVERHEAD rows lie inside the first call of a kernel: the call shows at least what they say.
-    one_time = (
-        pl.when(in_full).then(pl.col("cost_ns")).otherwise(pl.max_horizontal(rule.fill_null(0), pl.col("_measured")))
-    )
-    evidence = (
-        pl.when(in_full)
-        .then(pl.lit("in full"))
-        .when((pl.col("_measured") > 0) & (pl.col("_measured") >= rule.fill_null(0)))
-        .then(pl.lit("measured"))
-        .when((rule.fill_null(0) > 0) & (pl.col("_calls_of_api") == 1))
-        .then(pl.lit("only call"))
-        .when(rule.fill_null(0) > 0)
-        .then(pl.lit("above median"))
-    )
-    calls = calls.with_columns(one_time.alias("one_time_ns"), evidence.alias("evidence"))
+    codes = pl.DataFrame({"_code": kernel}).join(_names(facts), on="_code", how="left", maintain_order="left")
+    recorded = facts.recorded("cupti_overhead")
     return calls.with_columns(
-        (pl.col("cost_ns") - pl.col("one_time_ns")).alias("repeated_ns"),
-        pl.col("_later").alias("later_median_ns"),
-        (pl.col("_measured") if "cupti_overhead" in facts.trace.recorded else pl.lit(None, dtype=pl.Int64)).alias(
-            "loading_ns"
-        ),
-    ).drop(
-        "_host",
-        "_kernels",
-        "_full",
-        "_measured",
-        "_free",
-        "_later",
-        "_later_of_api",
-        "_calls_of_api",
-        "_used",
-        "_first_of_api",
+        codes["kernel"],
+        pl.Series("waiting_ns", calls["self_ns"].to_numpy() - active),
+        pl.Series("profiler_ns", profiler),
+        pl.Series("cost_ns", cost),
+        pl.Series("one_time_ns", one_time),
+        pl.Series("repeated_ns", cost - one_time),
+        pl.Series("loading_ns", measured if recorded else [None] * calls.height, dtype=pl.Int64),
+        pl.Series("evidence", why).replace("", None),
     )
+
+
+def _names(facts: Facts) -> pl.DataFrame:
+    """Return _code -> kernel (categorical) of every name of a GPU op."""
+    names = facts.attributed.gpu_ops["name"].unique().drop_nulls()
+    return pl.DataFrame({"_code": names.to_physical().cast(pl.Int64), "kernel": names})
+
+
+def _first_above_later(calls: pl.DataFrame, kernel: I64, free: I64) -> pl.DataFrame:
+    """Return, for the first call of each (process, function, kernel), row, _above (ns) and _only (the only call at all)."""
+    frame = calls.select("process", pl.col("name").to_physical().alias("_name"), "start_ns").with_columns(
+        pl.Series("_kernel", kernel), pl.Series("_free", free)
+    )
+    frame = frame.with_row_index("row").sort("start_ns", "row")
+    group, function = ["process", "_name", "_kernel"], ["process", "_name"]
+    firsts = frame.group_by(group, maintain_order=True).agg(
+        pl.col("row").first(),
+        pl.col("_free").first(),
+        pl.col("_free").slice(1).median().alias("_later"),
+        pl.len().alias("_n"),
+    )
+    later = (
+        frame.join(firsts.select("row"), on="row", how="anti")
+        .group_by(function)
+        .agg(pl.col("_free").median().alias("_later_of_function"))
+    )
+    # Where each call of the function launched another kernel, a call costs at most what the cheapest later one did.
+    cheapest = frame.group_by(function, maintain_order=True).agg(
+        pl.col("_free").slice(1).min().alias("_cheapest"), pl.len().alias("_calls")
+    )
+    firsts = firsts.join(later, on=function, how="left").join(cheapest, on=function, how="left")
+    base = pl.coalesce("_later", "_later_of_function", "_cheapest", pl.lit(0.0))
+    above = (pl.col("_free") - base).round(0).cast(pl.Int64).clip(lower_bound=0)
+    return firsts.select("row", above.alias("_above"), (pl.col("_calls") == 1).alias("_only"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.facts import Facts
+from nsysx.facts import Facts, named
 
 #: From free to free, and from the last free to the retry, the allocator goes straight on; a program that calls
 #: empty_cache() and then allocates takes longer than this in Python.
@@ -39,18 +39,14 @@ def bytes_of_calls(facts: Facts) -> pl.DataFrame:
 def members(facts: Facts) -> pl.DataFrame:
     """Return the calls that belong to flushes: flush (number), call, role ("free" or "retry"), in order of time."""
     schema = {"flush": pl.Int64, "call": pl.Int64, "role": pl.String}
-    name = pl.col("name").cast(pl.String)
-    calls = facts.attributed.api_calls.with_columns(
-        name.str.contains(_FREES).alias("_free"),
-        name.str.contains(_ALLOCS).alias("_alloc"),
-        name.str.contains(_ALONG).alias("_along"),
-    )
-    top = calls.filter(~pl.col("_along")).sort("thread", "start_ns", "call")
-    free, alloc = top["_free"].to_numpy(), top["_alloc"].to_numpy()
+    calls = facts.attributed.api_calls
+    # The calls come sorted by thread and time.
+    top = calls.filter(~named(calls["name"], _ALONG))
+    free, alloc = named(top["name"], _FREES).to_numpy(), named(top["name"], _ALLOCS).to_numpy()
     if not free.any():
         return pl.DataFrame(schema=schema)
     # cuBLAS sets itself up with a free of nothing, an allocation and then events.
-    creates = top["name"].cast(pl.String).str.contains("EventCreate").to_numpy()
+    creates = named(top["name"], "EventCreate").to_numpy()
     thread, start, end, call = (top[c].to_numpy() for c in ("thread", "start_ns", "end_ns", "call"))
     pause = np.concatenate([[_PAUSE_NS + 1], start[1:] - np.maximum(end[:-1], start[:-1])])
     follows = np.concatenate([[False], thread[1:] == thread[:-1]]) & (pause <= _PAUSE_NS)

@@ -31,8 +31,9 @@ def table(facts: Facts) -> pl.DataFrame:
     parts = ("self_ns", "waiting_ns", "profiler_ns", "one_time_ns", "repeated_ns")
     rows = (
         first_cost.costs(facts)
-        .group_by(pl.col("api").alias("name"), "kind")
+        .group_by("name", "kind")
         .agg(pl.len().cast(pl.Int64).alias("calls"), *(pl.col(c).sum() for c in parts))
+        .with_columns(pl.col("name", "kind").cast(pl.String))
     )
 
     def share(column: str) -> pl.Expr:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import StepFunction, coverage
+from nsysx.intervals import I64, StepFunction, coverage, overlay
 from nsysx.ledger import CAUSES
 from nsysx.model import Column
 
@@ -14,6 +14,7 @@ KEY = "data_loader"
 TITLE = "Data loader"
 #: Names that the operating system shows for PyTorch's own loader threads.
 _PIN_THREAD = r"pt_data_pin|pin_memory"
+_NOTHING = np.empty(0, np.int64)
 COLUMNS = (
     Column("index", "Int64", "", "step"),
     Column("steady", "Boolean", "", "whether it is a steady step"),
@@ -60,7 +61,6 @@ def table(facts: Facts) -> pl.DataFrame:
         if of == process and len(f.labels)
     ]
     pins = _pin_threads(facts, process)
-    loader = {t: part for (t,), part in loads.group_by("thread")}
     # The device idles for a batch before the first work of its step, so the gap is looked for during the wait itself.
     idle_pieces = facts.ledgers.idle.filter(
         (pl.col("process") == process) & (pl.col("cause") == CAUSES.index("data_loader"))
@@ -69,33 +69,40 @@ def table(facts: Facts) -> pl.DataFrame:
         coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
         for _, part in idle_pieces.group_by("device")
     ]
-    rows = []
-    for index, steady, thread, start, end in (
-        facts.steps.cpu.filter(pl.col("process") == process)
-        .select("index", "steady", "thread", "start_ns", "end_ns")
-        .iter_rows()
-    ):
-        spans = loader.get(thread, loads.head(0))
-        spans = spans.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))
-        s = np.maximum(spans["start_ns"].to_numpy(), start)
-        e = np.minimum(spans["end_ns"].to_numpy(), end)
-        wait = int((e - s).sum())
-        api = facts.ledgers.threads.get(thread)
-        idle = sum(int(d.within(d.labels > 0, s, e).sum()) for d in dry)
-        hidden = [int(w.within(w.labels > 0, s, e).sum()) for w in working]
-        verdict = "no_wait" if not wait else "starved" if idle * 10 >= wait else "hidden"
-        rows.append(
-            {
-                "index": index,
-                "steady": steady,
-                "step_ns": end - start,
-                "wait_ns": wait,
-                "api_ns": int(api.within(api.labels >= 0, s, e).sum()) if api else 0,
-                "gpu_idle_ns": idle,
-                "gpu_hidden_ns": max(hidden) if hidden else None,
-                "pin_thread_ns": sum(int(p.within(p.labels >= 0, s, e).sum()) for p in pins) if pins else None,
-                "verdict": verdict,
-            }
+    parts = []
+    for (thread,), steps in facts.steps.cpu.filter(pl.col("process") == process).group_by("thread"):
+        waits = loads.filter(pl.col("thread") == thread)
+        wait = coverage([(waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy())])
+        start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+        api = facts.ledgers.threads.get(int(thread), StepFunction(_NOTHING, _NOTHING))
+
+        def both(other: StepFunction, least: int, wait: StepFunction = wait, start: I64 = start, end: I64 = end) -> I64:
+            """Return the time of each step in which it waited and ``other`` was at ``least``."""
+            if not len(wait.labels):
+                return np.zeros(len(start), np.int64)
+            times, (waiting, label) = overlay([wait, other], int(wait.times[0]), int(wait.times[-1]))
+            return StepFunction(times, label).within((waiting > 0) & (label >= least), start, end)
+
+        hidden = [both(w, 1) for w in working]
+        pinned = [both(p, 0) for p in pins]
+        none = pl.lit(None, dtype=pl.Int64)
+        parts.append(
+            steps.select(
+                "index",
+                "steady",
+                (pl.col("end_ns") - pl.col("start_ns")).alias("step_ns"),
+                pl.Series("wait_ns", wait.within(wait.labels > 0, start, end)),
+                pl.Series("api_ns", both(api, 0)),
+                pl.Series("gpu_idle_ns", sum((both(d, 1) for d in dry), np.zeros(len(start), np.int64))),
+                pl.Series("gpu_hidden_ns", np.max(hidden, axis=0)) if hidden else none.alias("gpu_hidden_ns"),
+                pl.Series("pin_thread_ns", np.sum(pinned, axis=0)) if pinned else none.alias("pin_thread_ns"),
+            )
         )
-    types = {"String": pl.String, "Int64": pl.Int64, "Boolean": pl.Boolean}
-    return pl.DataFrame(rows, schema={c.name: types[c.dtype] for c in COLUMNS})
+    verdict = (
+        pl.when(pl.col("wait_ns") == 0)
+        .then(pl.lit("no_wait"))
+        .when(pl.col("gpu_idle_ns") * 10 >= pl.col("wait_ns"))
+        .then(pl.lit("starved"))
+        .otherwise(pl.lit("hidden"))
+    )
+    return pl.concat(parts).with_columns(verdict.alias("verdict")).sort("index")

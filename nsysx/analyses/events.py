@@ -38,6 +38,11 @@ _TRUE_SHARE = 0.9
 
 
 def grouped(facts: Facts) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the windows with the number of their place, and the places; see ``_grouped``."""
+    return facts.once("event_windows", _grouped)
+
+
+def _grouped(facts: Facts) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the windows with the number of their place, and the places. A place is told apart by module and by what ran.
 
     Errors: NotRecorded without event records or without pairs among them.

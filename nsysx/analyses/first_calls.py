@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import first_cost
-from nsysx.facts import Facts, NotRecorded
+from nsysx.facts import Facts, NotRecorded, named
 from nsysx.model import Column
 
 KEY = "first_calls"
@@ -53,31 +53,36 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     calls = first_cost.costs(facts)
-    library = pl.col("api").str.contains(first_cost.LOADS) | (pl.col("kind") == "load")
-    what = (
-        pl.when(pl.col("kernel").is_not_null() & (pl.col("kind") == "launch"))
-        .then(pl.lit("kernel"))
-        .when(library)
-        .then(pl.lit("library"))
-        .otherwise(pl.lit("api"))
-    )
-    calls = calls.with_columns(what.alias("what"))
-    name = pl.when(pl.col("what") == "kernel").then(pl.col("kernel")).otherwise(pl.col("api"))
-    dearest = pl.col("one_time_ns").arg_max()
+    kernel = pl.col("kernel").is_not_null() & named(calls["kind"], "^launch$")
     rows = (
-        calls.sort("start_ns")
-        .group_by(name.alias("name"), "what", "api", maintain_order=True)
+        calls.with_columns(pl.when(kernel).then(pl.col("kernel")).alias("kernel"))
+        .sort("start_ns", "call")
+        .group_by("kernel", "name", "kind", maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
             pl.col("cost_ns").first().alias("first_ns"),
             pl.col("cost_ns").slice(1).median().alias("later_median_ns"),
             pl.col("one_time_ns").sum(),
             pl.when(pl.col("loading_ns").is_not_null().any()).then(pl.col("loading_ns").sum()).alias("loading_ns"),
-            *(pl.col(c).gather(dearest).first().cast(pl.String).alias(c) for c in ("evidence", "module", "phase")),
+            *(pl.col(c).gather(pl.col("one_time_ns").arg_max()).first() for c in ("evidence", "module", "phase")),
         )
         .filter(pl.col("one_time_ns") > 0)
-        .sort("one_time_ns", "name", "api", descending=[True, False, False])
+        .with_columns(pl.col("kernel", "name", "kind", "module", "phase").cast(pl.String))
     )
+    library = pl.col("name").str.contains(first_cost.LOADS) | (pl.col("kind") == "load")
+    what = (
+        pl.when(pl.col("kernel").is_not_null())
+        .then(pl.lit("kernel"))
+        .when(library)
+        .then(pl.lit("library"))
+        .otherwise(pl.lit("api"))
+    )
+    rows = rows.select(
+        pl.coalesce("kernel", "name").alias("name"),
+        what.alias("what"),
+        pl.col("name").alias("api"),
+        *(c.name for c in COLUMNS[3:]),
+    ).sort("one_time_ns", "name", "api", descending=[True, False, False])
     extra: list[dict[str, object]] = []
     count, ns = _host(facts, calls)
     if ns:
