@@ -303,12 +303,13 @@ def _capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return graph_node -> (process, thread, time) of the call that captured the node.
 
     A graph launch is one call for all its kernels; what a node is for shows at capture time. Instantiation clones nodes, so
-    the way back to the original is followed first.
+    the way back to the original is followed first. A clone may stand twice, created and then cloned: only one row knows its
+    original.
     """
     nodes = trace.graph_node.sort("start_ns").unique(["process", "node"], keep="first", maintain_order=True)
     back = {
         (p, n): (p, o)
-        for p, n, o in nodes.select("process", "node", "original_node").iter_rows()
+        for p, n, o in trace.graph_node.select("process", "node", "original_node").iter_rows()
         if o not in (None, 0, n)
     }
     origin = []

@@ -123,7 +123,7 @@ def _step_rows(given: Facts) -> tuple[Row, ...]:
         "index", "number", "thread", "start_ns", "end_ns", "warmup", "steady", "cut"
     ).iter_rows():
         spans = given.attributed.phase_spans.filter(
-            (pl.col("thread") == thread) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+            pl.col("thread").eq_missing(pl.lit(thread)) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
         )
         ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
         phases = dict(spans.group_by("phase", maintain_order=True).agg(ns.sum().alias("ns")).iter_rows())

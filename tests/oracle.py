@@ -17,10 +17,18 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 NO_ID = 0xFFFFFFFF
+#: The clocks of CPU and GPU are converted into each other with an error of a few us: real reports show the work that a
+#: synchronize waited for ending up to 7 us after the synchronize returned.
+SKEW_NS = 20_000
+#: An allocation or release that waited for the device returns soon after it has drained; one that goes on for longer only
+#: happened to see it drain (cudaHostAlloc takes ms whatever the GPU does).
+DRAIN_NS = 50_000
 PAGEABLE = 0
 D2D = 8
 CAUSES = (
@@ -52,6 +60,7 @@ class Op:
 
     process: int
     device: int
+    context: int
     stream: int
     correlation: int
     kind: str
@@ -89,28 +98,40 @@ class Busy:
 
 @dataclass
 class Data:
-    """All that was read."""
+    """All that was read.
+
+    ``syncs`` holds the SYNCHRONIZATION row of each (process, correlation id); ``event_records`` the (start of the call,
+    context, stream) of each record of a (process, event); ``stream_waits`` the (start of the call, event) of each
+    cudaStreamWaitEvent on a (process, context, stream).
+    """
 
     calls: list[Call] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
     overheads: list[Busy] = field(default_factory=list)
     syncs: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    records: list[dict[str, Any]] = field(default_factory=list)
+    event_records: dict[tuple[int, int], list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    stream_waits: dict[tuple[int, int, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     tables: set[str] = field(default_factory=set)
     _calls_of: dict[tuple[int, int], Call] | None = None
     _index: dict[Any, Nearby] = field(default_factory=dict)
 
-    def call_of(self, op: Op) -> Call | None:
-        """Return the call that launched an op: joined on (process, correlation id).
+    @property
+    def calls_of(self) -> dict[tuple[int, int], Call]:
+        """The call of each (process, correlation id).
 
         Two calls may share an id (cudaDeviceReset around cuCtxSynchronize): the outer one, which starts first, is taken.
         """
         if self._calls_of is None:
             self._calls_of = {}
             for call in sorted(self.calls, key=lambda c: (c.start, -c.end, c.name)):
-                self._calls_of.setdefault((call.process, call.correlation), call)
-        return self._calls_of.get((op.process, op.correlation)) if op.correlation else None
+                if call.correlation:
+                    self._calls_of.setdefault((call.process, call.correlation), call)
+        return self._calls_of
+
+    def call_of(self, op: Op) -> Call | None:
+        """Return the call that launched an op: joined on (process, correlation id)."""
+        return self.calls_of.get((op.process, op.correlation))
 
     def nearby(self, what: str, key: int) -> Nearby:
         """Return the calls or ranges of a thread, or the overheads of a process, ready to be asked by time."""
@@ -194,11 +215,7 @@ def api_kind(name: str) -> str:
         return "sync"
     if n in {"HostAlloc", "MallocHost", "MemHostAlloc", "MemAllocHost", "HostRegister", "MemHostRegister"}:
         return "host_alloc"
-    if (
-        n.startswith("Malloc")
-        or n.startswith("MemAlloc")
-        or n in {"MemCreate", "MemMap", "MemAddressReserve", "MemSetAccess"}
-    ):
+    if n.startswith(("Malloc", "MemAlloc")) or n in {"MemCreate", "MemMap", "MemAddressReserve", "MemSetAccess"}:
         return "alloc"
     if n.startswith(
         ("Free", "MemFree", "HostUnregister", "MemHostUnregister", "MemUnmap", "MemRelease", "MemAddressFree")
@@ -247,6 +264,7 @@ def read(path: Path | str) -> Data:
                 Op(
                     process_of(row),
                     row["deviceId"],
+                    row["contextId"],
                     row["streamId"],
                     row.get("correlationId") or 0,
                     kind,
@@ -257,13 +275,23 @@ def read(path: Path | str) -> Data:
                     row.get("copyKind") or 0,
                     PAGEABLE in (row.get("srcKind"), row.get("dstKind")),
                     number,
-                )  # fmt: skip
+                )
             )
     for row in rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"):
         key = (process_of(row), row.get("correlationId") or 0)
-        if key not in data.syncs or row["start"] < data.syncs[key]["start"]:
-            data.syncs[key] = row
-    data.records = [{**row, "process": process_of(row)} for row in rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT")]
+        data.syncs[key] = min(
+            row, data.syncs.get(key, row), key=lambda r: (r["start"], r["end"], r["streamId"], r["eventId"])
+        )
+    for row in rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT"):
+        call = data.calls_of.get((process_of(row), row.get("correlationId") or 0))
+        if call is not None and row["eventId"] != NO_ID:
+            record = (call.start, row["contextId"], row["streamId"])
+            data.event_records[call.process, row["eventId"]].append(record)
+    for key, row in data.syncs.items():
+        call = data.calls_of.get(key)
+        if call is not None and "StreamWaitEvent" in call.name:
+            place = (call.process, row["contextId"], row["streamId"])
+            data.stream_waits[place].append((call.start, row["eventId"]))
     for row in rows("PROFILER_OVERHEAD"):
         if row["globalTid"] is not None:
             data.overheads.append(Busy(row["globalTid"] >> 24, row["start"], row["end"]))
@@ -287,7 +315,7 @@ def read(path: Path | str) -> Data:
                     label[id(row)],
                     domains.get((row["globalTid"] >> 24, row["domainId"]), ""),
                     closed,
-                )  # fmt: skip
+                )
             )
     base.close()
     return data
@@ -313,7 +341,7 @@ def _calls(api: Sequence[dict[str, Any]], strings: dict[int, str]) -> list[Call]
         recorded = strings.get(row["nameId"], "")
         name = plain_name(recorded)
         call = Call(process, row["globalTid"], correlation, name, api_kind(name), row["start"], row["end"])
-        rank = (recorded == name, row["start"], -row["end"])
+        rank = (recorded == name, row["start"], -row["end"], row["globalTid"])
         key = (process, correlation, name) if correlation else number
         if key not in best or rank < best[key][0]:
             best[key] = (rank, call)
@@ -328,7 +356,7 @@ def instants(items: Iterable[Any], t0: int, t1: int) -> Iterator[tuple[int, int,
     inside = sorted((i for i in items if i.start < t1 and i.end > t0 and i.end > i.start), key=lambda i: i.start)
     cuts = sorted({t0, t1, *(max(t0, i.start) for i in inside), *(min(t1, i.end) for i in inside)})
     waiting, opened = 0, []
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in pairwise(cuts):
         while waiting < len(inside) and inside[waiting].start <= a:
             opened.append(inside[waiting])
             waiting += 1
@@ -454,6 +482,20 @@ def gaps(data: Data, process: int, device: int) -> list[tuple[int | None, int | 
     return [(None, first), *inner, (last, None)]
 
 
+def usual_latency(data: Data, process: int, device: int) -> int:
+    """Return the median time from launch call to start of the ops that end a gap in which their launch began, else 0."""
+    ops = [op for op in _device_ops(data, process, device) if op.end > op.start]
+    launches: dict[int, list[int]] = defaultdict(list)
+    for op in ops:
+        if (call := data.call_of(op)) is not None:
+            launches[op.start].append(call.start)
+    latencies = []
+    for g0, g1 in gaps(data, process, device):
+        if g1 is not None and launches[g1] and (g0 is None or min(launches[g1]) >= g0):
+            latencies.append(g1 - min(*launches[g1], g1))
+    return int(median(latencies)) if latencies else 0
+
+
 def idle_causes(
     data: Data, process: int, device: int, t0: int, t1: int, data_range: Callable[[Range], bool] = is_data_range
 ) -> dict[str, int]:
@@ -469,6 +511,7 @@ def idle_causes(
     for op in ops:
         starting[op.start].append(op)
         ended.add((op.stream, op.end))
+    usual = usual_latency(data, process, device)
     for g0, g1 in gaps(data, process, device):
         a, b = t0 if g0 is None else max(g0, t0), t1 if g1 is None else min(g1, t1)
         if a >= b:
@@ -484,11 +527,10 @@ def idle_causes(
             continue
         _, _, stream, call = min(known, key=lambda k: k[:3])
         if g0 is not None and call.start < g0:
-            if call.end > g0:
-                cause = "launch_latency"
-            else:
-                cause = "kernel_gap" if (stream, g0) in ended else "dependency"
-            _share(result, overheads, a, b, cause)
+            # The op could not start earlier than a launch takes; only what is left had another reason.
+            ready = g1 if call.end > g0 else min(max(call.start + usual, g0), g1)
+            _share(result, overheads, a, min(b, ready), "launch_latency")
+            _share(result, overheads, max(a, ready), b, "kernel_gap" if (stream, g0) in ended else "dependency")
             continue
         _share(result, overheads, max(a, call.start), b, "launch_latency")
         before = min(b, call.start)
@@ -512,76 +554,104 @@ def _share(result: dict[str, int], overheads: Sequence[Busy], a: int, b: int, ca
         result["profiler" if opened else cause] += d - c
 
 
-def wait_split(data: Data) -> dict[tuple[int, int, str, int], tuple[int, int, int]]:
-    """Return {call.key: (backlog, own op, host)} of every call that can block; the three sum to its duration."""
+def wait_split(
+    data: Data, *, skew_ns: int = SKEW_NS, follow_events: bool = True
+) -> dict[tuple[int, int, str, int], tuple[int, int, int]]:
+    """Return {call.key: (backlog, own op, host)} of every call that can block; the three sum to its duration.
+
+    The backlog counts when the awaited work ends before the call does. A synchronize that names its target cannot return
+    earlier than that work ends: where it seems to, by no more than the clocks' error, the work ends with the call. Any
+    other call that returns earlier (cudaMalloc amid queued kernels, a copy that was staged) did not wait for it; nor did an
+    allocation or release that goes on for more than DRAIN_NS after it.
+
+    A stream that was told to wait for an event (cudaStreamWaitEvent) holds the work in front of that event too, unless
+    ``follow_events`` is false.
+    """
     result = {}
-    by_process: dict[int, list[tuple[int, Op]]] = defaultdict(list)
-    own_ops: dict[tuple[int, int], list[Op]] = defaultdict(list)
-    calls = {(c.process, c.correlation): c for c in reversed(data.calls)}
+    work: dict[int, list[tuple[int, Op]]] = defaultdict(list)
+    own_ops: dict[tuple[int, int, str, int], list[Op]] = defaultdict(list)
     for op in data.ops:
         call = data.call_of(op)
         # Work that was launched outside the trace was launched at the latest when it started.
-        by_process[op.process].append((op.start if call is None else call.start, op))
+        work[op.process].append((op.start if call is None else call.start, op))
         if call is not None:
-            own_ops[op.process, op.correlation].append(op)
+            own_ops[call.key].append(op)
     for call in data.calls:
-        own = own_ops.get((call.process, call.correlation), []) if call.correlation else []
-        place = _awaits(data, call, own, calls)
-        if place is None:
+        own = own_ops.get(call.key, [])
+        target = _target(data, call, own)
+        if target is None:
             continue
-        before, device, stream = place
-        d = max(
-            (
-                op.end
-                for launched, op in by_process[call.process]
-                if launched < before
-                and (device is None or op.device == device)
-                and (stream is None or op.stream == stream)
-                and (op.correlation != call.correlation or not call.correlation)
-            ),
-            default=call.start,
-        )
-        backlog = d - call.start if call.start < d <= call.end else 0
+        before, context, stream = target
+        places = {(context, stream): before}
+        if context is not None and stream is not None and follow_events:
+            places = _reachable(data, call.process, context, stream, before)
+        d = call.start
+        for launched, op in work[call.process]:
+            for (c, s), limit in places.items():
+                if launched < limit and c in (None, op.context) and s in (None, op.stream):
+                    d = max(d, op.end)
+        if call.kind == "sync" and context is not None and call.end < d <= call.end + skew_ns:
+            d = call.end
+        waited = d <= call.end and (call.kind in ("sync", "copy") or call.end - d <= DRAIN_NS)
+        backlog = d - call.start if waited else 0
         rest = call.start + backlog
-        covered = sum(b - a for a, b, opened in instants(own, rest, call.end) if opened) if rest < call.end else 0
+        copies = [op for op in own if op.kind == "memcpy"]
+        covered = sum(b - a for a, b, opened in instants(copies, rest, call.end) if opened) if rest < call.end else 0
         result[call.key] = (backlog, covered, call.end - rest - covered)
     return result
 
 
-def _awaits(
-    data: Data, call: Call, own: Sequence[Op], calls: dict[tuple[int, int], Call]
-) -> tuple[int, int | None, int | None] | None:
-    """Return what a call waits for as (launched before, device or any, stream or any), None when it cannot block."""
+def _target(data: Data, call: Call, own: Sequence[Op]) -> tuple[int, int | None, int | None] | None:
+    """Return what a call waits for as (launched before, context or any, stream or any), None when it cannot block.
+
+    A device is told by its context: nsys writes deviceId 0 into every SYNCHRONIZATION row, whatever the device.
+    """
     if call.kind in ("alloc", "free", "host_alloc"):
         return None if "Async" in call.name else (call.start, None, None)
     if call.kind == "copy":
         copies = [op for op in own if op.kind == "memcpy"]
         if not copies:
             return None
-        copy = copies[0]
+        copy = min(copies, key=lambda op: (op.start, op.end, op.device, op.stream))
         # A copy inside the device never holds the host, whatever its name.
-        blocks = copy.pageable or ("Async" not in call.name and copy.copy_kind != D2D)
-        return (call.start, copy.device, copy.stream) if blocks else None
+        inside = all(op.copy_kind == D2D for op in copies)
+        blocks = any(op.pageable for op in copies) or ("Async" not in call.name and not inside)
+        return (call.start, copy.context, copy.stream) if blocks else None
     if call.kind != "sync":
         return None
     row = data.syncs.get((call.process, call.correlation)) if call.correlation else None
     if row is None:
         return call.start, None, None
     if "Stream" in call.name and row["streamId"] != NO_ID:
-        return call.start, row["deviceId"], row["streamId"]
-    if "Event" in call.name and row["eventId"] != NO_ID:
-        recorded = [
-            (calls[r["process"], r["correlationId"]].start, r)
-            for r in data.records
-            if r["process"] == call.process
-            and r["eventId"] == row["eventId"]
-            and (r["process"], r["correlationId"]) in calls
-        ]
-        recorded = [(at, r) for at, r in recorded if at < call.start]
-        if recorded:
-            at, record = max(recorded, key=lambda pair: pair[0])
-            return at, record["deviceId"], record["streamId"]
-    return call.start, row["deviceId"], None
+        return call.start, row["contextId"], row["streamId"]
+    if "Event" in call.name:
+        record = _record(data, call.process, row["eventId"], call.start)
+        if record is not None:
+            return record
+    return call.start, row["contextId"], None
+
+
+def _record(data: Data, process: int, event: int, before: int) -> tuple[int, int, int] | None:
+    """Return (start of its call, context, stream) of the last record of an event before a time."""
+    return max((record for record in data.event_records[process, event] if record[0] < before), default=None)
+
+
+def _reachable(
+    data: Data, process: int, context: int, stream: int, before: int
+) -> dict[tuple[int | None, int | None], int]:
+    """Return {(context, stream): launched before} of all work that must end before what a stream holds has ended."""
+    limits: dict[tuple[int | None, int | None], int] = {}
+    todo = [(before, context, stream)]
+    while todo:
+        before, context, stream = todo.pop()
+        if limits.get((context, stream), before - 1) >= before:
+            continue
+        limits[context, stream] = before
+        for at, event in data.stream_waits[process, context, stream]:
+            record = _record(data, process, event, at) if at < before else None
+            if record is not None:
+                todo.append(record)
+    return limits
 
 
 def innermost(data: Data, global_tid: int, t: int, predicate: Callable[[Range], bool] = lambda r: True) -> Range | None:
@@ -613,10 +683,7 @@ def gpu_steps(data: Data, process: int, device: int, borders: Sequence[int]) -> 
     the last op launched in it. A step that launched nothing is an empty tile.
     """
     ops = [(call.start, op) for op in _device_ops(data, process, device) if (call := data.call_of(op)) is not None]
-    steps = [
-        [op for launched, op in ops if start <= launched < end]
-        for start, end in zip(borders, borders[1:], strict=False)
-    ]
+    steps = [[op for launched, op in ops if start <= launched < end] for start, end in pairwise(borders)]
     end = max(
         (op.end for step in steps[-1:] for op in step), default=max((op.end for s in steps for op in s), default=0)
     )

@@ -30,7 +30,7 @@ for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
 
 
-class Unpatchable(Exception):
+class UnpatchableError(Exception):
     """The function has no source, or is built in a way that this module does not handle."""
 
 
@@ -76,19 +76,22 @@ def _place(node: ast.AST, line: int) -> None:
 
 
 def rebuild(function: FunctionType, template: str) -> CodeType:
-    """Return the code of ``function`` with ``template`` around its body; raise Unpatchable where that is not safe."""
+    """Return the code of ``function`` with ``template`` around its body; raise UnpatchableError where that is not safe."""
     old = function.__code__
-    if old.co_freevars or old.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise Unpatchable(f"{function.__qualname__} is a closure or a generator")
+    in_class = old.co_freevars == ("__class__",)  # it calls super()
+    if (old.co_freevars and not in_class) or old.co_flags & (
+        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    ):
+        raise UnpatchableError(f"{function.__qualname__} is a closure or a generator")
     try:
         lines, first = inspect.getsourcelines(old)
         source = textwrap.dedent("".join(lines))
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError) as error:
-        raise Unpatchable(f"no source of {function.__qualname__}") from error
+        raise UnpatchableError(f"no source of {function.__qualname__}") from error
     definition = tree.body[0]
     if not isinstance(definition, ast.FunctionDef) or definition.name != old.co_name:
-        raise Unpatchable(f"source of {function.__qualname__} is not its definition")
+        raise UnpatchableError(f"source of {function.__qualname__} is not its definition")
     indent = len(lines[0]) - len(lines[0].lstrip())
     for node in ast.walk(tree):
         if "lineno" in node._attributes:
@@ -99,13 +102,19 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     documented = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     head = [body.pop(0)] if documented and isinstance(body[0].value.value, str) else []  # type: ignore[attr-defined]
     if not body:
-        raise Unpatchable(f"{function.__qualname__} has no body")
+        raise UnpatchableError(f"{function.__qualname__} has no body")
     frame = ast.parse(template)
     _place(frame, definition.lineno)
     definition.body = head + _Fill(body).visit(frame).body
     definition.decorator_list = []
+    if in_class:  # only inside a class statement is there a __class__ to close over
+        inside = ast.parse(f"class {function.__qualname__.split('.')[-2]}: pass")
+        inside.body[0].body = tree.body  # type: ignore[attr-defined]
+        tree = inside
     ast.fix_missing_locations(tree)
     module = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
+    if in_class:
+        module = next(c for c in module.co_consts if isinstance(c, CodeType))
     new = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == old.co_name)
     count = old.co_argcount + old.co_kwonlyargcount + bool(old.co_flags & 4) + bool(old.co_flags & 8)
     same = (
@@ -116,7 +125,7 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
         and (new.co_flags ^ old.co_flags) & 0xC == 0
     )
     if not same:
-        raise Unpatchable(f"{function.__qualname__} compiles to another signature")
+        raise UnpatchableError(f"{function.__qualname__} compiles to another signature")
     changes: dict[str, Any] = {"co_firstlineno": old.co_firstlineno}
     if hasattr(old, "co_qualname"):
         changes["co_qualname"] = old.co_qualname
