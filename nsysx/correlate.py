@@ -128,7 +128,7 @@ def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr) -> pl.DataFrame:
         pl.lit(op_kind).cast(pl.Categorical).alias("op_kind"),
         name.cast(pl.Categorical).alias("name"),
         "correlation_id",
-        *(column(k) for k in ("bytes", "copy_kind", "src_kind", "dst_kind", "graph_node")),
+        *(column(k) for k in ("bytes", "copy_kind", "src_kind", "dst_kind", "graph_node", "grid", "block")),
     )
 
 
@@ -143,7 +143,11 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
             _ops_of(trace.memcpy, "memcpy", kind),
             _ops_of(trace.memset, "memset", pl.lit("memset")),
             # Nsight writes 0 for both ends where a graph launch carries no timestamp.
-            _ops_of(trace.graph.filter((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0)), "graph", pl.lit("CUDA graph (opaque)")),
+            _ops_of(
+                trace.graph.filter((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0)),
+                "graph",
+                pl.lit("CUDA graph (opaque)"),
+            ),
         ]
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))
     if rows["process"].null_count() == rows.height:
