@@ -23,23 +23,18 @@ from nsysx.load import Trace
 
 _SUFFIX = re.compile(r"(_pts[zd])?(_v\d{4,5})?(_pts[zd])?$")
 
-#: First match wins. "Free" of host memory counts as free: it can synchronize the device like cudaFree.
-_KINDS = (
-    ("sync", re.compile(r"Synchronize")),
+#: First match wins. Freeing host memory counts as free: it can synchronize the device like cudaFree.
+_PATTERNS = (
     ("graph_launch", re.compile(r"GraphLaunch")),
-    ("launch", re.compile(r"Launch(?!HostFunc)|cuLaunch")),
-    (
-        "load",
-        re.compile(
-            r"Module|Library|cuLink|cuKernelGetFunction|cuFuncLoad|cudaFuncGetAttributes|cuInit$|PrimaryCtxRetain"
-        ),
-    ),
-    ("memset", re.compile(r"Memset")),
+    ("launch", re.compile(r"^cu(da)?Launch(Kernel|CooperativeKernel|Grid|$)")),
     ("copy", re.compile(r"Memcpy")),
-    ("event", re.compile(r"Event|StreamWait|StreamQuery")),
-    ("host_alloc", re.compile(r"HostAlloc|MallocHost|MemAllocHost|HostRegister")),
-    ("free", re.compile(r"Free|HostUnregister|cuMemRelease|cuMemUnmap|PoolTrim")),
-    ("alloc", re.compile(r"Malloc|cuMemAlloc|cuMemCreate|cuMemMap|AddressReserve|SetAccess")),
+    ("memset", re.compile(r"Memset")),
+    ("sync", re.compile(r"Synchronize")),
+    ("host_alloc", re.compile(r"^cu(da)?(Mem)?(HostAlloc|MallocHost|AllocHost|HostRegister)")),
+    ("free", re.compile(r"^cu(da)?(Mem)?(Free|HostUnregister|Unmap|Release|AddressFree)")),
+    ("alloc", re.compile(r"^cu(da)?(Malloc|Mem(Alloc|Create|Map|AddressReserve|SetAccess))")),
+    ("load", re.compile(r"^cu(da)?((Module|Library)(?!GetLoadingMode)|KernelGetFunction)")),
+    ("event", re.compile(r"^cu(da)?(Event|StreamWaitEvent)")),
 )
 
 KINDS = ("launch", "graph_launch", "copy", "memset", "sync", "alloc", "free", "host_alloc", "load", "event", "other")
@@ -52,7 +47,7 @@ def plain_name(name: str) -> str:
 
 def api_kind(name: str) -> str:
     """Return the kind of an API function by its plain name."""
-    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), "other")
 
 
 @dataclass(frozen=True)
@@ -77,31 +72,22 @@ def _names(column: pl.Series) -> list[str]:
 
 
 def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
-    """Drop the second rows of calls that a report stores twice.
+    """Drop the second rows of calls that a report stores twice; ``plain`` is the name without its version.
 
     A backtrace copy goes where the call itself is there too. Of alias rows (``--cuda-trace-all-apis``: one call under a
-    versioned and an unversioned name) the longer one stays. Different calls under one id, such as a driver call inside a
-    runtime call, both stay.
+    versioned and an unversioned name) the versioned one stays. Different functions under one id, such as a driver call
+    inside a runtime call, are different calls. Without an id every row is a call.
     """
     key = ["process", "correlation_id"]
-    backtrace = pl.col("event_class") == schema.BACKTRACE_CLASS
-    if (runtime["event_class"] == schema.BACKTRACE_CLASS).any():
-        runtime = runtime.with_columns((~backtrace.fill_null(False)).any().over(key).alias("_real"))
-        runtime = runtime.filter(~backtrace.fill_null(False) | ~pl.col("_real")).drop("_real")
-    distinct = runtime.select(pl.struct(*key).n_unique()).item() if runtime.height else 0
-    if distinct == runtime.height:
+    copied = (pl.col("event_class") == schema.BACKTRACE_CLASS).fill_null(False)
+    if runtime.select(copied.any()).item():
+        only_copy = copied & ~(~copied).any().over(key) | (pl.col("correlation_id") == 0)
+        runtime = runtime.filter(~copied | only_copy)
+    if runtime.select(pl.struct(*key).n_unique()).item() == runtime.height:
         return runtime
-    # Only rows that share an id can be copies; id 0 means "no id" and is no key.
-    twin = ["process", "thread", "correlation_id", "name"]
-    return (
-        runtime.sort("thread", "start_ns", pl.col("end_ns"), descending=[False, False, True])
-        .with_columns(
-            pl.col("start_ns").first().over(twin).alias("_s"), pl.col("end_ns").first().over(twin).alias("_e")
-        )
-        .with_columns(pl.int_range(pl.len()).over(twin).alias("_i"))
-        .filter((pl.col("_i") == 0) | (pl.col("correlation_id") == 0) | (pl.col("start_ns") >= pl.col("_e")))
-        .drop("_s", "_e", "_i")
-    )
+    order = [pl.col("name").cast(pl.String) == pl.col("plain").cast(pl.String), "start_ns", -pl.col("end_ns")]
+    is_first = pl.int_range(pl.len()) == pl.int_range(pl.len()).sort_by(order).first().over(*key, "plain")
+    return runtime.filter((pl.col("correlation_id") == 0) | is_first)
 
 
 def _self_times(calls: pl.DataFrame) -> pl.DataFrame:
@@ -117,9 +103,10 @@ def _self_times(calls: pl.DataFrame) -> pl.DataFrame:
 def _api_calls(trace: Trace) -> pl.DataFrame:
     runtime = trace.runtime.with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
     plain = {n: plain_name(n) for n in _names(runtime["name"])}
-    runtime = _mapped(runtime, "name", "plain", plain).drop("name").rename({"plain": "name"})
+    runtime = _mapped(runtime, "name", "plain", plain)
     # A row that ends before it begins cannot be placed; the check "bad times" counts them.
     runtime = _one_row_per_call(runtime.filter(pl.col("end_ns") >= pl.col("start_ns")))
+    runtime = runtime.drop("name").rename({"plain": "name"})
     runtime = _mapped(runtime, "name", "kind", {n: api_kind(n) for n in _names(runtime["name"])})
     runtime = runtime.sort("thread", "start_ns", "end_ns", "correlation_id", descending=[False, False, True, False])
     calls = _self_times(runtime).with_row_index("call").with_columns(pl.col("call").cast(pl.Int64))
@@ -133,6 +120,7 @@ def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr) -> pl.DataFrame:
     return frame.select(
         "process",
         "device",
+        column("context"),
         "stream",
         "start_ns",
         "end_ns",

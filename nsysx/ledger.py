@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from nsysx import schema
@@ -65,6 +64,10 @@ CPU_PARTS = {
     "event": "other_api_ns",
     "other": "other_api_ns",
 }
+
+
+#: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.
+CLOCK_ERROR_NS = 20_000
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,8 @@ def _blame(
     n = len(g0)
     if not n:
         return pl.DataFrame(schema=_IDLE)
-    real = ops.filter(pl.col("end_ns") > pl.col("start_ns")).sort("start_ns", "call_start_ns", "op", nulls_last=True)
+    real = ops.filter(pl.col("end_ns") > pl.col("start_ns"))
+    real = real.sort("start_ns", "call_start_ns", "call", "stream", "op", nulls_last=True)
     start = real["start_ns"].to_numpy()
     x = np.searchsorted(start, g1, side="left")
     ended = x < len(start)
@@ -225,9 +229,10 @@ def _blame(
         (queued & same_stream, split, g1, "kernel_gap"),
         (queued & ~same_stream, split, g1, "dependency"),
         (ended & ~has_call, g0, g1, "untraced_launch"),
-        (~ended, g0, g1, "no_further_work"),
     ):
         pieces.append(host.split(None, windows_function(begin[chosen], finish[chosen], gap[chosen]), _CAUSE[cause]))
+    rest = ~ended
+    pieces.append((g0[rest], g1[rest], gap[rest], np.full(int(rest.sum()), _CAUSE["no_further_work"])))
     began_in = np.full(n, -1, np.int64)
     for t in np.unique(thread[has_call]).tolist():
         if t in host.threads:
@@ -253,17 +258,13 @@ def _blame(
     )
 
 
-def _can_block(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls whose copy is of the kind that blocks: host memory that is not pinned."""
-    pageable = pl.col("src_kind").is_in([0, 7]) | pl.col("dst_kind").is_in([0, 7])
-    return ops.filter((pl.col("op_kind").cast(pl.String) == "memcpy") & pageable).select("call").drop_nulls().unique()
-
-
-def _last_end(order: I64, ends: I64, query: I64) -> I64:
-    """Return the latest end among work whose launch lies before each query instant, -1 for none. ``order`` is sorted."""
-    reach = np.maximum.accumulate(ends) if len(ends) else ends
-    i = np.searchsorted(order, query, side="left") - 1
-    return np.where(i >= 0, reach[np.maximum(i, 0)], -1) if len(ends) else np.full(len(query), -1, np.int64)
+def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return call, pageable (one end is host memory that is not pinned), inside (device to device) of copy calls."""
+    pageable = (pl.col("src_kind") == 0).fill_null(False) | (pl.col("dst_kind") == 0).fill_null(False)
+    copies = ops.filter((pl.col("op_kind").cast(pl.String) == "memcpy") & pl.col("call").is_not_null())
+    return copies.group_by("call").agg(
+        pageable.first().alias("pageable"), (pl.col("copy_kind") == 8).first().alias("inside")
+    )
 
 
 def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
@@ -273,97 +274,179 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     else on the device. d = its last end. A call that returns before d did not wait for it, however long it took.
     """
     calls, ops = attributed.api_calls, attributed.gpu_ops
-    kind = pl.col("kind").cast(pl.String)
-    pageable = _can_block(ops).with_columns(pl.lit(True).alias("pageable"))
-    named = calls.join(pageable, on="call", how="left", maintain_order="left")
-    is_async = pl.col("name").cast(pl.String).str.contains("Async")
-    blocking = kind.is_in(["sync", "alloc", "free", "host_alloc"]) | (
-        kind.is_in(["copy", "memset"]) & (~is_async | pl.col("pageable").fill_null(False))
+    kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
+    is_async = name.str.contains("Async")
+    # A copy inside the device never holds the host, whatever its name; one from or to pageable memory does, likewise.
+    holds = pl.col("pageable") | (~is_async & ~pl.col("inside"))
+    rows = calls.join(_blocking_copies(ops), on="call", how="left", maintain_order="left").filter(
+        (kind == "sync") | (kind.is_in(["alloc", "free", "host_alloc"]) & ~is_async) | ((kind == "copy") & holds)
     )
-    rows = named.filter(blocking).select(
-        "call", "process", "thread", "start_ns", "end_ns", "kind", "name", "correlation_id"
+    rows = rows.select("call", "process", "start_ns", "end_ns", "kind", "name", "correlation_id")
+    own = (
+        ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy")
+        .group_by("call")
+        .agg(
+            pl.col("start_ns").min().alias("own_start_ns"),
+            pl.col("end_ns").max().alias("own_end_ns"),
+            pl.col("stream").first().alias("own_stream"),
+            pl.col("context").first().alias("own_context"),
+        )
     )
-    launched = ops.filter(pl.col("call_start_ns").is_not_null())
-    own = launched.group_by("call").agg(
-        pl.col("start_ns").min().alias("own_start_ns"),
-        pl.col("end_ns").max().alias("own_end_ns"),
-        pl.col("stream").first().alias("own_stream"),
-        pl.col("device").first().alias("own_device"),
+    sync = trace.sync.filter(pl.col("correlation_id") != 0).sort("start_ns")
+    sync = sync.unique(["process", "correlation_id"], keep="first", maintain_order=True)
+    sync = sync.select(
+        "process",
+        "correlation_id",
+        "context",
+        pl.col("stream").alias("sync_stream"),
+        pl.col("event").alias("sync_event"),
     )
-    sync = trace.sync.filter(pl.col("correlation_id") != 0).unique(
-        ["process", "correlation_id"], keep="first", maintain_order=True
+    rows = rows.join(own, on="call", how="left", maintain_order="left")
+    rows = rows.join(sync, on=["process", "correlation_id"], how="left", maintain_order="left")
+    named, none = pl.col("name").cast(pl.String), pl.lit(schema.NO_STREAM)
+    is_sync, is_copy = kind == "sync", kind == "copy"
+    rows = _records(
+        trace,
+        calls,
+        rows.with_columns(pl.when(is_sync & named.str.contains("Event")).then("sync_event").alias("event")),
     )
-    rows = rows.join(own, on="call", how="left", maintain_order="left").join(
-        sync.select(
-            "process", "correlation_id", pl.col("stream").alias("sync_stream"), pl.col("event").alias("sync_event")
-        ),
-        on=["process", "correlation_id"],
-        how="left",
-        maintain_order="left",
-    )
-    n = rows.height
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    process = rows["process"].to_numpy()
-    is_sync = (rows["kind"].cast(pl.String) == "sync").to_numpy()
-    name = rows["name"].cast(pl.String)
+    on_event = pl.col("rec_ns").is_not_null()
     # The API names what is waited for; the sync record only says which stream or event.
-    on_stream = name.str.contains("StreamSync").to_numpy() & is_sync
-    on_event = name.str.contains("EventSync").to_numpy() & is_sync
-    copies = ~is_sync & rows["own_stream"].is_not_null().to_numpy()
-    none = schema.NO_STREAM
-    sync_stream = rows["sync_stream"].fill_null(none).to_numpy()
-    stream = np.where(copies, rows["own_stream"].fill_null(none).to_numpy(), np.where(on_stream, sync_stream, none))
-    deadline = start.copy()
-    if on_event.any():
-        record_stream, record_time = _records(trace, calls, rows, on_event)
-        stream = np.where(on_event, record_stream, stream)
-        deadline = np.where(on_event & (record_stream != none), record_time, deadline)
-    d = np.full(n, -1, np.int64)
-    for (proc, of), part in launched.sort("call_start_ns", "call", "start_ns").group_by(
-        "process", "stream", maintain_order=True
+    rows = rows.with_columns(
+        pl.when(on_event)
+        .then("rec_stream")
+        .when(is_copy)
+        .then("own_stream")
+        .when(is_sync & named.str.contains("Stream"))
+        .then(pl.col("sync_stream").fill_null(none))
+        .otherwise(none)
+        .alias("stream"),
+        pl.when(on_event)
+        .then("rec_context")
+        .when(is_copy)
+        .then("own_context")
+        .when(is_sync)
+        .then("context")
+        .alias("context"),
+        pl.when(on_event).then("rec_ns").otherwise("start_ns").alias("before_ns"),
+        pl.when(on_event).then(pl.lit("event")).alias("awaited"),
+    )
+    rows = rows.with_columns(
+        pl.coalesce(
+            "awaited", pl.when(pl.col("stream") == none).then(pl.lit("device")).otherwise(pl.lit("stream"))
+        ).alias("awaited")
+    )
+    streams = _Streams(trace, calls, ops)
+    d = np.full(rows.height, -1, np.int64)
+    for (proc, ctx, stream), part in rows.with_row_index("_row").group_by(
+        "process", "context", "stream", maintain_order=True
     ):
-        mine = np.flatnonzero((process == proc) & (stream == of) & (stream != none))
-        d[mine] = _last_end(part["call_start_ns"].to_numpy(), part["end_ns"].to_numpy(), deadline[mine])
-    for (proc,), part in launched.sort("call_start_ns", "call", "start_ns").group_by("process", maintain_order=True):
-        mine = np.flatnonzero((process == proc) & (stream == none))
-        d[mine] = _last_end(part["call_start_ns"].to_numpy(), part["end_ns"].to_numpy(), start[mine])
+        asked, before = part["_row"].to_numpy(), part["before_ns"].to_numpy()
+        for key in streams.work.keys() | streams.edges.keys() if stream == schema.NO_STREAM else [(proc, ctx, stream)]:
+            if key[0] == proc and (ctx is None or key[1] == ctx):
+                d[asked] = np.maximum(d[asked], streams.last_end(key, before))
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    copies = rows.select(is_copy).to_series().to_numpy()
+    names_target = rows.select(is_sync & pl.col("context").is_not_null()).to_series().to_numpy()
+    # A synchronize that names its target cannot return before the target is done: where it seems to, by no more than the
+    # error of the clocks, the work ended with the call.
+    late = names_target & (d > end) & (d <= end + CLOCK_ERROR_NS)
+    d = np.where(late, end, d)
     waited = (d > start) & (d <= end)
     backlog = np.where(waited, d - start, 0)
     after = start + backlog
-    own_start = rows["own_start_ns"].fill_null(0).to_numpy()
-    own_end = rows["own_end_ns"].fill_null(0).to_numpy()
+    own_start, own_end = rows["own_start_ns"].fill_null(0).to_numpy(), rows["own_end_ns"].fill_null(0).to_numpy()
     own_ns = np.where(copies, np.maximum(np.minimum(own_end, end) - np.maximum(own_start, after), 0), 0)
-    return rows.select("call").with_columns(
+    return rows.select("call", "awaited").with_columns(
         pl.Series("backlog_ns", backlog, dtype=pl.Int64),
         pl.Series("own_op_ns", own_ns, dtype=pl.Int64),
         pl.Series("host_ns", (end - start) - backlog - own_ns, dtype=pl.Int64),
-        pl.Series("awaited", np.where(stream == none, "device", np.where(on_event, "event", "stream"))),
     )
 
 
-def _records(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame, on_event: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
-    """Return (stream, time of the record call) of the event that each row waits for, (NO_STREAM, 0) where not recorded."""
-    stream = np.full(rows.height, schema.NO_STREAM, np.int64)
-    time = np.zeros(rows.height, np.int64)
-    records = trace.event.join(
-        calls.select("process", "correlation_id", pl.col("start_ns").alias("record_ns")),
-        on=["process", "correlation_id"],
-        how="inner",
-    ).sort("record_ns")
-    asked = rows.select("process", "start_ns", pl.col("sync_event").alias("event")).with_row_index("row")
-    asked = asked.filter(pl.Series(on_event) & pl.col("event").is_not_null()).sort("start_ns")
-    if not records.height or not asked.height:
-        return stream, time
-    found = asked.join_asof(
-        records.select("process", "event", "stream", "record_ns"),
-        left_on="start_ns",
-        right_on="record_ns",
-        by=["process", "event"],
-        check_sortedness=False,
-    ).drop_nulls("record_ns")
-    stream[found["row"].to_numpy()] = found["stream"].to_numpy()
-    time[found["row"].to_numpy()] = found["record_ns"].to_numpy()
-    return stream, time
+def _records(trace: Trace, calls: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    """Add rec_context, rec_stream, rec_ns: the last record of ``event`` that was called before ``start_ns``; null if none.
+
+    ``asked`` has process, event, start_ns; its row order is kept.
+    """
+    records = (
+        trace.event.join(
+            calls.select("process", "correlation_id", pl.col("start_ns").alias("rec_ns")),
+            on=["process", "correlation_id"],
+            how="inner",
+        )
+        .select(
+            "process", "event", pl.col("context").alias("rec_context"), pl.col("stream").alias("rec_stream"), "rec_ns"
+        )
+        .sort("rec_ns")
+    )
+    return (
+        asked.with_row_index("_row")
+        .with_columns(pl.col("event").replace(schema.NO_STREAM, None))
+        .sort("start_ns")
+        .join_asof(
+            records,
+            left_on="start_ns",
+            right_on="rec_ns",
+            by=["process", "event"],
+            allow_exact_matches=False,
+            check_sortedness=False,
+        )
+        .sort("_row")
+        .drop("_row")
+    )
+
+
+class _Streams:
+    """The last end of what a stream holds: its own work, and through event waits the work of other streams."""
+
+    def __init__(self, trace: Trace, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
+        place = ["process", "context", "stream"]
+        edges = trace.sync.join(
+            calls.filter(pl.col("name").cast(pl.String).str.contains("StreamWaitEvent")).select(
+                "process", "correlation_id", pl.col("start_ns").alias("at_ns")
+            ),
+            on=["process", "correlation_id"],
+            how="inner",
+        ).with_columns(pl.col("at_ns").alias("start_ns"))
+        edges = _records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
+        # Work that was launched outside the trace was launched at the latest when it started.
+        work = ops.with_columns(pl.coalesce("call_start_ns", "start_ns").alias("launch_ns")).sort("launch_ns", "op")
+        self.work: dict[tuple[int, int | None, int], tuple[I64, I64]] = {
+            key: (part["launch_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
+            for key, part in work.group_by(place, maintain_order=True)
+        }
+        self.edges: dict[tuple[int, int | None, int], tuple[I64, I64]] = {}
+        if not edges.height:
+            return
+        source = list(edges.select("process", "rec_context", "rec_stream").iter_rows())
+        recorded = edges["rec_ns"].to_numpy()
+        groups = edges.with_row_index("_row").group_by(place, maintain_order=True).agg("_row", "at_ns")
+        rows = {tuple(key): (np.array(r), np.array(t)) for *key, r, t in groups.iter_rows()}
+        by_source: dict[tuple[int, int | None, int], list[int]] = {}
+        for i, key in enumerate(source):
+            by_source.setdefault(key, []).append(i)
+        # A wait holds what its event's stream held when it was recorded, other waits of that stream included: a fixed point,
+        # reached in as many rounds as the longest chain of waits that matters.
+        held = np.full(edges.height, -1, np.int64)
+        while True:
+            self.edges = {key: (at, np.maximum.accumulate(held[r])) for key, (r, at) in rows.items()}
+            new = held.copy()
+            for key, mine in by_source.items():
+                new[mine] = self.last_end(key, recorded[mine])
+            if (new == held).all():
+                return
+            held = new
+
+    def last_end(self, key: tuple[int, int | None, int], before: I64) -> I64:
+        """Return the latest end of what stream ``key`` holds that was launched before each instant, -1 for nothing."""
+        result = np.full(len(before), -1, np.int64)
+        for held in (self.work, self.edges):
+            if key in held:
+                order, reach = held[key]
+                i = np.searchsorted(order, before, side="left") - 1
+                result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], -1))
+        return result
 
 
 def build(trace: Trace, attributed: Attributed) -> Ledgers:

@@ -161,6 +161,7 @@ SOURCES = {
             (
                 _START,
                 _END,
+                _c("context", "contextId", required=False, meaning="CUDA context that is waited for"),
                 _c("stream", "streamId", required=False, meaning="stream that is waited for, 0xFFFFFFFF for none"),
                 _c("correlation_id", "correlationId", meaning="the API call that waits"),
                 _c("global_pid", "globalPid", required=False, meaning="process"),
@@ -172,6 +173,7 @@ SOURCES = {
             "event",
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
             (
+                _c("context", "contextId", required=False, meaning="CUDA context"),
                 _c("stream", "streamId", meaning="stream into which the event was recorded"),
                 _c("correlation_id", "correlationId", meaning="the cudaEventRecord call"),
                 _c("global_pid", "globalPid", required=False, meaning="process"),
@@ -267,6 +269,7 @@ GPU_OPS = (
     _f("op", "Int64", "", "row number"),
     _f("process", "Int64", "", "process"),
     _f("device", "Int64", "", "CUDA ordinal inside the process"),
+    _f("context", "Int64", "", "CUDA context, null when not recorded"),
     _f("stream", "Int64", "", "stream"),
     _f("start_ns", "Int64", "ns", "begin on the device"),
     _f("end_ns", "Int64", "ns", "end on the device"),

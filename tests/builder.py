@@ -297,7 +297,7 @@ class Report:
 
 
 class Process:
-    """One traced process: its threads, and GPU ops that no call of the trace launched."""
+    """One traced process: its threads, and GPU ops that no call of the trace launched. Device n has context n + 1."""
 
     def __init__(self, report: Report, pid: int, vm: int = 1) -> None:
         self.report = report
@@ -328,21 +328,21 @@ class Process:
             )  # fmt: skip
         return self._domains[name]
 
-    def stream(self, stream: int, *, context: int = 1, priority: int = 0, flag: int = 2) -> None:
+    def stream(self, stream: int, *, device: int = 0, priority: int = 0, flag: int = 2) -> None:
         """Describe a stream: flag 1 blocking, 2 non-blocking, 3 the null stream."""
         self.report.add(
-            "TARGET_INFO_CUDA_STREAM", streamId=stream, vmId=self.vm, processId=self.pid, contextId=context,
+            "TARGET_INFO_CUDA_STREAM", streamId=stream, vmId=self.vm, processId=self.pid, contextId=device + 1,
             priority=priority, flag=flag,
         )  # fmt: skip
 
-    def context(self, *, device: int = 0, context: int = 1, null_stream: int = 7) -> None:
+    def context(self, *, device: int = 0, null_stream: int = 7) -> None:
         """Describe a context and its legacy default stream."""
-        facts = {"vmId": self.vm, "processId": self.pid, "deviceId": device, "contextId": context}
+        facts = {"vmId": self.vm, "processId": self.pid, "deviceId": device, "contextId": device + 1}
         self.report.add("TARGET_INFO_CUDA_CONTEXT_INFO", nullStreamId=null_stream, isGreenContext=0, **facts)
         self.report.add("TARGET_INFO_CUDA_NULL_STREAM", streamId=null_stream, **facts)
 
     def kernel(
-        self, name: str | bytes, start: int, dur: int, *, stream: int = 7, device: int = 0, context: int = 1,
+        self, name: str | bytes, start: int, dur: int, *, stream: int = 7, device: int = 0,
         correlation: int | None = 0, **values: Any,
     ) -> Row:  # fmt: skip
         """Add a kernel row by itself; with the correlation id of no call it was launched outside the trace."""
@@ -351,12 +351,12 @@ class Process:
         facts = {
             "demangledName": string, "shortName": short, "mangledName": string, "launchType": 1, "registersPerThread": 32,
             "gridX": 1, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
-        } | self._op(start, dur, stream, device, context, correlation)  # fmt: skip
+        } | self._op(start, dur, stream, device, correlation)  # fmt: skip
         return self.report.add("CUPTI_ACTIVITY_KIND_KERNEL", **(facts | values))
 
     def copy(
         self, kind: str, start: int, dur: int, *, bytes: int = 4, pageable: bool = False, stream: int = 7, device: int = 0,
-        context: int = 1, correlation: int | None = 0, **values: Any,
+        correlation: int | None = 0, **values: Any,
     ) -> Row:  # fmt: skip
         """Add a memcpy row by itself; ``kind`` is one of COPY_KINDS, ``pageable`` says which memory the host side is."""
         memory = {"H": PAGEABLE if pageable else PINNED, "D": DEVICE, "P": DEVICE}
@@ -365,23 +365,23 @@ class Process:
             "bytes": bytes, "copyKind": COPY_KINDS[kind], "copyCount": 1,
             "srcKind": MANAGED if kind.startswith("UVM") else memory[source[0]],
             "dstKind": MANAGED if kind.startswith("UVM") else memory[target[0]],
-        } | self._op(start, dur, stream, device, context, correlation)  # fmt: skip
+        } | self._op(start, dur, stream, device, correlation)  # fmt: skip
         return self.report.add("CUPTI_ACTIVITY_KIND_MEMCPY", **(facts | values))
 
     def set_memory(
-        self, start: int, dur: int, *, bytes: int = 4, stream: int = 7, device: int = 0, context: int = 1,
+        self, start: int, dur: int, *, bytes: int = 4, stream: int = 7, device: int = 0,
         correlation: int | None = 0, **values: Any,
     ) -> Row:  # fmt: skip
         """Add a memset row by itself."""
-        facts = {"bytes": bytes, "memKind": DEVICE} | self._op(start, dur, stream, device, context, correlation)
+        facts = {"bytes": bytes, "memKind": DEVICE} | self._op(start, dur, stream, device, correlation)
         return self.report.add("CUPTI_ACTIVITY_KIND_MEMSET", **(facts | values))
 
     def graph_trace(
-        self, start: int, dur: int, *, graph: int = 1, stream: int = 7, device: int = 0, context: int = 1,
+        self, start: int, dur: int, *, graph: int = 1, stream: int = 7, device: int = 0,
         correlation: int | None = 0,
     ) -> Row:  # fmt: skip
         """Add the one row of a whole graph launch, as graph mode records it."""
-        facts = self._op(start, dur, stream, device, context, correlation)
+        facts = self._op(start, dur, stream, device, correlation)
         return self.report.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", graphId=graph, graphExecId=graph + 1, **facts)
 
     def memory(
@@ -390,13 +390,14 @@ class Process:
     ) -> Row:  # fmt: skip
         """Add a memory usage event: an allocation, or the release of one."""
         return self.report.add(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS", start=at, globalPid=self.global_pid, deviceId=device, contextId=1, address=address,
+            "CUDA_GPU_MEMORY_USAGE_EVENTS", start=at, globalPid=self.global_pid, deviceId=device, contextId=device + 1,
+            address=address,
             bytes=bytes, memKind=kind, memoryOperationType=int(free), correlationId=correlation,
         )  # fmt: skip
 
-    def _op(self, start: int, dur: int, stream: int, device: int, context: int, correlation: int | None) -> Row:
+    def _op(self, start: int, dur: int, stream: int, device: int, correlation: int | None) -> Row:
         return {
-            "start": start, "end": start + dur, "deviceId": device, "contextId": context, "streamId": stream,
+            "start": start, "end": start + dur, "deviceId": device, "contextId": device + 1, "streamId": stream,
             "correlationId": correlation, "globalPid": self.global_pid,
         }  # fmt: skip
 
@@ -524,12 +525,15 @@ class Thread:
         self, api: str = "cudaStreamSynchronize_v3020", *, at: int, dur: int, stream: int | None = 7, event: int | None = None,
         device: int = 0, recorded: bool = True, **options: Any,
     ) -> Call:  # fmt: skip
-        """Add a call that waits and, when ``recorded``, its CUPTI row; a stream or event that it does not name is dropped."""
+        """Add a call that waits and, when ``recorded``, its CUPTI row; a stream or event that it does not name is dropped.
+
+        Like nsys, the row says device 0 whatever the device is: only its context tells.
+        """
         call = self.call(api, at, dur, **options)
         kind = 1 if "Event" in api else 2 if "Stream" in api else 4
         if recorded:
             self.report.add(
-                "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=at, end=at + dur, deviceId=device, contextId=1,
+                "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=at, end=at + dur, deviceId=0, contextId=device + 1,
                 streamId=stream if kind == 2 and stream is not None else NO_STREAM, correlationId=call.correlation,
                 globalPid=self.process.global_pid, syncType=kind,
                 eventId=event if kind == 1 and event is not None else NO_STREAM,
@@ -542,8 +546,8 @@ class Thread:
         """Add the record of a CUDA event on a stream."""
         call = self.call(api, at, dur)
         self.report.add(
-            "CUPTI_ACTIVITY_KIND_CUDA_EVENT", deviceId=device, contextId=1, streamId=stream, correlationId=call.correlation,
-            globalPid=self.process.global_pid, eventId=event,
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT", deviceId=device, contextId=device + 1, streamId=stream,
+            correlationId=call.correlation, globalPid=self.process.global_pid, eventId=event,
         )  # fmt: skip
         return call
 
@@ -612,3 +616,173 @@ class Thread:
             "OSRT_API", start=at, end=at + dur, eventClass=27, globalTid=self.global_tid, nameId=self.report.string(name),
             nestingLevel=0, callchainId=0,
         )  # fmt: skip
+
+
+# -- canned cases --------------------------------------------------------------------------------------------------------
+# Times in the comments are us. Each case is one small program whose truth can be worked out by hand.
+
+
+def training_step(*, backward: Sequence[int] = (400,) * 100, malloc: int = 0) -> Report:
+    """One training step; by default bound by the GPU, with an ``.item()`` whose long wait is worth nothing.
+
+    Forward launches 100 kernels of 200 us, one every 10 us; the first runs from 10, the last ends at 20,010. ``.item()`` is
+    a pageable 4-byte copy that blocks from 1,000 (later by ``malloc``) to 20,014 around its 2 us on the GPU. Backward
+    launches ``backward`` kernels from the autograd thread, one every 10 us from 20,022 on. The optimizer launches 10 kernels
+    of 50 us from 2 us after that. An event is recorded, and its synchronize starts 106 us after the optimizer.
+
+    ``malloc`` puts a cudaMalloc of that many us behind the 50th forward launch: it overlaps GPU work and waits for none.
+    """
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main, autograd = process.thread(100, "python"), process.thread(101, "pt_autograd_0")
+    free = 0
+
+    def launches(thread: Thread, at: int, name: str, durations: Sequence[int]) -> int:
+        nonlocal free
+        for dur in durations:
+            start = max(free, at + 10)
+            thread.launch(at * 1000, 10_000, kernel=name, gpu_start=start * 1000, gpu_dur=dur * 1000)
+            free, at = start + dur, at + 10
+        return at
+
+    with main.range("forward"):
+        at = launches(main, 0, "fwd_gemm", [200] * 50)
+        if malloc:
+            main.call("cudaMalloc_v3020", at * 1000, malloc * 1000)
+        at = launches(main, at + malloc, "fwd_gemm", [200] * 50)
+    with main.range("loss.item"):
+        main.memcpy(
+            at * 1000, (free + 4 - at) * 1000, kind="DtoH", pageable=True, gpu_start=free * 1000, gpu_dur=2000, bytes=4
+        )
+    at, free = free + 12, free + 2
+    begin = at - 2
+    at = launches(autograd, at, "bwd_gemm", backward) + 2
+    main.add_range("backward", begin * 1000, (at - 1) * 1000)
+    with main.range("optimizer"):
+        launches(main, at, "adam", [50] * 10)
+    main.event_record(1, at=(at + 102) * 1000)
+    at += 106
+    main.sync("cudaEventSynchronize_v3020", at=at * 1000, dur=(free + 2 - at) * 1000, event=1)
+    return report
+
+
+def case_a() -> Report:
+    """Bound by the GPU: busy 60.502 of 60.522 ms; waits of 19.010 and 39.402 ms that are worth nothing."""
+    return training_step()
+
+
+def case_b() -> Report:
+    """The same, bound by launches: backward is 1000 kernels of 5 us; busy 25.502 of 30.524 ms."""
+    return training_step(backward=(5,) * 1000)
+
+
+def case_malloc_trap() -> Report:
+    """Case A with a cudaMalloc of 1 ms amid the queued forward kernels: it is no wait."""
+    return training_step(malloc=1000)
+
+
+def case_equal_ids() -> Report:
+    """Two ranks whose calls have equal correlation ids: rank 0 launched only ``alpha``, rank 1 only ``beta``."""
+    report = Report()
+    for rank, name in enumerate(("alpha", "beta")):
+        process = report.process(200 + rank)
+        report.gpu(rank, pids=[(200 + rank, 0)])
+        main = process.thread(name=f"rank{rank}")
+        with main.range(f"rank {rank}"):
+            for i in range(3):
+                main.launch(100 * i, 10, kernel=name, gpu_start=100 * i + 20 + rank, gpu_dur=50 + rank)
+    return report
+
+
+def case_graph() -> Report:
+    """One cudaGraphLaunch with 486 kernels of 10 ns each, one every 12 ns from 1,000 on."""
+    report = Report()
+    report.capture("PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", "Node")
+    main = report.process(300).thread(name="python")
+    with main.range("replay"):
+        main.graph_launch(100, 50, nodes=[(f"node{i % 3}", 1000 + 12 * i, 10) for i in range(486)])
+    main.sync("cudaDeviceSynchronize_v3020", at=200, dur=7000)
+    return report
+
+
+def case_opaque_graph() -> Report:
+    """The same launch in graph mode: one bar from 1,000 to 6,830, no kernel."""
+    report = Report()
+    report.capture("PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph")
+    main = report.process(300).thread(name="python")
+    main.graph_launch(100, 50, opaque=(1000, 5830))
+    main.sync("cudaDeviceSynchronize_v3020", at=200, dur=7000)
+    return report
+
+
+def case_kernel_before_call() -> Report:
+    """The clocks disagree: the second kernel starts 3 ns before the call that launched it, inside the idle time."""
+    report = Report()
+    main = report.process(400).thread(name="python")
+    main.launch(100, 10, kernel="first", gpu_start=120, gpu_dur=30)
+    main.launch(203, 10, kernel="early", gpu_start=200, gpu_dur=50)
+    return report
+
+
+def case_autograd_without_ranges() -> Report:
+    """Backward launches from an autograd thread without any range, while ``backward`` is open on the main thread."""
+    report = Report()
+    process = report.process(500)
+    main, autograd = process.thread(500, "python"), process.thread(501, "pt_autograd_0")
+    with main.range("forward"):
+        main.launch(100, 10, kernel="fwd", gpu_start=120, gpu_dur=30)
+    main.add_range("backward", 200, 400)
+    autograd.launch(250, 10, kernel="bwd", gpu_start=270, gpu_dur=60)
+    main.sync(at=390, dur=5)
+    return report
+
+
+def case_nested_same_name() -> Report:
+    """Two ranges of one name, nested: the outer from 0 to 1,000, the inner from 100 to 300, a launch in each."""
+    report = Report()
+    main = report.process(600).thread(name="python")
+    main.add_range("block", 0, 1000)
+    main.add_range("block", 100, 300)
+    main.launch(150, 10, kernel="inner", gpu_start=170, gpu_dur=20)
+    main.launch(500, 10, kernel="outer", gpu_start=520, gpu_dur=20)
+    return report
+
+
+def case_load_inside_launch() -> Report:
+    """A first launch of 1,000 ns which holds cuLibraryLoadData for 700 of them; the second one takes 10."""
+    report = Report()
+    main = report.process(700).thread(name="python")
+    main.launch(0, 1000, kernel="gemm", gpu_start=1010, gpu_dur=40)
+    main.call("cuLibraryLoadData", 100, 700)
+    main.launch(1100, 10, kernel="gemm", gpu_start=1120, gpu_dur=40)
+    return report
+
+
+def case_copies_of_calls() -> Report:
+    """Three calls in seven rows: a backtrace copy, an alias, both; one of them launched a kernel."""
+    report = Report()
+    main = report.process(800).thread(name="python")
+    main.call("cudaMalloc_v3020", 1000, 100, backtrace=[("at::native::empty", "libtorch.so")])
+    main.launch(2000, 10, kernel="gemm", gpu_start=2020, gpu_dur=30, api="cudaLaunchKernel_ptsz_v7000", alias=True)
+    main.sync(at=3000, dur=50, backtrace=[("c10::cuda::stream_synchronize", "libc10.so")], alias=True)
+    return report
+
+
+def case_odd_ranges() -> Report:
+    """Ranges that do not nest in one thread: unclosed, closed by another thread, nameless, registered, and not UTF-8."""
+    report = Report()
+    process = report.process(900)
+    main, other = process.thread(900, "python"), process.thread(901)
+    main.add_range("epoch", 0, None)
+    main.add_range("handed over", 10, 500, ends_on=other)
+    main.add_range(None, 100, 200)
+    main.add_range("ncclAllReduce", 300, 400, domain="NCCL", registered=True)
+    main.add_range(b"caf\xe9 \xff", 600, 700)
+    for at in (50, 150, 350, 650):
+        main.launch(at, 10, kernel=b"k\xff", gpu_start=at + 20, gpu_dur=10)
+    return report
+
+
+CASES = {name.removeprefix("case_"): make for name, make in list(globals().items()) if name.startswith("case_")}

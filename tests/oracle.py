@@ -17,10 +17,14 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 NO_ID = 0xFFFFFFFF
+#: The clocks of CPU and GPU are converted into each other with an error of a few us: real reports show the work that a
+#: synchronize waited for ending up to 7 us after the synchronize returned.
+SKEW_NS = 20_000
 PAGEABLE = 0
 D2D = 8
 CAUSES = (
@@ -52,6 +56,7 @@ class Op:
 
     process: int
     device: int
+    context: int
     stream: int
     correlation: int
     kind: str
@@ -101,16 +106,22 @@ class Data:
     _calls_of: dict[tuple[int, int], Call] | None = None
     _index: dict[Any, Nearby] = field(default_factory=dict)
 
-    def call_of(self, op: Op) -> Call | None:
-        """Return the call that launched an op: joined on (process, correlation id).
+    @property
+    def calls_of(self) -> dict[tuple[int, int], Call]:
+        """The call of each (process, correlation id).
 
         Two calls may share an id (cudaDeviceReset around cuCtxSynchronize): the outer one, which starts first, is taken.
         """
         if self._calls_of is None:
             self._calls_of = {}
             for call in sorted(self.calls, key=lambda c: (c.start, -c.end, c.name)):
-                self._calls_of.setdefault((call.process, call.correlation), call)
-        return self._calls_of.get((op.process, op.correlation)) if op.correlation else None
+                if call.correlation:
+                    self._calls_of.setdefault((call.process, call.correlation), call)
+        return self._calls_of
+
+    def call_of(self, op: Op) -> Call | None:
+        """Return the call that launched an op: joined on (process, correlation id)."""
+        return self.calls_of.get((op.process, op.correlation))
 
     def nearby(self, what: str, key: int) -> Nearby:
         """Return the calls or ranges of a thread, or the overheads of a process, ready to be asked by time."""
@@ -194,11 +205,7 @@ def api_kind(name: str) -> str:
         return "sync"
     if n in {"HostAlloc", "MallocHost", "MemHostAlloc", "MemAllocHost", "HostRegister", "MemHostRegister"}:
         return "host_alloc"
-    if (
-        n.startswith("Malloc")
-        or n.startswith("MemAlloc")
-        or n in {"MemCreate", "MemMap", "MemAddressReserve", "MemSetAccess"}
-    ):
+    if n.startswith(("Malloc", "MemAlloc")) or n in {"MemCreate", "MemMap", "MemAddressReserve", "MemSetAccess"}:
         return "alloc"
     if n.startswith(
         ("Free", "MemFree", "HostUnregister", "MemHostUnregister", "MemUnmap", "MemRelease", "MemAddressFree")
@@ -247,6 +254,7 @@ def read(path: Path | str) -> Data:
                 Op(
                     process_of(row),
                     row["deviceId"],
+                    row["contextId"],
                     row["streamId"],
                     row.get("correlationId") or 0,
                     kind,
@@ -257,7 +265,7 @@ def read(path: Path | str) -> Data:
                     row.get("copyKind") or 0,
                     PAGEABLE in (row.get("srcKind"), row.get("dstKind")),
                     number,
-                )  # fmt: skip
+                )
             )
     for row in rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"):
         key = (process_of(row), row.get("correlationId") or 0)
@@ -287,7 +295,7 @@ def read(path: Path | str) -> Data:
                     label[id(row)],
                     domains.get((row["globalTid"] >> 24, row["domainId"]), ""),
                     closed,
-                )  # fmt: skip
+                )
             )
     base.close()
     return data
@@ -328,7 +336,7 @@ def instants(items: Iterable[Any], t0: int, t1: int) -> Iterator[tuple[int, int,
     inside = sorted((i for i in items if i.start < t1 and i.end > t0 and i.end > i.start), key=lambda i: i.start)
     cuts = sorted({t0, t1, *(max(t0, i.start) for i in inside), *(min(t1, i.end) for i in inside)})
     waiting, opened = 0, []
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in pairwise(cuts):
         while waiting < len(inside) and inside[waiting].start <= a:
             opened.append(inside[waiting])
             waiting += 1
@@ -512,46 +520,57 @@ def _share(result: dict[str, int], overheads: Sequence[Busy], a: int, b: int, ca
         result["profiler" if opened else cause] += d - c
 
 
-def wait_split(data: Data) -> dict[tuple[int, int, str, int], tuple[int, int, int]]:
-    """Return {call.key: (backlog, own op, host)} of every call that can block; the three sum to its duration."""
+def wait_split(
+    data: Data, *, skew_ns: int = SKEW_NS, follow_events: bool = True
+) -> dict[tuple[int, int, str, int], tuple[int, int, int]]:
+    """Return {call.key: (backlog, own op, host)} of every call that can block; the three sum to its duration.
+
+    The backlog counts when the awaited work ends before the call does. A synchronize that names its target cannot return
+    earlier than that work ends: where it seems to, by no more than the clocks' error, the work ends with the call. Any
+    other call that returns earlier (cudaMalloc amid queued kernels, a copy that was staged) did not wait for it.
+
+    A stream that was told to wait for an event (cudaStreamWaitEvent) holds the work in front of that event too, unless
+    ``follow_events`` is false.
+    """
     result = {}
-    by_process: dict[int, list[tuple[int, Op]]] = defaultdict(list)
+    work: dict[int, list[tuple[int, Op]]] = defaultdict(list)
     own_ops: dict[tuple[int, int], list[Op]] = defaultdict(list)
-    calls = {(c.process, c.correlation): c for c in reversed(data.calls)}
     for op in data.ops:
         call = data.call_of(op)
         # Work that was launched outside the trace was launched at the latest when it started.
-        by_process[op.process].append((op.start if call is None else call.start, op))
+        work[op.process].append((op.start if call is None else call.start, op))
         if call is not None:
             own_ops[op.process, op.correlation].append(op)
     for call in data.calls:
         own = own_ops.get((call.process, call.correlation), []) if call.correlation else []
-        place = _awaits(data, call, own, calls)
-        if place is None:
+        target = _target(data, call, own)
+        if target is None:
             continue
-        before, device, stream = place
-        d = max(
-            (
-                op.end
-                for launched, op in by_process[call.process]
-                if launched < before
-                and (device is None or op.device == device)
-                and (stream is None or op.stream == stream)
-                and (op.correlation != call.correlation or not call.correlation)
-            ),
-            default=call.start,
-        )
-        backlog = d - call.start if call.start < d <= call.end else 0
+        before, context, stream = target
+        places = {(context, stream): before}
+        if context is not None and stream is not None and follow_events:
+            places = _reachable(data, call.process, context, stream, before)
+        d = call.start
+        for launched, op in work[call.process]:
+            if op.correlation == call.correlation and op.correlation:
+                continue
+            for (c, s), limit in places.items():
+                if launched < limit and c in (None, op.context) and s in (None, op.stream):
+                    d = max(d, op.end)
+        if call.kind == "sync" and context is not None and call.end < d <= call.end + skew_ns:
+            d = call.end
+        backlog = d - call.start if d <= call.end else 0
         rest = call.start + backlog
         covered = sum(b - a for a, b, opened in instants(own, rest, call.end) if opened) if rest < call.end else 0
         result[call.key] = (backlog, covered, call.end - rest - covered)
     return result
 
 
-def _awaits(
-    data: Data, call: Call, own: Sequence[Op], calls: dict[tuple[int, int], Call]
-) -> tuple[int, int | None, int | None] | None:
-    """Return what a call waits for as (launched before, device or any, stream or any), None when it cannot block."""
+def _target(data: Data, call: Call, own: Sequence[Op]) -> tuple[int, int | None, int | None] | None:
+    """Return what a call waits for as (launched before, context or any, stream or any), None when it cannot block.
+
+    A device is told by its context: nsys writes deviceId 0 into every SYNCHRONIZATION row, whatever the device.
+    """
     if call.kind in ("alloc", "free", "host_alloc"):
         return None if "Async" in call.name else (call.start, None, None)
     if call.kind == "copy":
@@ -561,27 +580,50 @@ def _awaits(
         copy = copies[0]
         # A copy inside the device never holds the host, whatever its name.
         blocks = copy.pageable or ("Async" not in call.name and copy.copy_kind != D2D)
-        return (call.start, copy.device, copy.stream) if blocks else None
+        return (call.start, copy.context, copy.stream) if blocks else None
     if call.kind != "sync":
         return None
     row = data.syncs.get((call.process, call.correlation)) if call.correlation else None
     if row is None:
         return call.start, None, None
     if "Stream" in call.name and row["streamId"] != NO_ID:
-        return call.start, row["deviceId"], row["streamId"]
-    if "Event" in call.name and row["eventId"] != NO_ID:
-        recorded = [
-            (calls[r["process"], r["correlationId"]].start, r)
-            for r in data.records
-            if r["process"] == call.process
-            and r["eventId"] == row["eventId"]
-            and (r["process"], r["correlationId"]) in calls
-        ]
-        recorded = [(at, r) for at, r in recorded if at < call.start]
-        if recorded:
-            at, record = max(recorded, key=lambda pair: pair[0])
-            return at, record["deviceId"], record["streamId"]
-    return call.start, row["deviceId"], None
+        return call.start, row["contextId"], row["streamId"]
+    if "Event" in call.name:
+        record = _record(data, call.process, row["eventId"], call.start)
+        if record is not None:
+            return record
+    return call.start, row["contextId"], None
+
+
+def _record(data: Data, process: int, event: int, before: int) -> tuple[int, int, int] | None:
+    """Return (start of its call, context, stream) of the last record of an event before a time."""
+    found = []
+    for row in data.records:
+        if row["process"] == process and row["eventId"] == event != NO_ID:
+            call = data.calls_of.get((process, row["correlationId"]))
+            if call is not None and call.start < before:
+                found.append((call.start, row["contextId"], row["streamId"]))
+    return max(found, default=None)
+
+
+def _reachable(
+    data: Data, process: int, context: int, stream: int, before: int
+) -> dict[tuple[int | None, int | None], int]:
+    """Return {(context, stream): launched before} of all work that must end before what a stream holds has ended."""
+    limits: dict[tuple[int | None, int | None], int] = {}
+    todo = [(before, context, stream)]
+    while todo:
+        before, context, stream = todo.pop()
+        if limits.get((context, stream), before - 1) >= before:
+            continue
+        limits[context, stream] = before
+        for (owner, correlation), row in data.syncs.items():
+            call = data.calls_of.get((owner, correlation))
+            if owner == process and call is not None and "StreamWaitEvent" in call.name and call.start < before:
+                record = _record(data, process, row["eventId"], call.start)
+                if record is not None and (row["contextId"], row["streamId"]) == (context, stream):
+                    todo.append(record)
+    return limits
 
 
 def innermost(data: Data, global_tid: int, t: int, predicate: Callable[[Range], bool] = lambda r: True) -> Range | None:
@@ -613,10 +655,7 @@ def gpu_steps(data: Data, process: int, device: int, borders: Sequence[int]) -> 
     the last op launched in it. A step that launched nothing is an empty tile.
     """
     ops = [(call.start, op) for op in _device_ops(data, process, device) if (call := data.call_of(op)) is not None]
-    steps = [
-        [op for launched, op in ops if start <= launched < end]
-        for start, end in zip(borders, borders[1:], strict=False)
-    ]
+    steps = [[op for launched, op in ops if start <= launched < end] for start, end in pairwise(borders)]
     end = max(
         (op.end for step in steps[-1:] for op in step), default=max((op.end for s in steps for op in s), default=0)
     )
