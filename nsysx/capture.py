@@ -37,7 +37,6 @@ from typing import Any
 
 from nsysx import __version__
 from nsysx.errors import (
-    EXIT_INTERRUPTED,
     EXIT_NOT_EXECUTABLE,
     EXIT_NOT_FOUND,
     EXIT_RUN_FAILED,
@@ -352,55 +351,69 @@ class _Watch:
 
     def __init__(self, started: Path, nsys: subprocess.Popen[bytes]) -> None:
         self._started, self._nsys = started, nsys
+        self.pid: int | None = None
         self.start_ns: int | None = None
         self.end_ns: int | None = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
-    @property
-    def running(self) -> bool:
-        """Say whether the command may still be at work."""
-        return self.end_ns is None
-
     def _follow(self) -> None:
-        while not (text := self._read()):
+        while not self._look():
             if self._nsys.returncode is not None:
                 return
             time.sleep(0.02)
         try:
-            process = os.pidfd_open(int(text))
+            process = os.pidfd_open(self.pid or 0)
         except (OSError, AttributeError):  # an old kernel, or gone already: the end of nsys has to do
             return
-        with os.fdopen(process):
-            select.select([process], [], [])
+        select.select([process], [], [])
         self.end_ns = time.time_ns()
+        os.close(process)
 
-    def _read(self) -> str:
-        try:
-            text = self._started.read_text()
+    def _look(self) -> bool:
+        """Say whether the command was started, noting its process id and time (ns since 1970)."""
+        with contextlib.suppress(OSError, ValueError):
+            self.pid = int(self._started.read_text())
             self.start_ns = self._started.stat().st_mtime_ns
-        except OSError:
-            return ""
-        return text
+        return self.pid is not None
 
     def finish(self) -> bool:
         """Wait for the thread after nsys has ended; say whether the command was ever started."""
         self._thread.join(timeout=1)
         if self.end_ns is None:
             self.end_ns = time.time_ns()
-        return bool(self._read())
+        return self._look()
+
+    def send(self, number: int) -> bool:
+        """Send a signal to the command and all that it started; False when it is not running."""
+        if self.pid is None or self.end_ns is not None:
+            return False
+        try:
+            group = os.getpgid(self.pid)  # nsys gives the command a group of its own, as a terminal would
+            if group == os.getpgid(self._nsys.pid):
+                os.kill(self.pid, number)
+            else:
+                os.killpg(group, number)
+        except OSError:
+            return False
+        return True
 
 
 class _Signals:
-    """Passes signals on to nsys in a form that it finishes its report on, and never dies of them itself."""
+    """Passes signals on to the command and lets nsys finish the report.
+
+    They go to the command itself and not through nsys: on SIGINT and SIGTERM that one stops waiting for the command and
+    returns 0, and on SIGHUP it leaves no report at all.
+    """
 
     NAMES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.watch: _Watch | None = None
-        self.interrupts = 0
+        self.came: list[int] = []
         self.dropped = False
+        self._asked = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Signals:
@@ -415,22 +428,21 @@ class _Signals:
             signal.signal(number, before)
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
+        self.came.append(number)
+        # A lost terminal asks the command to end the way that lets it end well: Python's exit code runs on that one.
+        if self.watch is not None and self.watch.send(signal.SIGTERM if number == signal.SIGHUP else number):
+            return
         process = self.process
         if process is None or process.returncode is not None:
             return
-        working = self.watch is not None and self.watch.running
-        if number == signal.SIGINT and not working:
-            self.interrupts += 1
-            if self.interrupts == 1:
-                say("finishing the report; Ctrl-C again drops it")
-                return
-            self.dropped = True
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+        started = self.watch is None or self.watch.pid is not None
+        if started and not self._asked:
+            self._asked = True
+            say("finishing the report; once more drops it")
             return
-        # A closed terminal (SIGHUP) would make nsys leave the command behind and no report: ask it to stop instead.
+        self.dropped = True
         with contextlib.suppress(OSError):
-            process.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -539,13 +551,13 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
                 code = process.wait()
             target_started = watch.finish()
             # nsys now and then fails to reach its own agent; that is safe to repeat only while nothing has run.
-            if target_started or attempt or signals.interrupts:
+            if target_started or attempt or signals.came:
                 break
         clocks = sampler.stop() if sampler else None
         said = log.read_text(errors="replace")
         made = sorted(folder.glob("report*.nsys-rep"))
         if signals.dropped:
-            result.exit_code = EXIT_INTERRUPTED
+            result.exit_code = 128 + signals.came[-1]
             result.problems.append(_failed("interrupted, the report was dropped", "interrupted", ""))
             return
         result.exit_code = code if target_started and code >= 0 else EXIT_RUN_FAILED

@@ -120,17 +120,22 @@ def _report_run(result: Result) -> None:
     try:
         from nsysx import pipeline
         from nsysx.render import html_page
-    except ImportError as error:
-        if not (error.name or "").startswith(("polars", "numpy", "adbc", "matplotlib", "jinja2")):
-            raise
-        result.notes.append(f"no report here: {error.name} is not installed; run nsysx report where it is")
-        return
-    try:
-        summary = pipeline.summarize([result.sqlite])
+
+        summary = pipeline.summarize([result.sqlite], timelines=True)
         write_text(result.outputs.html, html_page.render(summary), force=True)
         capture.note_html(result.outputs)
+    except ModuleNotFoundError as error:
+        result.notes.append(f"no report here, {error.name} is not installed: run nsysx report where it is")
     except NsysxError as error:
         result.notes.append(f"no page: {error}")
+    except KeyboardInterrupt:
+        result.notes.append("the page was interrupted; nsysx report makes it")
+    except Exception as error:
+        if os.environ.get("NSYSX_DEBUG"):
+            raise
+        result.notes.append(
+            f"no page: {type(error).__name__}: {error}. This is a bug of nsysx (NSYSX_DEBUG=1 shows it)"
+        )
     else:
         result.notes.insert(0, summary.verdict.sentence)
 

@@ -35,12 +35,13 @@ def _word(name: str, what: str, cheaper: str = "") -> Entry:
 CALLS = (
     _call(
         "cudaLaunchKernel",
-        "Puts one GPU function (a kernel) into a stream's queue and returns; the GPU runs it later. It does not wait for the kernel.",
-        "One to a few per PyTorch operation. A few microseconds each is the usual price; the first launch of each kernel also "
-        "loads its code, which takes far longer. A launch that takes milliseconds in the middle of training usually met a full "
-        "launch queue: the GPU is the limit and the CPU is merely ahead.",
-        "Fewer, larger operations: torch.compile, CUDA graphs, fused or foreach optimizers, larger batches. It only matters when "
-        "the GPU is idle because launches come too slowly.",
+        "Puts one GPU function (a kernel) into a stream's queue and returns; the GPU runs it later. It does not "
+        "wait for the kernel.",
+        "One to a few per PyTorch operation. A few microseconds each is the usual price; the first launch of each "
+        "kernel also loads its code, which takes far longer. A launch that takes milliseconds in the middle of "
+        "training usually met a full launch queue: the GPU is the limit and the CPU is merely ahead.",
+        "Fewer, larger operations: torch.compile, CUDA graphs, fused or foreach optimizers, larger batches. It "
+        "only matters when the GPU is idle because launches come too slowly.",
         "cudaLaunchKernelExC",
         "cuLaunchKernel",
         "cuLaunchKernelEx",
@@ -79,13 +80,14 @@ CALLS = (
     ),
     _call(
         "cudaMemcpyAsync",
-        "Queues a copy between host and device or within a device. From or to pinned host memory it returns at once. With "
-        "ordinary (pageable) host memory the CPU is held up: while the data is staged on the way to the device, and until the "
-        "copy is done on the way back.",
-        "Batches going to the GPU, and single values coming back. A very long one is almost always not a slow copy: .item(), "
-        "nonzero, a boolean mask or unique copy a size back to the CPU, and the call waits for everything queued before it.",
-        "Host to device: pin_memory=True and non_blocking=True. Device to host: do it less often, or later. But look at the "
-        "saving first: the wait may only move to the next call.",
+        "Queues a copy between host and device or within a device. From or to pinned host memory it returns at "
+        "once. With ordinary (pageable) host memory the CPU is held up: while the data is staged on the way to the "
+        "device, and until the copy is done on the way back.",
+        "Batches going to the GPU, and single values coming back. A very long one is almost always not a slow "
+        "copy: .item(), nonzero, a boolean mask or unique copy a size back to the CPU, and the call waits for "
+        "everything queued before it.",
+        "Host to device: pin_memory=True and non_blocking=True. Device to host: do it less often, or later. But "
+        "look at the saving first: the wait may only move to the next call.",
         "cudaMemcpy2DAsync",
         "cuMemcpyAsync",
         "cuMemcpyHtoDAsync",
@@ -116,10 +118,12 @@ CALLS = (
     _call(
         "cudaStreamSynchronize",
         "The CPU waits until everything queued in one stream has finished.",
-        "After copying a value to the CPU: .item(), .cpu(), nonzero, masks, printing a tensor. Its length says how far the CPU was ahead of "
-        "the GPU, not what the call costs: in a GPU-bound program it is long and harmless.",
-        "Ask for values less often (log every n steps), keep decisions on the GPU (torch.where instead of a mask), or copy with "
-        "non_blocking=True and read the value one step later. Worth it only when the GPU is idle after the wait.",
+        "After copying a value to the CPU: .item(), .cpu(), nonzero, masks, printing a tensor. Its length says how "
+        "far the CPU was ahead of the GPU, not what the call costs: in a GPU-bound program it is long and "
+        "harmless.",
+        "Ask for values less often (log every n steps), keep decisions on the GPU (torch.where instead of a mask), "
+        "or copy with non_blocking=True and read the value one step later. Worth it only when the GPU is idle "
+        "after the wait.",
         "cuStreamSynchronize",
     ),
     _call(
@@ -140,8 +144,8 @@ CALLS = (
         "cudaEventRecord",
         "Puts a marker into a stream; the GPU notes the time when it gets there.",
         "torch.cuda.Event.record(), stream synchronization, communication. About as cheap as a small launch.",
-        "An event pair times everything between the two markers, also the time in which the GPU waited for the next launch: put "
-        "several operations between them, or make the GPU busy first.",
+        "An event pair times everything between the two markers, also the time in which the GPU waited for the "
+        "next launch: put several operations between them, or make the GPU busy first.",
         "cudaEventRecordWithFlags",
         "cuEventRecord",
         "cuEventRecordWithFlags",
@@ -187,7 +191,8 @@ CALLS = (
     _call(
         "cudaMalloc",
         "Takes device memory from the driver. It may wait for running GPU work.",
-        "In the first steps, while PyTorch's caching allocator grows. Later, memory is reused and this call disappears.",
+        "In the first steps, while PyTorch's caching allocator grows. Later, memory is reused and this call "
+        "disappears.",
         "In steady steps it means that shapes change or memory is short: fixed or bucketed shapes, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a smaller batch.",
         "cuMemAlloc",
@@ -197,8 +202,9 @@ CALLS = (
         "cudaFree",
         "Gives device memory back to the driver and as a rule waits for the GPU to finish first.",
         "At the end, and once at the start (cudaFree(0) is a common way to create the context, which is slow).",
-        "In steady steps it is the caching allocator under memory pressure: it frees everything cached and allocates again. Use "
-        "less memory, fixed shapes, or expandable segments; do not call torch.cuda.empty_cache() in the loop.",
+        "In steady steps it is the caching allocator under memory pressure: it frees everything cached and "
+        "allocates again. Use less memory, fixed shapes, or expandable segments; do not call "
+        "torch.cuda.empty_cache() in the loop.",
         "cuMemFree",
     ),
     _call(
@@ -224,10 +230,10 @@ CALLS = (
     ),
     _call(
         "cudaHostAlloc",
-        "Allocates pinned host memory, which the GPU can read directly. The operating system must lock every page, so it is slow: "
-        "milliseconds for large buffers.",
-        "The first batches with pin_memory=True, and the first .to('cpu', non_blocking=True). PyTorch keeps the buffers and uses "
-        "them again.",
+        "Allocates pinned host memory, which the GPU can read directly. The operating system must lock every page, "
+        "so it is slow: milliseconds for large buffers.",
+        "The first batches with pin_memory=True, and the first .to('cpu', non_blocking=True). PyTorch keeps the "
+        "buffers and uses them again.",
         "In steady steps: batches of changing size ask for new buffers. Use fixed sizes or one buffer that is reused.",
         "cudaMallocHost",
         "cuMemHostAlloc",
@@ -251,9 +257,11 @@ CALLS = (
     ),
     _call(
         "cuLibraryLoadData",
-        "Loads GPU code into the device. With lazy loading, the default on Linux since CUDA 12.2, this happens inside the first launch of a kernel.",
+        "Loads GPU code into the device. With lazy loading, the default on Linux since CUDA 12.2, this happens "
+        "inside the first launch of a kernel.",
         "Once per library or module, in the first steps. It makes first launches take milliseconds.",
-        "It is no part of a steady step. Warm up before timing; torch.compile caches and fewer different kernels shorten it.",
+        "It is no part of a steady step. Warm up before timing; torch.compile caches and fewer different kernels "
+        "shorten it.",
         "cuLibraryLoadFromFile",
         "cuModuleLoadData",
         "cuModuleLoadDataEx",
@@ -308,7 +316,8 @@ CALLS = (
     ),
     _call(
         "cudaFuncSetAttribute",
-        "Sets a property of a kernel, such as how much shared memory it may use. The first call for a kernel loads its code.",
+        "Sets a property of a kernel, such as how much shared memory it may use. The first call for a kernel loads "
+        "its code.",
         "Before launches of matrix and attention kernels.",
         "Cheap after the first time.",
         "cudaFuncGetAttributes",
@@ -412,31 +421,111 @@ CALLS = (
 )
 
 WORDS = (
-    _word("step", "One pass of the training loop. The CPU step is the range on the thread that drives it; the GPU step runs from the first GPU work launched in one step to that of the next."),
-    _word("steady step", "A step after warm-up. Averages on this page are over steady steps only."),
-    _word("warm-up", "The first steps, which load code, fill caches and allocate memory. They say nothing about the rest of a run."),
-    _word("kernel", "A function that runs on the GPU. Kernel time is its end minus its start on the GPU."),
-    _word("GPU busy", "Time in which at least one kernel, copy or fill ran on the device. Work that overlaps counts once."),
-    _word("ledger", "A list in which every nanosecond of a window stands in exactly one place, so that its parts sum to the whole."),
-    _word("idle", "Time in which the device ran nothing. Each gap is charged to what the CPU thread did that launched the work after it."),
-    _word("launch latency", "Time from the start of a launch call to the start of its kernel on a GPU that had nothing else to do."),
-    _word("queue time", "Time that launched work waited for its turn on the GPU. Long queues mean that the GPU is the limit."),
-    _word("stream", "A queue of GPU work that runs in order. Different streams may run at the same time."),
-    _word("wait", "A call in which the CPU stands still until the GPU has done something."),
-    _word("backlog", "The part of a wait that was spent on GPU work launched before the call. It is the GPU's time, not the call's."),
-    _word("own work", "The part of a blocking call spent on the GPU work that the call itself asked for, such as its copy."),
-    _word("host cost", "What is left of a call: driver and operating system."),
-    _word("saving", "By how much the step gets shorter, from a replay of the recorded step with the change made. It is not the length of the wait."),
-    _word("replay", "A simulation that runs the recorded step again. Unchanged it must give the recorded time; the difference is its error bar."),
-    _word("pageable memory", "Ordinary host memory. The GPU cannot read it directly, so copies go through a staging buffer and hold up the CPU.", "Pin it: pin_memory=True in DataLoader."),
-    _word("pinned memory", "Host memory whose pages are locked, so that the GPU copies directly and the CPU need not wait."),
-    _word("self time", "Time of a call without the calls nested in it; GPU time of a module without its children."),
-    _word("grade", "How the work was matched to a module: thread (by the range open on the launching thread), seq (by autograd's sequence number), time (by what was open at that time), none."),
-    _word("phase", "A part of the training loop: data, host-to-device copy, forward, loss, backward, optimizer."),
-    _word("exposed", "Communication or copying during which the GPU computes nothing; the hidden part runs beside computation and is free."),
-    _word("CUDA graph", "Many kernels recorded once and started with one call."),
-    _word("bandwidth", "Bytes moved divided by the time of the copy, in GB/s of 10^9 bytes."),
-)  # fmt: skip
+    _word(
+        "step",
+        "One pass of the training loop. The CPU step is the range on the thread that drives it; the GPU step runs "
+        "from the first GPU work launched in one step to that of the next.",
+    ),
+    _word(
+        "steady step",
+        "A step after warm-up. Averages on this page are over steady steps only.",
+    ),
+    _word(
+        "warm-up",
+        "The first steps, which load code, fill caches and allocate memory. They say nothing about the rest of a run.",
+    ),
+    _word(
+        "kernel",
+        "A function that runs on the GPU. Kernel time is its end minus its start on the GPU.",
+    ),
+    _word(
+        "GPU busy",
+        "Time in which at least one kernel, copy or fill ran on the device. Work that overlaps counts once.",
+    ),
+    _word(
+        "ledger",
+        "A list in which every nanosecond of a window stands in exactly one place, so that its parts sum to the whole.",
+    ),
+    _word(
+        "idle",
+        "Time in which the device ran nothing. Each gap is charged to what the CPU thread did that launched the "
+        "work after it.",
+    ),
+    _word(
+        "launch latency",
+        "Time from the start of a launch call to the start of its kernel on a GPU that had nothing else to do.",
+    ),
+    _word(
+        "queue time",
+        "Time that launched work waited for its turn on the GPU. Long queues mean that the GPU is the limit.",
+    ),
+    _word(
+        "stream",
+        "A queue of GPU work that runs in order. Different streams may run at the same time.",
+    ),
+    _word(
+        "wait",
+        "A call in which the CPU stands still until the GPU has done something.",
+    ),
+    _word(
+        "backlog",
+        "The part of a wait that was spent on GPU work launched before the call. It is the GPU's time, not the call's.",
+    ),
+    _word(
+        "own work",
+        "The part of a blocking call spent on the GPU work that the call itself asked for, such as its copy.",
+    ),
+    _word(
+        "host cost",
+        "What is left of a call: driver and operating system.",
+    ),
+    _word(
+        "saving",
+        "By how much the step gets shorter, from a replay of the recorded step with the change made. It is not the "
+        "length of the wait.",
+    ),
+    _word(
+        "replay",
+        "A simulation that runs the recorded step again. Unchanged it must give the recorded time; the difference "
+        "is its error bar.",
+    ),
+    _word(
+        "pageable memory",
+        "Ordinary host memory. The GPU cannot read it directly, so copies go through a staging buffer and hold up "
+        "the CPU.",
+        "Pin it: pin_memory=True in DataLoader.",
+    ),
+    _word(
+        "pinned memory",
+        "Host memory whose pages are locked, so that the GPU copies directly and the CPU need not wait.",
+    ),
+    _word(
+        "self time",
+        "Time of a call without the calls nested in it; GPU time of a module without its children.",
+    ),
+    _word(
+        "grade",
+        "How the work was matched to a module: thread (by the range open on the launching thread), seq (by "
+        "autograd's sequence number), time (by what was open at that time), none.",
+    ),
+    _word(
+        "phase",
+        "A part of the training loop: data, host-to-device copy, forward, loss, backward, optimizer.",
+    ),
+    _word(
+        "exposed",
+        "Communication or copying during which the GPU computes nothing; the hidden part runs beside computation "
+        "and is free.",
+    ),
+    _word(
+        "CUDA graph",
+        "Many kernels recorded once and started with one call.",
+    ),
+    _word(
+        "bandwidth",
+        "Bytes moved divided by the time of the copy, in GB/s of 10^9 bytes.",
+    ),
+)
 
 ENTRIES: tuple[Entry, ...] = CALLS + WORDS
 

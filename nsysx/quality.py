@@ -118,7 +118,12 @@ def _probe(facts: Facts) -> list[Check]:
                 "nsysx run -- CMD",
             )
         ]
-    pushed = sum(_whole(p.get("ranges_pushed")) for p in trace.capture.probe)
+    # Facts about the probe itself travel as marks too; they are no ranges of the program.
+    pushed = sum(
+        sum(_whole(n) for kind, n in p["ranges"].items() if kind != "info")
+        for p in trace.capture.probe
+        if isinstance(p.get("ranges"), dict)
+    )
     off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
     if pushed and not own:
         detail = f"the probe pushed {units.count(pushed)} ranges and NONE is in the report: this nsys does not record this nvtx"
@@ -127,7 +132,11 @@ def _probe(facts: Facts) -> list[Check]:
                 "probe ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
             )
         ]
-    if not pushed and off:
+    if not pushed and not off:
+        return [
+            Check("probe ranges", "warn", "the program called no module, optimizer or loader that the probe could see")
+        ]
+    if not pushed:
         return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
     missing = pushed - own
     if abs(missing) > max(2, pushed // 1000):

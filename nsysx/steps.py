@@ -217,6 +217,21 @@ def _find(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tup
     )
 
 
+def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
+    """Return whether at least half of the GPU work whose launch is known was launched inside the steps."""
+    known = ops.filter(pl.col("call_start_ns").is_not_null())
+    whole = known.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
+    inside = 0
+    for (process,), mine in steps.group_by("process"):
+        part = known.filter(pl.col("process") == process)
+        start, end = mine["start_ns"].sort().to_numpy(), mine["end_ns"].sort().to_numpy()
+        called = part["call_start_ns"].to_numpy()
+        i = np.searchsorted(start, called, side="right") - 1
+        within = (i >= 0) & (called < end[np.maximum(i, 0)])
+        inside += int((part["end_ns"] - part["start_ns"]).to_numpy()[within].sum())
+    return 2 * inside >= whole
+
+
 def _gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return GPU steps per (process, device, index): from the first op of a step to the first op of the next."""
     parts = []

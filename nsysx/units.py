@@ -22,6 +22,8 @@ def share(part: float | None, whole: float | None) -> str:
     if part is None or not whole:
         return "-"
     percent = 100 * part / whole
+    if 0 < abs(percent) < 0.05:
+        return "<0.1 %"
     return f"{percent:.1f} %" if 0 < abs(percent) < 10 else f"{percent:.0f} %"
 
 
@@ -38,7 +40,11 @@ def size(count: float | None) -> str:
 
 def bandwidth(bytes_per_s: float | None) -> str:
     """Return ``bytes_per_s`` in decimal GB/s as vendors quote it, "-" for None."""
-    return "-" if bytes_per_s is None else f"{bytes_per_s / 1e9:.{2 if bytes_per_s < 10e9 else 1}f} GB/s"
+    if bytes_per_s is None:
+        return "-"
+    if bytes_per_s < 0.1e9:
+        return f"{bytes_per_s / 1e6:.1f} MB/s"
+    return f"{bytes_per_s / 1e9:.{2 if bytes_per_s < 10e9 else 1}f} GB/s"
 
 
 def count(number: float | None) -> str:

@@ -19,7 +19,7 @@ _SENTENCES = {
     "sync_bound": "The GPU runs dry behind synchronizing calls {share} of the step: the CPU waits for the GPU, then the GPU for the CPU.",
     "alloc_bound": "The GPU waits for memory allocation and free calls {share} of the step.",
     "warmup": "The GPU waits for kernels and libraries to be loaded {share} of the time: this window is warm-up, not steady work.",
-    "launch_bound": "The GPU waits for the CPU to launch work {share} of the step.",
+    "launch_bound": "The GPU waits for the CPU to launch work {share} of the step{why}.",
 }
 
 #: Profiling makes every launch slower; a launch-bound program pays it in full.
@@ -107,13 +107,43 @@ def judge(facts: Facts, gpu_rows: tuple[Row, ...] | None) -> Verdict:
         return Verdict("gpu_bound", sentence + ".", tuple(evidence))
     if profiler > worst:
         return Verdict("unknown", "Cannot tell: the profiler's own work dominates the idle time.", tuple(evidence))
+    why = ""
     if code == "launch_bound":
+        host, launch = row["idle_causes"].get("host_code", 0), row["idle_causes"].get("launch_latency", 0)
+        why = (
+            ", most of it in Python and framework code between launches"
+            if host > launch
+            else ", most of it in the launches themselves"
+        )
         evidence.append(_CAVEAT)
+    if blamed := _blamed(facts, key, start, end):
+        evidence.append(blamed)
     if within > _MINOR * window:
         evidence.append(
             f"gaps between queued kernels {units.share(within, window)}: only fewer, larger kernels or graphs remove them"
         )
-    return Verdict(code, _SENTENCES[code].format(share=units.share(worst, window)), tuple(evidence))
+    return Verdict(code, _SENTENCES[code].format(share=units.share(worst, window), why=why), tuple(evidence))
+
+
+def _blamed(facts: Facts, key: tuple[int, int], start: int, end: int) -> str:
+    """Name the module before whose work the device idles most, "" when no module stands out."""
+    idle = facts.ledgers.idle.filter(
+        (pl.col("process") == key[0])
+        & (pl.col("device") == key[1])
+        & (pl.col("end_ns") > start)
+        & (pl.col("start_ns") < end)
+    )
+    ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
+    by_module = (
+        idle.join(facts.attributed.gpu_ops.select("op", pl.col("module").cast(pl.String)), on="op", how="left")
+        .group_by("module")
+        .agg(ns.sum().alias("ns"))
+        .sort("ns", "module", descending=[True, False], nulls_last=True)
+    )
+    whole = int(by_module["ns"].sum())
+    if not whole or by_module["module"][0] is None or by_module["ns"][0] < 0.2 * whole:
+        return ""
+    return f"{units.share(by_module['ns'][0], whole)} of the idle time lies before work of {by_module['module'][0]}"
 
 
 def _sync_share(facts: Facts) -> float | None:

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -49,6 +50,8 @@ def build(folder):
 
     major, minor = torch.cuda.get_device_capability()
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}")
+    # ninja lies beside a virtual environment's Python, which need not be on the PATH.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     folder.mkdir(parents=True, exist_ok=True)
     load_inline(
         NAME,

@@ -4,7 +4,7 @@
     scripts/scrub.py REPORT.sqlite      in place; REPORT.run.json too, where there is one
 
 What goes: the environment, the program's output, the contents of files, operating system calls, network cards, processes
-that were not traced, and strings that nothing refers to any more. What is rewritten: host, user, home and project paths.
+and threads that were not traced, and strings that nothing refers to any more. What is rewritten: host, user, home and project paths.
 Kernel, API and range names stay as they are.
 """
 
@@ -24,6 +24,9 @@ DROPPED = re.compile(
     r"^(OSRT_.*|SCHED_EVENTS|TARGET_INFO_(NIC|NETWORK|WDDM|SYSTEM_INFO).*|NIC_.*|NET_.*|PROCESS_INFO.*)$", re.IGNORECASE
 )
 ENVIRONMENT = re.compile(r"ENVIRONMENT|ENV_VAR", re.IGNORECASE)
+OWNER = re.compile(r"(?:^|[:_])(DEVICE_DISPLAY_NAME|HOST(?:_?NAME)?|USER(?:_?NAME)?)$", re.IGNORECASE)
+#: A globalTid is a globalPid with the thread in its low bits.
+THREAD_BITS = (1 << 24) - 1
 #: nsys marks the columns that hold string ids in its own CREATE TABLE text.
 STRING_COLUMN = re.compile(r"^\s*\"?(\w+)\"?\s+INTEGER\b.*--\s*REFERENCES StringIds\(id\)", re.MULTILINE)
 #: The same for exports without those comments.
@@ -100,11 +103,13 @@ def _columns(con: sqlite3.Connection, table: str) -> dict[str, str]:
 
 
 def _json_ids(value: object) -> set[int]:
-    """Return every integer in a JSON value: Python backtraces name functions and files by string id."""
-    if isinstance(value, int):
-        return {value}
-    if isinstance(value, list | dict):
-        return set().union(*(_json_ids(v) for v in (value.values() if isinstance(value, dict) else value)))
+    """Return the string ids in a JSON value: Python backtraces name functions and files, but not lines, by id."""
+    if isinstance(value, list):
+        return set().union(*map(_json_ids, value))
+    if isinstance(value, dict):
+        named = (str(v) for k, v in value.items() if k in ("Function", "File", "Module"))
+        here = {int(v) for v in named if v.isascii() and v.isdigit()}
+        return here.union(*map(_json_ids, value.values()))
     return set()
 
 
@@ -135,7 +140,7 @@ def _traced(con: sqlite3.Connection, tables: dict[str, str]) -> set[int]:
         if not table.startswith(("CUPTI_", "NVTX_EVENTS", "CUDA_GPU_MEMORY")):
             continue
         columns = _columns(con, table)
-        for column, sql in (("globalPid", "globalPid"), ("globalTid", "globalTid & ~16777215")):
+        for column, sql in (("globalPid", "globalPid"), ("globalTid", f"globalTid & ~{THREAD_BITS}")):
             if column in columns:
                 seen.update(
                     row[0] for row in con.execute(f"SELECT DISTINCT {sql} FROM {_quote(table)}") if row[0] is not None
@@ -158,13 +163,18 @@ def scrub_sqlite(path: Path, scrubber: Scrubber) -> None:
             rows = con.execute("SELECT rowid, name, value FROM META_DATA_CAPTURE").fetchall()
             gone = [(row[0],) for row in rows if ENVIRONMENT.search(row[1] or "")]
             con.executemany("DELETE FROM META_DATA_CAPTURE WHERE rowid = ?", gone)
-            con.execute(
-                "UPDATE META_DATA_CAPTURE SET value = 'host' WHERE name IN ('DEVICE_DISPLAY_NAME', 'HOST_NAME', 'HOSTNAME')"
-            )
-        if "PROCESSES" in tables and "globalPid" in _columns(con, "PROCESSES"):
-            keep = _traced(con, tables)
-            others = [(g,) for (g,) in con.execute("SELECT DISTINCT globalPid FROM PROCESSES") if g not in keep]
-            con.executemany("DELETE FROM PROCESSES WHERE globalPid IS ?", others)
+        for table in {"META_DATA_CAPTURE", "META_DATA_EXPORT", "EXPORT_META_DATA"} & set(tables):
+            for rowid, name, value in con.execute(f"SELECT rowid, name, value FROM {table}").fetchall():
+                said = OWNER.search(name or "")
+                if said and value:
+                    new = "user" if said[1].startswith("USER") else "host"
+                    con.execute(f"UPDATE {table} SET value = ? WHERE rowid = ?", (new, rowid))
+        traced = _traced(con, tables)
+        for table, column in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
+            if table in tables and column in _columns(con, table):
+                ids = [row[0] for row in con.execute(f"SELECT DISTINCT {column} FROM {table}")]
+                others = [(i,) for i in ids if i is None or i & ~THREAD_BITS not in traced]
+                con.executemany(f"DELETE FROM {table} WHERE {column} IS ?", others)
         if "StringIds" in tables:
             used = _referenced_strings(con, tables)
             unused = [(i,) for (i,) in con.execute("SELECT id FROM StringIds") if i not in used]

@@ -423,7 +423,7 @@ class Thread:
         """Add an API call.
 
         ``backtrace``, frames of (symbol, module), also adds the copy of event class 67 that ``--cudabacktrace`` stores;
-        ``alias`` the second row, without the version, that ``--cuda-trace-all-apis`` stores.
+        ``alias`` the second row, without the version, that ``--cuda-trace-all-apis`` stores (for a name that carries one).
         """
         process, report = self.process, self.report
         correlation = process.correlation() if correlation is None else correlation
@@ -448,7 +448,7 @@ class Thread:
                 )
             add(plain, at - 300, at + dur + 200, 67, chain)
         add(name, at, at + dur, event_class)
-        if alias:
+        if alias and plain != name:
             add(plain, at - 40, at + dur + 40, event_class)
         for hull in self._open:
             hull += [at, at + dur]
@@ -548,6 +548,24 @@ class Thread:
         self.report.add(
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT", deviceId=device, contextId=device + 1, streamId=stream,
             correlationId=call.correlation, globalPid=self.process.global_pid, eventId=event,
+        )  # fmt: skip
+        return call
+
+    def wait_event(
+        self,
+        event: int,
+        *,
+        at: int,
+        dur: int = 2,
+        stream: int = 7,
+        device: int = 0,
+        api: str = "cudaStreamWaitEvent_v3020",
+    ) -> Call:
+        """Make a stream wait for an event: the call returns at once, the stream holds."""
+        call = self.call(api, at, dur)
+        self.report.add(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=at, end=at + dur, contextId=device + 1, streamId=stream,
+            correlationId=call.correlation, globalPid=self.process.global_pid, syncType=2, eventId=event,
         )  # fmt: skip
         return call
 

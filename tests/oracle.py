@@ -19,12 +19,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 NO_ID = 0xFFFFFFFF
 #: The clocks of CPU and GPU are converted into each other with an error of a few us: real reports show the work that a
 #: synchronize waited for ending up to 7 us after the synchronize returned.
 SKEW_NS = 20_000
+#: An allocation or release that waited for the device returns soon after it has drained; one that goes on for longer only
+#: happened to see it drain (cudaHostAlloc takes ms whatever the GPU does).
+DRAIN_NS = 50_000
 PAGEABLE = 0
 D2D = 8
 CAUSES = (
@@ -269,8 +273,9 @@ def read(path: Path | str) -> Data:
             )
     for row in rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"):
         key = (process_of(row), row.get("correlationId") or 0)
-        if key not in data.syncs or row["start"] < data.syncs[key]["start"]:
-            data.syncs[key] = row
+        data.syncs[key] = min(
+            row, data.syncs.get(key, row), key=lambda r: (r["start"], r["end"], r["streamId"], r["eventId"])
+        )
     data.records = [{**row, "process": process_of(row)} for row in rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT")]
     for row in rows("PROFILER_OVERHEAD"):
         if row["globalTid"] is not None:
@@ -321,7 +326,7 @@ def _calls(api: Sequence[dict[str, Any]], strings: dict[int, str]) -> list[Call]
         recorded = strings.get(row["nameId"], "")
         name = plain_name(recorded)
         call = Call(process, row["globalTid"], correlation, name, api_kind(name), row["start"], row["end"])
-        rank = (recorded == name, row["start"], -row["end"])
+        rank = (recorded == name, row["start"], -row["end"], row["globalTid"])
         key = (process, correlation, name) if correlation else number
         if key not in best or rank < best[key][0]:
             best[key] = (rank, call)
@@ -462,6 +467,20 @@ def gaps(data: Data, process: int, device: int) -> list[tuple[int | None, int | 
     return [(None, first), *inner, (last, None)]
 
 
+def usual_latency(data: Data, process: int, device: int) -> int:
+    """Return the median time from launch call to start of the ops that end a gap in which their launch began, else 0."""
+    ops = [op for op in _device_ops(data, process, device) if op.end > op.start]
+    launches: dict[int, list[int]] = defaultdict(list)
+    for op in ops:
+        if (call := data.call_of(op)) is not None:
+            launches[op.start].append(call.start)
+    latencies = []
+    for g0, g1 in gaps(data, process, device):
+        if g1 is not None and launches[g1] and (g0 is None or min(launches[g1]) >= g0):
+            latencies.append(g1 - min(*launches[g1], g1))
+    return int(median(latencies)) if latencies else 0
+
+
 def idle_causes(
     data: Data, process: int, device: int, t0: int, t1: int, data_range: Callable[[Range], bool] = is_data_range
 ) -> dict[str, int]:
@@ -477,6 +496,7 @@ def idle_causes(
     for op in ops:
         starting[op.start].append(op)
         ended.add((op.stream, op.end))
+    usual = usual_latency(data, process, device)
     for g0, g1 in gaps(data, process, device):
         a, b = t0 if g0 is None else max(g0, t0), t1 if g1 is None else min(g1, t1)
         if a >= b:
@@ -492,11 +512,10 @@ def idle_causes(
             continue
         _, _, stream, call = min(known, key=lambda k: k[:3])
         if g0 is not None and call.start < g0:
-            if call.end > g0:
-                cause = "launch_latency"
-            else:
-                cause = "kernel_gap" if (stream, g0) in ended else "dependency"
-            _share(result, overheads, a, b, cause)
+            # The op could not start earlier than a launch takes; only what is left had another reason.
+            ready = g1 if call.end > g0 else min(max(call.start + usual, g0), g1)
+            _share(result, overheads, a, min(b, ready), "launch_latency")
+            _share(result, overheads, max(a, ready), b, "kernel_gap" if (stream, g0) in ended else "dependency")
             continue
         _share(result, overheads, max(a, call.start), b, "launch_latency")
         before = min(b, call.start)
@@ -527,7 +546,8 @@ def wait_split(
 
     The backlog counts when the awaited work ends before the call does. A synchronize that names its target cannot return
     earlier than that work ends: where it seems to, by no more than the clocks' error, the work ends with the call. Any
-    other call that returns earlier (cudaMalloc amid queued kernels, a copy that was staged) did not wait for it.
+    other call that returns earlier (cudaMalloc amid queued kernels, a copy that was staged) did not wait for it; nor did an
+    allocation or release that goes on for more than DRAIN_NS after it.
 
     A stream that was told to wait for an event (cudaStreamWaitEvent) holds the work in front of that event too, unless
     ``follow_events`` is false.
@@ -559,7 +579,8 @@ def wait_split(
                     d = max(d, op.end)
         if call.kind == "sync" and context is not None and call.end < d <= call.end + skew_ns:
             d = call.end
-        backlog = d - call.start if d <= call.end else 0
+        waited = d <= call.end and (call.kind in ("sync", "copy") or call.end - d <= DRAIN_NS)
+        backlog = d - call.start if waited else 0
         rest = call.start + backlog
         covered = sum(b - a for a, b, opened in instants(own, rest, call.end) if opened) if rest < call.end else 0
         result[call.key] = (backlog, covered, call.end - rest - covered)

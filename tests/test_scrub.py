@@ -30,6 +30,8 @@ SECRETS = {
     "/proc/cpuinfo",
     "def proprietary_model",
     "openat64",
+    "mining-daemon",
+    "alice-s-workstation",
 }
 
 
@@ -57,6 +59,10 @@ def report(path: Path, *, comments: bool = True) -> Path:
         );
         CREATE TABLE ANALYSIS_FILE (id INTEGER PRIMARY KEY, filename TEXT, content BLOB, contentId INTEGER, globalPid INTEGER);
         CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT);
+        CREATE TABLE ThreadNames (
+            nameId INTEGER NOT NULL, {refers}
+            globalTid INTEGER
+        );
         CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, text TEXT);
         CREATE TABLE OSRT_API (
             start INTEGER,
@@ -88,6 +94,8 @@ def report(path: Path, *, comments: bool = True) -> Path:
         8: "registered by the user",
         9: "left over from gpubox17",
         10: "openat64",
+        11: "pt_autograd_0",
+        12: "mining-daemon",
     }
     con.executemany("INSERT INTO StringIds VALUES (?, ?)", strings.items())
     con.executemany(
@@ -109,6 +117,8 @@ def report(path: Path, *, comments: bool = True) -> Path:
         "INSERT INTO ANALYSIS_FILE VALUES (1, '/proc/cpuinfo', 'def proprietary_model(): ...', 5, ?)", (TRACED,)
     )
     con.executemany("INSERT INTO PROCESSES VALUES (?, ?, ?)", [(TRACED, 846, "python3"), (OTHER, 1, "firefox")])
+    con.executemany("INSERT INTO ThreadNames VALUES (?, ?)", [(11, TRACED | 900), (12, OTHER | 1)])
+    con.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', 'alice-s-workstation')")
     con.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (1, 'launched by alice@gpubox17, see /home/alice/log')")
     con.execute("INSERT INTO OSRT_API VALUES (5, 10)")
     con.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (10, 20, ?, 1, 1)", (TRACED | 846,))
@@ -135,6 +145,14 @@ def rows(path: Path, query: str) -> list[tuple]:
         con.close()
 
 
+def dump(path: Path) -> str:
+    con = sqlite3.connect(path)
+    try:
+        return "\n".join(con.iterdump())
+    finally:
+        con.close()
+
+
 @pytest.mark.parametrize("comments", [True, False])
 def test_nothing_private_survives_in_the_file_s_bytes(tmp_path: Path, scrubber: scrub.Scrubber, comments: bool) -> None:
     path = report(tmp_path / "r.sqlite", comments=comments)
@@ -152,6 +170,8 @@ def test_what_the_report_is_about_stays(tmp_path: Path, scrubber: scrub.Scrubber
         "a kernel's name is never rewritten, not even where it holds the user's name"
     )
     assert rows(path, "SELECT name FROM PROCESSES") == [("python3",)]
+    threads = "SELECT s.value FROM ThreadNames t JOIN StringIds s ON s.id = t.nameId"
+    assert rows(path, threads) == [("pt_autograd_0",)]
     assert rows(path, "SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%MODE'") == [("Node",)]
     assert rows(path, "SELECT value FROM META_DATA_CAPTURE WHERE name = 'DEVICE_DISPLAY_NAME'") == [("host",)]
     assert rows(path, "SELECT value FROM StringIds WHERE id = 8") == [("registered by the user",)]
@@ -169,9 +189,9 @@ def test_python_lines_keep_their_file_and_function(tmp_path: Path, scrubber: scr
 def test_scrubbing_twice_changes_nothing_more(tmp_path: Path, scrubber: scrub.Scrubber) -> None:
     path = report(tmp_path / "r.sqlite")
     scrub.scrub_sqlite(path, scrubber)
-    once = "\n".join(sqlite3.connect(path).iterdump())
+    once = dump(path)
     scrub.scrub_sqlite(path, scrubber)
-    assert "\n".join(sqlite3.connect(path).iterdump()) == once
+    assert dump(path) == once
 
 
 def test_bytes_that_are_no_utf8_do_not_stop_it(tmp_path: Path, scrubber: scrub.Scrubber) -> None:

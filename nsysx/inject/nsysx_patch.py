@@ -30,7 +30,7 @@ for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
 
 
-class Unpatchable(Exception):
+class UnpatchableError(Exception):
     """The function has no source, or is built in a way that this module does not handle."""
 
 
@@ -76,19 +76,19 @@ def _place(node: ast.AST, line: int) -> None:
 
 
 def rebuild(function: FunctionType, template: str) -> CodeType:
-    """Return the code of ``function`` with ``template`` around its body; raise Unpatchable where that is not safe."""
+    """Return the code of ``function`` with ``template`` around its body; raise UnpatchableError where that is not safe."""
     old = function.__code__
     if old.co_freevars or old.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise Unpatchable(f"{function.__qualname__} is a closure or a generator")
+        raise UnpatchableError(f"{function.__qualname__} is a closure or a generator")
     try:
         lines, first = inspect.getsourcelines(old)
         source = textwrap.dedent("".join(lines))
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError) as error:
-        raise Unpatchable(f"no source of {function.__qualname__}") from error
+        raise UnpatchableError(f"no source of {function.__qualname__}") from error
     definition = tree.body[0]
     if not isinstance(definition, ast.FunctionDef) or definition.name != old.co_name:
-        raise Unpatchable(f"source of {function.__qualname__} is not its definition")
+        raise UnpatchableError(f"source of {function.__qualname__} is not its definition")
     indent = len(lines[0]) - len(lines[0].lstrip())
     for node in ast.walk(tree):
         if "lineno" in node._attributes:
@@ -99,7 +99,7 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     documented = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     head = [body.pop(0)] if documented and isinstance(body[0].value.value, str) else []  # type: ignore[attr-defined]
     if not body:
-        raise Unpatchable(f"{function.__qualname__} has no body")
+        raise UnpatchableError(f"{function.__qualname__} has no body")
     frame = ast.parse(template)
     _place(frame, definition.lineno)
     definition.body = head + _Fill(body).visit(frame).body
@@ -116,7 +116,7 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
         and (new.co_flags ^ old.co_flags) & 0xC == 0
     )
     if not same:
-        raise Unpatchable(f"{function.__qualname__} compiles to another signature")
+        raise UnpatchableError(f"{function.__qualname__} compiles to another signature")
     changes: dict[str, Any] = {"co_firstlineno": old.co_firstlineno}
     if hasattr(old, "co_qualname"):
         changes["co_qualname"] = old.co_qualname

@@ -29,7 +29,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nsysx_backend
 import nsysx_patch
@@ -49,6 +49,7 @@ if _nsysx_task() != -1:
     _nsysx_e = _nsysx_e.again
 if _nsysx_e.slow:
     _nsysx_t = _nsysx_enter(_nsysx_e, self)
+    _nsysx_in(_nsysx_e, args)
     try:
         RESULT
     finally:
@@ -64,34 +65,59 @@ finally:
     _nsysx_pop()
 """
 
-MODULE_CALL_WITHOUT_BACKWARD = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args)\n", "")
+MODULE_CALL_UNMARKED = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args)\n", "pass\n")
+
+#: Outside the capture window only the calls that may begin a step are looked at.
+MODULE_CALL_IDLE = """
+if _nsysx_compiling():
+    BODY
+_nsysx_e = _nsysx_find(id(self)) or _nsysx_learn(self)
+if not _nsysx_e.slow:
+    BODY
+_nsysx_t = _nsysx_enter(_nsysx_e, self)
+try:
+    BODY
+finally:
+    _nsysx_leave(_nsysx_t)
+"""
 
 
 class Entry:
     """What is known about one module: its prepared texts and how its calls are to be treated."""
 
-    __slots__ = ("again", "children", "cls", "hook", "path", "quiet", "ref", "root", "slow", "text", "up")
+    __slots__ = ("again", "backward_text", "cls", "hook", "path", "quiet", "root", "slow", "text", "up")
 
     def __init__(self, path: str = "", cls: str = "") -> None:
         self.path = path
         self.cls = cls
         self.text: Any = None  # prepared range, None: no range
-        self.again: Entry = self  # the entry for a call inside backward
-        self.slow = False  # takes the way through enter/leave
+        self.backward_text: Any = None
+        self.again: Entry = self  # the entry for a call inside backward: recompute
+        self.slow = False  # takes the way through enter and leave
         self.root = ""  # the phase that a call outside of everything else opens
-        self.quiet = False  # a compiled region has a range already: none inside of it
+        self.quiet = False  # the inside of a compiled region, which has its range already
         self.hook: Any = None  # the tensor that carries the backward mark, built at first use
         self.up: Entry | None = None  # the surrounding module
-        self.ref: Any = None
-        self.children = False
+
+
+class Name(NamedTuple):
+    """Where a module was found. ``level`` counts path parts below its root; wrapper parts are no level."""
+
+    ref: Any
+    path: str
+    parent: int | None
+    level: int
+    quiet: bool
 
 
 class _Thread(threading.local):
     """Ranges of ours that are open on this thread, except those of ordinary modules."""
 
     def __init__(self) -> None:
-        self.open = 0  # phases and roots
+        self.open = 0  # calls of roots, direct children and losses
         self.phases: list[str] = []
+        self.pushed: list[bool] = []
+        self.optimizers: list[tuple[Any, int]] = []
 
 
 def _class_name(module: Any) -> str:
@@ -108,7 +134,7 @@ def _class_name(module: Any) -> str:
 class Probe:
     """Everything that is armed in one process."""
 
-    def __init__(self, torch: Any, backend: nsysx_backend.Backend | None, environ: dict[str, str]) -> None:
+    def __init__(self, torch: Any, backend: Any, environ: dict[str, str]) -> None:
         self.torch = torch
         self.backend = backend
         self.environ = environ
@@ -118,6 +144,7 @@ class Probe:
         self.counts = {kind: itertools.count() for kind in KINDS}
         self.pair_cost_ns: int | None = None
         self.patches: list[nsysx_patch.Patch] = []
+        self.module_patches: dict[str, nsysx_patch.Patch] = {}
         self.removers: list[Any] = []
         self.armed = False
         self.thread = _Thread()
@@ -125,7 +152,7 @@ class Probe:
         self.steps = nsysx_steps.Steps(self._begin_step, self._end_step)
         self._step_end: Any = None
         self.entries: dict[int, Entry] = {}
-        self.names: dict[int, tuple[Any, str, Entry | None, bool]] = {}
+        self.names: dict[int, Name] = {}
         self.taken: dict[str, Any] = {}  # path prefix of a root -> weak reference to it
         self.roots: list[Any] = []
         self.walks = 0
@@ -134,7 +161,6 @@ class Probe:
         self.depth = self._number("NSYSX_DEPTH")
         self.only = self._pattern("NSYSX_ONLY")
         self.backward = environ.get("NSYSX_BACKWARD", "marks")
-        self.compiled_path = ""
         self.window: tuple[int, int] | None = self._window()
         self.recording = self.window is None
         self.trained_root: Any = None
@@ -190,8 +216,6 @@ class Probe:
         """In a child made by fork nothing is recorded by nsys: be as if not there, and leave the parent's file alone."""
         try:
             self.disarm()
-            self.backend = None
-            self.is_child = True
             if signal.getsignal(signal.SIGTERM) is _on_sigterm:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         except Exception:
@@ -202,11 +226,11 @@ class Probe:
         if os.getpid() != self.pid:
             return
         try:
-            was = self.armed
-            if was:
+            if self.armed:
                 self.steps.exit()
                 self.disarm()
-                self.info(self.facts_at_exit())
+                if self.recording:
+                    self.info(self.facts())
             self.write()
         except Exception:
             pass
@@ -217,13 +241,11 @@ class Probe:
         """Return how many ranges and marks of each kind went out."""
         return {kind: int(count.__reduce__()[1][0]) for kind, count in self.counts.items()}
 
-    def facts_at_exit(self) -> dict[str, Any]:
-        """Return what the reader needs to judge the ranges."""
-        counted = self.counted()
-        counted["info"] += 1
+    def facts(self) -> dict[str, Any]:
+        """Return what the reader needs to judge the ranges; the mark that carries them is not counted in them."""
         return {
             "pid": self.pid,
-            "ranges": counted,
+            "ranges": self.counted(),
             "steps": {
                 "rule": self.steps.rule,
                 "count": self.steps.index + 1,
@@ -249,7 +271,7 @@ class Probe:
             "pair_cost_ns": self.pair_cost_ns,
             "errors": self.errors,
             "backward": self.backward,
-            "steps": self.facts_at_exit()["steps"],
+            "steps": self.facts()["steps"],
             "modules": len(self.names),
             "aliases": self.aliases,
             "capture_steps": list(self.window) if self.window else None,
@@ -269,9 +291,20 @@ class Probe:
         except OSError:
             pass
 
+    def hello(self) -> None:
+        """Say in the report itself who records here and at what cost."""
+        self.info(
+            {
+                "pid": self.pid,
+                "backend": self.backend.name,
+                "pair_cost_ns": self.pair_cost_ns,
+                "torch": str(self.torch.__version__),
+                "backward": self.backward,
+            }
+        )
+
     def info(self, facts: dict[str, Any]) -> None:
         """Send a mark with facts about the probe."""
-        assert self.backend is not None
         self.backend.mark(self.backend.prepare(ranges.info(json.dumps(facts, separators=(",", ":")))))
         next(self.counts["info"])
 
@@ -281,7 +314,6 @@ class Probe:
         """Return a prepared text, made once: registered names are never freed, so equal texts must share one."""
         prepared = self.texts.get(text)
         if prepared is None:
-            assert self.backend is not None
             prepared = self.backend.prepare(text)
             if len(self.texts) < 100_000:
                 self.texts[text] = prepared
@@ -290,31 +322,29 @@ class Probe:
     def open_phase(self, name: str, detail: str = "") -> int:
         """Open a phase on this thread and return the level that ``close`` needs."""
         thread = self.thread
-        thread.phases.append(name)
         if self.recording:
-            self.backend.push(self.text(ranges.phase(name, detail)))  # type: ignore[union-attr]
+            self.backend.push(self.text(ranges.phase(name, detail)))
             next(self.counts["phase"])
-        else:
-            thread.phases[-1] = ""
+        thread.phases.append(name)
+        thread.pushed.append(self.recording)
         return len(thread.phases)
 
     def close(self, level: int) -> None:
         """Close the phases of this thread down to ``level``, those included that an exception left open."""
-        phases = self.thread.phases
-        while len(phases) >= level > 0:
-            if phases.pop():
-                self.backend.pop()  # type: ignore[union-attr]
+        thread = self.thread
+        while len(thread.phases) >= level > 0:
+            thread.phases.pop()
+            if thread.pushed.pop():
+                self.backend.pop()
 
     def _begin_step(self, index: int) -> None:
-        backend = self.backend
-        assert backend is not None
-        if self.window:
-            self._move_window(index)
+        if self.window and self.window[0] <= index < self.window[1]:
+            self._start_capture()
         if not self.recording:
-            self._step_end = None
             return
-        text = self.text(ranges.step(index)) if index < 10_000 else backend.prepare(ranges.step(index))
-        if threading.get_ident() == threading.main_thread().ident:
+        backend = self.backend
+        text = self.text(ranges.step(index))
+        if threading.current_thread() is threading.main_thread():
             backend.push(text)
             self._step_end = backend.pop
         else:  # another thread may have to end it at exit
@@ -331,23 +361,21 @@ class Probe:
 
     # ---- capture window ---------------------------------------------------------------------------------------------
 
-    def _move_window(self, index: int) -> None:
-        assert self.window is not None
-        first, last = self.window
-        if first <= index < last and not self.recording:
-            self._cuda_profiler("cudaProfilerStart")
-            assert self.backend is not None
-            self.pair_cost_ns = nsysx_backend.pair_cost_ns(self.torch, self.backend, 200) or self.pair_cost_ns
-            self.recording = True
-            self._install_module_call()
-            self.info({"pid": self.pid, "backend": self.backend.name, "pair_cost_ns": self.pair_cost_ns})
+    def _start_capture(self) -> None:
+        if self.recording:
+            return
+        self._cuda_profiler("cudaProfilerStart")
+        self.pair_cost_ns = nsysx_backend.pair_cost_ns(self.torch, self.backend, 200) or self.pair_cost_ns
+        self.recording = True
+        self.use_module_call()
+        self.hello()
 
     def _stop_capture(self) -> None:
         if self.recording:
-            self.info(self.facts_at_exit())
+            self.info(self.facts())
             self.recording = False
             self._cuda_profiler("cudaProfilerStop")
-            self._install_module_call()
+        self.disarm()  # nothing is left to do: the rest runs as if we were not here
 
     def _cuda_profiler(self, call: str) -> None:
         torch = self.torch
@@ -377,31 +405,28 @@ class Probe:
             return Entry()
 
     def _learn(self, module: Any) -> Entry:
-        key = id(module)
-        known = self._known(module)
-        if known is None:
+        name = self._known(module)
+        if name is None:
             self._name(module)
-            known = self._known(module)
-        assert known is not None
-        _, path, parent_id, quiet = known
-        entry = self._entry(module, path, quiet)
-        parent = self._parent(parent_id)
-        entry.up = parent
-        entry.again.up = parent.again if parent is not None else None
-        self.entries[key] = entry
+            name = self.names[id(module)]
+        entry = self._entry(module, name)
+        parent = self._parent(name.parent)
+        if parent is not None:
+            entry.up, entry.again.up = parent, parent.again
+        self.entries[id(module)] = entry
         return entry
 
-    def _known(self, module: Any) -> tuple[Any, str, Any, bool] | None:
-        known = self.names.get(id(module))
-        return known if known is not None and known[0]() is module else None
+    def _known(self, module: Any) -> Name | None:
+        name = self.names.get(id(module))
+        return name if name is not None and name.ref() is module else None
 
-    def _parent(self, parent_id: Any) -> Entry | None:
+    def _parent(self, key: int | None) -> Entry | None:
         """Return the entry of the surrounding module, made now if that module was not called yet."""
-        entry = self.entries.get(parent_id)
-        if entry is None and parent_id in self.names:
-            module = self.names[parent_id][0]()
-            if module is not None:
-                entry = self._learn(module)
+        if key is None or key not in self.names:
+            return None
+        entry = self.entries.get(key)
+        if entry is None and (module := self.names[key].ref()) is not None:
+            entry = self._learn(module)
         return entry
 
     def _name(self, module: Any) -> None:
@@ -411,20 +436,20 @@ class Probe:
             self.walks += 1
             for root in [r() for r in self.roots]:
                 if root is not None:
-                    self._walk(root, self.names[id(root)][1])
+                    self._walk(root, self.names[id(root)].path)
             if self._known(module) is not None:
                 return
-        if module.__dict__.get("_is_replica"):
+        if module.__dict__.get("_is_replica"):  # DataParallel: a copy of the root for one call
             self._walk(module, "")
             return
-        own = _class_name(module)
         children = bool(_children(module))
-        if children and not inside and self._free("") and _has_parameters(module):
-            prefix = ""
-        else:
+        prefix = ""
+        if not (children and not inside and self._free("") and _has_parameters(module)):
+            own = prefix = ranges.word(_class_name(module))
             number = 0
-            while not self._free(prefix := own if number == 0 else f"{own}#{number}"):
+            while not self._free(prefix):
                 number += 1
+                prefix = f"{own}#{number}"
         reference = weakref.ref(module)
         self.taken[prefix] = reference
         if children:
@@ -438,57 +463,56 @@ class Probe:
     def _walk(self, root: Any, prefix: str) -> None:
         """Name every module under ``root``. A module with several names keeps its first; the others are aliases."""
         seen: dict[int, str] = {}
-        todo: list[tuple[Any, str, int | None, bool]] = [(root, prefix, None, False)]
+        todo: list[tuple[Any, str, int | None, int, bool]] = [(root, prefix, None, 0, False)]
         while todo:
-            module, path, parent, quiet = todo.pop()
+            module, path, parent, level, quiet = todo.pop()
             key = id(module)
             if key in seen:
                 if seen[key] != path and len(self.aliases) < 50:
-                    self.aliases.setdefault(seen[key], []).append(path)
+                    others = self.aliases.setdefault(seen[key], [])
+                    if path not in others:
+                        others.append(path)
                 continue
             seen[key] = path
             if self._known(module) is None or module is root:
-                self._remember(module, path, parent, quiet)
+                self._remember(module, path, parent, level, quiet)
             children = _children(module)
             compiled = type(module).__name__ == "OptimizedModule"
-            for name, child in reversed(children):
-                plain = name in WRAPPER_PARTS or (name == "module" and len(children) == 1)
-                todo.append((child, path if plain else f"{path}.{name}" if path else name, key, compiled))
+            for part, child in reversed(children):
+                if part in WRAPPER_PARTS or (part == "module" and len(children) == 1):
+                    todo.append((child, path, key, level, compiled))
+                else:
+                    todo.append((child, f"{path}.{part}" if path else part, key, level + 1, False))
 
-    def _remember(self, module: Any, path: str, parent: int | None, quiet: bool) -> None:
+    def _remember(self, module: Any, path: str, parent: int | None, level: int, quiet: bool) -> None:
         key = id(module)
         names, entries = self.names, self.entries
 
         def forget(reference: Any) -> None:
-            known = names.get(key)
-            if known is not None and known[0] is reference:
-                names.pop(key, None)
+            name = names.get(key)
+            if name is not None and name.ref is reference:
+                del names[key]
                 entries.pop(key, None)
 
-        names[key] = (weakref.ref(module, forget), path, parent, quiet)  # type: ignore[assignment]
+        names[key] = Name(weakref.ref(module, forget), path, parent, level, quiet)
 
-    def _entry(self, module: Any, path: str, quiet: bool) -> Entry:
+    def _entry(self, module: Any, name: Name) -> Entry:
         cls = _class_name(module)
-        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
-        entry, again = Entry(path, cls), Entry(path, cls)
+        entry, again = Entry(name.path, cls), Entry(name.path, cls)
         entry.again = again
-        entry.quiet = quiet
-        loss = cls.endswith("Loss") or type(module).__module__ == "torch.nn.modules.loss"
-        root = self.names[id(module)][2] is None
-        top = root or "." not in path
-        if loss:
+        if cls.endswith("Loss") or type(module).__module__ == "torch.nn.modules.loss":
             entry.root = "loss"
-        elif top and not module.__dict__.get("_is_replica") and _has_parameters(module):
+        elif name.level <= 1 and not module.__dict__.get("_is_replica") and _has_parameters(module):
             entry.root = "forward"
-        entry.slow = bool(entry.root) or quiet
-        wanted = (self.depth is None or (path.count(".") + 1 if path else 0) <= self.depth) and (
-            self.only is None or bool(self.only.search(path))
-        )
-        if wanted:
+        entry.quiet = again.quiet = name.quiet
+        entry.slow = bool(entry.root) or name.quiet
+        again.slow = name.quiet
+        if (self.depth is None or name.level <= self.depth) and (self.only is None or self.only.search(name.path)):
+            compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
             flags = ("compiled",) if compiled else ()
-            entry.text = self.text(ranges.module(path, cls, *flags))
-            again.text = self.text(ranges.module(path, cls, *flags, "recompute"))
-        again.quiet = again.slow = quiet
+            entry.text = self.text(ranges.module(name.path, cls, *flags))
+            again.text = self.text(ranges.module(name.path, cls, *flags, "recompute"))
+            entry.backward_text = again.backward_text = self.text(ranges.module(name.path, cls, *flags, backward=True))
         return entry
 
     def recompiled(self, module: Any) -> None:
@@ -504,10 +528,10 @@ class Probe:
         ranged = 0
         try:
             nested = thread.open > 0
-            if entry.root and (not nested or entry.root == "loss") and self._drives():
-                level = self._enter_phase(entry, module, nested)
+            if entry.root and (not nested or entry.root == "loss"):
+                level = self._enter_phase(entry, module)
             if self.recording and entry.text is not None and not (entry.quiet and nested):
-                self.backend.push(entry.text)  # type: ignore[union-attr]
+                self.backend.push(entry.text)
                 next(self.counts["module"])
                 ranged = 1
         except Exception as error:
@@ -515,17 +539,21 @@ class Probe:
         thread.open += 1
         return level << 1 | ranged
 
-    def _enter_phase(self, entry: Entry, module: Any, nested: bool) -> int:
+    def _enter_phase(self, entry: Entry, module: Any) -> int:
         phases = self.thread.phases
+        me = threading.get_ident()
+        if self.driver is None and me == threading.main_thread().ident:
+            self.driver = me
+        if self.driver not in (None, me):
+            return 0
         if entry.root == "loss":
             return 0 if "loss" in phases else self.open_phase("loss", entry.cls)
-        if "data" in phases:
+        if "data" in phases:  # a transform that is a module
             return 0
         grad = self.torch.is_grad_enabled()
-        if not phases:
+        if not phases and self.driver == me:
             if grad:
                 self.trained_root = weakref.ref(module)
-            self.driver = self.driver or threading.get_ident()
             self.steps.forward(grad)
         return self.open_phase("forward" if grad else "evaluation", entry.cls)
 
@@ -535,18 +563,14 @@ class Probe:
         thread.open -= 1
         try:
             if token & 1:
-                self.backend.pop()  # type: ignore[union-attr]
+                self.backend.pop()
             level = token >> 1
             if level:
                 self.close(level)
-                if not thread.phases and not thread.open:
+                if not thread.phases and not thread.open and self.driver == threading.get_ident():
                     self.steps.forward_end()
         except Exception as error:
             self.fail("leave", error)
-
-    def _drives(self) -> bool:
-        me = threading.get_ident()
-        return self.driver == me or (self.driver is None and me == threading.main_thread().ident) or self.driver is None
 
     # ---- phases around functions of torch ---------------------------------------------------------------------------
 
@@ -567,10 +591,26 @@ class Probe:
         try:
             if level:
                 self.close(level)
-                if sys.exc_info()[0] is StopIteration:
+                if sys.exc_info()[0] is StopIteration:  # this runs inside the finally of the loader's own __next__
                     self.steps.epoch_end()
         except Exception as error:
             self.fail("fetch", error)
+
+    def enter_loader(self, _first: Any) -> int:
+        """A DataLoader makes an iterator: it may start worker processes and fill their queues."""
+        try:
+            if (
+                self.thread.phases
+                or self.thread.open
+                or threading.get_ident() != (self.driver or threading.main_thread().ident)
+            ):
+                return 0
+            if self.steps.index >= 0:  # before that it is preparation, not a step
+                self.steps.fetch(self._training())
+            return self.open_phase("data", "DataLoader.__iter__")
+        except Exception as error:
+            self.fail("loader", error)
+            return 0
 
     def _training(self) -> bool:
         root = self.trained_root() if self.trained_root is not None else None
@@ -639,75 +679,93 @@ class Probe:
     # ---- backward by module -----------------------------------------------------------------------------------------
 
     def marking(self) -> tuple[Any, Any]:
-        """Return the two calls around a module call that give its autograd nodes their marks."""
+        """Return the two calls around a module call that give its autograd nodes their marks.
+
+        Both are hot: the plain case, one tensor, is written out.
+        """
         torch = self.torch
         tensor = torch.Tensor
         modes = torch._C._len_torch_function_stack
-        without_modes = torch._C.DisableTorchFunction
-        probe = self
+        plainly = torch._C.DisableTorchFunction
+        fail = self.fail_marks
 
-        def node(value: Any) -> Any:
-            if modes():
-                with without_modes():
-                    return value.grad_fn
-            return value.grad_fn
-
-        def attach(entry: Entry | None, value: Any) -> None:
-            function = node(value)
-            if function is None or entry is None:
-                return
-            notes = function.metadata
-            if "nsysx" in notes:
-                return
-            hook = entry.hook
-            if hook is None:
-                hook = probe.carrier(entry)
+        def mark(function: Any, entry: Entry | None) -> None:
+            if entry is not None:
+                hook = entry.hook
                 if hook is None:
-                    return
-            notes["nsysx"] = None
-            function._register_hook_dict(hook)
+                    hook = self.carrier(entry)
+                    if hook is None:
+                        return
+                function.metadata["nsysx"] = None
+                function._register_hook_dict(hook)
 
-        def several(entry: Entry, value: Any, level: int = 0) -> None:
-            if type(value) is tensor:
-                attach(entry, value)
+        def look(value: Any, entry: Entry | None, level: int = 0) -> None:
+            """Mark what is in a result that is not one plain tensor."""
+            if isinstance(value, tensor):
+                # A subclass or a mode of the user's may watch every access.
+                if type(value) is tensor or type(value).__module__.startswith("torch.distributed."):
+                    with plainly():
+                        function = value.grad_fn
+                        if function is not None and "nsysx" not in function.metadata:
+                            mark(function, entry)
             elif level < 3:
                 if isinstance(value, dict):
                     value = list(value.values())
-                elif hasattr(value, "__dataclass_fields__"):
+                elif hasattr(type(value), "__dataclass_fields__"):
                     value = list(vars(value).values())
                 if isinstance(value, (tuple, list)):
                     for item in value[:32]:
-                        several(entry, item, level + 1)
+                        look(item, entry, level + 1)
 
         def entered(entry: Entry, args: Any) -> None:
             try:
                 for value in args:
                     if type(value) is tensor:
-                        attach(entry.up, value)
+                        if modes():
+                            look(value, entry.up)
+                            continue
+                        function = value.grad_fn
+                        if function is not None and "nsysx" not in function.metadata:
+                            mark(function, entry.up)
             except Exception as error:
-                probe.fail("marks", error)
+                fail(error)
 
         def returned(entry: Entry, value: Any) -> Any:
             try:
-                if type(value) is tensor:
-                    attach(entry, value)
+                if type(value) is tensor and not modes():
+                    function = value.grad_fn
+                    if function is not None and "nsysx" not in (notes := function.metadata):
+                        hook = entry.hook
+                        if hook is None:
+                            mark(function, entry)
+                        else:
+                            notes["nsysx"] = None
+                            function._register_hook_dict(hook)
                 elif value is not None:
-                    several(entry, value)
+                    look(value, entry)
             except Exception as error:
-                probe.fail("marks", error)
+                fail(error)
             return value
 
         return entered, returned
 
+    def fail_marks(self, error: BaseException) -> None:
+        """Go on without backward marks."""
+        try:
+            if len(self.errors) < 20:
+                self.errors.append(f"backward marks ended: {type(error).__name__}: {error}"[:300])
+            self.backward = "failed"
+            if self.armed:
+                self.use_module_call()
+        except Exception:
+            pass
+
     def carrier(self, entry: Entry) -> Any:
         """Return a tensor of our own whose hooks are this module's mark; None while tensors cannot be made plainly."""
         torch = self.torch
-        if torch._C._len_torch_dispatch_stack() or entry.text is None:
+        if torch._C._len_torch_dispatch_stack() or entry.backward_text is None:
             return None
-        assert self.backend is not None
-        flags = ("compiled",) if entry is not entry.again and " compiled" in str(entry.cls) else ()
-        text = self.text(ranges.module(entry.path, entry.cls, *flags, backward=True))
-        mark, count = self.backend.mark, self.counts["backward_module"].__next__
+        text, mark, count = entry.backward_text, self.backend.mark, self.counts["backward_module"].__next__
 
         def hook(_gradient: Any) -> None:
             mark(text)
@@ -716,7 +774,7 @@ class Probe:
         with torch._C.DisableTorchFunction():
             tensor = torch.empty(0, device="cpu")
             tensor._backward_hooks = {0: hook}
-        entry.hook = tensor
+        entry.hook = entry.again.hook = tensor
         return tensor
 
     # ---- arming -----------------------------------------------------------------------------------------------------
@@ -739,9 +797,15 @@ class Probe:
         template = nsysx_patch.AROUND.replace("ENTER", f"_nsysx_enter_{what}").replace("LEAVE", f"_nsysx_leave_{what}")
         self.patch(function, template.replace("FIRST", first), names, what)
 
-    def _install_module_call(self) -> None:
+    def use_module_call(self) -> None:
+        """Switch ``Module.__call__`` to what is wanted now."""
+        which = "idle" if not self.recording else "marked" if self.backward == "marks" else "unmarked"
+        patch = self.module_patches.get(which)
+        if patch is not None:
+            patch.on()
+
+    def _patch_module_call(self) -> None:
         torch, backend = self.torch, self.backend
-        assert backend is not None
         entered, returned = self.marking()
         names = {
             "_nsysx_compiling": torch.compiler.is_dynamo_compiling,
@@ -756,20 +820,26 @@ class Probe:
             "_nsysx_in": entered,
             "_nsysx_out": returned,
         }
-        template = MODULE_CALL if self.backward == "marks" else MODULE_CALL_WITHOUT_BACKWARD
-        self.patch(torch.nn.Module.__call__, template, names, "module")
+        call = torch.nn.Module.__call__
+        templates = {"marked": MODULE_CALL, "unmarked": MODULE_CALL_UNMARKED, "idle": MODULE_CALL_IDLE}
+        self.module_patches = {k: nsysx_patch.Patch(call, t, names) for k, t in templates.items()}
+        self.patches.extend(self.module_patches.values())
+        self.use_module_call()
 
     def arm(self) -> None:
         """Put everything in place."""
         torch = self.torch
-        self._install_module_call()
+        self._patch_module_call()
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None:
             fetch = loader._BaseDataLoaderIter.__next__
             self.around(fetch, "fetch", "self", self.enter_fetch, self.leave_fetch)
+            self.around(loader.DataLoader.__iter__, "loader", "None", self.enter_loader, self.leave_fetch)
         self.around(
             torch.autograd.graph._engine_run_backward, "backward", "None", self.enter_backward, self.leave_backward
         )
+        self._arm_engine()
+        self.around(torch.nn.Module.compile, "compile", "self", lambda module: module, self.recompiled)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             self.around(getattr(torch.nn.utils, name), name, "None", *self.simple("clip"))
         for owner in (torch.optim.Optimizer, torch.nn.Module):
@@ -779,24 +849,54 @@ class Probe:
         os.register_at_fork(after_in_child=self.forked)
         atexit.register(self.exit)
 
+    def _arm_engine(self) -> None:
+        """See also those who call the engine without ``torch.autograd`` (Megatron), and give all others the engine itself."""
+        variable = self.torch.autograd.Variable
+        engine = variable._execution_engine
+        known = self.torch.autograd.graph._engine_run_backward.__name__
+        enter, leave = self.enter_backward, self.leave_backward
+
+        class Engine(type(engine)):  # type: ignore[misc]
+            @property
+            def run_backward(self) -> Any:
+                if sys._getframe(1).f_code.co_name == known:
+                    return engine.run_backward
+
+                def run_backward(*args: Any, **kwargs: Any) -> Any:
+                    level = enter(None)
+                    try:
+                        return engine.run_backward(*args, **kwargs)
+                    finally:
+                        leave(level)
+
+                return run_backward
+
+        try:
+            variable._execution_engine = Engine()
+        except Exception as error:
+            self.errors.append(f"engine: {type(error).__name__}: {error}"[:300])
+            return
+
+        def remove() -> None:
+            if type(variable._execution_engine) is Engine:
+                variable._execution_engine = engine
+
+        self.removers.append(remove)
+
     def _arm_optimizers(self) -> None:
         from torch.optim import optimizer as module
 
-        open_levels: list[tuple[Any, int]] = []
-
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            levels = self.thread.__dict__.setdefault("optimizers", [])
-            levels.append((optimizer, self.enter_optimizer(optimizer)))
+            self.thread.optimizers.append((optimizer, self.enter_optimizer(optimizer)))
 
         def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            levels = self.thread.__dict__.setdefault("optimizers", [])
+            levels = self.thread.optimizers
             while levels:  # a step that raised has left its own behind
                 one, level = levels.pop()
                 if one is optimizer:
                     self.leave_optimizer(level, optimizer)
                     return
 
-        del open_levels
         self.removers.append(module.register_optimizer_step_pre_hook(before).remove)
         self.removers.append(module.register_optimizer_step_post_hook(after).remove)
 
@@ -834,7 +934,17 @@ def _children(module: Any) -> list[tuple[str, Any]]:
 
 
 def _has_parameters(module: Any) -> bool:
-    return next(iter(module.parameters()), None) is not None
+    todo, seen = [module], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        held = one.__dict__.get("_parameters")
+        if any(p is not None for p in (held.values() if isinstance(held, dict) else one.parameters(recurse=False))):
+            return True
+        todo.extend(child for _, child in _children(one))
+    return False
 
 
 def _exhausted(loader: Any) -> bool:
@@ -871,15 +981,7 @@ def arm(torch: Any) -> None:
         probe.pair_cost_ns = nsysx_backend.pair_cost_ns(torch, backend)
         probe.arm()
         if probe.recording:
-            probe.info(
-                {
-                    "pid": probe.pid,
-                    "backend": backend.name,
-                    "pair_cost_ns": probe.pair_cost_ns,
-                    "torch": str(torch.__version__),
-                    "backward": probe.backward,
-                }
-            )
+            probe.hello()
         if (
             environ.get("NSYSX_SIGTERM") != "0"
             and threading.current_thread() is threading.main_thread()

@@ -12,7 +12,11 @@ prefix ``nsysx:`` in the default domain instead. The grammar is meant to be read
     blocks.0:Block recompute         the same, re-run by activation checkpointing
     :GPT compiled                    the root module (its path is empty), as one compiled region
     bwd blocks.0.attn.qkv:Linear     backward of that module, on whatever thread autograd runs it
+    sync train.py:41 training_step   a mark: the Python line that is about to wait for the device
     info {"pair_cost_ns": 700, ...}  a mark: facts about the probe itself, as JSON
+
+``bwd`` texts are marks, too: what the thread does from there to the next mark of its kind, or to the end of the backward
+phase that holds it, is backward of that module.
 
 A module text holds exactly one colon and no space in front of it; no other text holds a colon before its first space.
 """
@@ -36,8 +40,9 @@ MAX_TEXT = 200
 class Label(NamedTuple):
     """A decoded range text.
 
-    ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``info`` or ``other``. ``name`` is the phase, or the
-    module's qualified path ("" for the root), or the JSON of an info mark. ``number`` is the step's.
+    ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``sync``, ``info`` or ``other``. ``name`` is the
+    phase, or the module's qualified path ("" for the root), or the ``file:line function`` of a sync mark, or the JSON of
+    an info mark. ``number`` is the step's.
     """
 
     kind: str
@@ -47,7 +52,7 @@ class Label(NamedTuple):
     flags: tuple[str, ...] = ()
 
 
-def _word(text: str) -> str:
+def word(text: str) -> str:
     """Return ``text`` without the characters that the grammar uses itself."""
     return "".join("_" if c in ": \t\r\n" else c for c in text)
 
@@ -61,7 +66,7 @@ def phase(name: str, detail: str = "") -> str:
     """Return the text of a phase; ``name`` must be one of PHASES."""
     if name not in PHASES:
         raise ValueError(f"not a phase: {name}")
-    detail = _word(detail)
+    detail = word(detail)
     return (f"{name} {detail}" if detail else name)[:MAX_TEXT]
 
 
@@ -70,7 +75,7 @@ def module(path: str, cls: str, *flags: str, backward: bool = False) -> str:
 
     A path that is too long loses its middle, never its class: two different modules may then share a text.
     """
-    path, cls = _word(path), _word(cls)[:80]
+    path, cls = word(path), word(cls)[:80]
     room = MAX_TEXT - len(cls) - 40
     if len(path) > room:
         path = f"{path[: room // 2 - 1]}..{path[-(room // 2 - 1) :]}"
@@ -87,14 +92,21 @@ def info(json_text: str) -> str:
     return f"info {json_text}"
 
 
+def sync(file: str, line: int, function: str) -> str:
+    """Return the text of the mark in front of a wait; a long path loses its front, never the line."""
+    tail = f":{line} {word(function)[:60]}"
+    room = MAX_TEXT - len("sync ") - len(tail)
+    return f"sync {file if len(file) <= room else '..' + file[2 - room :]}{tail}"
+
+
 def decode(text: str) -> Label:
     """Return what a range text means; anything that is not of the grammar is ``other`` under its own name."""
     text = text.removeprefix(PREFIX)
     head, _, tail = text.partition(" ")
     if head == "step" and tail.isascii() and tail.isdigit():
         return Label("step", text, number=int(tail))
-    if head == "info":
-        return Label("info", tail)
+    if head in ("info", "sync"):
+        return Label(head, tail)
     kind = "module"
     if head == "bwd":
         kind = "backward_module"

@@ -106,9 +106,8 @@ class Steps:
             return
         first, self.forward_seen = not self.forward_seen, True
         if not training and self.trains:
-            self._close_for_evaluation(
-                self.done
-            )  # in the middle of a step it is a teacher, a rollout, a target network
+            # In the middle of a step it is a teacher, a rollout, a target network: part of the step.
+            self._close_for_evaluation(self.done)
             return
         if self.by_fetch:
             # A batch that is fetched once and used again and again: the fetch says nothing any more.

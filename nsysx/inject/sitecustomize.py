@@ -51,36 +51,38 @@ class _TorchFinder:
     def _after(loader):
         # The loader keeps its type, which inspect, pkgutil and importlib.resources look at: only this object's call changes.
         try:
-            execute = loader.exec_module
-
-            def exec_module(module):
-                try:
-                    del loader.exec_module
-                except AttributeError:
-                    pass
-                execute(module)
-                try:
-                    import nsysx_probe
-
-                    nsysx_probe.arm(module)
-                except Exception as error:
-                    _note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
-
-            loader.exec_module = exec_module
+            space = {
+                "execute": loader.exec_module,
+                "restore": lambda: vars(loader).pop("exec_module", None),
+                "arm": _arm,
+            }
+            # Under importlib's own file name Python leaves the frame out of tracebacks, as it does with importlib's.
+            source = "def exec_module(module):\n    restore()\n    execute(module)\n    arm(module)\n"
+            exec(compile(source, "<frozen importlib._bootstrap_external>", "exec"), space)  # noqa: S102
+            loader.exec_module = space["exec_module"]
         except Exception:
             _note("torch has a loader that cannot be followed")
 
 
+def _arm(torch):
+    try:
+        import nsysx_probe
+
+        nsysx_probe.arm(torch)
+    except Exception as error:
+        _note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
+
+
 def _next_sitecustomize():
     """Run the sitecustomize that this one hides, under its own name, as Python would have."""
-    here = os.path.realpath(_HERE)
-    paths = [p for p in sys.path if os.path.realpath(p or ".") != here]
-    from importlib.machinery import PathFinder
+    # Both are loaded in every Python; importing importlib.machinery and importlib.util would take most of a millisecond.
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
 
+    paths = [p for p in sys.path if os.path.abspath(p) != _HERE]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", paths)
-    if spec is None or spec.loader is None:
+    if spec is None or spec.loader is None or (spec.origin and os.path.realpath(spec.origin) == os.path.realpath(__file__)):
         return
-    from importlib.util import module_from_spec
 
     module = module_from_spec(spec)
     ours = sys.modules.get("sitecustomize")

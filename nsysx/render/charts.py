@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nsysx import units
@@ -37,6 +37,7 @@ KIND_COLOURS = {
     "data": "#B58900",
     "profiler": "#BFBFBF",
     "dependency": "#BFBFBF",
+    "gap": "#009E73",
     "outside": "#D9D9D9",
     "idle": "#D9D9D9",
 }
@@ -75,7 +76,8 @@ _MAX_STEPS = 160
 _MAX_ARROWS = 8
 _SVG_STYLE = (
     "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif!important}"
-    "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}text[style*='#6b6b6b']{fill:#a9a9a9!important}}</style>"
+    "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}"
+    "text[style*='#6b6b6b']{fill:#a9a9a9!important}}</style>"
 )
 
 
@@ -94,13 +96,14 @@ def _settings() -> Iterator[None]:
     """Run with matplotlib's defaults and ours, whatever the user's matplotlibrc says."""
     import matplotlib as mpl
 
-    ours = {
+    ours: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": "nsysx",
         "font.size": 9,
         "font.family": "sans-serif",
         "text.parse_math": False,
         "hatch.linewidth": 0.6,
+        "axes.facecolor": "none",
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.edgecolor": _NEUTRAL,
@@ -165,6 +168,11 @@ def _mix(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(255 - (255 - int(colour[i : i + 2], 16)) * share):02x}" for i in (1, 3, 5))
 
 
+def _shade(colour: str) -> str:
+    """Return ``colour`` a little darker: borders that are not mistaken for gaps."""
+    return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * 0.8):02x}" for i in (1, 3, 5))
+
+
 def _scale(longest_ns: float) -> tuple[float, str]:
     """Return the divisor and unit in which ``longest_ns`` reads well on an axis."""
     for divisor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
@@ -173,13 +181,13 @@ def _scale(longest_ns: float) -> tuple[float, str]:
     return 1.0, "ns"
 
 
-def ledger(ledgers: Sequence[Ledger], width: int = 920) -> Picture:
+def ledger(ledgers: Sequence[Ledger], width: int = 1120) -> Picture:
     """Return the ledgers as bars on one time scale: what ran in plain colour, idle time hatched by its cause."""
     with _settings():
         row = 46
-        height = row * len(ledgers) + 44
+        height = row * len(ledgers) + 48
         figure = _figure(width, height)
-        axes = figure.add_axes((0.004, 34 / height, 0.992, 1 - 38 / height))
+        axes = figure.add_axes((0.004, 44 / height, 0.992, 1 - 48 / height))
         longest = max((entry.window_ns for entry in ledgers), default=1) or 1
         divisor, unit = _scale(longest)
         pixel = longest / (width * 0.992)
@@ -202,9 +210,15 @@ def ledger(ledgers: Sequence[Ledger], width: int = 920) -> Picture:
                 base = KIND_COLOURS.get(part.kind, KIND_COLOURS["other"])
                 colour = _mix(base, 0.38) if part.idle else base
                 axes.barh(
-                    y, part.ns / divisor, 0.5, left=left / divisor, color=colour, linewidth=0.6,
-                    edgecolor=_mix(base, 0.9) if part.idle else "white", hatch="////" if part.idle else None,
-                )  # fmt: skip
+                    y,
+                    part.ns / divisor,
+                    0.5,
+                    left=left / divisor,
+                    color=colour,
+                    linewidth=0.6,
+                    edgecolor=_mix(base, 0.9) if part.idle else "white",
+                    hatch="////" if part.idle else None,
+                )
                 _label_part(axes, entry, part, left, y, divisor, pixel, colour)
                 left += part.ns
         axes.set_xlim(0, longest / divisor)
@@ -222,12 +236,18 @@ def _label_part(
     """Write the longest label that fits onto one part of a bar."""
     name = f"idle: {part.label}" if part.idle else part.label
     share = units.share(part.ns, entry.window_ns)
-    for text in (f"{name}  {units.duration(part.ns)}  {share}", f"{name}  {share}", name, share):
+    for text in (f"{name}: {units.duration(part.ns)}, {share}", f"{name}: {share}", name, share):
         if len(text) * 6.3 + 8 <= part.ns / pixel:
             axes.text(
-                (left + part.ns / 2) / divisor, y - 0.01, text, ha="center", va="center_baseline", fontsize=8.5, color=_ink_on(colour),
+                (left + part.ns / 2) / divisor,
+                y - 0.01,
+                text,
+                ha="center",
+                va="center_baseline",
+                fontsize=8.5,
+                color=_ink_on(colour),
                 bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2} if part.idle else None,
-            )  # fmt: skip
+            )
             return
 
 
@@ -238,73 +258,66 @@ def _phase_colour(name: str, seen: dict[str, str]) -> str:
     return seen.setdefault(name, _PALE[len(seen) % len(_PALE)])
 
 
-def steps(bars: Sequence[StepBar], width: int = 920, height: int = 230) -> Picture:
-    """Return the steps in order, stacked by phase, warm-up steps hatched; many steps are shown as the mean of neighbours."""
+def steps(bars: Sequence[StepBar], on_gpu: bool, width: int = 1120, height: int = 230) -> Picture:
+    """Return the steps in order, stacked by kind of GPU work or by phase, those that are not steady paler and hatched.
+
+    Many steps are shown as the mean of neighbours; with GPU parts a tick marks the length of the CPU step.
+    """
     group = -(-len(bars) // _MAX_STEPS)
     groups = [bars[i : i + group] for i in range(0, len(bars), group)]
-    names = list(dict.fromkeys(name for bar in bars for name in bar.phases))
+    names = [n for n in dict.fromkeys(name for bar in bars for name in bar.parts) if any(b.parts.get(n) for b in bars)]
     with _settings():
         figure = _figure(width, height)
-        axes = figure.add_axes((0.062, 42 / height, 0.934, 1 - 74 / height))
-        longest = max(bar.duration_ns for bar in bars)
-        steady = [bar.duration_ns for bar in bars if not bar.warmup]
+        axes = figure.add_axes((0.045, 42 / height, 0.951, 1 - 74 / height))
+        longest = max(bar.length_ns for bar in bars)
+        usual = [bar.length_ns for bar in bars if bar.steady]
         # One warm-up step of seconds would press all others flat: cut the axis and write the value on the bar.
-        limit = min(longest, 2.5 * max(steady)) if steady else longest
+        limit = min(longest, 2.2 * max(usual)) if usual else longest
         divisor, unit = _scale(limit)
         seen: dict[str, str] = {}
-        x = [float(part[0].index) + (len(part) - 1) / 2 for part in groups]
+        x = [part[0].index + (len(part) - 1) / 2 for part in groups]
         wide = 0.84 * group
+
+        def mean(part: Sequence[StepBar], name: str) -> float:
+            return sum(bar.parts.get(name, 0.0) for bar in part) / len(part) / divisor
+
         bottom = [0.0] * len(groups)
         for name in names:
-            heights = [sum(b.phases.get(name, 0.0) for b in part) / len(part) / divisor for part in groups]
-            axes.bar(
-                x,
-                heights,
-                wide,
-                bottom=bottom,
-                color=_phase_colour(name, seen),
-                label=shorten(clean(name, 60), 24),
-                linewidth=0,
-            )
+            heights = [mean(part, name) for part in groups]
+            idle = on_gpu and name == "idle"
+            colour = _phase_colour(name, seen) if not on_gpu else "#ececec" if idle else KIND_COLOURS[name]
+            text = "idle" if idle else KIND_NAMES.get(name, shorten(clean(name, 60), 24))
+            axes.bar(x, heights, wide, bottom=bottom, color=colour, label=text, linewidth=0)
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-        rest = [
-            max(0.0, sum(b.duration_ns for b in part) / len(part) / divisor - low)
-            for part, low in zip(groups, bottom, strict=True)
-        ]
-        axes.bar(
-            x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0
-        )
-        warm = [
-            (a, sum(b.duration_ns for b in part) / len(part) / divisor)
-            for a, part in zip(x, groups, strict=True)
-            if all(b.warmup for b in part)
-        ]
-        if warm:
+        length = [sum(bar.length_ns for bar in part) / len(part) / divisor for part in groups]
+        if any(total - low > 0.001 * total for total, low in zip(length, bottom, strict=True)):
+            rest = [max(0.0, total - low) for total, low in zip(length, bottom, strict=True)]
             axes.bar(
-                [a for a, _ in warm],
-                [h for _, h in warm],
-                wide,
-                color="none",
-                edgecolor="#555555",
-                hatch="///",
-                linewidth=0,
-                label="warm-up",
+                x, rest, wide, bottom=bottom, color="#c9c9c9", label="outside phases" if names else "step", linewidth=0
             )
-        for a, h in warm:
-            if h * divisor > limit * 1.02:
-                axes.text(
-                    a, limit / divisor, units.duration(h * divisor), ha="left", va="bottom", fontsize=8, color=_INK
-                )
-        axes.set_ylim(0, limit / divisor * 1.02)
-        axes.set_xlim(x[0] - wide, x[-1] + wide)
+        _draw_unsteady(axes, x, wide, groups, length, limit / divisor, divisor)
+        if on_gpu:
+            marks = [
+                (a, sum(b.cpu_ns or 0 for b in part) / len(part) / divisor) for a, part in zip(x, groups, strict=True)
+            ]
+            axes.hlines(
+                [m for _, m in marks],
+                [a - wide / 2 for a, _ in marks],
+                [a + wide / 2 for a, _ in marks],
+                color=_INK,
+                linewidth=1.2,
+                label="CPU step",
+            )
+        axes.set_ylim(0, limit / divisor * 1.04)
+        axes.set_xlim(x[0] - wide * 0.7, x[-1] + wide * 0.7)
         axes.set_xlabel("step" if group == 1 else f"step (mean of {group} neighbours)", fontsize=8.5, color=_NEUTRAL)
         axes.set_ylabel(unit, fontsize=8.5, color=_NEUTRAL)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelsize=8, labelcolor=_NEUTRAL)
         axes.legend(
             loc="lower left",
-            bbox_to_anchor=(0, 1.04),
-            ncols=min(9, len(names) + 2),
+            bbox_to_anchor=(0, 1.1),
+            ncols=min(10, len(names) + 3),
             fontsize=8,
             frameon=False,
             labelcolor=_INK,
@@ -315,42 +328,60 @@ def steps(bars: Sequence[StepBar], width: int = 920, height: int = 230) -> Pictu
         return _svg(figure, width, height)
 
 
+def _draw_unsteady(
+    axes: Any,
+    x: Sequence[float],
+    wide: float,
+    groups: Sequence[Sequence[StepBar]],
+    length: Sequence[float],
+    top: float,
+    divisor: float,
+) -> None:
+    """Hatch the steps that no average counts, and write the length of those that leave the picture."""
+    odd = [(a, h) for a, part, h in zip(x, groups, length, strict=True) if not any(bar.steady for bar in part)]
+    if odd and len(odd) < len(groups):
+        axes.bar(
+            [a for a, _ in odd],
+            [h for _, h in odd],
+            wide,
+            color="#ffffff55",
+            edgecolor="#777777",
+            hatch="///",
+            linewidth=0,
+            label="not steady",
+        )
+    for a, h in zip(x, length, strict=True):
+        if h > top * 1.04:
+            axes.text(a, top * 1.05, units.duration(h * divisor), ha="center", va="bottom", fontsize=8, color=_INK)
+
+
 def _decimate(spans: Sequence[Span], pixel_ns: float) -> list[Span]:
-    """Return ``spans`` with runs of one kind that nobody could tell apart at ``pixel_ns`` per pixel joined into one box."""
+    """Return ``spans`` with runs of narrow boxes of one kind that nobody could tell apart joined into one box."""
     out: list[Span] = []
+    joined = 0
     for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
+        narrow = span.end_ns - span.start_ns < 2 * pixel_ns
         last = out[-1] if out else None
-        narrow = span.end_ns - span.start_ns < pixel_ns
-        if (
-            last
-            and narrow
-            and last.kind == span.kind
-            and span.start_ns - last.end_ns < pixel_ns
-            and last.end_ns - last.start_ns < 40 * pixel_ns
-        ):
-            out[-1] = Span(
-                last.start_ns,
-                max(last.end_ns, span.end_ns),
-                last.kind,
-                last.label,
-                last.launch_ns,
-                last.launch_lane,
-                last.backlog_ns + span.backlog_ns,
-            )
+        if last and joined and narrow and last.kind == span.kind and span.start_ns - last.end_ns < 0.7 * pixel_ns:
+            joined += 1
+            name = f"{joined} × {KIND_NAMES.get(span.kind, span.kind)}"
+            end, backlog = max(last.end_ns, span.end_ns), last.backlog_ns + span.backlog_ns
+            out[-1] = replace(last, end_ns=end, label=name, backlog_ns=backlog)
         else:
             out.append(span)
+            joined = int(narrow)
     return out
 
 
 def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Picture:
-    """Return one window as lanes: CPU threads above (phases, calls, waits hatched), GPU streams below, arrows from launch to run."""
+    """Return one window as lanes: CPU threads above (waits hatched), GPU streams below, arrows from launch to start."""
     with _settings():
         row = 30
         lanes = picture.lanes
-        height = row * len(lanes) + 78
-        left_px = 168
+        height = row * len(lanes) + 84
+        left_px = 176
         figure = _figure(width, height)
-        axes = figure.add_axes((left_px / width, 56 / height, 1 - (left_px + 12) / width, 1 - 62 / height))
+        axes = figure.add_axes((left_px / width, 68 / height, 1 - (left_px + 12) / width, 1 - 74 / height))
         window = max(1, picture.end_ns - picture.start_ns)
         divisor, unit = _scale(window)
         pixel = window / (width - left_px - 12)
@@ -362,6 +393,8 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
                 axes.axhspan(y - 0.5, y + 0.5, color="#f6f6f6", linewidth=0)
             _draw_lane(axes, lane, y, divisor, pixel, seen, kinds, redact)
             text = clean(lane.label, 60)
+            if sum(other.label == lane.label for other in lanes) > 1:
+                text += {"phases": ": phases", "api": ": CUDA calls"}.get(lane.role, "")
             axes.text(
                 -8 * pixel / divisor,
                 y,
@@ -408,18 +441,28 @@ def _draw_lane(
         boxes.setdefault(colour, []).append((span.start_ns / divisor, length / divisor))
         if span.backlog_ns > 2 * pixel:
             waits.append((span.start_ns / divisor, min(span.backlog_ns, length) / divisor))
-        room = int((length / pixel - 6) / 6.0)
-        if room >= 5:
-            name = clean(span.label, 120)
-            name = scrub(name) if redact else name
+        room = int((length / pixel - 6) / 5.6)
+        name = clean(span.label, 200)
+        name = scrub(name) if redact else name
+        if room >= min(len(name), 12):
             text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
             hatched = span.backlog_ns > 2 * pixel
             axes.text(
-                (span.start_ns + length / 2) / divisor, y, text, ha="center", va="center", fontsize=7.5, color=_ink_on(colour), clip_on=True, zorder=4,
+                (span.start_ns + length / 2) / divisor,
+                y,
+                text,
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color=_ink_on(colour),
+                clip_on=True,
+                zorder=4,
                 bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8} if hatched else None,
-            )  # fmt: skip
+            )
     for colour, places in boxes.items():
-        axes.broken_barh(places, (y - 0.36, 0.72), facecolors=colour, edgecolors="white", linewidth=0.3, zorder=2)
+        axes.broken_barh(
+            places, (y - 0.36, 0.72), facecolors=colour, edgecolors=_shade(colour), linewidth=0.25, zorder=2
+        )
     if waits:
         axes.broken_barh(
             waits, (y - 0.36, 0.72), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
@@ -433,7 +476,8 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
         for index, lane in enumerate(lanes)
         if lane.role == "stream"
         for span in lane.spans
-        if span.launch_ns is not None and span.launch_lane is not None and 0 <= span.launch_lane < len(lanes)
+        if span.launch_ns is not None and span.launch_ns >= 0 and span.launch_lane is not None
+        if 0 <= span.launch_lane < len(lanes)
     ]
     ops.sort(key=lambda op: op[0].start_ns - op[0].end_ns)
     for span, index in ops[:_MAX_ARROWS]:
@@ -441,9 +485,20 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
         assert span.launch_lane is not None
         top, bottom = len(lanes) - 1 - span.launch_lane - 0.36, len(lanes) - 1 - index + 0.36
         axes.annotate(
-            "", xy=(span.start_ns / divisor, bottom), xytext=(span.launch_ns / divisor, top), annotation_clip=True, zorder=5,
-            arrowprops={"arrowstyle": "-|>", "color": "#333333", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7},
-        )  # fmt: skip
+            "",
+            xy=(span.start_ns / divisor, bottom),
+            xytext=(span.launch_ns / divisor, top),
+            annotation_clip=True,
+            zorder=5,
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": "#333333",
+                "linewidth": 0.7,
+                "shrinkA": 0,
+                "shrinkB": 0,
+                "mutation_scale": 7,
+            },
+        )
 
 
 def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -> None:
@@ -457,6 +512,14 @@ def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -
         )
     if handles:
         figure.legend(
-            handles=handles, loc="lower left", bbox_to_anchor=(0.006, 2 / height), ncols=len(handles), fontsize=8, frameon=False,
-            handlelength=1.2, columnspacing=1.3, borderpad=0, handletextpad=0.5,
-        )  # fmt: skip
+            handles=handles,
+            loc="lower left",
+            bbox_to_anchor=(0.006, 2 / height),
+            ncols=len(handles),
+            fontsize=8,
+            frameon=False,
+            handlelength=1.2,
+            columnspacing=1.3,
+            borderpad=0,
+            handletextpad=0.5,
+        )

@@ -14,6 +14,9 @@ _HOME = re.compile(
     r"(?:/home/|/Users/|/var/home/|/export/home/)[^/\s:'\"\\]+|/root(?=/|\b)|[A-Za-z]:\\Users\\[^\\\s:'\"]+"
 )
 
+_CASTS = re.compile(r"\((?:unsigned |signed )?(?:bool|char|short|int|long|long long)\)(?=\d)")
+_NAMESPACES = re.compile(r"\b(?:[A-Za-z_]\w*::)+(?=[A-Za-z_~])")
+
 
 def _visible(char: str) -> str:
     """Return ``char`` as an escape that can be read and does nothing."""
@@ -56,14 +59,21 @@ def shorten(text: str, width: int) -> str:
 
 
 def shorten_kernel(name: str, width: int) -> str:
-    """Return a C++ kernel name within ``width``: return type, argument list and inner template arguments go first."""
+    """Return a C++ kernel name within ``width``.
+
+    What says least goes first: return type, argument list, namespaces, inner template arguments.
+    """
     text = name.removeprefix("void ")
+    if len(text) <= width:
+        return text
+    text = _CASTS.sub("", _drop_arguments(text)).replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     if len(text) > width:
-        text = _drop_arguments(text)
-    depth = 3
-    while len(text) > width and depth >= 1:
-        text = _collapse(text, depth)
-        depth -= 1
+        text = _NAMESPACES.sub("", text)
+    for depth in (4, 3, 2):
+        if len(text) > width:
+            text = _collapse(text, depth)
+    if len(text) > width and "<" in text and text.index("<") < width - 2:
+        return text[: width - 1] + "…"
     return shorten(text, width)
 
 

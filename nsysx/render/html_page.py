@@ -44,22 +44,20 @@ def _ledger_figure(ledgers: Sequence[view.Ledger]) -> Figure | None:
     return Figure(charts.ledger(ledgers[:8]), " ".join(entry.sentence() for entry in ledgers[:8]), "")
 
 
-def _steps_figure(bars: Sequence[view.StepBar]) -> Figure | None:
+def _steps_figure(shown: view.View) -> Figure | None:
     """Return the picture of the steps in order, where there are several."""
+    bars = shown.steps
     if len(bars) < 2:
         return None
-    middle = view.median_step(bars)
-    slowest = max((b for b in bars if not b.warmup), key=lambda b: b.duration_ns, default=None)
-    warm = sum(b.warmup for b in bars)
-    said = [f"{len(bars)} steps"]
-    if warm:
-        said.append(f"{warm} of warm-up")
-    if middle and slowest:
-        said.append(
-            f"steady median {units.duration(middle)}, slowest step {slowest.index} with {units.duration(slowest.duration_ns)}"
+    steady = [bar for bar in bars if bar.steady]
+    text = f"{len(bars)} {'GPU' if shown.steps_on_gpu else 'CPU'} steps"
+    if steady:
+        low, high = min(steady, key=lambda b: b.length_ns), max(steady, key=lambda b: b.length_ns)
+        text += (
+            f", {len(steady)} of them steady: from {units.duration(low.length_ns)} (step {low.index}) "
+            f"to {units.duration(high.length_ns)} (step {high.index})"
         )
-    text = "CPU steps: " + ", ".join(said) + "."
-    return Figure(charts.steps(bars), text, text)
+    return Figure(charts.steps(bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
 
 
 def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
@@ -72,7 +70,7 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
         lanes = sum(lane.role != "stream" for lane in entry.lanes)
         alt = f"Timeline, {title}: {length}, {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams."
         merged = f" {units.count(entry.merged)} short boxes are drawn together." if entry.merged else ""
-        figures.append(Figure(charts.timeline(entry, redact=redact), alt, f"{title}, {length}.{merged}"))
+        figures.append(Figure(charts.timeline(entry, redact=redact), alt, f"{title}, a window of {length}.{merged}"))
     return figures
 
 
@@ -93,7 +91,8 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
         script=script,
         script_hash=_sha256(script),
         ledger_figure=_ledger_figure(shown.ledgers),
-        steps_figure=_steps_figure(shown.steps),
+        steps_figure=_steps_figure(shown),
+        longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=_timeline_figures(summary, redact),
         ticket=markdown.render(summary, top=8, redact=redact),
         colours=charts.KIND_COLOURS,

@@ -44,7 +44,7 @@ def render(summary: Summary, *, top: int = 10, redact: bool = False) -> str:
     if shown.first:
         worth = f" Saves {escape(shown.first.saving)} per step." if shown.first.saving else ""
         out += [f"First: {escape(shown.first.title)}.{worth} {escape(shown.first.fix)}".rstrip(), ""]
-    out += [escape(shown.steps_line), ""]
+    out += [escape(f"{shown.step_times} {shown.steps_line}".strip()), ""]
     if shown.ledgers:
         out += [f"**Where the step goes** ({escape(shown.ledger_title)})", ""]
         for ledger in shown.ledgers[:4]:
@@ -58,7 +58,8 @@ def render(summary: Summary, *, top: int = 10, redact: bool = False) -> str:
             out.append("")
     for grid in shown.grids:
         if grid.key in _TABLES and grid.rows:
-            more = f" (first {len(grid.rows)} of {len(grid.rows) + grid.folded})" if grid.folded else ""
+            notes = [grid.scope, f"first {len(grid.rows)} of {len(grid.rows) + grid.folded}" if grid.folded else ""]
+            more = f" ({', '.join(n for n in notes if n)})" if any(notes) else ""
             out += [f"**{escape(grid.title)}**{more}", "", *_table(grid, _TABLES[grid.key]), ""]
     problems = [c for c in shown.quality if c.status != "ok"]
     if problems:

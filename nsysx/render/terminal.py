@@ -23,6 +23,7 @@ _STYLES = {
     "alloc": "magenta",
 }
 _ASCII = str.maketrans({"…": "~", "→": ">", "×": "x", "–": "-", "—": "-", "█": "#", "░": ".", "▏": "|"})
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MIN_NAME = 16
 
 
@@ -55,8 +56,10 @@ class _Out:
 
     def bar(self, share: float, width: int) -> str:
         """Return a bar for ``share`` of ``width`` characters; anything above zero shows."""
-        filled = 0 if share <= 0 else max(1, round(min(1.0, share) * width))
-        return "█" * filled
+        eighths = 0 if share <= 0 else max(1, round(min(1.0, share) * width * 8))
+        if not self.unicode:
+            return "#" * max(1, round(eighths / 8)) if eighths >= 4 else "." * bool(eighths)
+        return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
 def _ledger(out: _Out, ledger: view.Ledger) -> None:
@@ -94,7 +97,7 @@ def _fit(grid: view.Grid, width: int) -> tuple[list[int], list[int]]:
     rows = grid.rows or ()
     natural = [max([len(h.label), *(len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
     least = [n if grid.heads[i].numeric else min(n, _MIN_NAME) for i, n in enumerate(natural)]
-    least[0] = min(natural[0], max(_MIN_NAME, width * 2 // 5))
+    least[0] = min(natural[0], max(_MIN_NAME, width * 46 // 100))
     chosen: list[int] = []
     used = 0
     for index in range(len(grid.heads)):
@@ -117,7 +120,8 @@ def _grid(out: _Out, grid: view.Grid) -> None:
         out.line(grid.reason if grid.rows is not None else f"Not recorded: {grid.reason}", "dim")
         return
     total = len(grid.rows) + grid.folded
-    out.head(grid.title, f"{len(grid.rows)} of {units.count(total)}" if grid.folded else "")
+    notes = [grid.scope, f"{len(grid.rows)} of {units.count(total)}" if grid.folded else ""]
+    out.head(grid.title, ", ".join(n for n in notes if n))
     chosen, widths = _fit(grid, out.width)
     table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
     for index, width in zip(chosen, widths, strict=True):
@@ -195,12 +199,15 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
         _first(out, shown)
     if wanted("steps"):
         console.print()
-        out.line(shown.steps_line)
+        out.line(f"{shown.step_times} {shown.steps_line}".strip())
     if wanted("ledger"):
         if shown.ledgers:
             out.head("Where the step goes", shown.ledger_title)
         for ledger in shown.ledgers[: max(4, top)]:
             _ledger(out, ledger)
+        if shown.quiet_threads:
+            more = f"{shown.quiet_threads} more thread{'s' * (shown.quiet_threads > 1)}"
+            out.line(f"{more} with under 1 % of the time in CUDA calls", "dim")
         for reason in shown.ledger_reasons:
             out.line(f"Not recorded: {reason}", "dim")
     if wanted("findings") and shown.findings:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nsysx import glossary, units
@@ -47,20 +46,18 @@ CPU_PARTS = {
 }
 CAUSES = {
     "launch_latency": ("launch", "launch latency"),
-    "launch": ("launch", "launch calls"),
-    "sync": ("sync", "waking up after a wait"),
-    "sync_wakeup": ("sync", "waking up after a wait"),
-    "sync_wake_up": ("sync", "waking up after a wait"),
+    "sync": ("sync", "inside a sync call"),
     "alloc": ("alloc", "alloc and free"),
-    "alloc_free": ("alloc", "alloc and free"),
     "load": ("load", "loading code"),
-    "copy": ("copy", "copy call"),
-    "copy_call": ("copy", "copy call"),
+    "copy_call": ("copy", "inside a copy call"),
     "other_api": ("other", "other CUDA call"),
     "data_loader": ("data", "data loader"),
-    "profiler_overhead": ("profiler", "profiler itself"),
+    "profiler": ("profiler", "profiler itself"),
     "host_code": ("outside", "host code (Python)"),
     "dependency": ("dependency", "waiting for other GPU work"),
+    "kernel_gap": ("gap", "between queued kernels"),
+    "untraced_launch": ("idle", "launched outside the trace"),
+    "no_further_work": ("idle", "nothing more launched"),
 }
 
 
@@ -96,6 +93,7 @@ class Grid:
     rows: tuple[tuple[Cell, ...], ...] | None
     reason: str = ""
     folded: int = 0
+    scope: str = ""
     without_data: tuple[str, ...] = ()
 
 
@@ -155,12 +153,13 @@ class FindingView:
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """One step of the step-by-step picture."""
+    """One step of the step-by-step picture: kinds of GPU work where they are known, else phases of the CPU step."""
 
     index: int
-    duration_ns: float
-    warmup: bool
-    phases: Mapping[str, float]
+    length_ns: float
+    cpu_ns: float | None
+    steady: bool
+    parts: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +174,14 @@ class View:
     first: FindingView | None
     facts: tuple[Fact, ...]
     steps_line: str
+    step_times: str
     ledger_title: str
     ledgers: tuple[Ledger, ...]
+    quiet_threads: int
     ledger_reasons: tuple[str, ...]
     findings: tuple[FindingView, ...] | None
     steps: tuple[StepBar, ...]
+    steps_on_gpu: bool
     grids: tuple[Grid, ...]
     capture: tuple[Fact, ...]
     diagnostics: tuple[str, ...]
@@ -190,23 +192,34 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """How a known table is introduced: a sentence, the columns in order of importance, and the one that carries bars."""
+    """How a known table is shown.
+
+    ``intro`` is a sentence for people, ``first`` names columns in order of importance, ``bar`` the column with bars,
+    ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs. ``steady``: the rows are
+    sums over the steady steps, shown per step.
+    """
 
     intro: str = ""
     first: tuple[str, ...] = ()
     bar: str = ""
+    unknown: str = "-"
+    hide: tuple[str, ...] = ()
+    steady: bool = False
 
 
 #: Known tables in the order in which they are shown; tables that are not named here follow in their own order.
 SPECS: dict[str, Spec] = {
     "phases": Spec(
-        "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if the GPU ran it later.",
+        "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if "
+        "the GPU ran it later.",
         ("name", "cpu_ns", "gpu_busy_ns", "gpu_idle_ns"),
         "gpu_busy_ns",
+        unknown="(outside every phase)",
+        steady=True,
     ),
     "waits": Spec(
-        "Places where the CPU stood still for the GPU. A long wait is a symptom: behind a busy GPU it costs nothing. "
-        "Total = backlog + own work + host cost; look at the GPU idle time that a wait causes, and at its saving.",
+        "Places where the CPU stood still for the GPU. A long wait is a symptom: behind a busy GPU it costs nothing. Total = "
+        "backlog + own work + host cost; what counts is the GPU idle time that a wait causes, and its saving.",
         (
             "api",
             "module",
@@ -221,9 +234,11 @@ SPECS: dict[str, Spec] = {
             "phase",
         ),
         "total_ns",
+        steady=True,
     ),
     "modules": Spec(
-        "GPU time by module of the model, forward and backward. A parent includes its children; self time is its own.",
+        "GPU time by module of the model. Forward and backward of a parent include its children; self time is its own and "
+        "adds up to all GPU work.",
         (
             "path",
             "forward_gpu_ns",
@@ -237,9 +252,13 @@ SPECS: dict[str, Spec] = {
             "cls",
         ),
         "self_gpu_ns",
+        unknown="(not attributed)",
+        hide=("parent", "depth"),
+        steady=True,
     ),
     "kernels": Spec(
-        "GPU functions by total time. Queue time is how long a launched kernel waited for the GPU: long queues are normal on a busy GPU.",
+        "Functions that ran on the GPU. Queue is the time that they waited after their launch, summed: long queues are normal "
+        "on a busy GPU.",
         (
             "name",
             "total_ns",
@@ -248,21 +267,23 @@ SPECS: dict[str, Spec] = {
             "mean_ns",
             "median_ns",
             "max_ns",
-            "queue_ns",
             "min_ns",
             "std_ns",
+            "queue_ns",
             "api_self_ns",
         ),
         "total_ns",
     ),
-    "kernel_families": Spec("Kernels grouped by what they do.", ("family", "total_ns", "share", "count"), "total_ns"),
+    "kernel_families": Spec(
+        "The same GPU work by what it does.", ("family", "total_ns", "share", "count"), "total_ns", steady=True
+    ),
     "api_calls": Spec(
-        "CUDA calls made by the CPU. Self time leaves out calls nested inside. A blocking call splits into backlog (waiting for "
-        "work launched earlier), its own GPU work, and host cost.",
+        "CUDA calls made by the CPU. Self time leaves out calls nested inside. A blocking call splits into backlog (waiting "
+        "for work launched earlier), its own GPU work, and host cost.",
         (
             "name",
-            "total_ns",
             "self_ns",
+            "total_ns",
             "calls",
             "first_ns",
             "steady_median_ns",
@@ -274,21 +295,20 @@ SPECS: dict[str, Spec] = {
         "self_ns",
     ),
     "copies": Spec(
-        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned does not.",
+        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned "
+        "does not.",
         ("direction", "src_kind", "dst_kind", "count", "bytes", "total_ns", "bandwidth_bytes_per_s"),
         "total_ns",
     ),
-    "memory": Spec("Device memory.", (), ""),
+    "memory": Spec("Device memory."),
     "first_calls": Spec(
-        "What is paid once: the first call of an API, a kernel or a library loads code and creates contexts. It belongs to no steady step.",
+        "What is paid once: the first call of an API, a kernel or a library loads code and creates contexts. It belongs to "
+        "no steady step.",
         ("name", "kind", "first_ns", "steady_median_ns", "extra_ns"),
-        "",
     ),
-    "events": Spec(
-        "Windows between pairs of torch.cuda.Event records, and what was really inside each of them.", (), ""
-    ),
-    "threads": Spec("CPU threads that called CUDA.", (), ""),
-    "ranks": Spec("Ranks of the job.", (), ""),
+    "events": Spec("Windows between pairs of torch.cuda.Event records, and what was really inside each of them."),
+    "threads": Spec("CPU threads that called CUDA."),
+    "ranks": Spec("Ranks of the job."),
 }
 
 LEDGER_TABLES = ("gpu_ledger", "cpu_ledger")
@@ -298,6 +318,11 @@ SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "timeline", "capt
 
 _LABELS = {
     "cls": "class",
+    "path": "module",
+    "queue_ns": "queue, summed",
+    "parent": "called by",
+    "wait_ns": "backlog waited",
+    "file": "Python line",
     "api": "call",
     "own_op_ns": "own work",
     "host_ns": "host cost",
@@ -366,6 +391,7 @@ class Texts:
         self.width = width
 
     def __call__(self, value: object, limit: int = 400) -> str:
+        """Return ``value`` as harmless text of at most ``limit`` characters."""
         text = str(value)[: 4 * limit]
         return clean(scrub(text) if self.redact else text, limit)
 
@@ -381,8 +407,8 @@ class Texts:
         return text, "" if text == full else full
 
 
-def _describe(value: Any, column: Column, texts: Texts) -> Cell:
-    """Return the cell of one value."""
+def _describe(value: Any, column: Column, texts: Texts, scale: int = 1) -> Cell:
+    """Return the cell of one value; whole numbers are divided by ``scale``."""
     if value is None or value == "":
         return Cell("-", None)
     if isinstance(value, bool):
@@ -398,6 +424,8 @@ def _describe(value: Any, column: Column, texts: Texts) -> Cell:
         text, full = texts.cell(", ".join(texts(v, 80) for v in value), column.name)
         return Cell(text, text, full)
     if (is_numeric(column) and isinstance(value, int | float)) or hasattr(value, "item"):
+        if scale > 1 and column.dtype.startswith(("Int", "UInt")):
+            value = value / scale
         return Cell(number(value, column.name, column.unit), float(value))
     text, full = texts.cell(value, column.name)
     return Cell(
@@ -409,31 +437,30 @@ def _describe(value: Any, column: Column, texts: Texts) -> Cell:
 
 
 def _tree(rows: Sequence[Row], top: int) -> list[Row]:
-    """Return the ``top`` module rows by GPU time with their parents, each parent followed by its children.
+    """Return the ``top`` module rows by GPU time with the modules that call them, each followed by what it calls.
 
     Siblings stand in order of GPU time, so the first line of every level is the one to look at.
     """
-    by_path: dict[str, Row] = {}
+    by_path: dict[Any, Row] = {}
     for row in rows:
-        by_path.setdefault(str(row.get("path") or ""), row)
+        by_path.setdefault(row.get("path"), row)
 
-    def weight(path: str) -> float:
-        row = by_path.get(path, {})
-        return float((row.get("forward_gpu_ns") or 0) + (row.get("backward_gpu_ns") or 0))
+    def order(path: Any) -> tuple[float, str]:
+        row = by_path[path]
+        return -float((row.get("forward_gpu_ns") or 0) + (row.get("backward_gpu_ns") or 0)), str(path)
 
-    def parents(path: str) -> list[str]:
-        parts = path.split(".")
-        chain = [".".join(parts[:n]) for n in range(1, len(parts) + 1)] if path else []
-        return [p for p in ["", *chain] if p in by_path]
+    def chain(path: Any) -> list[Any]:
+        above = [path]
+        while (up := by_path[above[-1]].get("parent")) is not None and up in by_path and up not in above:
+            above.append(up)
+        return above[::-1]
 
-    keep: dict[str, None] = {}
-    for path in sorted(by_path, key=lambda p: (-weight(p), p)):
-        if len(keep) >= top:
-            break
-        for parent in parents(path):
-            keep.setdefault(parent)
-    ordered = sorted(keep, key=lambda path: [(-weight(p), p) for p in parents(path)])
-    return [by_path[path] for path in ordered][:top]
+    keep: dict[Any, None] = {}
+    for path in sorted(by_path, key=order):
+        wanted = [p for p in chain(path) if p not in keep]
+        if len(keep) + len(wanted) <= top:
+            keep.update(dict.fromkeys(wanted))
+    return [by_path[path] for path in sorted(keep, key=lambda path: [order(p) for p in chain(path)])]
 
 
 def _sorted(table: Table, spec: Spec) -> list[Row]:
@@ -444,33 +471,37 @@ def _sorted(table: Table, spec: Spec) -> list[Row]:
     return rows
 
 
-def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
-    """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named."""
+def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -> Grid:
+    """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named.
+
+    Sums over ``steady`` steps are shown per step.
+    """
     spec = SPECS.get(table.key, Spec())
-    title = clean(table.title or label(table.key), 100)
-    title = title[:1].upper() + title[1:]
+    title = clean(table.title or label(table.key).capitalize(), 100)
+    texts = Texts(redact, width)
     if table.rows is None:
-        reason = clean(table.reason or "not recorded in this capture", 600)
-        return Grid(table.key, title, spec.intro, (), None, scrub(reason) if redact else reason)
-    columns = list(table.columns)
-    if not columns and table.rows:
-        columns = [
-            Column(k, "Float64" if isinstance(v, int | float) else "String", "", "") for k, v in table.rows[0].items()
-        ]
+        return Grid(table.key, title, spec.intro, (), None, texts(table.reason or "not recorded in this capture", 600))
+    columns = [c for c in table.columns if c.name not in spec.hide]
+    if {"file", "line"} <= {c.name for c in columns}:
+        columns = [c for c in columns if c.name not in ("line", "function")]
     rank = {name: i for i, name in enumerate(spec.first)}
     columns.sort(key=lambda c: rank.get(c.name, len(rank)))
     rows = _tree(table.rows, top) if table.key == "modules" else _sorted(table, spec)[:top]
     empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
     columns = [c for c in columns if c not in empty]
-    texts = Texts(redact, width)
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
+    scale = steady if spec.steady else 1
 
     def cell(row: Row, column: Column) -> Cell:
-        made = _describe(row.get(column.name), column, texts)
-        if column.name == spec.bar and largest and isinstance(made.sort, float):
-            made = Cell(made.text, made.sort, made.full, made.term, abs(made.sort) / largest)
-        if table.key == "modules" and column.name == "path" and made.text == "-":
-            made = Cell("(model)", "", "", "")
+        value = row.get(column.name)
+        if value in (None, "") and column is columns[0]:
+            return Cell(spec.unknown)
+        made = _describe(value, column, texts, scale)
+        if column.name == "file" and value and row.get("line"):
+            function = f" {texts(row['function'], 60)}" if row.get("function") else ""
+            return Cell(f"{made.text}:{int(row['line'])}{function}", made.sort, made.full)
+        if column.name == spec.bar and largest and value:
+            return replace(made, part=abs(value) / largest)
         return made
 
     return Grid(
@@ -481,6 +512,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         rows=tuple(tuple(cell(r, c) for c in columns) for r in rows),
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, len(table.rows) - len(rows)),
+        scope="per step" if scale > 1 else "",
         without_data=tuple(label(c.name) for c in empty),
     )
 
@@ -505,9 +537,20 @@ def _process(summary: Summary, process: Any) -> str:
     return f"process {clean(pid, 20)} "
 
 
+def _busy_threads(summary: Summary) -> list[Row]:
+    """Return the rows of the CPU ledger without threads that spend under 1 % in CUDA calls; the first always stays."""
+    rows = list(summary.rows("cpu_ledger"))
+
+    def busy(row: Row) -> bool:
+        window, outside = row.get("window_ns") or 0, row.get("outside_api_ns")
+        return outside is None or (window - outside) * 100 >= window
+
+    return rows[:1] + [row for row in rows[1:] if busy(row)]
+
+
 def _ledgers(summary: Summary, scale: int) -> Iterable[Ledger]:
     """Yield the ledgers of the devices, then of the threads, per step."""
-    names = {(g.process, g.device): g.name for g in summary.capture.gpus}
+    names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
     for row in summary.rows("gpu_ledger"):
         parts = [Part(kind, text, (row.get(name) or 0) / scale) for name, (kind, text) in GPU_PARTS.items()]
         idle = row.get("idle_ns") or 0
@@ -523,7 +566,7 @@ def _ledgers(summary: Summary, scale: int) -> Iterable[Ledger]:
         yield Ledger(
             clean(f"{where} ({name})" if name else where, 60), True, (row.get("window_ns") or 0) / scale, tuple(parts)
         )
-    for row in summary.rows("cpu_ledger"):
+    for row in _busy_threads(summary):
         parts = [Part(kind, text, (row.get(name) or 0) / scale) for name, (kind, text) in CPU_PARTS.items()]
         thread = clean(row.get("thread_name") or row.get("name") or row.get("thread"), 30)
         where = f"{_process(summary, row.get('process'))}thread {thread}"
@@ -584,15 +627,19 @@ def _steps_line(summary: Summary) -> str:
     text = f"{units.count(steps.count)} step{'s' * (steps.count != 1)}"
     if steps.steady and steps.count > 1:
         text += f", {units.count(_steady_count(summary))} steady ({steps.steady[0]} to {steps.steady[1]})"
+    rule = clean(steps.rule or steps.source, 200)
+    return f"{text}. Found by: {rule.rstrip('.')}." if rule else f"{text}."
+
+
+def _step_times(summary: Summary) -> str:
+    """Return the median step as text, "" when it is not known."""
+    steps = summary.steps
     times = [
         f"{who} {units.duration(ns)}"
         for who, ns in (("GPU", steps.gpu_median_ns), ("CPU", steps.cpu_median_ns))
         if ns is not None
     ]
-    if times:
-        text += f"; median step {', '.join(times)}"
-    rule = clean(steps.rule or steps.source, 200)
-    return f"{text}. Found by: {rule.rstrip('.')}." if rule else f"{text}."
+    return f"Median step: {', '.join(times)}." if times else ""
 
 
 def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
@@ -674,21 +721,25 @@ def _base(path: str) -> str:
 
 
 def _step_bars(summary: Summary) -> tuple[StepBar, ...]:
-    """Return the steps for their picture: those that have a start and an end."""
+    """Return the steps for their picture: on the GPU where every step has a GPU side, else on the CPU."""
+    rows = [r for r in summary.steps.rows if not r.get("cut")]
+    steady = summary.steps.steady or (0, -1)
+    on_gpu = bool(rows) and sum(r.get("gpu_ns") is not None for r in rows) * 2 > len(rows)
     bars = []
-    for row in summary.steps.rows:
+    for row in rows:
+        index = int(row.get("index") or 0)
         start, end = row.get("start_ns"), row.get("end_ns")
-        if start is None or end is None or end <= start:
+        cpu = row.get("cpu_ns", end - start if start is not None and end is not None else None)
+        length = row.get("gpu_ns") if on_gpu else cpu
+        if not length or length < 0:
             continue
-        phases = {str(k): float(v) for k, v in (row.get("phases") or {}).items() if v}
-        bars.append(StepBar(int(row.get("index") or 0), end - start, bool(row.get("warmup")), phases))
+        if on_gpu:
+            parts = {kind: float(row.get(f"gpu_{name}") or 0) for name, (kind, _) in GPU_PARTS.items()}
+            parts["idle"] = float(row.get("gpu_idle_ns") or 0)
+        else:
+            parts = {str(k): float(v) for k, v in (row.get("phases") or {}).items() if v}
+        bars.append(StepBar(index, float(length), cpu, steady[0] <= index <= steady[1], parts))
     return tuple(bars)
-
-
-def median_step(bars: Sequence[StepBar]) -> float | None:
-    """Return the median duration of the steady steps in ns, None without any."""
-    steady = [b.duration_ns for b in bars if not b.warmup]
-    return median(steady) if steady else None
 
 
 def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
@@ -734,12 +785,17 @@ def build(
         first=found[0] if found and wanted("first") else None,
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
+        step_times=_step_times(summary),
         ledger_title=what,
         ledgers=ledgers,
+        quiet_threads=len(summary.rows("cpu_ledger")) - len(_busy_threads(summary)),
         ledger_reasons=tuple(reasons),
         findings=findings,
         steps=_step_bars(summary),
-        grids=tuple(grid(summary.tables[k], top=top, redact=redact, width=width) for k in keys if wanted(k)),
+        steps_on_gpu=any(r.get("gpu_ns") is not None for r in summary.steps.rows),
+        grids=tuple(
+            grid(summary.tables[k], top=top, redact=redact, width=width, steady=scale) for k in keys if wanted(k)
+        ),
         capture=_capture(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
         quality=tuple(

@@ -54,18 +54,37 @@ def table(key: str, title: str, columns: list[Column], rows: list[dict[str, Any]
 def gpu_row(process: int = 1, device: int = 0) -> dict[str, Any]:
     causes = {"sync_wakeup": 60 * MS, "launch_latency": 20 * MS, "host_code": 19 * MS, "profiler_overhead": 1 * MS}
     return {
-        "process": process, "device": device, "window_ns": 692_500_000, "compute_ns": 560 * MS, "comm_ns": 0, "copy_ns": 30 * MS,
-        "memset_ns": 2_500_000, "idle_ns": 100 * MS, "busy_ns": 592_500_000, "hidden_copy_ns": 4 * MS, "hidden_comm_ns": 0, "idle_causes": causes,
-    }  # fmt: skip
+        "process": process,
+        "device": device,
+        "window_ns": 692_500_000,
+        "compute_ns": 560 * MS,
+        "comm_ns": 0,
+        "copy_ns": 30 * MS,
+        "memset_ns": 2_500_000,
+        "idle_ns": 100 * MS,
+        "busy_ns": 592_500_000,
+        "hidden_copy_ns": 4 * MS,
+        "hidden_comm_ns": 0,
+        "idle_causes": causes,
+    }
 
 
 def cpu_row(process: int = 1, thread: str = "main") -> dict[str, Any]:
     return {
-        "process": process, "thread": thread, "window_ns": 690 * MS, "launch_ns": 90 * MS, "copy_ns": 20 * MS, "sync_wait_ns": 400 * MS,
-        "alloc_ns": 5 * MS, "load_ns": 0, "other_api_ns": 15 * MS, "outside_api_ns": 160 * MS,
-    }  # fmt: skip
+        "process": process,
+        "thread": thread,
+        "window_ns": 690 * MS,
+        "launch_ns": 90 * MS,
+        "copy_ns": 20 * MS,
+        "sync_wait_ns": 400 * MS,
+        "alloc_ns": 5 * MS,
+        "load_ns": 0,
+        "other_api_ns": 15 * MS,
+        "outside_api_ns": 160 * MS,
+    }
 
 
+# ruff: noqa: E501
 KERNEL_NAMES = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)",
     "void cub::CUB_200802_SM_90::DeviceRadixSortOnesweepKernel<cub::CUB_200802_SM_90::DeviceRadixSortPolicy<long, long, unsigned long long>::Policy900, false, long, long, unsigned long long, int, int, cub::detail::identity_decomposer_t>(unsigned long long*)",
@@ -74,32 +93,80 @@ KERNEL_NAMES = (
 )
 
 KERNEL_COLUMNS = [
-    col("name", "String"), col("count"), col("total_ns"), col("mean_ns"), col("median_ns"), col("min_ns"), col("max_ns"), col("std_ns"),
-    col("share", "Float64"), col("api_self_ns"), col("queue_ns"),
-]  # fmt: skip
+    col("name", "String"),
+    col("count"),
+    col("total_ns"),
+    col("mean_ns"),
+    col("median_ns"),
+    col("min_ns"),
+    col("max_ns"),
+    col("std_ns"),
+    col("share", "Float64"),
+    col("api_self_ns"),
+    col("queue_ns"),
+]
 
 
 def kernel_row(name: str, total_ns: int, count: int = 100, share: float = 0.1) -> dict[str, Any]:
     mean = total_ns // count
     return {
-        "name": name, "count": count, "total_ns": total_ns, "mean_ns": mean, "median_ns": mean, "min_ns": mean // 2, "max_ns": mean * 2,
-        "std_ns": mean / 10, "share": share, "api_self_ns": count * 5 * US, "queue_ns": count * 90 * US,
-    }  # fmt: skip
+        "name": name,
+        "count": count,
+        "total_ns": total_ns,
+        "mean_ns": mean,
+        "median_ns": mean,
+        "min_ns": mean // 2,
+        "max_ns": mean * 2,
+        "std_ns": mean / 10,
+        "share": share,
+        "api_self_ns": count * 5 * US,
+        "queue_ns": count * 90 * US,
+    }
 
 
 def timeline(title: str = "Step 5, typical", names: tuple[str, ...] = KERNEL_NAMES) -> Timeline:
-    phases = Lane("phases", "main: phases", (
-        Span(0, 3 * MS, "data", "data"), Span(3 * MS, 20 * MS, "forward", "forward"), Span(20 * MS, 44 * MS, "loss", "loss"),
-        Span(44 * MS, 60 * MS, "backward", "backward"), Span(60 * MS, 69 * MS, "optimizer", "optimizer AdamW"),
-    ))  # fmt: skip
-    api = Lane("api", "main: CUDA calls", (
-        *(Span(3 * MS + i * 60 * US, 3 * MS + i * 60 * US + 7 * US, "launch", "cudaLaunchKernel") for i in range(250)),
-        Span(21 * MS, 43 * MS, "sync", "cudaStreamSynchronize", backlog_ns=20 * MS), Span(43_200 * US, 43_800 * US, "copy", "cudaMemcpyAsync"),
-    ))  # fmt: skip
-    gpu = Lane("stream", "GPU 0 stream 7", (
-        *(Span(4 * MS + i * 2_400 * US, 4 * MS + i * 2_400 * US + 2_300 * US, "compute", names[i % len(names)], 3 * MS + i * 600 * US, 1) for i in range(24)),
-        Span(63 * MS, 66 * MS, "copy", "Memcpy HtoD", 62 * MS, 1), Span(66 * MS, 66_500 * US, "memset", "Memset"),
-    ))  # fmt: skip
+    phases = Lane(
+        "phases",
+        "main: phases",
+        (
+            Span(0, 3 * MS, "data", "data"),
+            Span(3 * MS, 20 * MS, "forward", "forward"),
+            Span(20 * MS, 44 * MS, "loss", "loss"),
+            Span(44 * MS, 60 * MS, "backward", "backward"),
+            Span(60 * MS, 69 * MS, "optimizer", "optimizer AdamW"),
+        ),
+    )
+    api = Lane(
+        "api",
+        "main: CUDA calls",
+        (
+            *(
+                Span(3 * MS + i * 60 * US, 3 * MS + i * 60 * US + 7 * US, "launch", "cudaLaunchKernel")
+                for i in range(250)
+            ),
+            Span(21 * MS, 43 * MS, "sync", "cudaStreamSynchronize", backlog_ns=20 * MS),
+            Span(43_200 * US, 43_800 * US, "copy", "cudaMemcpyAsync"),
+        ),
+    )
+    gpu = Lane(
+        "stream",
+        "GPU 0 stream 7",
+        (
+            *(
+                Span(
+                    4 * MS + i * 2_400 * US,
+                    4 * MS + i * 2_400 * US + 2_300 * US,
+                    "compute",
+                    names[i % len(names)],
+                    3 * MS + i * 600 * US,
+                    1,
+                )
+                for i in range(24)
+            ),
+            Span(63 * MS, 66 * MS, "copy", "Memcpy HtoD", 62 * MS, 1),
+            Span(66 * MS, 66_500 * US, "memset", "Memset"),
+        ),
+    )
     return Timeline(title, 0, 69_250_000, (phases, api, gpu), merged=12)
 
 
@@ -107,56 +174,242 @@ def summary(**changes: Any) -> Summary:
     """Return a full Summary of a masked-loss training run; ``changes`` replace fields."""
     steps = tuple(
         {
-            "index": i, "start_ns": i * 69 * MS, "end_ns": i * 69 * MS + (400 * MS if i == 0 else 69 * MS + (i % 3) * MS), "warmup": i < 2,
+            "index": i,
+            "start_ns": i * 69 * MS,
+            "end_ns": i * 69 * MS + (400 * MS if i == 0 else 69 * MS + (i % 3) * MS),
+            "warmup": i < 2,
             "phases": {"data": 2 * MS, "forward": 18 * MS, "loss": 22 * MS, "backward": 16 * MS, "optimizer": 8 * MS},
         }
         for i in range(12)
-    )  # fmt: skip
+    )
     tables = {
         "gpu_ledger": table("gpu_ledger", "GPU ledger", [col("process"), col("device"), col("window_ns")], [gpu_row()]),
-        "cpu_ledger": table("cpu_ledger", "CPU ledger", [col("process"), col("thread", "String"), col("window_ns")], [cpu_row()]),
-        "kernels": table("kernels", "Kernels", KERNEL_COLUMNS, [kernel_row(n, 200 * MS // (i + 1), share=0.4 / (i + 1)) for i, n in enumerate(KERNEL_NAMES)]),
+        "cpu_ledger": table(
+            "cpu_ledger", "CPU ledger", [col("process"), col("thread", "String"), col("window_ns")], [cpu_row()]
+        ),
+        "kernels": table(
+            "kernels",
+            "Kernels",
+            KERNEL_COLUMNS,
+            [kernel_row(n, 200 * MS // (i + 1), share=0.4 / (i + 1)) for i, n in enumerate(KERNEL_NAMES)],
+        ),
         "api_calls": table(
             "api_calls",
             "API calls",
-            [col("name", "String"), col("kind", "String"), col("calls"), col("total_ns"), col("self_ns"), col("backlog_ns"), col("own_op_ns"), col("host_ns"), col("first_ns"), col("steady_median_ns")],
             [
-                {"name": "cudaStreamSynchronize", "kind": "sync", "calls": 36, "total_ns": 400 * MS, "self_ns": 400 * MS, "backlog_ns": 390 * MS, "own_op_ns": 0, "host_ns": 10 * MS, "first_ns": 12 * MS, "steady_median_ns": 11 * MS},
-                {"name": "cudaLaunchKernel", "kind": "launch", "calls": 4210, "total_ns": 210 * MS, "self_ns": 90 * MS, "backlog_ns": None, "own_op_ns": None, "host_ns": None, "first_ns": 31 * MS, "steady_median_ns": 5_200},
-                {"name": "cudaMemcpyAsync", "kind": "copy", "calls": 48, "total_ns": 20 * MS, "self_ns": 20 * MS, "backlog_ns": 11 * MS, "own_op_ns": 6 * MS, "host_ns": 3 * MS, "first_ns": 1 * MS, "steady_median_ns": 400 * US},
-                {"name": "cudaHostAlloc", "kind": "host_alloc", "calls": 1, "total_ns": 5 * MS, "self_ns": 5 * MS, "backlog_ns": 0, "own_op_ns": 0, "host_ns": 5 * MS, "first_ns": 5 * MS, "steady_median_ns": None},
+                col("name", "String"),
+                col("kind", "String"),
+                col("calls"),
+                col("total_ns"),
+                col("self_ns"),
+                col("backlog_ns"),
+                col("own_op_ns"),
+                col("host_ns"),
+                col("first_ns"),
+                col("steady_median_ns"),
+            ],
+            [
+                {
+                    "name": "cudaStreamSynchronize",
+                    "kind": "sync",
+                    "calls": 36,
+                    "total_ns": 400 * MS,
+                    "self_ns": 400 * MS,
+                    "backlog_ns": 390 * MS,
+                    "own_op_ns": 0,
+                    "host_ns": 10 * MS,
+                    "first_ns": 12 * MS,
+                    "steady_median_ns": 11 * MS,
+                },
+                {
+                    "name": "cudaLaunchKernel",
+                    "kind": "launch",
+                    "calls": 4210,
+                    "total_ns": 210 * MS,
+                    "self_ns": 90 * MS,
+                    "backlog_ns": None,
+                    "own_op_ns": None,
+                    "host_ns": None,
+                    "first_ns": 31 * MS,
+                    "steady_median_ns": 5_200,
+                },
+                {
+                    "name": "cudaMemcpyAsync",
+                    "kind": "copy",
+                    "calls": 48,
+                    "total_ns": 20 * MS,
+                    "self_ns": 20 * MS,
+                    "backlog_ns": 11 * MS,
+                    "own_op_ns": 6 * MS,
+                    "host_ns": 3 * MS,
+                    "first_ns": 1 * MS,
+                    "steady_median_ns": 400 * US,
+                },
+                {
+                    "name": "cudaHostAlloc",
+                    "kind": "host_alloc",
+                    "calls": 1,
+                    "total_ns": 5 * MS,
+                    "self_ns": 5 * MS,
+                    "backlog_ns": 0,
+                    "own_op_ns": 0,
+                    "host_ns": 5 * MS,
+                    "first_ns": 5 * MS,
+                    "steady_median_ns": None,
+                },
             ],
         ),
         "modules": table(
             "modules",
             "Modules",
-            [col("path", "String"), col("cls", "String"), col("calls"), col("forward_gpu_ns"), col("backward_gpu_ns"), col("self_gpu_ns"), col("launch_ns"), col("wait_ns"), col("idle_blamed_ns"), col("grade", "String")],
             [
-                {"path": "", "cls": "Net", "calls": 12, "forward_gpu_ns": 200 * MS, "backward_gpu_ns": 300 * MS, "self_gpu_ns": 5 * MS, "launch_ns": 80 * MS, "wait_ns": 0, "idle_blamed_ns": 0, "grade": "thread"},
-                {"path": "blocks.1", "cls": "Block", "calls": 12, "forward_gpu_ns": 120 * MS, "backward_gpu_ns": 170 * MS, "self_gpu_ns": 10 * MS, "launch_ns": 40 * MS, "wait_ns": 0, "idle_blamed_ns": 0, "grade": "thread"},
-                {"path": "blocks.0", "cls": "Block", "calls": 12, "forward_gpu_ns": 75 * MS, "backward_gpu_ns": 130 * MS, "self_gpu_ns": 5 * MS, "launch_ns": 35 * MS, "wait_ns": 0, "idle_blamed_ns": 0, "grade": "seq"},
-                {"path": "blocks.1.attn.qkv", "cls": "Linear", "calls": 12, "forward_gpu_ns": 60 * MS, "backward_gpu_ns": 80 * MS, "self_gpu_ns": 140 * MS, "launch_ns": 9 * MS, "wait_ns": 0, "idle_blamed_ns": 0, "grade": "seq"},
+                col("path", "String"),
+                col("cls", "String"),
+                col("calls"),
+                col("forward_gpu_ns"),
+                col("backward_gpu_ns"),
+                col("self_gpu_ns"),
+                col("launch_ns"),
+                col("wait_ns"),
+                col("idle_blamed_ns"),
+                col("grade", "String"),
+            ],
+            [
+                {
+                    "path": "",
+                    "cls": "Net",
+                    "calls": 12,
+                    "forward_gpu_ns": 200 * MS,
+                    "backward_gpu_ns": 300 * MS,
+                    "self_gpu_ns": 5 * MS,
+                    "launch_ns": 80 * MS,
+                    "wait_ns": 0,
+                    "idle_blamed_ns": 0,
+                    "grade": "thread",
+                },
+                {
+                    "path": "blocks.1",
+                    "cls": "Block",
+                    "calls": 12,
+                    "forward_gpu_ns": 120 * MS,
+                    "backward_gpu_ns": 170 * MS,
+                    "self_gpu_ns": 10 * MS,
+                    "launch_ns": 40 * MS,
+                    "wait_ns": 0,
+                    "idle_blamed_ns": 0,
+                    "grade": "thread",
+                },
+                {
+                    "path": "blocks.0",
+                    "cls": "Block",
+                    "calls": 12,
+                    "forward_gpu_ns": 75 * MS,
+                    "backward_gpu_ns": 130 * MS,
+                    "self_gpu_ns": 5 * MS,
+                    "launch_ns": 35 * MS,
+                    "wait_ns": 0,
+                    "idle_blamed_ns": 0,
+                    "grade": "seq",
+                },
+                {
+                    "path": "blocks.1.attn.qkv",
+                    "cls": "Linear",
+                    "calls": 12,
+                    "forward_gpu_ns": 60 * MS,
+                    "backward_gpu_ns": 80 * MS,
+                    "self_gpu_ns": 140 * MS,
+                    "launch_ns": 9 * MS,
+                    "wait_ns": 0,
+                    "idle_blamed_ns": 0,
+                    "grade": "seq",
+                },
             ],
         ),
-        "phases": table("phases", "Phases", [col("name", "String"), col("cpu_ns"), col("gpu_busy_ns"), col("gpu_idle_ns")], [{"name": "forward", "cpu_ns": 180 * MS, "gpu_busy_ns": 200 * MS, "gpu_idle_ns": 20 * MS}, {"name": "backward", "cpu_ns": 160 * MS, "gpu_busy_ns": 300 * MS, "gpu_idle_ns": 12 * MS}]),
+        "phases": table(
+            "phases",
+            "Phases",
+            [col("name", "String"), col("cpu_ns"), col("gpu_busy_ns"), col("gpu_idle_ns")],
+            [
+                {"name": "forward", "cpu_ns": 180 * MS, "gpu_busy_ns": 200 * MS, "gpu_idle_ns": 20 * MS},
+                {"name": "backward", "cpu_ns": 160 * MS, "gpu_busy_ns": 300 * MS, "gpu_idle_ns": 12 * MS},
+            ],
+        ),
         "waits": table(
             "waits",
             "Waits",
-            [col("api", "String"), col("calls"), col("total_ns"), col("backlog_ns"), col("own_op_ns"), col("host_ns"), col("idle_caused_ns"), col("module", "String"), col("phase", "String"), col("file", "String"), col("line"), col("saving_ns"), col("moves_to", "String")],
             [
-                {"api": "cudaStreamSynchronize", "calls": 12, "total_ns": 380 * MS, "backlog_ns": 370 * MS, "own_op_ns": 1 * MS, "host_ns": 9 * MS, "idle_caused_ns": 60 * MS, "module": "blocks.1.loss", "phase": "loss", "file": "/home/alice/secret-project/train/losses.py", "line": 88, "saving_ns": 400_000, "moves_to": "unique"},
+                col("api", "String"),
+                col("calls"),
+                col("total_ns"),
+                col("backlog_ns"),
+                col("own_op_ns"),
+                col("host_ns"),
+                col("idle_caused_ns"),
+                col("module", "String"),
+                col("phase", "String"),
+                col("file", "String"),
+                col("line"),
+                col("saving_ns"),
+                col("moves_to", "String"),
+            ],
+            [
+                {
+                    "api": "cudaStreamSynchronize",
+                    "calls": 12,
+                    "total_ns": 380 * MS,
+                    "backlog_ns": 370 * MS,
+                    "own_op_ns": 1 * MS,
+                    "host_ns": 9 * MS,
+                    "idle_caused_ns": 60 * MS,
+                    "module": "blocks.1.loss",
+                    "phase": "loss",
+                    "file": "/home/alice/secret-project/train/losses.py",
+                    "line": 88,
+                    "saving_ns": 400_000,
+                    "moves_to": "unique",
+                },
             ],
         ),
         "copies": table(
             "copies",
             "Copies",
-            [col("direction", "String"), col("src_kind", "String"), col("dst_kind", "String"), col("count"), col("bytes"), col("total_ns"), col("bandwidth_bytes_per_s", "Float64", "bytes/s"), col("api_self_ns")],
-            [{"direction": "HtoD", "src_kind": "pageable", "dst_kind": "device", "count": 24, "bytes": 310 * 1024 * 1024, "total_ns": 28 * MS, "bandwidth_bytes_per_s": 11.6e9, "api_self_ns": 17 * MS}],
+            [
+                col("direction", "String"),
+                col("src_kind", "String"),
+                col("dst_kind", "String"),
+                col("count"),
+                col("bytes"),
+                col("total_ns"),
+                col("bandwidth_bytes_per_s", "Float64", "bytes/s"),
+                col("api_self_ns"),
+            ],
+            [
+                {
+                    "direction": "HtoD",
+                    "src_kind": "pageable",
+                    "dst_kind": "device",
+                    "count": 24,
+                    "bytes": 310 * 1024 * 1024,
+                    "total_ns": 28 * MS,
+                    "bandwidth_bytes_per_s": 11.6e9,
+                    "api_self_ns": 17 * MS,
+                }
+            ],
         ),
         "memory": table("memory", "Device memory", [], None, "re-run with: nsysx run --memory -- python train.py"),
         "events": table("events", "torch.cuda.Event windows", [], None, "the script records no CUDA events"),
-        "brand_new": table("brand_new", "An analysis of tomorrow", [col("thing", "String"), col("weight_bytes"), col("speed_per_s", "Float64", "bytes/s"), col("ready", "Boolean")], [{"thing": "alpha", "weight_bytes": 2048, "speed_per_s": 2e9, "ready": True}]),
-    }  # fmt: skip
+        "brand_new": table(
+            "brand_new",
+            "An analysis of tomorrow",
+            [
+                col("thing", "String"),
+                col("weight_bytes"),
+                col("speed_per_s", "Float64", "bytes/s"),
+                col("ready", "Boolean"),
+            ],
+            [{"thing": "alpha", "weight_bytes": 2048, "speed_per_s": 2e9, "ready": True}],
+        ),
+    }
     made = Summary(
         version="0.1.0",
         capture=Capture(
@@ -164,31 +417,114 @@ def summary(**changes: Any) -> Summary:
             nsys_version="2025.3.1.90",
             schema_version="3.20.3",
             gpus=(Gpu(1, 4242, 0, "NVIDIA H200", 60 << 20, 139 << 30, 4_800_000_000_000, 132),),
-            processes=({"process": 1, "pid": 4242, "name": "python", "host": "build-7.corp.example", "command": "python train.py --token=hunter2"},),
+            processes=(
+                {
+                    "process": 1,
+                    "pid": 4242,
+                    "name": "python",
+                    "host": "build-7.corp.example",
+                    "command": "python train.py --token=hunter2",
+                },
+            ),
             duration_ns=1_400 * MS,
-            diagnostics=({"severity": "warning", "text": "Not all CUDA events might have been collected. /home/alice/x"},),
+            diagnostics=(
+                {"severity": "warning", "text": "Not all CUDA events might have been collected. /home/alice/x"},
+            ),
             options={"COMMAND": "python train.py --token=hunter2", "trace": "cuda,nvtx"},
-            probe=({"pid": 4242, "python": "3.11.7", "torch": "2.13.0", "nvtx": "0.2.17", "backend": "nvtx", "ranges_pushed": 4812, "reason": None, "errors": []},),
+            probe=(
+                {
+                    "pid": 4242,
+                    "python": "3.11.7",
+                    "torch": "2.13.0",
+                    "nvtx": "0.2.17",
+                    "backend": "nvtx",
+                    "ranges_pushed": 4812,
+                    "reason": None,
+                    "errors": [],
+                },
+            ),
             exit_code=0,
         ),
         quality=(
             Check("launches and kernels", "ok", "4,210 launches, 4,210 kernels."),
-            Check("dropped events", "warn", "nsys says that CUDA events may be missing.", "Profile a shorter window: nsysx run --steps 10:20 -- python train.py"),
-            Check("memory events", "missing", "Allocations were not recorded.", "nsysx run --memory -- python train.py"),
+            Check(
+                "dropped events",
+                "warn",
+                "nsys says that CUDA events may be missing.",
+                "Profile a shorter window: nsysx run --steps 10:20 -- python train.py",
+            ),
+            Check(
+                "memory events", "missing", "Allocations were not recorded.", "nsysx run --memory -- python train.py"
+            ),
         ),
-        totals={"kernels": 4210, "kernel_ns": 610 * MS, "api_calls": 5120, "api_ns": 640 * MS, "memcpys": 48, "memcpy_ns": 33 * MS, "memsets": 30, "memset_ns": 3 * MS, "gpu_ops_without_call": 0, "api_by_kind": {}},
+        totals={
+            "kernels": 4210,
+            "kernel_ns": 610 * MS,
+            "api_calls": 5120,
+            "api_ns": 640 * MS,
+            "memcpys": 48,
+            "memcpy_ns": 33 * MS,
+            "memsets": 30,
+            "memset_ns": 3 * MS,
+            "gpu_ops_without_call": 0,
+            "api_by_kind": {},
+        },
         steps=Steps("nsysx", "nsysx ranges", 12, (2, 11), 69_100_000, 69_250_000, steps),
-        verdict=Verdict("gpu_bound", "The GPU computes for 81 % of the 69.25 ms step; the 40 ms that the CPU spends in cudaStreamSynchronize are not the limit.", ("GPU busy 85.6 % of 10 steady steps", "Removing every wait saves 0.4 ms (0.6 %)")),
+        verdict=Verdict(
+            "gpu_bound",
+            "The GPU computes for 81 % of the 69.25 ms step; the 40 ms that the CPU spends in cudaStreamSynchronize are not the limit.",
+            ("GPU busy 85.6 % of 10 steady steps", "Removing every wait saves 0.4 ms (0.6 %)"),
+        ),
         tables=tables,
         replay={"recorded_ns": 69_250_000, "unchanged_ns": 69_100_000, "error": 0.002},
         findings=(
-            Finding("NSX120", "mask-work", "found", "Boolean masks cost 22 ms of sort and gather kernels", "nonzero and masked indexing run sort, scan and gather kernels over the whole loss tensor.", {"module": "blocks.1.loss", "phase": "loss", "file": "/home/alice/secret-project/train/losses.py", "line": 88}, 22_280_000, 22_000_000, "error bar 0.2 %", "Use ignore_index, or torch.where, so that shapes stay fixed.", ({"kernel": KERNEL_NAMES[1], "total_ns": 22 * MS, "count": 36},)),
-            Finding("NSX101", "host-sync", "found", "Hidden host sync in nonzero", "The CPU waits 38 ms per step; the GPU is busy meanwhile.", {"module": "blocks.1.loss"}, 38 * MS, 400_000, "error bar 0.2 %", "Leave it.", ()),
+            Finding(
+                "NSX120",
+                "mask-work",
+                "found",
+                "Boolean masks cost 22 ms of sort and gather kernels",
+                "nonzero and masked indexing run sort, scan and gather kernels over the whole loss tensor.",
+                {
+                    "module": "blocks.1.loss",
+                    "phase": "loss",
+                    "file": "/home/alice/secret-project/train/losses.py",
+                    "line": 88,
+                },
+                22_280_000,
+                22_000_000,
+                "error bar 0.2 %",
+                "Use ignore_index, or torch.where, so that shapes stay fixed.",
+                ({"kernel": KERNEL_NAMES[1], "total_ns": 22 * MS, "count": 36},),
+            ),
+            Finding(
+                "NSX101",
+                "host-sync",
+                "found",
+                "Hidden host sync in nonzero",
+                "The CPU waits 38 ms per step; the GPU is busy meanwhile.",
+                {"module": "blocks.1.loss"},
+                38 * MS,
+                400_000,
+                "error bar 0.2 %",
+                "Leave it.",
+                (),
+            ),
             Finding("NSX104", "alloc-thrash", "clear", "Allocator thrash", ""),
-            Finding("NSX108", "clocks", "cannot_tell", "Clock changes", "Clocks were not sampled.", {}, None, None, "", "nsysx run --clocks"),
+            Finding(
+                "NSX108",
+                "clocks",
+                "cannot_tell",
+                "Clock changes",
+                "Clocks were not sampled.",
+                {},
+                None,
+                None,
+                "",
+                "nsysx run --clocks",
+            ),
         ),
         timelines=(timeline(), timeline("Step 7, slowest")),
-    )  # fmt: skip
+    )
     return replace(made, **changes)
 
 
@@ -204,8 +540,13 @@ def bare() -> Summary:
         capture=Capture(("x.sqlite",), None, None, (), (), None, ()),
         steps=Steps("none", "", 0, None, None, None, ()),
         verdict=Verdict("unknown", "This capture holds no GPU work, so nothing can be said about the step."),
-        tables=tables, totals={}, replay=None, findings=None, timelines=(), quality=(Check("CUDA rows", "missing", "None found.", "nsysx run"),),
-    )  # fmt: skip
+        tables=tables,
+        totals={},
+        replay=None,
+        findings=None,
+        timelines=(),
+        quality=(Check("CUDA rows", "missing", "None found.", "nsysx run"),),
+    )
 
 
 def hostile() -> Summary:
@@ -246,7 +587,18 @@ def hostile() -> Summary:
         findings=found,
         steps=steps,
         verdict=Verdict("gpu_bound", HOSTILE[0] + HOSTILE[4] + HOSTILE[8], HOSTILE),
-        capture=replace(full.capture, files=HOSTILE[:3], diagnostics=tuple({"text": n} for n in HOSTILE), probe=({"backend": n, "errors": HOSTILE} for n in HOSTILE[:1])),
+        capture=replace(
+            full.capture,
+            files=HOSTILE[:3],
+            diagnostics=tuple({"text": n} for n in HOSTILE),
+            probe=({"backend": n, "errors": HOSTILE} for n in HOSTILE[:1]),
+        ),
         quality=tuple(Check(n, "warn", n, n) for n in HOSTILE),
-        timelines=(replace(timeline(names=HOSTILE), title=HOSTILE[1], lanes=tuple(replace(lane, label=HOSTILE[i]) for i, lane in enumerate(timeline(names=HOSTILE).lanes))),),
-    )  # fmt: skip
+        timelines=(
+            replace(
+                timeline(names=HOSTILE),
+                title=HOSTILE[1],
+                lanes=tuple(replace(lane, label=HOSTILE[i]) for i, lane in enumerate(timeline(names=HOSTILE).lanes)),
+            ),
+        ),
+    )
