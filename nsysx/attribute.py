@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.correlate import Correlated
-from nsysx.intervals import I64, Nesting, nesting
+from nsysx.intervals import I64, Nesting, StepFunction, nesting
 from nsysx.load import Trace
 from nsysx.ranges import Ranges
 
@@ -25,13 +25,15 @@ class Attributed:
     """``api_calls`` and ``gpu_ops`` with phase, module, cls, grade and recompute; ``modules`` is the tree.
 
     ``modules``: module, cls, parent (module, null at a root), calls (number of forward ranges), inclusive_cpu_ns, first_ns.
-    ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases, disjoint per thread.
+    ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases, disjoint per thread. ``threads`` as in
+    Correlated.
     """
 
     api_calls: pl.DataFrame
     gpu_ops: pl.DataFrame
     modules: pl.DataFrame
     phase_spans: pl.DataFrame
+    threads: dict[int, StepFunction]
 
 
 @dataclass(frozen=True)
@@ -354,4 +356,4 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
         pl.col("grade").fill_null(pl.lit("none", dtype=pl.Categorical)), pl.col("recompute").fill_null(False)
     )
     ops = ops.join(classes.rename({"cls": "module_cls"}), on="module", how="left", maintain_order="left")
-    return Attributed(calls, ops, tree, _phase_spans(finder.phases))
+    return Attributed(calls, ops, tree, _phase_spans(finder.phases), correlated.threads)
