@@ -337,7 +337,6 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     calls = correlated.api_calls
     found = finder.find(*(calls[c].to_numpy() for c in ("process", "thread", "start_ns")))
     tree = finder.tree()
-    classes = dict(tree.select("module", "cls").iter_rows())
     fields = ("phase", "module", "grade", "recompute")
     calls = pl.concat([calls, found.select(fields)], how="horizontal")
     row = correlated.gpu_ops["call"].fill_null(-1).to_numpy()
@@ -359,5 +358,4 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     ops = ops.with_columns(
         pl.col("grade").fill_null(pl.lit("none", dtype=pl.Categorical)), pl.col("recompute").fill_null(False)
     )
-    ops = ops.with_columns(columns.changed(ops["module"], classes.get).alias("module_cls"))
     return Attributed(calls, ops, tree, _phase_spans(finder.phases), correlated.threads)
