@@ -79,9 +79,10 @@ def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
         runtime = runtime.filter(~copied | only_copy)
     if _unique(runtime["process"], runtime["correlation_id"]):
         return runtime
-    order = [pl.col("name").cast(pl.String) == pl.col("plain").cast(pl.String), "start_ns", -pl.col("end_ns")]
-    is_first = pl.int_range(pl.len()) == pl.int_range(pl.len()).sort_by(order).first().over(*key, "plain")
-    return runtime.filter((pl.col("correlation_id") == 0) | is_first)
+    unversioned = pl.col("name").cast(pl.String) == pl.col("plain").cast(pl.String)
+    named = runtime.filter(pl.col("correlation_id") != 0).sort(unversioned, "start_ns", -pl.col("end_ns"))
+    named = named.unique([*key, "plain"], keep="first", maintain_order=True)
+    return pl.concat([named, runtime.filter(pl.col("correlation_id") == 0)])
 
 
 def _unique(process: pl.Series, ids: pl.Series) -> bool:
@@ -169,7 +170,12 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
             _ops_of(trace.memcpy, "memcpy", kind, "copy"),
             _ops_of(trace.memset, "memset", pl.lit("memset"), "memset"),
             # Nsight writes 0 for both ends where a graph launch carries no timestamp.
-            _ops_of(trace.graph.filter(pl.col("end_ns") > 0), "graph", pl.lit("CUDA graph (opaque)"), "compute"),
+            _ops_of(
+                trace.graph.filter((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0)),
+                "graph",
+                pl.lit("CUDA graph (opaque)"),
+                "compute",
+            ),
         ]
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))
     if rows["process"].null_count() == rows.height:

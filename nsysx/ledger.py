@@ -69,6 +69,12 @@ CPU_PARTS = {
 #: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.
 CLOCK_ERROR_NS = 20_000
 
+#: An allocation or free that waits for the device returns this soon after it has drained.
+_DRAIN_NS = 50_000
+
+#: Before every event; times can be negative.
+_NEVER = -(1 << 62)
+
 
 @dataclass(frozen=True)
 class Ledgers:
@@ -260,7 +266,8 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     """Return the split of every call that can block: backlog + own op + host = its duration, to the nanosecond.
 
     Awaited work is what the process launched before the call starts, on the stream or before the event that the call names,
-    else on the device. d = its last end. A call that returns before d did not wait for it, however long it took.
+    else on the device. d = its last end. A call that returns before d did not wait for it, however long it took; nor did an
+    allocation that goes on long after d.
     """
     calls, ops = attributed.api_calls, attributed.gpu_ops
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
@@ -326,7 +333,7 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
         ).alias("awaited")
     )
     streams = _Streams(trace, calls, ops)
-    d = np.full(rows.height, -1, np.int64)
+    d = np.full(rows.height, _NEVER, np.int64)
     for (proc, ctx, stream), part in rows.with_row_index("_row").group_by(
         "process", "context", "stream", maintain_order=True
     ):
@@ -341,7 +348,9 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     # error of the clocks, the work ended with the call.
     late = names_target & (d > end) & (d <= end + CLOCK_ERROR_NS)
     d = np.where(late, end, d)
-    waited = (d > start) & (d <= end)
+    # An allocation that goes on long after the device has drained did not wait for it: it was busy with itself.
+    prompt = rows.select(kind.is_in(["sync", "copy"])).to_series().to_numpy() | (end - d <= _DRAIN_NS)
+    waited = (d > start) & (d <= end) & prompt
     backlog = np.where(waited, d - start, 0)
     after = start + backlog
     own_start, own_end = rows["own_start_ns"].fill_null(0).to_numpy(), rows["own_end_ns"].fill_null(0).to_numpy()
@@ -417,7 +426,7 @@ class _Streams:
             by_source.setdefault(key, []).append(i)
         # A wait holds what its event's stream held when it was recorded, other waits of that stream included: a fixed point,
         # reached in as many rounds as the longest chain of waits that matters.
-        held = np.full(edges.height, -1, np.int64)
+        held = np.full(edges.height, _NEVER, np.int64)
         while True:
             self.edges = {key: (at, np.maximum.accumulate(held[r])) for key, (r, at) in rows.items()}
             new = held.copy()
@@ -428,13 +437,13 @@ class _Streams:
             held = new
 
     def last_end(self, key: tuple[int, int | None, int], before: I64) -> I64:
-        """Return the latest end of what stream ``key`` holds that was launched before each instant, -1 for nothing."""
-        result = np.full(len(before), -1, np.int64)
+        """Return the latest end of what stream ``key`` holds that was launched before each instant, _NEVER for nothing."""
+        result = np.full(len(before), _NEVER, np.int64)
         for held in (self.work, self.edges):
             if key in held:
                 order, reach = held[key]
                 i = np.searchsorted(order, before, side="left") - 1
-                result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], -1))
+                result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], _NEVER))
         return result
 
 

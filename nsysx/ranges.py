@@ -50,7 +50,7 @@ class Ranges:
     marks: pl.DataFrame
 
 
-def _meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
+def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
     """Return (kind, name, cls, number, recompute) of a range text."""
     if own or text.startswith(nsysx_ranges.PREFIX):
         label = nsysx_ranges.decode(text)
@@ -84,7 +84,7 @@ def read(trace: Trace) -> Ranges:
     own = pl.col("domain_name") == nsysx_ranges.DOMAIN
     rows = rows.with_columns((own | pl.col("label").str.starts_with(nsysx_ranges.PREFIX)).alias("own"))
     texts = rows.select("label", "own").unique()
-    meanings = [_meaning(text, is_own) for text, is_own in texts.iter_rows()]
+    meanings = [meaning(text, is_own) for text, is_own in texts.iter_rows()]
     columns = ("kind", "name", "cls", "number", "recompute")
     known = texts.with_columns(
         pl.Series(c, [m[i] for m in meanings], dtype=t)
@@ -92,13 +92,13 @@ def read(trace: Trace) -> Ranges:
     )
     rows = rows.join(known, on=["label", "own"], how="left", maintain_order="left").filter(pl.col("kind") != "info")
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
-    last = max((int(e) for e in ends if isinstance(e, int)), default=0)
+    last = max((e for e in ends if isinstance(e, int)), default=None)
     is_mark = pl.col("event_type") == schema.NVTX_MARK
     rows = rows.with_columns(
         (pl.col("end_ns").is_null() & ~is_mark).alias("open"),
         pl.when(is_mark)
         .then(pl.col("start_ns"))
-        .otherwise(pl.col("end_ns").fill_null(pl.max_horizontal(pl.lit(last), pl.col("start_ns"))))
+        .otherwise(pl.col("end_ns").fill_null(pl.max_horizontal(pl.lit(last, dtype=pl.Int64), pl.col("start_ns"))))
         .alias("end_ns"),
         (pl.col("end_thread").is_not_null() & (pl.col("end_thread") != pl.col("thread"))).alias("crossing"),
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))

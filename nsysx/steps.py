@@ -10,6 +10,7 @@ launched in step i + 1, so that GPU steps tile the device timeline without a gap
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,26 +103,32 @@ def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 def _period(names: I64) -> tuple[int, int] | None:
     """Return (first index, period) of the repeated part of a sequence of kernel ids, None when nothing repeats.
 
-    Candidates are the distances between occurrences of the rarer kernels; one holds when at least 90 % of a tail of three
-    periods or more repeats with it. The smallest such period that contains every frequent kernel wins.
+    Candidates are the distances at which a kernel recurs regularly: half of its occurrences or more lie that far apart. One
+    holds when at least 90 % of a tail of three periods or more repeats with it. Parts of a step repeat too (layers,
+    optimizer kernels), but explain a short tail only: the smallest period wins whose tail is nearly the longest.
     """
     n = len(names)
     order = np.argsort(names, kind="stable")
     same = names[order][1:] == names[order][:-1]
-    gaps = (order[1:] - order[:-1])[same]
-    gaps = gaps[(gaps >= 8) & (gaps <= n // 3)]
-    if not len(gaps):
-        return None
-    values, counts = np.unique(gaps, return_counts=True)
-    for period in np.sort(values[np.argsort(-counts, kind="stable")[:64]]).tolist():
+    gaps, kernel = (order[1:] - order[:-1])[same], names[order][1:][same]
+    pairs, counts = np.unique(np.stack([kernel, gaps]), axis=1, return_counts=True)
+    whole = dict(zip(*np.unique(kernel, return_counts=True), strict=True))
+    regular = [
+        int(gap)
+        for (name, gap), count in zip(pairs.T.tolist(), counts.tolist(), strict=True)
+        if 2 * count >= whole[name] and 8 <= gap <= n // 3
+    ]
+    found: list[tuple[int, int]] = []
+    for period in sorted(set(regular)):
         equal = names[:-period] == names[period:]
         # The tail that repeats: steady steps come last, warm-up first; teardown is short.
         share = np.cumsum(equal[::-1])[::-1] / np.arange(len(equal), 0, -1)
         good = np.flatnonzero(share >= 0.9)
         if len(good) and len(equal) - good[0] >= 2 * period:
             head = np.flatnonzero(equal[good[0] :])
-            return int(good[0] + head[0]), period
-    return None
+            found.append((int(good[0] + head[0]), period))
+    longest = min((first for first, _ in found), default=0)
+    return next(((first, period) for first, period in found if n - first >= 0.9 * (n - longest)), None)
 
 
 def _from_kernels(ops: pl.DataFrame) -> pl.DataFrame:
@@ -199,32 +206,44 @@ def _find(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tup
             )
         return "user", f"ranges that match {step_range!r}", found
     named = pl.col("kind") == "step"
-    own = rows.filter(named & pl.col("own"))
-    if own.height:
-        return "nsysx", "step ranges of the probe", _from_spans(own)
-    if (user := rows.filter(named)).height:
-        return "user", "NVTX ranges named like steps", _from_spans(user)
-    if marks.filter(named).height > 1:
-        return "user", "NVTX marks named like steps", _from_marks(marks.filter(named), calls)
-    if (found := _from_optimizer(rows, calls)).height > 1:
-        return "optimizer", "each step ends where the optimizer's step ends", found
-    if (found := _from_kernels(attributed.gpu_ops)).height > 1:
-        return "kernels", "the repeated kernel sequence (no step range in the report)", found
-    return (
-        "capture",
-        "the whole capture as one step: no step range, no optimizer range, no repeated kernel sequence",
-        _whole(attributed),
+    own, user, marked = rows.filter(named & pl.col("own")), rows.filter(named & ~pl.col("own")), marks.filter(named)
+    sources: tuple[tuple[str, str, int, Callable[[], pl.DataFrame]], ...] = (
+        ("nsysx", "step ranges of the probe", 1, lambda: _from_spans(own)),
+        ("user", "NVTX ranges named like steps", 1, lambda: _from_spans(user)),
+        ("user", "NVTX marks named like steps", 2, lambda: _from_marks(marked, calls)),
+        ("optimizer", "each step ends where the optimizer's step ends", 2, lambda: _from_optimizer(rows, calls)),
     )
+    narrow: tuple[str, str, pl.DataFrame] | None = None
+    for source, rule, least, make in sources:
+        steps = make()
+        if steps.height >= least and narrow is None:
+            if _covers(steps, attributed.gpu_ops):
+                return source, rule, steps
+            # Ranges around the warm-up of a CUDA graph say nothing about its replays.
+            narrow = source, rule, steps
+    steps = _from_kernels(attributed.gpu_ops)
+    if steps.height > 1:
+        why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
+        return "kernels", f"the repeated kernel sequence ({why})", steps
+    if narrow:
+        return narrow
+    why = "no step range, no optimizer range, no repeated kernel sequence"
+    return "capture", f"the whole capture as one step: {why}", _whole(attributed)
 
 
 def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
-    """Return whether at least half of the GPU work whose launch is known was launched inside the steps."""
+    """Return whether at least half of the GPU work whose launch is known was launched inside the steps.
+
+    The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop.
+    """
     known = ops.filter(pl.col("call_start_ns").is_not_null())
     whole = known.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
     inside = 0
     for (process,), mine in steps.group_by("process"):
         part = known.filter(pl.col("process") == process)
         start, end = mine["start_ns"].sort().to_numpy(), mine["end_ns"].sort().to_numpy()
+        if len(start) >= 4:
+            start, end = start[:-1], end[:-1]
         called = part["call_start_ns"].to_numpy()
         i = np.searchsorted(start, called, side="right") - 1
         within = (i >= 0) & (called < end[np.maximum(i, 0)])

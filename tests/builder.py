@@ -779,12 +779,13 @@ def case_load_inside_launch() -> Report:
 
 
 def case_copies_of_calls() -> Report:
-    """Three calls in seven rows: a backtrace copy, an alias, both; one of them launched a kernel."""
+    """Four calls in nine rows: a backtrace copy, an alias, both, and the copy of a driver call, whose names are equal."""
     report = Report()
     main = report.process(800).thread(name="python")
     main.call("cudaMalloc_v3020", 1000, 100, backtrace=[("at::native::empty", "libtorch.so")])
     main.launch(2000, 10, kernel="gemm", gpu_start=2020, gpu_dur=30, api="cudaLaunchKernel_ptsz_v7000", alias=True)
     main.sync(at=3000, dur=50, backtrace=[("c10::cuda::stream_synchronize", "libc10.so")], alias=True)
+    main.call("cuMemAlloc_v2", 4000, 70, backtrace=[("cub::alloc", "libcub.so")])
     return report
 
 

@@ -98,14 +98,20 @@ class Busy:
 
 @dataclass
 class Data:
-    """All that was read."""
+    """All that was read.
+
+    ``syncs`` holds the SYNCHRONIZATION row of each (process, correlation id); ``event_records`` the (start of the call,
+    context, stream) of each record of a (process, event); ``stream_waits`` the (start of the call, event) of each
+    cudaStreamWaitEvent on a (process, context, stream).
+    """
 
     calls: list[Call] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
     overheads: list[Busy] = field(default_factory=list)
     syncs: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    records: list[dict[str, Any]] = field(default_factory=list)
+    event_records: dict[tuple[int, int], list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    stream_waits: dict[tuple[int, int, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     tables: set[str] = field(default_factory=set)
     _calls_of: dict[tuple[int, int], Call] | None = None
     _index: dict[Any, Nearby] = field(default_factory=dict)
@@ -276,7 +282,16 @@ def read(path: Path | str) -> Data:
         data.syncs[key] = min(
             row, data.syncs.get(key, row), key=lambda r: (r["start"], r["end"], r["streamId"], r["eventId"])
         )
-    data.records = [{**row, "process": process_of(row)} for row in rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT")]
+    for row in rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT"):
+        call = data.calls_of.get((process_of(row), row.get("correlationId") or 0))
+        if call is not None and row["eventId"] != NO_ID:
+            record = (call.start, row["contextId"], row["streamId"])
+            data.event_records[call.process, row["eventId"]].append(record)
+    for key, row in data.syncs.items():
+        call = data.calls_of.get(key)
+        if call is not None and "StreamWaitEvent" in call.name:
+            place = (call.process, row["contextId"], row["streamId"])
+            data.stream_waits[place].append((call.start, row["eventId"]))
     for row in rows("PROFILER_OVERHEAD"):
         if row["globalTid"] is not None:
             data.overheads.append(Busy(row["globalTid"] >> 24, row["start"], row["end"]))
@@ -554,15 +569,15 @@ def wait_split(
     """
     result = {}
     work: dict[int, list[tuple[int, Op]]] = defaultdict(list)
-    own_ops: dict[tuple[int, int], list[Op]] = defaultdict(list)
+    own_ops: dict[tuple[int, int, str, int], list[Op]] = defaultdict(list)
     for op in data.ops:
         call = data.call_of(op)
         # Work that was launched outside the trace was launched at the latest when it started.
         work[op.process].append((op.start if call is None else call.start, op))
         if call is not None:
-            own_ops[op.process, op.correlation].append(op)
+            own_ops[call.key].append(op)
     for call in data.calls:
-        own = own_ops.get((call.process, call.correlation), []) if call.correlation else []
+        own = own_ops.get(call.key, [])
         target = _target(data, call, own)
         if target is None:
             continue
@@ -572,8 +587,6 @@ def wait_split(
             places = _reachable(data, call.process, context, stream, before)
         d = call.start
         for launched, op in work[call.process]:
-            if op.correlation == call.correlation and op.correlation:
-                continue
             for (c, s), limit in places.items():
                 if launched < limit and c in (None, op.context) and s in (None, op.stream):
                     d = max(d, op.end)
@@ -598,9 +611,10 @@ def _target(data: Data, call: Call, own: Sequence[Op]) -> tuple[int, int | None,
         copies = [op for op in own if op.kind == "memcpy"]
         if not copies:
             return None
-        copy = copies[0]
+        copy = min(copies, key=lambda op: (op.start, op.end, op.device, op.stream))
         # A copy inside the device never holds the host, whatever its name.
-        blocks = copy.pageable or ("Async" not in call.name and copy.copy_kind != D2D)
+        inside = all(op.copy_kind == D2D for op in copies)
+        blocks = any(op.pageable for op in copies) or ("Async" not in call.name and not inside)
         return (call.start, copy.context, copy.stream) if blocks else None
     if call.kind != "sync":
         return None
@@ -618,13 +632,7 @@ def _target(data: Data, call: Call, own: Sequence[Op]) -> tuple[int, int | None,
 
 def _record(data: Data, process: int, event: int, before: int) -> tuple[int, int, int] | None:
     """Return (start of its call, context, stream) of the last record of an event before a time."""
-    found = []
-    for row in data.records:
-        if row["process"] == process and row["eventId"] == event != NO_ID:
-            call = data.calls_of.get((process, row["correlationId"]))
-            if call is not None and call.start < before:
-                found.append((call.start, row["contextId"], row["streamId"]))
-    return max(found, default=None)
+    return max((record for record in data.event_records[process, event] if record[0] < before), default=None)
 
 
 def _reachable(
@@ -638,12 +646,10 @@ def _reachable(
         if limits.get((context, stream), before - 1) >= before:
             continue
         limits[context, stream] = before
-        for (owner, correlation), row in data.syncs.items():
-            call = data.calls_of.get((owner, correlation))
-            if owner == process and call is not None and "StreamWaitEvent" in call.name and call.start < before:
-                record = _record(data, process, row["eventId"], call.start)
-                if record is not None and (row["contextId"], row["streamId"]) == (context, stream):
-                    todo.append(record)
+        for at, event in data.stream_waits[process, context, stream]:
+            record = _record(data, process, event, at) if at < before else None
+            if record is not None:
+                todo.append(record)
     return limits
 
 

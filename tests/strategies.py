@@ -73,9 +73,11 @@ def run(process: Process, scripts: Sequence[Sequence[Any]], starts: Sequence[int
     todo = [_flat(script) for script in scripts]
     now = list(starts)
     opened: list[list[int]] = [[] for _ in scripts]
+    clock = -1
     while any(todo):
         i = min((n for n in range(len(todo)) if todo[n]), key=lambda n: now[n])
         action, thread = todo[i].pop(0), threads[i]
+        now[i] = clock = max(now[i], clock + 1)  # no two threads act at one instant: which came first would be a guess
         if action[0] == "enter":
             opened[i].append(now[i])
             now[i] += 1

@@ -16,7 +16,7 @@ from tests.builder import Report
 US = 1000
 PROCESS = 1 << 24  # vm 1; + pid
 
-slow = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+slow = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 def data_of(report: Report) -> oracle.Data:
@@ -145,6 +145,7 @@ def test_copies_of_calls_count_once() -> None:
     data = data_of(builder.case_copies_of_calls())
     assert {(c.name, c.start, c.end) for c in data.calls} == {
         ("cudaMalloc", 1000, 1100), ("cudaLaunchKernel", 2000, 2010), ("cudaStreamSynchronize", 3000, 3050),
+        ("cuMemAlloc_v2", 4000, 4070),
     }  # fmt: skip
     assert oracle.totals(data)["gpu_ops_without_call"] == 0
 
@@ -154,7 +155,7 @@ def test_a_backtrace_row_alone_is_a_call() -> None:
     report = builder.case_copies_of_calls()
     rows = report.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]
     report.rows["CUPTI_ACTIVITY_KIND_RUNTIME"] = [r for r in rows if r["eventClass"] == 67]
-    assert oracle.totals(data_of(report))["api_calls"] == 2
+    assert oracle.totals(data_of(report))["api_calls"] == 3
 
 
 def test_odd_ranges() -> None:
@@ -245,7 +246,7 @@ def test_each_idle_cause() -> None:
     main.call("cuModuleLoadData", begin, 30)
     truth["load"] += 30
     # Queued on one stream with a pause, queued behind another stream, and a launch that is still running when it falls idle.
-    main.launch(at - 9, 1, gpu_start=at + 5, gpu_dur=10)
+    main.launch(at - 22, 1, gpu_start=at + 5, gpu_dur=10)  # a launch takes 20: it could have started before the gap
     truth["kernel_gap"] = 5
     main.launch(at - 8, 1, gpu_start=at + 18, gpu_dur=10, stream=13)
     truth["dependency"] = 3
@@ -278,16 +279,90 @@ def test_waits_name_stream_event_and_device() -> None:
     main.event_record(1, at=6, stream=7, device=1)
     main.launch(10, 5, gpu_start=500, gpu_dur=500, stream=7, device=1)
     main.launch(20, 5, gpu_start=30, gpu_dur=170, stream=13, device=1)
-    main.launch(26, 2, gpu_start=30, gpu_dur=1, stream=7, device=0)
+    main.launch(26, 2, gpu_start=30, gpu_dur=1300, stream=7, device=0)  # the other device is not waited for
+    main.launch(28, 1, gpu_start=30, gpu_dur=150, stream=13, device=0)
     main.sync(at=30, dur=180, stream=13, device=1)
     main.sync("cudaEventSynchronize_v3020", at=220, dur=285, event=1, device=1)
     main.sync("cudaDeviceSynchronize_v3020", at=510, dur=500, device=1)
-    main.sync("cudaDeviceSynchronize_v3020", at=1020, dur=10, recorded=False)
+    main.sync("cudaDeviceSynchronize_v3020", at=1020, dur=350, recorded=False)  # no row: every device of the process
     assert waits_by_name(data_of(report)) == {
         "cudaStreamSynchronize": [(170, 0, 10)],
         "cudaEventSynchronize": [(280, 0, 5)],
-        "cudaDeviceSynchronize": [(490, 0, 10), (0, 0, 10)],
+        "cudaDeviceSynchronize": [(490, 0, 10), (310, 0, 40)],
     }
+
+
+def test_what_is_not_named_means_the_whole_device() -> None:
+    report = Report()
+    main = report.process(1).thread()
+    main.launch(0, 5, gpu_start=10, gpu_dur=100, stream=7)
+    main.sync(at=20, dur=100, stream=None)
+    main.launch(200, 5, gpu_start=210, gpu_dur=100, stream=7)
+    main.sync("cudaEventSynchronize_v3020", at=220, dur=100, event=5)  # an event that was never recorded
+    assert list(oracle.wait_split(data_of(report)).values()) == [(90, 0, 10), (90, 0, 10)]
+
+
+def test_only_earlier_launches_are_awaited() -> None:
+    report = Report()
+    process = report.process(1)
+    main, other = process.thread(1), process.thread(2)
+    main.launch(0, 5, gpu_start=10, gpu_dur=50)
+    main.sync(at=20, dur=100)
+    other.launch(20, 5, gpu_start=60, gpu_dur=50)
+    assert list(oracle.wait_split(data_of(report)).values()) == [(40, 0, 60)]
+
+
+def test_an_event_means_its_last_record_before_the_call() -> None:
+    report = Report()
+    main = report.process(1).thread()
+    for n in range(3):  # three kernels of 100, each followed by a record of the one event
+        main.launch(10 * n, 2, gpu_start=100 * (n + 1), gpu_dur=100)
+        main.event_record(1, at=10 * n + 3)
+        if n == 1:
+            main.wait_event(1, at=16, stream=13)
+            main.sync(
+                "cudaEventSynchronize_v3020", at=17, dur=2, event=1
+            )  # gives up early: no wait, but it has a target
+    main.sync(at=30, dur=280, stream=13)  # 300: the second kernel, not the third
+    main.sync("cudaEventSynchronize_v3020", at=310, dur=95, event=1)  # 400: the third
+    main.wait_event(1, at=410, stream=13)
+    splits = oracle.wait_split(data_of(report), skew_ns=0)
+    assert list(splits.values()) == [(0, 0, 2), (270, 0, 10), (90, 0, 5)]
+
+
+def test_a_later_stream_wait_is_not_awaited() -> None:
+    report = Report()
+    process = report.process(1)
+    main, other = process.thread(1), process.thread(2)
+    main.launch(0, 5, gpu_start=10, gpu_dur=90)
+    main.event_record(1, at=6)
+    main.sync(at=20, dur=100, stream=13)
+    other.wait_event(1, at=21, stream=13)
+    assert list(oracle.wait_split(data_of(report)).values()) == [(0, 0, 100)]
+
+
+def test_the_op_that_ends_a_gap() -> None:
+    """Of ops that start together the one that was launched first; an op without length ends nothing."""
+    report = Report()
+    process = report.process(1)
+    main, other = process.thread(1), process.thread(2)
+    main.launch(0, 5, gpu_start=10, gpu_dur=10)
+    main.call("cudaMalloc_v3020", 20, 20)
+    main.launch(45, 2, gpu_start=100, gpu_dur=10)
+    other.launch(60, 2, gpu_start=100, gpu_dur=10, stream=13)
+    other.launch(40, 2, gpu_start=100, gpu_dur=0, stream=13)
+    other.launch(41, 2, gpu_start=70, gpu_dur=0, stream=13)
+    assert causes(data_of(report), PROCESS + 1, 20, 100) == {"alloc": 20, "host_code": 5, "launch_latency": 55}
+
+
+def test_borders_of_a_gap_belong_to_its_rules() -> None:
+    """A launch that begins as the gap does is latency; one that has just returned was queued."""
+    for at, dur, truth in ((110, 0, "launch_latency"), (100, 10, "kernel_gap"), (100, 11, "launch_latency")):
+        report = Report()
+        main = report.process(1).thread()
+        main.launch(0, 5, gpu_start=10, gpu_dur=100)
+        main.launch(at, dur, gpu_start=130, gpu_dur=10)
+        assert causes(data_of(report), PROCESS + 1, 110, 130) == {truth: 20}
 
 
 def test_a_stream_that_waits_for_an_event_holds_its_work() -> None:
@@ -304,19 +379,17 @@ def test_a_stream_that_waits_for_an_event_holds_its_work() -> None:
 
 
 def test_clock_error_does_not_undo_a_wait() -> None:
-    """A synchronize cannot return before its work ends; an allocation can."""
-    for api, late, truth in (
-        ("cudaStreamSynchronize_v3020", 4000, (900_000, 0, 0)),
-        ("cudaStreamSynchronize_v3020", 30_000, (0, 0, 900_000)),
-        ("cudaMalloc_v3020", 4000, (0, 0, 900_000)),
+    """A synchronize with a known target cannot return before its work ends; an allocation can."""
+    for api, recorded, late, truth in (
+        ("cudaStreamSynchronize_v3020", True, 4000, (900_000, 0, 0)),
+        ("cudaStreamSynchronize_v3020", True, 30_000, (0, 0, 900_000)),
+        ("cudaStreamSynchronize_v3020", False, 4000, (0, 0, 900_000)),
+        ("cudaMalloc_v3020", False, 4000, (0, 0, 900_000)),
     ):
         report = Report()
         main = report.process(1).thread()
         main.launch(0, 5, gpu_start=10, gpu_dur=999_990 + late)
-        if "Sync" in api:
-            main.sync(api, at=100_000, dur=900_000)
-        else:
-            main.call(api, 100_000, 900_000)
+        main.sync(api, at=100_000, dur=900_000, recorded=recorded)
         assert list(oracle.wait_split(data_of(report)).values()) == [truth]
 
 
@@ -345,6 +418,27 @@ def test_copies_that_can_block() -> None:
         "cudaMemcpyAsync": [(80, 50, 20), (0, 0, 10)],
         "cudaMemcpy": [(0, 20, 30)],
     }
+
+
+def test_an_own_op_counts_only_behind_the_backlog() -> None:
+    report = Report()
+    main = report.process(1).thread()
+    main.launch(0, 5, gpu_start=10, gpu_dur=90)
+    main.memcpy(20, 150, kind="DtoH", pageable=True, gpu_start=60, gpu_dur=100)  # overlaps on its own stream
+    assert list(oracle.wait_split(data_of(report)).values()) == [(80, 60, 10)]
+
+
+def test_rows_without_sense_are_left_out() -> None:
+    report = Report()
+    process = report.process(1)
+    main = process.thread()
+    main.launch(100, -50, gpu_start=200, gpu_dur=-10)  # ends before it starts
+    process.graph_trace(0, 0)  # CUPTI's "no time stamp"
+    main.launch(300, 5, gpu_start=400, gpu_dur=10)
+    main.add_range("open", 0, None)
+    data = data_of(report)
+    assert ([c.start for c in data.calls], [o.start for o in data.ops]) == ([300], [400])
+    assert oracle.innermost(data, data.calls[0].global_tid, 410) is not None  # open up to and with the last event
 
 
 def test_gpu_steps_tile_the_device() -> None:

@@ -73,7 +73,7 @@ def _cpu(facts: Facts) -> dict[str | None, int]:
     found: dict[str | None, int] = {}
     for (thread,), own in steps.group_by("thread", maintain_order=True):
         start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-        spans = facts.attributed.phase_spans.filter(pl.col("thread") == thread).sort("start_ns")
+        spans = facts.attributed.phase_spans.filter(pl.col("thread").eq_missing(pl.lit(thread))).sort("start_ns")
         function = windows_function(
             spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy(), np.arange(spans.height, dtype=np.int64)
         )

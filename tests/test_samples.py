@@ -1,0 +1,142 @@
+"""The recorded sample reports: complete, private to nobody, and read to the same numbers as by an independent count."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.pipeline import summarize
+from nsysx.render import json_text
+from tests import oracle
+from tests.test_make_samples import make_samples
+
+SAMPLES = Path(__file__).resolve().parent.parent / "sample_reports"
+NAMES = sorted(f.name.removesuffix(".sqlite.xz") for f in SAMPLES.glob("*.sqlite.xz"))
+ROOM_BYTES = 15_000_000
+
+samples = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function from a sample's name to its unpacked report, with its run.json beside it."""
+    folder = tmp_path_factory.mktemp("samples")
+
+    @cache
+    def of(name: str) -> Path:
+        report = folder / f"{name}.sqlite"
+        report.write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
+        run_json = SAMPLES / f"{name}.run.json"
+        if run_json.is_file():
+            (folder / run_json.name).write_bytes(run_json.read_bytes())
+        return report
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def summary(unpack: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
+    """A function from a sample's name to its Summary, as `nsysx report --json` gives it."""
+
+    @cache
+    def of(name: str) -> dict[str, Any]:
+        report = unpack(name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(report.parent)
+            return json.loads(json_text.render(summarize([Path(report.name)])))
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def truth(unpack: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
+    """A function from a sample's name to the independent count of it."""
+
+    @cache
+    def of(name: str) -> dict[str, Any]:
+        return oracle.totals(oracle.read(unpack(name)))
+
+    return of
+
+
+def by_name(rows: list[dict[str, Any]], *keys: str) -> dict[str, tuple[int, ...]]:
+    result: dict[str, list[int]] = defaultdict(lambda: [0] * len(keys))
+    for row in rows:
+        for i, key in enumerate(keys):
+            result[row["name"]][i] += row[key]
+    return {name: tuple(values) for name, values in result.items()}
+
+
+@samples
+def test_totals_equal_an_independent_count(name, truth, summary) -> None:
+    count, totals = truth(name), summary(name)["totals"]
+    keys = ("kernels", "kernel_ns", "memcpys", "memcpy_ns", "memsets", "memset_ns", "api_calls", "api_ns")
+    assert {k: totals[k] for k in keys} == {k: count[k] for k in keys}
+    assert totals["gpu_ops_without_call"] == count["gpu_ops_without_call"]
+    kinds = {k: (v["calls"], v["ns"], v["self_ns"]) for k, v in totals["api_by_kind"].items()}
+    assert kinds == count["api_by_kind"]
+
+
+@samples
+def test_every_name_equals_an_independent_count(name, truth, summary) -> None:
+    count = truth(name)
+    assert by_name(summary(name)["api_calls"], "calls", "total_ns", "self_ns") == count["api"]
+    assert by_name(summary(name)["kernels"], "count", "total_ns") == count["kernels_by_name"]
+
+
+@samples
+def test_ledgers_sum_to_their_windows(name, summary) -> None:
+    for row in summary(name)["gpu_ledger"]:
+        parts = sum(row[k] for k in ("compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns"))
+        assert parts == row["window_ns"]
+        assert sum(row["idle_causes"].values()) == row["idle_ns"]
+
+
+@samples
+def test_summary_is_the_expected_one(name, summary) -> None:
+    expected = json.loads((SAMPLES / f"{name}.json").read_text())
+    got = summary(name)
+    changed = sorted(k for k in expected.keys() | got.keys() if expected.get(k) != got.get(k))
+    assert not changed, f"{changed} differ; where that is meant, run scripts/make_samples --expected"
+
+
+@samples
+def test_every_range_that_was_pushed_arrived(name, unpack) -> None:
+    run = json.loads((SAMPLES / f"{name}.run.json").read_text())
+    con = sqlite3.connect(unpack(name))
+    try:
+        found = make_samples.ranges_in(con)
+    finally:
+        con.close()
+    assert found == sum(p["ranges_pushed"] for p in run["probe"])
+
+
+@samples
+def test_nothing_private_is_published(name, unpack) -> None:
+    con = sqlite3.connect(unpack(name))
+    try:
+        tables = {t for (t,) in con.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        for table in {"TARGET_INFO_SYSTEM_ENV", "ProcessStreams", "ANALYSIS_FILE"} & tables:
+            assert con.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+        environment = "SELECT count(*) FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT%'"
+        assert con.execute(environment).fetchone() == (0,)
+    finally:
+        con.close()
+    private = re.compile(rb"/home/(?!user\b)[^/\s]+|(?<![\w.-])/root/|[A-Z_]+_(TOKEN|SECRET|KEY)=")
+    assert not private.search(unpack(name).read_bytes())
+    assert not private.search((SAMPLES / f"{name}.run.json").read_bytes())
+    assert not private.search((SAMPLES / f"{name}.json").read_bytes())
+
+
+def test_samples_are_small() -> None:
+    sizes = {f.name: f.stat().st_size for f in SAMPLES.iterdir() if f.is_file()}
+    assert sum(sizes.values()) < ROOM_BYTES, sizes
