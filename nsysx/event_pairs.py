@@ -61,12 +61,13 @@ def _records(facts: Facts) -> pl.DataFrame:
         on=["process", "correlation_id"],
         how="inner",
     )
-    rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call")
-    return (
-        rows.with_columns(pl.col("device", "context").fill_null(0))
-        .with_row_index("record")
-        .select(pl.col(c).cast(t) for c, t in _RECORD.items())
-    )
+    # nsys writes device 0 into rows like these; the context tells.
+    devices = facts.attributed.gpu_ops.drop_nulls("context").select("process", "context", "device")
+    devices = devices.unique(["process", "context"], keep="first", maintain_order=True)
+    rows = rows.join(devices, on=["process", "context"], how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col("device", "context").fill_null(0))
+    rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call").with_row_index("record")
+    return rows.select(pl.col(c).cast(t) for c, t in _RECORD.items())
 
 
 def _asked(facts: Facts) -> pl.DataFrame:
@@ -163,7 +164,7 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
     n = records.height
     process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
     start, end = records["start_ns"].to_numpy(), records["end_ns"].to_numpy()
-    done, later = np.full(n, -1, np.int64), np.full(n, _FAR, np.int64)
+    done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
     ops = facts.attributed.gpu_ops.filter(pl.col("call_start_ns").is_not_null()).sort(
         "call_start_ns", "call", "start_ns"
     )
@@ -176,7 +177,7 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
         i = np.searchsorted(called, start[mine], side="left")
         reach = np.maximum.accumulate(part["end_ns"].to_numpy())
         first = np.minimum.accumulate(part["start_ns"].to_numpy()[::-1])[::-1]
-        done[mine] = np.where(i > 0, reach[np.maximum(i - 1, 0)], -1)
+        done[mine] = np.where(i > 0, reach[np.maximum(i - 1, 0)], -_FAR)
         later[mine] = np.where(i < len(first), first[np.minimum(i, len(first) - 1)], _FAR)
     waits = asked.filter(pl.col("name").str.contains("StreamWaitEvent"))
     steps = [(t, 0, row) for row, t in enumerate(start.tolist())]
@@ -189,10 +190,10 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
     for _, kind, row in sorted(steps):
         if kind:
             _, of, within, on, event = told[row]
-            floor[of, within, on] = max(floor.get((of, within, on), -1), reached.get((of, event), -1))
+            floor[of, within, on] = max(floor.get((of, within, on), -_FAR), reached.get((of, event), -_FAR))
             continue
         key = (int(process[row]), int(context[row]), int(stream[row]))
-        before = max(int(done[row]), floor.get(key, -1))
+        before = max(int(done[row]), floor.get(key, -_FAR))
         earliest[row] = max(before, int(start[row]))
         estimate[row] = max(before, int(end[row]))
         estimate[row] = max(int(earliest[row]), min(int(estimate[row]), int(later[row])))
@@ -209,7 +210,7 @@ def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> St
     # A record is an op without length: what follows it was waited for anew.
     begin = np.concatenate([s, times])
     finish = np.concatenate([e, times])
-    issued = np.concatenate([ops["call_end_ns"].fill_null(-1).to_numpy(), records["end_ns"].to_numpy()])
+    issued = np.concatenate([ops["call_end_ns"].fill_null(-_FAR).to_numpy(), records["end_ns"].to_numpy()])
     order = np.lexsort((finish, begin))
     begin, finish, issued = begin[order], finish[order], issued[order]
     reach = np.concatenate([begin[:1], np.maximum.accumulate(finish)[:-1]])
