@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx import columns
 from nsysx.correlate import Correlated
-from nsysx.intervals import I64, Nesting, nesting
+from nsysx.intervals import I64, Nesting, StepFunction, nesting
 from nsysx.load import Trace
 from nsysx.ranges import Ranges
 
@@ -25,13 +26,15 @@ class Attributed:
     """``api_calls`` and ``gpu_ops`` with phase, module, cls, grade and recompute; ``modules`` is the tree.
 
     ``modules``: module, cls, parent (module, null at a root), calls (number of forward ranges), inclusive_cpu_ns, first_ns.
-    ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases, disjoint per thread.
+    ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases, disjoint per thread. ``threads`` as in
+    Correlated.
     """
 
     api_calls: pl.DataFrame
     gpu_ops: pl.DataFrame
     modules: pl.DataFrame
     phase_spans: pl.DataFrame
+    threads: dict[int, StepFunction]
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,11 @@ class _Layer:
     def parents(self) -> I64:
         """Return each row's enclosing row, -1 for none."""
         parts = [np.where(n.parent >= 0, n.parent + offset, -1) for offset, n in self.threads.values()]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def depths(self) -> I64:
+        """Return how many ranges each row is nested in."""
+        parts = [n.depth for _, n in self.threads.values()]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
@@ -102,20 +110,33 @@ def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
         index = pl.DataFrame({"key": keys, "i": np.arange(len(keys))})
         joined = rows.select(names).join(index, on="key", how="left", maintain_order="left")
         return keys, joined["i"].to_numpy()
-    seen: dict[tuple[int, str], int] = {}
-    paths: list[str] = []
+    keys = pl.Series("key", [], dtype=pl.String)
     out = np.full(rows.height, -1, np.int64)
-    # Rows are sorted so that a parent stands before its children.
-    for i, (name, plain, parent) in enumerate(
-        zip(names.to_list(), rows["name"].to_list(), parents.tolist(), strict=True)
-    ):
-        above = int(out[parent]) if parent >= 0 and name is None else -1
-        key = (above, plain if name is None else name)
-        if key not in seen:
-            seen[key] = len(paths)
-            paths.append(f"{paths[above]} / {key[1]}" if above >= 0 else key[1])
-        out[i] = seen[key]
-    return pl.Series("key", paths, dtype=pl.String), out
+    alone = names.is_not_null().to_numpy()
+    label = pl.DataFrame({"own": names, "plain": rows["name"]}).select(pl.coalesce("own", "plain").alias("own"))["own"]
+    depth = layer.depths()
+    for level in range(int(depth.max()) + 1):
+        mine = np.flatnonzero(depth == level)
+        above = np.where(alone[mine] | (parents[mine] < 0), -1, out[np.maximum(parents[mine], 0)])
+        part = pl.DataFrame({"above": above, "own": label.gather(mine)})
+        known = part.unique(maintain_order=True)
+        known = (
+            known.with_columns(columns.at(keys, known["above"].to_numpy()).alias("path"))
+            .with_columns(
+                pl.when(pl.col("path").is_null())
+                .then("own")
+                .otherwise(pl.format("{} / {}", "path", "own"))
+                .alias("key")
+            )
+            .with_row_index("i", offset=len(keys))
+        )
+        out[mine] = part.join(known, on=["above", "own"], how="left", maintain_order="left")["i"].to_numpy()
+        keys = pl.concat([keys, known["key"]])
+    # One name may have come up at several depths.
+    distinct = keys.unique(maintain_order=True)
+    return distinct, pl.DataFrame({"key": keys.gather(out)}).join(
+        pl.DataFrame({"key": distinct, "i": np.arange(len(distinct))}), on="key", how="left", maintain_order="left"
+    )["i"].to_numpy()
 
 
 def _module_layer(ranges: Ranges) -> _Layer:
@@ -173,7 +194,9 @@ class _Finder:
         self.keys, self.key_of_row = _keys(self.modules)
         rows = ranges.ranges.filter(~pl.col("crossing"))
         self.phases = _layer(rows.filter(pl.col("kind") == "phase"))
-        self.phase_names: list[str] = self.phases.rows["name"].to_list()
+        self.phase_names = ["backward", *(p for p in self.phases.rows["name"].unique().sort() if p != "backward")]
+        number = {name: i for i, name in enumerate(self.phase_names)}
+        self.phase_codes = np.array([number[p] for p in self.phases.rows["name"].to_list()], np.int64)
         self.ops = _layer(rows.filter((pl.col("kind") == "op") & (pl.col("number") >= 0)))
         self.steps = _layer(rows.filter(pl.col("kind") == "step"))
         self.backward = {
@@ -184,21 +207,27 @@ class _Finder:
         }
         self.seq_module = self._sequence_modules()
 
-    def _sequence_modules(self) -> dict[tuple[int, int], int]:
-        """Return (process, sequence number) -> module row, from the last forward op that carries the number."""
-        found: dict[tuple[int, int], int] = {}
+    def _sequence_modules(self) -> dict[int, tuple[I64, I64]]:
+        """Return, per process, sequence numbers and the module row of the last forward op that carries each."""
+        found: dict[int, list[tuple[I64, I64]]] = {}
         for thread, (offset, nest) in self.ops.threads.items():
             if thread not in self.modules.threads:
                 continue
             part = self.ops.rows.slice(offset, len(nest.parent))
             module = self.modules.at(thread, part["start_ns"].to_numpy())
-            for number, row in zip(part["number"].to_list(), module.tolist(), strict=True):
-                if row >= 0:
-                    found[thread // (1 << 24), number] = row
-        return found
+            known = module >= 0
+            found.setdefault(thread // (1 << 24), []).append((part["number"].to_numpy()[known], module[known]))
+        result = {}
+        for process, parts in found.items():
+            number, row = (np.concatenate([p[i] for p in parts]) for i in range(2))
+            order = np.argsort(number, kind="stable")
+            last = np.append(np.diff(number[order]) != 0, True)[: len(order)]
+            if last.any():
+                result[process] = (number[order][last], row[order][last])
+        return result
 
     def find(self, process: I64, thread: I64, t: I64) -> pl.DataFrame:
-        """Return one row per (thread, instant): module key index (-1), phase (null), grade, recompute, in_step.
+        """Return one row per (thread, instant): phase, module (null for none), grade, recompute.
 
         Rows must be grouped by thread.
         """
@@ -216,34 +245,33 @@ class _Finder:
             open_ = np.flatnonzero((module[a:b] < 0) & (op >= 0))
             if len(open_) and self.seq_module:
                 numbers = self.ops.rows["number"].to_numpy()[op[open_]]
-                rows = np.array([self.seq_module.get((of // (1 << 24), int(k)), -1) for k in numbers], np.int64)
+                rows = np.full(len(numbers), -1, np.int64)
+                if of // (1 << 24) in self.seq_module:
+                    known, row = self.seq_module[of // (1 << 24)]
+                    place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+                    rows = np.where(known[place] == numbers, row[place], -1)
                 module[a + open_] = rows
                 seq[a + open_] = rows >= 0
         backward = self._in_backward(process, thread, t)
         kinds = self.modules.rows["kind"].to_numpy() if self.modules.rows.height else np.empty(0, object)
         is_backward = (module >= 0) & (kinds[np.maximum(module, 0)] == "backward_module") if len(kinds) else module >= 0
-        by_phase = np.array([*self.phase_names, ""], object)[phase]
-        name = np.where(is_backward | seq | ((phase < 0) & backward), "backward", by_phase)
-        grade = np.where(
-            seq, "seq", np.where((module >= 0) | (phase >= 0) | step, "thread", np.where(backward, "time", "none"))
-        )
+        by_phase = np.append(self.phase_codes, -1)[phase]
+        code = np.where(is_backward | seq | ((phase < 0) & backward), self.phase_names.index("backward"), by_phase)
+        on_thread = (module >= 0) | (phase >= 0) | step
+        grade = np.where(seq, 1, np.where(on_thread, 0, np.where(backward, 2, 3)))
         recompute = self.modules.rows["recompute"].to_numpy() if len(kinds) else np.zeros(0, np.bool_)
+        key = np.where(module >= 0, self.key_of_row[np.maximum(module, 0)], -1) if len(kinds) else module
+        # Work outside every module is named by its phase, in parentheses.
+        outside = [*(f"({p})" for p in self.phase_names), "(step, outside modules)"]
+        fallback = np.where(code >= 0, len(self.keys) + code, np.where(step, len(self.keys) + len(outside) - 1, -1))
         return pl.DataFrame(
             {
-                "_key": np.where(module >= 0, self.key_of_row[np.maximum(module, 0)], -1) if len(kinds) else module,
-                "phase": name.astype(str),
-                "grade": grade.astype(str),
+                "phase": columns.named(self.phase_names, code),
+                "module": columns.named([*self.keys.to_list(), *outside], np.where(key >= 0, key, fallback)),
+                "grade": columns.named(GRADES, grade),
                 "recompute": (module >= 0) & recompute[np.maximum(module, 0)] if len(kinds) else np.zeros(n, np.bool_),
-                "in_step": step,
-            },
-            schema={
-                "_key": pl.Int64,
-                "phase": pl.String,
-                "grade": pl.String,
-                "recompute": pl.Boolean,
-                "in_step": pl.Boolean,
-            },
-        ).with_columns(pl.when(pl.col("phase") == "").then(None).otherwise(pl.col("phase")).alias("phase"))
+            }
+        )
 
     def _in_backward(self, process: I64, thread: I64, t: I64) -> npt.NDArray[np.bool_]:
         """Return whether another thread of the process is inside a backward range: then this one works for it."""
@@ -262,41 +290,24 @@ class _Finder:
         parents = self.modules.parents()
         forward = (rows["kind"] != "backward_module").to_numpy() & ~rows["recompute"].to_numpy().astype(bool)
         key = self.key_of_row
-        names = pl.concat([self.keys, pl.Series("key", [None], dtype=pl.String)])
-        above = np.where(parents >= 0, key[np.maximum(parents, 0)] if len(key) else -1, len(self.keys))
-        frame = rows.select("cls", "start_ns").with_columns(
-            names.gather(key).alias("module"), names.gather(above).alias("parent"), pl.Series("forward", forward)
+        above = np.where(parents >= 0, key[np.maximum(parents, 0)] if len(key) else -1, -1)
+        frame = rows.select(
+            pl.Series("key", key), pl.Series("above", above), "cls", "start_ns", pl.Series("forward", forward)
         )
-        own = pl.col("parent").filter(pl.col("forward") & (pl.col("parent").ne_missing(pl.col("module"))))
+        modules = frame.group_by("key").agg(
+            pl.col("cls").first(),
+            pl.col("forward").sum().cast(pl.Int64).alias("calls"),
+            pl.col("start_ns").min().alias("first_ns"),
+        )
+        callers = frame.filter(pl.col("forward") & (pl.col("above") != pl.col("key"))).group_by("key", "above").len()
+        callers = callers.with_columns(columns.at(self.keys, callers["above"].to_numpy()).alias("parent"))
+        callers = callers.sort("key", "len", "parent", descending=[False, True, False], nulls_last=True)
+        modules = modules.join(callers.unique("key", keep="first", maintain_order=True), on="key", how="left")
         return (
-            frame.group_by("module")
-            .agg(
-                pl.col("cls").first(),
-                own.mode().sort(nulls_last=True).first().alias("parent"),
-                pl.col("forward").sum().cast(pl.Int64).alias("calls"),
-                pl.col("start_ns").min().alias("first_ns"),
-            )
-            .with_columns(pl.col("calls").fill_null(0))
+            modules.with_columns(columns.at(self.keys, modules["key"].to_numpy()).alias("module"))
+            .select("module", "cls", "parent", "calls", "first_ns")
             .sort("first_ns", "module")
         )
-
-
-def _label(found: pl.DataFrame, keys: pl.Series) -> pl.DataFrame:
-    """Turn key indices into module names; work outside every module is named by its phase, in parentheses."""
-    names = pl.concat([keys, pl.Series("key", [None], dtype=pl.String)])
-    index = found["_key"].to_numpy()
-    module = names.gather(np.where(index >= 0, index, len(keys)))
-    outside = (
-        pl.when(pl.col("phase").is_not_null())
-        .then(pl.format("({})", pl.col("phase")))
-        .when(pl.col("in_step"))
-        .then(pl.lit("(step, outside modules)"))
-    )
-    return found.with_columns(module.alias("module")).with_columns(
-        pl.coalesce("module", outside).cast(pl.Categorical).alias("module"),
-        pl.col("phase").cast(pl.Categorical),
-        pl.col("grade").cast(pl.Categorical),
-    )
 
 
 def _capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
@@ -333,17 +344,17 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     calls = correlated.api_calls
     found = finder.find(*(calls[c].to_numpy() for c in ("process", "thread", "start_ns")))
     tree = finder.tree()
-    classes = tree.select(pl.col("module").cast(pl.Categorical), "cls")
     fields = ("phase", "module", "grade", "recompute")
-    calls = pl.concat([calls, _label(found, finder.keys).select(fields)], how="horizontal")
-    ops = correlated.gpu_ops.join(calls.select("call", *fields), on="call", how="left", maintain_order="left")
+    calls = pl.concat([calls, found.select(fields)], how="horizontal")
+    row = correlated.gpu_ops["call"].fill_null(-1).to_numpy()
+    ops = correlated.gpu_ops.with_columns(columns.at(calls[f], row).alias(f) for f in fields)
     if ops["graph_node"].is_not_null().any() and trace.graph_node.height:
         origin = _capture_calls(trace, calls).sort("thread", "time_ns")
         at = finder.find(*(origin[c].to_numpy() for c in ("process", "thread", "time_ns")))
         captured = pl.concat(
             [
                 origin.select("process", "graph_node"),
-                _label(at, finder.keys).select(pl.col(f).alias(f"_{f}") for f in fields),
+                at.select(pl.col(f).alias(f"_{f}") for f in fields),
             ],
             how="horizontal",
         )
@@ -354,5 +365,4 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     ops = ops.with_columns(
         pl.col("grade").fill_null(pl.lit("none", dtype=pl.Categorical)), pl.col("recompute").fill_null(False)
     )
-    ops = ops.join(classes.rename({"cls": "module_cls"}), on="module", how="left", maintain_order="left")
-    return Attributed(calls, ops, tree, _phase_spans(finder.phases))
+    return Attributed(calls, ops, tree, _phase_spans(finder.phases), correlated.threads)

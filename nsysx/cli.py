@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from nsysx import __version__
-from nsysx.errors import EXIT_INTERRUPTED, EXIT_USAGE, NsysxError
+from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 
 if TYPE_CHECKING:
     from nsysx.capture import Result
     from nsysx.model import Summary
 
-EXIT_UNEXPECTED = 70  # EX_SOFTWARE of sysexits.h: a bug of ours
 
 app = typer.Typer(
     name="nsysx",
@@ -292,5 +291,5 @@ def _guarded() -> int:
         if os.environ.get("NSYSX_DEBUG"):
             raise
         _talk(f"nsysx: error: {type(error).__name__}: {error}. Run with NSYSX_DEBUG=1 for the traceback")
-        return EXIT_UNEXPECTED
+        return EXIT_RUN_FAILED
     return code if isinstance(code, int) else 0

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx import families, schema
-from nsysx.intervals import nesting
+from nsysx import columns, families, schema
+from nsysx.intervals import I64, StepFunction, merged, nesting
 from nsysx.load import Trace
 
 _SUFFIX = re.compile(r"(_pts[zd])?(_v\d{4,5})?(_pts[zd])?$")
@@ -37,6 +37,9 @@ _PATTERNS = (
     ("event", re.compile(r"^cu(da)?(Event|StreamWaitEvent)")),
 )
 
+#: An id range this many times the number of ids still fits a table of its own.
+_DENSE = 64
+
 KINDS = ("launch", "graph_launch", "copy", "memset", "sync", "alloc", "free", "host_alloc", "load", "event", "other")
 
 
@@ -52,23 +55,14 @@ def api_kind(name: str) -> str:
 
 @dataclass(frozen=True)
 class Correlated:
-    """``api_calls`` and ``gpu_ops`` as ``schema`` declares them."""
+    """``api_calls`` and ``gpu_ops`` as ``schema`` declares them; ``call`` is the row number.
+
+    ``threads`` labels each instant of a thread with the row of the innermost API call, -1 outside CUDA.
+    """
 
     api_calls: pl.DataFrame
     gpu_ops: pl.DataFrame
-
-
-def _mapped(frame: pl.DataFrame, column: str, new: str, change: dict[str, str]) -> pl.DataFrame:
-    """Add ``new``: the value that ``change`` gives each distinct name of a categorical column."""
-    table = pl.DataFrame(
-        {"_key": list(change), "_value": list(change.values())}, schema={"_key": pl.String, "_value": pl.String}
-    ).with_columns(pl.all().cast(pl.Categorical))
-    joined = frame.join(table, left_on=column, right_on="_key", how="left", maintain_order="left")
-    return joined.with_columns(pl.col("_value").alias(new)).drop("_value")
-
-
-def _names(column: pl.Series) -> list[str]:
-    return [n for n in column.unique().cast(pl.String).to_list() if n is not None]
+    threads: dict[int, StepFunction]
 
 
 def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
@@ -83,7 +77,7 @@ def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
     if runtime.select(copied.any()).item():
         only_copy = copied & ~(~copied).any().over(key) | (pl.col("correlation_id") == 0)
         runtime = runtime.filter(~copied | only_copy)
-    if runtime.select(pl.struct(*key).n_unique()).item() == runtime.height:
+    if _unique(runtime["process"], runtime["correlation_id"]):
         return runtime
     unversioned = pl.col("name").cast(pl.String) == pl.col("plain").cast(pl.String)
     named = runtime.filter(pl.col("correlation_id") != 0).sort(unversioned, "start_ns", -pl.col("end_ns"))
@@ -91,30 +85,59 @@ def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([named, runtime.filter(pl.col("correlation_id") == 0)])
 
 
-def _self_times(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add ``self_ns`` per call, sorted by (thread, start): nested calls of a thread belong to the inner one."""
-    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    thread = calls["thread"].to_numpy()
-    borders = np.flatnonzero(np.diff(thread)) + 1
-    pieces = zip([0, *borders], [*borders, len(thread)], strict=True)
-    parts = [nesting(start[a:b], end[a:b]).self_ns for a, b in pieces if b > a]
-    return calls.with_columns(pl.Series("self_ns", np.concatenate(parts) if parts else [], dtype=pl.Int64))
+def _unique(process: pl.Series, ids: pl.Series) -> bool:
+    """Return whether no id occurs twice in a process."""
+    if ids.null_count() or process.null_count():
+        return False
+    for key in process.unique().to_list():
+        own = ids.filter(process == key).to_numpy()
+        low, high = int(own.min()), int(own.max())
+        if high - low > _DENSE * len(own):
+            if len(merged([np.sort(own)])) < len(own):
+                return False
+        elif np.bincount(own - low).max() > 1:
+            return False
+    return True
 
 
-def _api_calls(trace: Trace) -> pl.DataFrame:
-    runtime = trace.runtime.with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
-    plain = {n: plain_name(n) for n in _names(runtime["name"])}
-    runtime = _mapped(runtime, "name", "plain", plain)
+def _nestings(calls: pl.DataFrame) -> tuple[dict[int, StepFunction], I64]:
+    """Return, per thread, the row of the innermost call at each instant, and each call's self time (ns).
+
+    ``calls`` is sorted by (thread, start). Nested calls of a thread belong to the inner one.
+    """
+    start, end, thread = (calls[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
+    borders = (np.flatnonzero(np.diff(thread)) + 1).tolist()
+    threads: dict[int, StepFunction] = {}
+    self_ns = np.zeros(len(thread), np.int64)
+    for a, b in zip([0, *borders], [*borders, len(thread)], strict=True):
+        if b > a:
+            nest = nesting(start[a:b], end[a:b])
+            self_ns[a:b] = nest.self_ns
+            labels = np.where(nest.top.labels >= 0, nest.top.labels + a, -1)
+            threads[int(thread[a])] = StepFunction(nest.top.times, labels)
+    return threads, self_ns
+
+
+def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
+    wanted = ("process", "thread", "start_ns", "end_ns", "event_class", "correlation_id", "name")
+    runtime = trace.runtime.select(wanted).with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
+    runtime = runtime.with_columns(columns.changed(runtime["name"], plain_name).alias("plain"))
     # A row that ends before it begins cannot be placed; the check "bad times" counts them.
     runtime = _one_row_per_call(runtime.filter(pl.col("end_ns") >= pl.col("start_ns")))
-    runtime = runtime.drop("name").rename({"plain": "name"})
-    runtime = _mapped(runtime, "name", "kind", {n: api_kind(n) for n in _names(runtime["name"])})
-    runtime = runtime.sort("thread", "start_ns", "end_ns", "correlation_id", descending=[False, False, True, False])
-    calls = _self_times(runtime).with_row_index("call").with_columns(pl.col("call").cast(pl.Int64))
-    return calls.select("call", "process", "thread", "start_ns", "end_ns", "name", "kind", "correlation_id", "self_ns")
+    runtime = runtime.drop("name", "event_class").rename({"plain": "name"})
+    calls = runtime[
+        columns.order(runtime, "start_ns", ["end_ns", "correlation_id"], group="thread", descending=[True, False])
+    ]
+    threads, self_ns = _nestings(calls)
+    calls = calls.with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
+        columns.changed(calls["name"], api_kind).alias("kind"),
+        pl.Series("self_ns", self_ns, dtype=pl.Int64),
+    )
+    return calls, threads
 
 
-def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr) -> pl.DataFrame:
+def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: str) -> pl.DataFrame:
     def column(key: str) -> pl.Expr:
         return pl.col(key) if key in frame.columns else pl.lit(None, dtype=pl.Int64).alias(key)
 
@@ -126,6 +149,8 @@ def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr) -> pl.DataFrame:
         "start_ns",
         "end_ns",
         pl.lit(op_kind).cast(pl.Categorical).alias("op_kind"),
+        pl.lit(cls).cast(pl.Categorical).alias("cls"),
+        pl.lit(op_kind).cast(pl.Categorical).alias("family"),
         name.cast(pl.Categorical).alias("name"),
         "correlation_id",
         *(column(k) for k in ("bytes", "copy_kind", "src_kind", "dst_kind", "graph_node", "grid", "block")),
@@ -135,18 +160,21 @@ def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr) -> pl.DataFrame:
 def _gpu_rows(trace: Trace) -> pl.DataFrame:
     """Return kernels, copies, memsets and opaque graph launches as one frame, before the join."""
     kind = pl.col("copy_kind").replace_strict(schema.COPY_KINDS, default="unknown", return_dtype=pl.String)
+    name = pl.coalesce("name", "short_name", pl.lit("[unnamed]").cast(pl.Categorical))
+    kernels = _ops_of(trace.kernel, "kernel", name, "compute")
+    family = columns.changed(kernels["name"], families.family)
+    cls = columns.changed(family, lambda f: "comm" if f == families.COMMUNICATION else "compute")
     rows = pl.concat(
         [
-            _ops_of(
-                trace.kernel, "kernel", pl.coalesce("name", "short_name", pl.lit("[unnamed]").cast(pl.Categorical))
-            ),
-            _ops_of(trace.memcpy, "memcpy", kind),
-            _ops_of(trace.memset, "memset", pl.lit("memset")),
+            kernels.with_columns(family.alias("family"), cls.alias("cls")),
+            _ops_of(trace.memcpy, "memcpy", kind, "copy"),
+            _ops_of(trace.memset, "memset", pl.lit("memset"), "memset"),
             # Nsight writes 0 for both ends where a graph launch carries no timestamp.
             _ops_of(
                 trace.graph.filter((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0)),
                 "graph",
                 pl.lit("CUDA graph (opaque)"),
+                "compute",
             ),
         ]
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))
@@ -157,57 +185,70 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
     return rows
 
 
+def _compact(ids: I64, asked: I64) -> tuple[I64, I64]:
+    """Return ids and asked ids renumbered from 0 without holes, -1 for an asked id that is not among ``ids``."""
+    known = merged([np.sort(ids)])
+    place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+    return np.searchsorted(known, ids), np.where(known[place] == asked, place, -1)
+
+
+def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
+    """Return the call that launched each op, -1 for none: the call of the process with the op's correlation id, 0 is no id.
+
+    Where a driver call is nested in a runtime call under the same id, the outer one launched.
+    """
+    result = np.full(ops.height, -1, np.int64)
+    asked_process, asked_id = ops["process"].fill_null(-1).to_numpy(), ops["correlation_id"].fill_null(0).to_numpy()
+    for process in ops["process"].drop_nulls().unique().to_list():
+        mine = calls.filter((pl.col("process") == process) & (pl.col("correlation_id") != 0)).select(
+            "call", "correlation_id", "start_ns", "end_ns"
+        )
+        if not mine.height:
+            continue
+        ids, call = mine["correlation_id"].to_numpy(), mine["call"].to_numpy()
+        rows = np.flatnonzero((asked_process == process) & (asked_id != 0))
+        asked = asked_id[rows]
+        if int(ids.max()) - int(ids.min()) > _DENSE * (len(ids) + len(rows)):
+            ids, asked = _compact(ids, asked)
+        low, high = int(ids.min()), int(ids.max())
+        table = np.full(high - low + 1, -1, np.int64)
+        table[ids - low] = call
+        if (table[ids - low] != call).any():  # of several rows under one id the last written stays
+            outer_last = np.lexsort((call, -mine["end_ns"].to_numpy(), mine["start_ns"].to_numpy()))[::-1]
+            table[ids[outer_last] - low] = call[outer_last]
+        known = (asked >= low) & (asked <= high)
+        result[rows[known]] = table[asked[known] - low]
+    return result
+
+
 def correlate(trace: Trace) -> Correlated:
     """Join GPU ops many-to-one to the API calls that launched them.
 
     Neither side loses a row: a call without GPU work has ``gpu_ops`` 0, a GPU op without a call has a null ``call``.
     """
-    calls = _api_calls(trace)
+    calls, threads = _api_calls(trace)
     rows = _gpu_rows(trace)
-    # One launching row per id. Where a driver call is nested in a runtime call under the same id, the outer one launched.
-    launching = (
-        calls.filter(pl.col("correlation_id") != 0)
-        .sort("start_ns", "end_ns", "call", descending=[False, True, False])
-        .unique(["process", "correlation_id"], keep="first", maintain_order=True)
-        .select(
-            "process",
-            "correlation_id",
-            "call",
-            "thread",
-            pl.col("start_ns").alias("call_start_ns"),
-            pl.col("end_ns").alias("call_end_ns"),
-        )
-    )
-    ops = rows.join(launching, on=["process", "correlation_id"], how="left", validate="m:1")
-    ops = ops.sort("start_ns", "end_ns", "process", "device", "stream", "correlation_id", "graph_node", nulls_last=True)
-    kernels = _names(ops.filter(pl.col("op_kind") == "kernel")["name"])
-    ops = _mapped(ops, "name", "family", {n: families.family(n) for n in kernels})
-    is_kernel = pl.col("op_kind").cast(pl.String) == "kernel"
-    family = pl.when(is_kernel).then(pl.col("family").cast(pl.String)).otherwise(pl.col("op_kind").cast(pl.String))
-    cls = (
-        pl.when(family == families.COMMUNICATION)
-        .then(pl.lit("comm"))
-        .when(pl.col("op_kind").cast(pl.String) == "memcpy")
-        .then(pl.lit("copy"))
-        .when(pl.col("op_kind").cast(pl.String) == "memset")
-        .then(pl.lit("memset"))
-        .otherwise(pl.lit("compute"))
-    )
+    rows = rows[
+        columns.order(rows, "start_ns", ["end_ns", "process", "device", "stream", "correlation_id", "graph_node"])
+    ]
+    call = _launching(calls, rows)
     zero = pl.lit(0, dtype=pl.Int64)
-    ops = ops.with_row_index("op").with_columns(
-        pl.col("op").cast(pl.Int64),
-        family.cast(pl.Categorical).alias("family"),
-        cls.cast(pl.Categorical).alias("cls"),
-        # Clock conversion can put a GPU op a few us before its call: clamped, never dropped.
-        pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_end_ns")).alias("queue_ns"),
-        pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_start_ns")).alias("latency_ns"),
+    launched = pl.col("call").is_not_null()
+    ops = rows.with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("op"),
+        columns.at(calls["call"], call).alias("call"),
+        columns.at(calls["thread"], call).alias("thread"),
+        columns.at(calls["start_ns"], call).alias("call_start_ns"),
+        columns.at(calls["end_ns"], call).alias("call_end_ns"),
+    ).with_columns(
+        # Clock conversion can put a GPU op a few us before its call: clamped, never dropped. Null without a call.
+        pl.when(launched).then(pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_end_ns"))).alias("queue_ns"),
+        pl.when(launched)
+        .then(pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_start_ns")))
+        .alias("latency_ns"),
     )
-    # max_horizontal skips nulls: without a call there is no queue time, not a queue time of zero.
-    ops = ops.with_columns(
-        pl.when(pl.col("call").is_not_null()).then(pl.col(c)).alias(c) for c in ("queue_ns", "latency_ns")
+    counts = np.bincount(call[call >= 0], minlength=calls.height)
+    calls = calls.with_columns(pl.Series("gpu_ops", counts, dtype=pl.Int64))
+    return Correlated(
+        calls.select(c.name for c in schema.API_CALLS), ops.select(c.name for c in schema.GPU_OPS), threads
     )
-    counts = ops.drop_nulls("call").group_by("call").agg(pl.len().cast(pl.Int64).alias("gpu_ops"))
-    calls = calls.join(counts, on="call", how="left", maintain_order="left").with_columns(
-        pl.col("gpu_ops").fill_null(0)
-    )
-    return Correlated(calls.select(c.name for c in schema.API_CALLS), ops.select(c.name for c in schema.GPU_OPS))

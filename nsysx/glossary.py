@@ -313,6 +313,10 @@ CALLS = (
         "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
         "cuOccupancyMaxActiveBlocksPerMultiprocessor",
         "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+        "cudaOccupancyMaxActiveClusters",
+        "cuOccupancyMaxActiveClusters",
+        "cudaOccupancyAvailableDynamicSMemPerBlock",
+        "cuOccupancyAvailableDynamicSMemPerBlock",
     ),
     _call(
         "cudaFuncSetAttribute",

@@ -62,14 +62,23 @@ class StepFunction:
         return StepFunction(times, self.labels[first : first + max(len(times) - 1, 0)])
 
 
+def merged(parts: list[I64]) -> I64:
+    """Return the distinct values of several arrays, sorted. Made for parts that are sorted: runs merge in linear time."""
+    values = np.sort(np.concatenate(parts or [_NOTHING]), kind="stable")
+    if len(values) < 2:
+        return values
+    return values[np.concatenate(([True], values[1:] != values[:-1]))]
+
+
 def union(start: I64, end: I64) -> tuple[I64, I64]:
     """Return the union of intervals as disjoint, sorted, non-touching intervals; empty ones vanish."""
     real = end > start
     start, end = start[real], end[real]
     if not len(start):
         return _NOTHING, _NOTHING
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
     first = np.concatenate(([True], start[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
@@ -88,19 +97,22 @@ def coverage(sets: list[tuple[I64, I64]], start: int | None = None, end: int | N
     The function is defined from ``start`` to ``end``, by default from the first to the last instant of any set.
     """
     unions = [union(s, e) for s, e in sets]
-    borders = np.concatenate([x for u in unions for x in u] or [_NOTHING])
+    times = merged([x for u in unions for x in u])
     if start is not None:
-        borders = np.append(borders[borders > start], start)
+        times = np.concatenate(([start], times[np.searchsorted(times, start, side="right") :]))
     if end is not None:
-        borders = np.append(borders[borders < end], end)
-    times = np.unique(borders)
+        times = np.concatenate((times[: np.searchsorted(times, end, side="left")], [end]))
     if len(times) < 2:
         return StepFunction(_NOTHING, _NOTHING)
     labels = np.zeros(len(times) - 1, np.int64)
     for bit, (s, e) in enumerate(unions):
-        if len(s):
-            i = np.searchsorted(s, times[:-1], side="right") - 1
-            labels |= np.where((i >= 0) & (e[np.maximum(i, 0)] > times[:-1]), 1 << bit, 0)
+        seen = (e > times[0]) & (s < times[-1])
+        if seen.any():
+            # Each begin and each end stands once in ``times``, because the union is disjoint and does not touch.
+            change = np.zeros(len(times), np.int8)
+            change[np.searchsorted(times, np.maximum(s[seen], times[0]))] = 1
+            change[np.searchsorted(times, np.minimum(e[seen], times[-1]))] -= 1
+            labels |= np.cumsum(change[:-1], dtype=np.int64) << bit
     return StepFunction(times, labels)
 
 
@@ -109,7 +121,7 @@ def overlay(functions: list[StepFunction], start: int, end: int) -> tuple[I64, l
     if end <= start:
         return _NOTHING, [_NOTHING for _ in functions]
     inner = [f.times[(f.times > start) & (f.times < end)] for f in functions]
-    times = np.unique(np.concatenate([*inner, np.array([start, end], np.int64)]))
+    times = merged([*inner, np.array([start, end], np.int64)])
     return times, [f.at(times[:-1]) for f in functions]
 
 
@@ -156,8 +168,11 @@ def nesting(start: I64, end: I64) -> Nesting:
     if not len(rows):
         return Nesting(StepFunction(_NOTHING, _NOTHING), parent, depth, np.zeros(n, np.int64))
     # Outer first among equal starts; the row number breaks full ties so that results do not depend on sort luck.
-    order = rows[np.lexsort((rows, -end[rows], start[rows]))]
-    s, e = start[order], end[order]
+    s, e = start[rows], end[rows]
+    order = rows
+    if not ((s[1:] > s[:-1]) | ((s[1:] == s[:-1]) & (e[1:] <= e[:-1]))).all():
+        order = rows[np.lexsort((rows, -e, s))]
+        s, e = start[order], end[order]
     reach = np.maximum.accumulate(e)
     if not (s[1:] >= reach[:-1]).all():
         top = _sweep(order, s, e)
@@ -187,7 +202,7 @@ def _sweep(order: I64, s: I64, e: I64) -> tuple[I64, I64, I64, I64] | None:
     ``order`` holds the rows sorted by (start, -end); parents and depths are in that order.
     """
     m = len(order)
-    pops = np.lexsort((-np.arange(m), e))  # of equal ends, the inner one first
+    pops = m - 1 - np.argsort(e[::-1], kind="stable")  # of equal ends, the inner one first
     times = np.concatenate((e[pops], s))
     # Stable: at one instant pops come before pushes, each in its own order.
     events = np.argsort(times, kind="stable")
@@ -196,7 +211,7 @@ def _sweep(order: I64, s: I64, e: I64) -> tuple[I64, I64, I64, I64] | None:
     level = np.cumsum(np.where(push, 1, -1))  # open intervals after the event
     position = np.arange(2 * m)
     # The last push at the level that an event leads to; among the events of one level in time order.
-    by_level = np.argsort(level, kind="stable")
+    by_level = np.argsort(level.astype(np.int16) if level.max() < 1 << 15 else level, kind="stable")
     pushed = np.where(push[by_level], position, -1)
     filled = np.maximum.accumulate(pushed)
     top = np.full(2 * m, -1, np.int64)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx import schema
+from nsysx import columns, schema
 from nsysx.attribute import Attributed
 from nsysx.correlate import KINDS
-from nsysx.intervals import I64, StepFunction, coverage, length, nesting, overlay, union
+from nsysx.intervals import I64, StepFunction, coverage, length, overlay, union
 from nsysx.load import Trace
 
 #: Classes of GPU work by priority: where several run at once, the first counts and the others are hidden behind it.
@@ -106,17 +106,6 @@ def _activity(ops: pl.DataFrame, start: int, end: int) -> StepFunction:
     s, e = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     masks = [m.to_numpy() for m in _class_masks(ops)]
     return coverage([(s[m], e[m]) for m in masks], start, end)
-
-
-def thread_activity(calls: pl.DataFrame) -> dict[int, StepFunction]:
-    """Return, per thread, the row of the innermost API call at each instant. ``calls`` is sorted by thread."""
-    result: dict[int, StepFunction] = {}
-    for (thread,), part in calls.group_by("thread", maintain_order=True):
-        top = nesting(part["start_ns"].to_numpy(), part["end_ns"].to_numpy()).top
-        row = part["call"].to_numpy()
-        labels = np.where(top.labels >= 0, row[np.maximum(top.labels, 0)], -1)
-        result[int(thread)] = StepFunction(top.times, labels)
-    return result
 
 
 def windows_function(start: I64, end: I64, label: I64) -> StepFunction:
@@ -269,7 +258,7 @@ def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
     pageable = (pl.col("src_kind") == 0).fill_null(False) | (pl.col("dst_kind") == 0).fill_null(False)
     copies = ops.filter((pl.col("op_kind").cast(pl.String) == "memcpy") & pl.col("call").is_not_null())
     return copies.group_by("call").agg(
-        pageable.first().alias("pageable"), (pl.col("copy_kind") == 8).first().alias("inside")
+        pageable.any().alias("pageable"), (pl.col("copy_kind") == 8).all().alias("inside")
     )
 
 
@@ -471,16 +460,10 @@ class _Streams:
 def build(trace: Trace, attributed: Attributed) -> Ledgers:
     """Return the ledgers of a whole report; windows are taken from them later."""
     calls, ops = attributed.api_calls, attributed.gpu_ops
-    threads = thread_activity(calls)
+    threads = attributed.threads
     causes = [_CAUSE[_CAUSE_OF_KIND.get(k, "other_api")] for k in KINDS]
     by_kind = dict(zip(KINDS, causes, strict=True))
-    kind = (
-        calls["kind"].cast(pl.String).replace_strict(by_kind, return_dtype=pl.Int64).to_numpy()
-        if calls.height
-        else np.empty(0, np.int64)
-    )
-    cause_of_call = np.empty(calls.height, np.int64)
-    cause_of_call[calls["call"].to_numpy()] = kind
+    cause_of_call = columns.coded(calls["kind"], by_kind)
     loading: dict[int, StepFunction] = {}
     for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):
         loading[int(thread)] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])

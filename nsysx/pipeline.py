@@ -68,8 +68,9 @@ def _table(module: ModuleType, given: Facts) -> Table:
 
 def _totals(given: Facts) -> Row:
     """Return counts and times of everything, null for what the report has no table for."""
-    ops = given.ops.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"), pl.col("op_kind").cast(pl.String))
-    by_kind = {k: (n, ns) for k, n, ns in ops.group_by("op_kind").agg(pl.len(), pl.col("ns").sum()).iter_rows()}
+    time = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    by_op = given.ops.group_by("op_kind").agg(pl.len(), time).with_columns(pl.col("op_kind").cast(pl.String))
+    by_kind = {k: (n, ns) for k, n, ns in by_op.iter_rows()}
     gpu = given.recorded("kernel") or given.recorded("memcpy") or given.recorded("memset") or given.recorded("graph")
     result: dict[str, Any] = {}
     for kind, count, ns in (
@@ -80,11 +81,11 @@ def _totals(given: Facts) -> Row:
     ):
         result[count], result[ns] = (by_kind.get(kind, (0, 0))) if gpu else (None, None)
     api = given.recorded("runtime")
-    calls = given.calls.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
-    result["api_calls"] = calls.height if api else None
-    result["api_ns"] = int(calls["ns"].sum()) if api else None
+    grouped = given.calls.group_by("kind").agg(pl.len(), time, pl.col("self_ns").sum())
+    grouped = grouped.with_columns(pl.col("kind").cast(pl.String))
+    result["api_calls"] = given.calls.height if api else None
+    result["api_ns"] = int(grouped["ns"].sum()) if api else None
     result["gpu_ops_without_call"] = int(given.ops["call"].null_count()) if gpu else None
-    grouped = calls.group_by(pl.col("kind").cast(pl.String)).agg(pl.len(), pl.col("ns").sum(), pl.col("self_ns").sum())
     kinds = {k: {"calls": n, "ns": ns, "self_ns": own} for k, n, ns, own in grouped.iter_rows()}
     result["api_by_kind"] = {k: kinds[k] for k in correlate.KINDS if k in kinds} if api else None
     return result
@@ -119,14 +120,20 @@ def _step_rows(given: Facts) -> tuple[Row, ...]:
         )
         order = {i: n for n, i in enumerate(mine["index"].to_list())}
     rows = []
+    # Phase spans of a thread are disjoint, so those of a step are one slice.
+    spans = {
+        t: (s["start_ns"].to_numpy(), s["end_ns"].to_numpy(), s["phase"].to_list())
+        for (t,), s in given.attributed.phase_spans.sort("start_ns").group_by("thread", maintain_order=True)
+    }
+    no_spans = (np.empty(0, np.int64), np.empty(0, np.int64), list[str]())
     for index, number, thread, start, end, warmup, steady, cut in cpu.select(
         "index", "number", "thread", "start_ns", "end_ns", "warmup", "steady", "cut"
     ).iter_rows():
-        spans = given.attributed.phase_spans.filter(
-            pl.col("thread").eq_missing(pl.lit(thread)) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
-        )
-        ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
-        phases = dict(spans.group_by("phase", maintain_order=True).agg(ns.sum().alias("ns")).iter_rows())
+        phases: dict[str, int] = {}
+        begins, ends, names = spans.get(thread, no_spans)
+        inside = slice(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(begins, end)))
+        for a, b, name in zip(begins[inside].tolist(), ends[inside].tolist(), names[inside], strict=True):
+            phases[name] = phases.get(name, 0) + min(b, end) - max(a, start)
         row: dict[str, Any] = {
             "index": index,
             "number": number,
@@ -139,7 +146,7 @@ def _step_rows(given: Facts) -> tuple[Row, ...]:
             "device": device,
             "gpu_start_ns": tiles[index][0] if index in tiles else None,
             "gpu_end_ns": tiles[index][1] if index in tiles else None,
-            "phases": {k: int(v) for k, v in phases.items()},
+            "phases": phases,
         }
         for name in ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns"):
             key = "gpu_ns" if name == "window_ns" else f"gpu_{name}"
@@ -160,6 +167,7 @@ def _steps(given: Facts) -> Steps:
         cpu_median_ns=int(np.median([r["cpu_ns"] for r in steady])) if steady else None,
         gpu_median_ns=int(np.median(gpu)) if gpu else None,
         rows=rows,
+        whole=given.steps.whole,
     )
 
 

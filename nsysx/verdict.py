@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import units
+from nsysx import columns, units
 from nsysx.facts import Facts
 from nsysx.ledger import CAUSES
 from nsysx.model import Row, Verdict
@@ -33,15 +33,14 @@ def idle_groups(facts: Facts, process: int, device: int, start: int, end: int) -
     it: had the CPU run ahead instead of waiting, the gap would not be there.
     """
     waiting = {"sync", "copy"}
-    calls = facts.attributed.api_calls.select(
-        pl.col("call").alias("began_in"), pl.col("kind").cast(pl.String).alias("in_kind")
-    )
     mine = facts.ledgers.idle.filter(
         (pl.col("process") == process)
         & (pl.col("device") == device)
         & (pl.col("end_ns") > start)
         & (pl.col("start_ns") < end)
-    ).join(calls, on="began_in", how="left")
+    )
+    in_kind = columns.at(facts.attributed.api_calls["kind"], mine["began_in"].fill_null(-1).to_numpy())
+    mine = mine.with_columns(in_kind.cast(pl.String).alias("in_kind"))
     groups = {
         "data_loader": "input_bound",
         "alloc": "alloc_bound",
@@ -55,10 +54,11 @@ def idle_groups(facts: Facts, process: int, device: int, start: int, end: int) -
         "no_further_work": "untraced",
     }
     found: dict[str, int] = {}
-    for cause, kind, a, b in mine.select("cause", "in_kind", "start_ns", "end_ns").iter_rows():
+    ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
+    for cause, kind, idle_ns in mine.group_by("cause", "in_kind").agg(ns.sum()).iter_rows():
         name = CAUSES[cause]
         group = groups.get(name) or ("sync_bound" if kind in waiting else "launch_bound")
-        found[group] = found.get(group, 0) + min(b, end) - max(a, start)
+        found[group] = found.get(group, 0) + idle_ns
     return found
 
 

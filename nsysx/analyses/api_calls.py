@@ -30,21 +30,21 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     ns = pl.col("end_ns") - pl.col("start_ns")
-    key = [pl.col("name").cast(pl.String), pl.col("kind").cast(pl.String)]
-    split = ("backlog_ns", "own_op_ns", "host_ns")
-    calls = facts.calls.join(facts.ledgers.waits, on="call", how="left", maintain_order="left")
-    grouped = (
-        calls.sort("start_ns")
-        .group_by(key, maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias("calls"),
-            ns.sum().alias("total_ns"),
-            pl.col("self_ns").sum(),
-            # Where some calls of a function can block and others cannot, the others are all host time.
-            *(pl.when(pl.col(c).is_not_null().any()).then(pl.col(c).sum()).alias(c) for c in split[:2]),
-            pl.when(pl.col("host_ns").is_not_null().any()).then(pl.coalesce("host_ns", ns).sum()).alias("host_ns"),
-            ns.first().alias("first_ns"),
-        )
+    key = ["name", "kind"]
+    grouped = facts.calls.group_by(key).agg(
+        pl.len().cast(pl.Int64).alias("calls"),
+        ns.sum().alias("total_ns"),
+        pl.col("self_ns").sum(),
+        ns.get(pl.col("start_ns").arg_min()).alias("first_ns"),
     )
+    waits = facts.calls.join(facts.ledgers.waits, on="call", how="inner").group_by(key)
+    split = waits.agg(pl.col("backlog_ns", "own_op_ns").sum())
     steady = facts.steady_calls.group_by(key).agg(ns.median().alias("steady_median_ns"))
-    return grouped.join(steady, on=["name", "kind"], how="left").sort("self_ns", "name", descending=[True, False])
+    return (
+        grouped.join(split, on=key, how="left")
+        # Where some calls of a function can block and others cannot, the others are all host time.
+        .with_columns((pl.col("total_ns") - pl.col("backlog_ns") - pl.col("own_op_ns")).alias("host_ns"))
+        .join(steady, on=key, how="left")
+        .with_columns(pl.col(*key).cast(pl.String))
+        .sort("self_ns", "name", descending=[True, False])
+    )

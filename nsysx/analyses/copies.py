@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import schema
+from nsysx import columns, schema
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
@@ -27,8 +27,8 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("kernel") and not facts.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
     copies = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy")
-    call = facts.attributed.api_calls.select("call", "gpu_ops")
-    copies = copies.join(call, on="call", how="left", maintain_order="left")
+    launched = columns.at(facts.attributed.api_calls["gpu_ops"], copies["call"].fill_null(-1).to_numpy())
+    copies = copies.with_columns(launched.alias("gpu_ops"))
     ns = pl.col("end_ns") - pl.col("start_ns")
     own = pl.col("gpu_ops") == 1
     memory = [

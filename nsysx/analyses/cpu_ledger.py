@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import ledger
+from nsysx import columns, ledger
 from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import overlay
 from nsysx.model import Column
 
 KEY = "cpu_ledger"
@@ -35,35 +34,27 @@ def table(facts: Facts) -> pl.DataFrame:
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     names = dict(facts.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
     windows = {p: (s, e) for p, s, e in facts.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
-    kinds = facts.attributed.api_calls.sort("call")["kind"].cast(pl.String)
-    part_of_call = kinds.replace_strict(
-        {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}, return_dtype=pl.Int64
-    ).to_numpy()
-    spans = {t: part for (t,), part in facts.attributed.phase_spans.group_by("thread")}
+    part_of_call = columns.coded(
+        facts.attributed.api_calls["kind"], {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}
+    )
+    spans = {t: part for (t,), part in facts.attributed.phase_spans.group_by("thread", maintain_order=True)}
     rows = []
     for thread in facts.steady_calls["thread"].unique().to_list():
         process = thread // (1 << 24)
         start, end = windows[process]
-        phases: list[str] = []
-        functions = [facts.ledgers.threads[thread]]
+        calls = facts.ledgers.threads[thread].clip(start, end)
+        part = np.where(calls.labels >= 0, part_of_call[np.maximum(calls.labels, 0)], -1)
+        span = np.diff(calls.times)
+        row = {name: int(span[part == i].sum()) for i, name in enumerate(_PARTS)}
+        outside = end - start - sum(row.values())
+        by_phase: dict[str, int] = {}
         if thread in spans:
             own = spans[thread].sort("start_ns")
-            phases = own["phase"].to_list()
-            borders = ledger.windows_function(
-                own["start_ns"].to_numpy(), own["end_ns"].to_numpy(), np.arange(own.height, dtype=np.int64)
-            )
-            functions.append(borders)
-        times, labels = overlay(functions, start, end)
-        span = np.diff(times)
-        call = labels[0]
-        part = np.where(call >= 0, part_of_call[np.maximum(call, 0)], -1) if len(part_of_call) else call
-        row = {name: int(span[part == i].sum()) for i, name in enumerate(_PARTS)}
-        outside = call < 0
-        by_phase: dict[str, int] = {}
-        if len(functions) > 1:
-            for i in np.unique(labels[1][outside & (labels[1] >= 0)]).tolist():
-                by_phase[phases[i]] = by_phase.get(phases[i], 0) + int(span[outside & (labels[1] == i)].sum())
-        rest = int(span[outside].sum()) - sum(by_phase.values())
+            a, b = (np.clip(own[c].to_numpy(), start, end) for c in ("start_ns", "end_ns"))
+            free = (b - a) - calls.within(calls.labels >= 0, a, b)
+            named = own.select("phase", pl.Series("ns", free)).filter(pl.col("ns") > 0)
+            by_phase = dict(named.group_by("phase", maintain_order=True).agg(pl.col("ns").sum()).iter_rows())
+        rest = outside - sum(by_phase.values())
         if rest:
             by_phase["outside phases"] = rest
         rows.append(
@@ -73,7 +64,7 @@ def table(facts: Facts) -> pl.DataFrame:
                 "thread_name": names.get(thread),
                 "window_ns": end - start,
                 **row,
-                "outside_api_ns": int(span[outside].sum()),
+                "outside_api_ns": outside,
                 "outside_by_phase": dict(sorted(by_phase.items(), key=lambda item: -item[1])),
             }
         )

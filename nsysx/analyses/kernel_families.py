@@ -22,9 +22,8 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.ops.height:
         raise NotRecorded("no GPU work was recorded", "-t cuda")
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum()
-    grouped = facts.steady_ops.group_by(pl.col("family").cast(pl.String)).agg(
-        pl.len().cast(pl.Int64).alias("count"), ns.alias("total_ns")
-    )
+    grouped = facts.steady_ops.group_by("family").agg(pl.len().cast(pl.Int64).alias("count"), ns.alias("total_ns"))
+    grouped = grouped.with_columns(pl.col("family").cast(pl.String))
     whole = grouped["total_ns"].sum()
     share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)
     return grouped.with_columns(share.alias("share")).sort("total_ns", "family", descending=[True, False])

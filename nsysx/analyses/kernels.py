@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nsysx import columns
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
@@ -30,12 +31,14 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
     kernels = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel")
-    single = facts.attributed.api_calls.select("call", "self_ns", "gpu_ops")
-    kernels = kernels.join(single, on="call", how="left", maintain_order="left")
+    call = kernels["call"].fill_null(-1).to_numpy()
+    kernels = kernels.select("name", "family", "start_ns", "end_ns", "queue_ns").with_columns(
+        columns.at(facts.attributed.api_calls[c], call).alias(c) for c in ("self_ns", "gpu_ops")
+    )
     ns = pl.col("end_ns") - pl.col("start_ns")
     # A graph launch is one call for many kernels: its time belongs to the graph, and is never multiplied.
     own = pl.col("gpu_ops") == 1
-    grouped = kernels.group_by(pl.col("name").cast(pl.String), pl.col("family").cast(pl.String)).agg(
+    grouped = kernels.group_by("name", "family").agg(
         pl.len().cast(pl.Int64).alias("count"),
         ns.sum().alias("total_ns"),
         ns.mean().alias("mean_ns"),
@@ -48,4 +51,5 @@ def table(facts: Facts) -> pl.DataFrame:
     )
     whole = grouped["total_ns"].sum()
     share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)
-    return grouped.with_columns(share.alias("share")).sort("total_ns", "name", descending=[True, False])
+    grouped = grouped.with_columns(share.alias("share"), pl.col("name", "family").cast(pl.String))
+    return grouped.sort("total_ns", "name", descending=[True, False])

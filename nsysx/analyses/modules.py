@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nsysx import columns
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
@@ -34,39 +35,41 @@ _GRADES = ["thread", "seq", "time", "none"]
 def _own(facts: Facts) -> pl.DataFrame:
     """Return per module what it did itself, children apart."""
     ns = pl.col("end_ns") - pl.col("start_ns")
-    module = pl.col("module").cast(pl.String)
-    backward = (pl.col("phase").cast(pl.String) == "backward").fill_null(False)
-    copying = pl.col("op_kind").cast(pl.String).is_in(["memcpy", "memset"])
-    gpu = facts.steady_ops.group_by(module).agg(
+    module = pl.col("module").cast(pl.String)  # once per module: sums are made by its number first
+    backward = (pl.col("phase") == "backward").fill_null(False)
+    copying = (pl.col("op_kind") == "memcpy") | (pl.col("op_kind") == "memset")
+    gpu = facts.steady_ops.group_by("module").agg(
         ns.filter(~backward).sum().alias("forward"),
         ns.filter(backward).sum().alias("backward"),
         ns.sum().alias("self_gpu_ns"),
-        (pl.col("op_kind").cast(pl.String) == "kernel").sum().cast(pl.Int64).alias("kernels"),
+        (pl.col("op_kind") == "kernel").sum().cast(pl.Int64).alias("kernels"),
         ns.filter(copying).sum().alias("copy_ns"),
         pl.col("queue_ns").sum(),
-        *(ns.filter(pl.col("grade").cast(pl.String) == g).sum().alias(f"_{g}") for g in _GRADES),
+        *(ns.filter(pl.col("grade") == g).sum().alias(f"_{g}") for g in _GRADES),
     )
-    waits = facts.steady_calls.join(facts.ledgers.waits, on="call", how="left", maintain_order="left")
-    kind = pl.col("kind").cast(pl.String)
-    cpu = waits.group_by(module).agg(
-        pl.col("self_ns").filter(kind.is_in(["launch", "graph_launch"])).sum().alias("launch_ns"),
-        pl.col("backlog_ns").fill_null(0).sum().alias("wait_ns"),
-        pl.col("self_ns").filter(kind == "sync").sum().alias("sync_ns"),
-    )
+    calls = facts.steady_calls
+    launching = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
+    waits = calls.join(facts.ledgers.waits, on="call", how="inner").group_by("module")
+    cpu = calls.group_by("module").agg()
+    for part in (
+        launching.group_by("module").agg(pl.col("self_ns").sum().alias("launch_ns")),
+        waits.agg(pl.col("backlog_ns").sum().alias("wait_ns")),
+        calls.filter(pl.col("kind") == "sync").group_by("module").agg(pl.col("self_ns").sum().alias("sync_ns")),
+    ):
+        cpu = cpu.join(part, on="module", how="left", nulls_equal=True)
     windows = facts.steps.windows.select(
         "process", "device", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
     )
-    idle = (
-        facts.ledgers.idle.join(windows, on=["process", "device"], how="inner")
-        .with_columns(
-            (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
-        )
-        .join(facts.attributed.gpu_ops.select("op", "module"), on="op", how="left")
-        .group_by(module)
-        .agg(pl.col("ns").sum().alias("idle_blamed_ns"))
+    idle = facts.ledgers.idle.join(windows, on=["process", "device"], how="inner").with_columns(
+        (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
     )
-    rows = gpu.join(cpu, on="module", how="full", coalesce=True, nulls_equal=True)
-    return rows.join(idle, on="module", how="full", coalesce=True, nulls_equal=True).with_columns(
+    op = idle["op"].fill_null(-1).to_numpy()
+    idle = idle.with_columns(columns.at(facts.attributed.gpu_ops["module"], op).alias("module"))
+    idle = idle.group_by("module").agg(pl.col("ns").sum().alias("idle_blamed_ns"))
+    rows = gpu.with_columns(module).join(
+        cpu.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True
+    )
+    return rows.join(idle.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True).with_columns(
         pl.exclude("module").fill_null(0)
     )
 

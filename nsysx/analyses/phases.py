@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx import columns
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import nesting
 from nsysx.ledger import windows_function
@@ -27,7 +28,9 @@ COLUMNS = (
 def _gpu(facts: Facts) -> dict[str | None, list[int]]:
     """Return phase -> [busy, idle] over the steady windows of all devices of the shown process."""
     found: dict[str | None, list[int]] = {}
-    phase = facts.attributed.gpu_ops.sort("op")["phase"].cast(pl.String).to_list()
+    phase = facts.attributed.gpu_ops["phase"]
+    names = [None, *(p for p in phase.drop_nulls().unique().cast(pl.String))]
+    number = columns.coded(phase, {p: i for i, p in enumerate(names) if p is not None}, default=0)
     for process, device, start, end in facts.steps.windows.select(
         "process", "device", "start_ns", "end_ns"
     ).iter_rows():
@@ -41,18 +44,24 @@ def _gpu(facts: Facts) -> dict[str | None, list[int]]:
         )
         # Of work that runs at once, the one that began last has the instant.
         top = nesting(ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()).top.clip(start, end)
-        row = ops["op"].to_numpy()
-        for label, ns in zip(top.labels.tolist(), np.diff(top.times).tolist(), strict=True):
-            if label >= 0:
-                found.setdefault(phase[row[label]], [0, 0])[0] += ns
+        working = top.labels >= 0
+        of = number[ops["op"].to_numpy()[top.labels[working]]]
+        busy = np.zeros(len(names), np.int64)
+        np.add.at(busy, of, np.diff(top.times)[working])
         idle = facts.ledgers.idle.filter(
             (pl.col("process") == process)
             & (pl.col("device") == device)
             & (pl.col("end_ns") > start)
             & (pl.col("start_ns") < end)
         )
-        for op, a, b in idle.select("op", "start_ns", "end_ns").iter_rows():
-            found.setdefault(None if op is None else phase[op], [0, 0])[1] += min(b, end) - max(a, start)
+        gap = np.minimum(idle["end_ns"].to_numpy(), end) - np.maximum(idle["start_ns"].to_numpy(), start)
+        op = idle["op"].fill_null(-1).to_numpy()
+        idle_ns = np.zeros(len(names), np.int64)
+        np.add.at(idle_ns, np.where(op >= 0, number[op], 0), gap)
+        for name, worked, waited in zip(names, busy.tolist(), idle_ns.tolist(), strict=True):
+            both = found.setdefault(name, [0, 0])
+            both[0] += worked
+            both[1] += waited
     return found
 
 
