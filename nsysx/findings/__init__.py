@@ -16,7 +16,7 @@ from types import ModuleType
 from nsysx.facts import Facts
 from nsysx.findings._ground import Ground
 from nsysx.model import Finding, Table
-from nsysx.replay import Replay
+from nsysx.replay import Replay, Withheld
 
 _ORDER = {"found": 0, "clear": 1, "cannot_tell": 2}
 
@@ -33,9 +33,9 @@ def rank(finding: Finding) -> tuple[int, int, str]:
     return _ORDER[finding.verdict], -(finding.saving_ns_per_step or 0), finding.code
 
 
-def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | None, why_not: str = "") -> tuple[Finding, ...]:
-    """Return what every rule has to say, ranked. ``why_not``: why there is no replay."""
-    ground = Ground(facts, tables, replay, why_not)
+def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
+    """Return what every rule has to say, ranked. Without a replay no saving is given."""
+    ground = Ground(facts, tables, replay)
     return tuple(sorted((f for rule in rules() for f in rule.check(ground)), key=rank))
 
 
