@@ -57,7 +57,6 @@ class _Layer:
         parts = [np.where(n.parent >= 0, n.parent + offset, -1) for offset, n in self.threads.values()]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-
     def depths(self) -> I64:
         """Return how many ranges each row is nested in."""
         parts = [n.depth for _, n in self.threads.values()]
@@ -120,7 +119,9 @@ def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
         mine = np.flatnonzero(depth == level)
         above = np.where(alone[mine] | (parents[mine] < 0), -1, out[np.maximum(parents[mine], 0)])
         part = pl.DataFrame({"above": above, "own": label.gather(mine)})
-        known = part.unique(maintain_order=True).with_columns(columns.at(keys, part.unique(maintain_order=True)["above"].to_numpy()).alias("path"))
+        known = part.unique(maintain_order=True).with_columns(
+            columns.at(keys, part.unique(maintain_order=True)["above"].to_numpy()).alias("path")
+        )
         known = known.with_columns(
             pl.when(pl.col("path").is_null()).then("own").otherwise(pl.format("{} / {}", "path", "own")).alias("key")
         ).with_row_index("i", offset=len(keys))

@@ -18,8 +18,9 @@ def _distinct(column: pl.Series) -> tuple[list[str | None], I64]:
     """Return the distinct names of a categorical column (None first) and each row's index into them."""
     physical = column.to_physical()
     known = column.drop_nulls().unique(maintain_order=True)
-    code = np.zeros(int(known.to_physical().max() or 0) + 1 if len(known) else 1, np.int64)  # type: ignore[call-overload]
-    code[known.to_physical().to_numpy()] = np.arange(1, len(known) + 1)
+    numbers = known.to_physical().to_numpy()
+    code = np.zeros(numbers.max(initial=0) + 1, np.int64)
+    code[numbers] = np.arange(1, len(known) + 1)
     index = code[physical.fill_null(0).to_numpy()]
     if column.null_count():
         index = np.where(column.is_null().to_numpy(), 0, index)
@@ -41,7 +42,7 @@ def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I6
 
 def named(names: Sequence[str | None], index: I64) -> pl.Series:
     """Return a categorical column of ``names[index]``; -1 is null."""
-    words = pl.Series([*names, None], dtype=pl.String).cast(pl.Categorical)
+    words: pl.Series = pl.Series([*names, None], dtype=pl.String).cast(pl.Categorical)
     return words.gather(np.where(index >= 0, index, len(names)).astype(np.uint32))
 
 

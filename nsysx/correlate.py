@@ -243,7 +243,9 @@ def correlate(trace: Trace) -> Correlated:
     ).with_columns(
         # Clock conversion can put a GPU op a few us before its call: clamped, never dropped. Null without a call.
         pl.when(launched).then(pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_end_ns"))).alias("queue_ns"),
-        pl.when(launched).then(pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_start_ns"))).alias("latency_ns"),
+        pl.when(launched)
+        .then(pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_start_ns")))
+        .alias("latency_ns"),
     )
     counts = np.bincount(call[call >= 0], minlength=calls.height)
     calls = calls.with_columns(pl.Series("gpu_ops", counts, dtype=pl.Int64))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from nsysx import ledger
+from nsysx import ledger, units
 from nsysx.facts import Facts
 from nsysx.intervals import I64, StepFunction, coverage, overlay
 from nsysx.model import Check, Column, Row, Table
@@ -25,7 +25,7 @@ KEY = "ranks"
 TITLE = "Ranks"
 COLUMNS = (
     Column("rank", "Int64", "", "order of files, then of processes and devices in a file"),
-    Column("file", "String", "", "report that holds it"),
+    Column("report", "String", "", "report that holds it"),
     Column("process", "Int64", "", "process key"),
     Column("pid", "Int64", "", "process id"),
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
@@ -44,9 +44,15 @@ COLUMNS = (
     Column("transfer_ns", "Int64", "ns", "their shortest time over the ranks, summed; null without a second rank"),
     Column("wait_ns", "Int64", "ns", "the rest of their time: waiting for a rank that arrived later; null likewise"),
     Column("exposed_wait_ns", "Int64", "ns", "part of comm_ns in which a matched collective waited; null likewise"),
-    Column("exposed_transfer_ns", "Int64", "ns", "part of comm_ns in which a matched collective transferred; null likewise"),
-    Column("last_share", "Float64", "", "part of its matched collectives to which it arrived last, 0 to 1; null likewise"),
-    Column("delay_ns", "Int64", "ns", "waiting of other ranks in collectives to which this one arrived last; null likewise"),
+    Column(
+        "exposed_transfer_ns", "Int64", "ns", "part of comm_ns in which a matched collective transferred; null likewise"
+    ),
+    Column(
+        "last_share", "Float64", "", "part of its matched collectives to which it arrived last, 0 to 1; null likewise"
+    ),
+    Column(
+        "delay_ns", "Int64", "ns", "waiting of other ranks in collectives to which this one arrived last; null likewise"
+    ),
     Column("straggler", "Boolean", "", "the rank that the others wait for most, when that is 1 % of a step or more"),
     Column(
         "late_because",
@@ -59,7 +65,9 @@ COLUMNS = (
 
 _LEDGER = ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns", "hidden_comm_ns")
 #: What a collective is, by kernel name: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` -> AllReduce.
-_KIND = re.compile(r"(AllReduce|AllGather|ReduceScatter|AllToAll\w*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)", re.I)
+_KIND = re.compile(
+    r"(AllReduce|AllGather|ReduceScatter|AllToAll\w*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)", re.IGNORECASE
+)
 #: Ranks take part in one collective when their kernels for it run at the same time; this share of a sequence has to.
 _TOGETHER = 0.8
 #: The clocks of one host agree better than this; more is worth a word.
@@ -356,15 +364,18 @@ def table(ranks: Sequence[Rank], reason: str = "the report holds one rank; give 
     aligned = align(ranks)
     costs = _costs(aligned)
     worst = max(range(len(ranks)), key=lambda r: (costs[r].delay_ns, -r))
-    notable = costs[worst].delay_ns > _NOTABLE * sum(r.parts["window_ns"] for i, r in enumerate(ranks) if i != worst)
+    exposed = [_exposed(rank, cost) if cost.collectives else (0, 0) for rank, cost in zip(ranks, costs, strict=True)]
+    others = [i for i in range(len(ranks)) if i != worst]
+    notable = sum(exposed[i][0] for i in others) > _NOTABLE * sum(ranks[i].parts["window_ns"] for i in others)
     rows = []
     for r, (rank, cost) in enumerate(zip(ranks, costs, strict=True)):
         matched = cost.collectives > 0
-        waiting, moving = _exposed(rank, cost) if matched else (0, 0)
+        waiting, moving = exposed[r]
         rows.append(
             {
                 "rank": r,
-                **{k: getattr(rank, k) for k in ("file", "process", "pid", "device", "gpu", "steps", "step_ns")},
+                "report": rank.file,
+                **{k: getattr(rank, k) for k in ("process", "pid", "device", "gpu", "steps", "step_ns")},
                 **{k: rank.parts[k] for k in _LEDGER},
                 "idle_causes": dict(rank.idle_causes),
                 "collectives": cost.collectives,
@@ -399,7 +410,9 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
         found.append(Check("collectives", "ok", f"matched over {len(rows)} ranks"))
     held = {len(r.start_ns) for r in ranks}
     if len(held) > 1:
-        detail = f"the ranks hold {min(held)} to {max(held)} collectives: captures of different length, or ranks that differ"
+        detail = (
+            f"the ranks hold {min(held)} to {max(held)} collectives: captures of different length, or ranks that differ"
+        )
         found.append(Check("rank lengths", "warn", detail, "capture the same steps on every rank: --steps A:B"))
     counts = {r.steps for r in ranks}
     if len(counts) > 1:
@@ -410,9 +423,6 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
     elif far > _CLOCKS_NS:
         detail = f"clocks of the ranks differ by up to {far / 1e6:.1f} ms (other hosts, or clocks that drift); collectives align them"
         found.append(Check("rank clocks", "warn", detail))
-    hosts = {(r.file, r.process >> 24) for r in ranks}
-    if len(hosts) != len({h for _, h in hosts}) and len({(r.file, r.process, r.device) for r in ranks}) == len(ranks):
-        pass  # the same machine in several reports: expected
     return found
 
 
@@ -421,11 +431,11 @@ def sentence(rows: Sequence[Row]) -> str | None:
     late = next((r for r in rows if r["straggler"]), None)
     if late is None:
         return None
-    others = [r for r in rows if not r["straggler"] and r["wait_ns"] is not None]
-    waited = max((r["wait_ns"] / max(r["steps"], 1) for r in others), default=0)
+    others = [r for r in rows if not r["straggler"] and r["exposed_wait_ns"] is not None]
+    waited = max((r["exposed_wait_ns"] // max(r["steps"], 1) for r in others), default=0)
     why = next(iter(late["late_because"].items()), None)
-    because = f"; it spends {why[1] / 1e6:.2f} ms more per step in {why[0]} than the others" if why else ""
+    because = f"; it spends {units.duration(why[1])} more per step in {why[0]} than the others" if why else ""
     return (
-        f"rank {late['rank']} arrives last at {late['last_share']:.0%} of its collectives and lets the others wait up to "
-        f"{waited / 1e6:.2f} ms per step{because}"
+        f"rank {late['rank']} arrives last at {late['last_share']:.0%} of its collectives, which costs another rank up to "
+        f"{units.duration(waited)} per step that no compute hides{because}"
     )

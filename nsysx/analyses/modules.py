@@ -60,11 +60,8 @@ def _own(facts: Facts) -> pl.DataFrame:
     windows = facts.steps.windows.select(
         "process", "device", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
     )
-    idle = (
-        facts.ledgers.idle.join(windows, on=["process", "device"], how="inner")
-        .with_columns(
-            (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
-        )
+    idle = facts.ledgers.idle.join(windows, on=["process", "device"], how="inner").with_columns(
+        (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
     )
     op = idle["op"].fill_null(-1).to_numpy()
     idle = idle.with_columns(columns.at(facts.attributed.gpu_ops["module"], op).alias("module"))
@@ -72,9 +69,9 @@ def _own(facts: Facts) -> pl.DataFrame:
     rows = gpu.with_columns(module).join(
         cpu.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True
     )
-    return rows.join(
-        idle.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True
-    ).with_columns(pl.exclude("module").fill_null(0))
+    return rows.join(idle.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True).with_columns(
+        pl.exclude("module").fill_null(0)
+    )
 
 
 def _calls(facts: Facts) -> pl.DataFrame:

@@ -81,7 +81,11 @@ def _next_sitecustomize():
 
     paths = [p for p in sys.path if os.path.abspath(p) != _HERE]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", paths)
-    if spec is None or spec.loader is None or (spec.origin and os.path.realpath(spec.origin) == os.path.realpath(__file__)):
+    if (
+        spec is None
+        or spec.loader is None
+        or (spec.origin and os.path.realpath(spec.origin) == os.path.realpath(__file__))
+    ):
         return
 
     module = module_from_spec(spec)
