@@ -119,12 +119,26 @@ def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
         mine = np.flatnonzero(depth == level)
         above = np.where(alone[mine] | (parents[mine] < 0), -1, out[np.maximum(parents[mine], 0)])
         part = pl.DataFrame({"above": above, "own": label.gather(mine)})
+<<<<<<< HEAD
         known = part.unique(maintain_order=True).with_columns(
             columns.at(keys, part.unique(maintain_order=True)["above"].to_numpy()).alias("path")
         )
         known = known.with_columns(
             pl.when(pl.col("path").is_null()).then("own").otherwise(pl.format("{} / {}", "path", "own")).alias("key")
         ).with_row_index("i", offset=len(keys))
+=======
+        known = part.unique(maintain_order=True)
+        known = (
+            known.with_columns(columns.at(keys, known["above"].to_numpy()).alias("path"))
+            .with_columns(
+                pl.when(pl.col("path").is_null())
+                .then("own")
+                .otherwise(pl.format("{} / {}", "path", "own"))
+                .alias("key")
+            )
+            .with_row_index("i", offset=len(keys))
+        )
+>>>>>>> main
         out[mine] = part.join(known, on=["above", "own"], how="left", maintain_order="left")["i"].to_numpy()
         keys = pl.concat([keys, known["key"]])
     # One name may have come up at several depths.
@@ -309,12 +323,13 @@ def _capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return graph_node -> (process, thread, time) of the call that captured the node.
 
     A graph launch is one call for all its kernels; what a node is for shows at capture time. Instantiation clones nodes, so
-    the way back to the original is followed first.
+    the way back to the original is followed first. A clone may stand twice, created and then cloned: only one row knows its
+    original.
     """
     nodes = trace.graph_node.sort("start_ns").unique(["process", "node"], keep="first", maintain_order=True)
     back = {
         (p, n): (p, o)
-        for p, n, o in nodes.select("process", "node", "original_node").iter_rows()
+        for p, n, o in trace.graph_node.select("process", "node", "original_node").iter_rows()
         if o not in (None, 0, n)
     }
     origin = []

@@ -16,6 +16,7 @@ The rules that shape it, all measured:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -23,6 +24,7 @@ import select
 import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -66,6 +68,7 @@ GET_NSYS = (
     "or name it with --nsys PATH"
 )
 LOW_DISK_BYTES = 2 << 30
+_FULL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +150,43 @@ class Result:
 # --- finding nsys -----------------------------------------------------------------------------------------------------
 
 
-def _ask(command: Sequence[str | Path], timeout_s: float = 30) -> str:
-    """Return what a helper command prints on both streams; "" when it fails."""
+def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]:
+    """Return exit code and output of a helper command, its messages too when it failed; 127 when it does not start."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout + done.stderr if done.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return EXIT_NOT_FOUND, str(error)
+    said = done.stdout if done.returncode == 0 else done.stdout + done.stderr
+    return done.returncode, said.strip()
 
 
 def version_of(nsys: Path) -> str:
     """Return the version that ``nsys --version`` names, "" when that is no working nsys."""
-    found = re.search(r"version (\d+(?:\.\d+)+)", _ask([nsys, "--version"]))
-    return found.group(1) if found else ""
+    code, said = ask([nsys, "--version"])
+    found = re.search(r"version (\d+(?:\.\d+)+)", said)
+    return found.group(1) if found and code == 0 else ""
+
+
+def importer_fault(nsys: Path) -> str:
+    """Return why the importer that belongs to ``nsys`` does not work, "" when it does or cannot be told.
+
+    Without it a capture ends in a file that nothing reads, which must not be learnt after hours of training. Copies in
+    Nsight Compute come without one that nsys finds; slim systems lack libraries of it.
+    """
+    for path in (nsys, nsys.resolve()):
+        if path.parent.name.startswith("target-linux"):
+            importer = next(path.parent.parent.glob("host-linux-*/QdstrmImporter"), None)
+            if importer:
+                code, said = ask([importer, "--version"])
+                return "" if code == 0 else f"its importer does not run ({said.splitlines()[-1] if said else code})"
+            if path == nsys.resolve():
+                hint = "; link both folders side by side as target-linux-x64 and host-linux-x64"
+                aside = next(path.parent.parent.glob("linux-desktop-*/QdstrmImporter"), None)
+                where = f"its importer lies in {aside.parent}, where it does not look{hint}" if aside else ""
+                return where or f"no importer in {path.parent.parent}/host-linux-*"
+    return ""
 
 
 def _version_key(version: str) -> tuple[int, ...]:
@@ -171,26 +196,32 @@ def _version_key(version: str) -> tuple[int, ...]:
 def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES) -> Nsys:
     """Return the nsys to use: the named one, else that of PATH, else the newest that is installed. Raises NsysxError.
 
-    CUDA puts a script named nsys into its bin folder even where Nsight Systems is not installed, so only one that tells
-    its version counts.
+    Only one that works counts: CUDA puts a script named nsys into its bin folder even where Nsight Systems is not
+    installed, and some copies lack their importer.
     """
+    faults: list[str] = []
+
+    def works(path: Path) -> str:
+        version = version_of(path)
+        fault = importer_fault(path) if version else "does not run as nsys" if path.exists() else "no such file"
+        if fault:
+            faults.append(f"{path}: {fault}")
+        return "" if fault else version
+
     if explicit is not None:
         path = Path(shutil.which(explicit) or explicit)
-        version = version_of(path)
-        if not version:
-            what = "does not run as nsys" if path.exists() else "no such file"
-            raise NsysxError(f"--nsys {explicit}: {what}", slug="nsys-broken", hint=GET_NSYS, exit_code=EXIT_RUN_FAILED)
-        return _with_abilities(path, version)
+        if version := works(path):
+            return _with_abilities(path, version)
+        raise NsysxError(f"--nsys {faults[0]}", slug="nsys-broken", hint=GET_NSYS, exit_code=EXIT_RUN_FAILED)
     on_path = shutil.which("nsys")
-    if on_path and (version := version_of(Path(on_path))):
+    if on_path and (version := works(Path(on_path))):
         return _with_abilities(Path(on_path), version)
-    found = {path: version_of(path) for pattern in places for path in Path("/").glob(pattern.lstrip("/"))}
-    working = [path for path, version in found.items() if version]
-    if not working:
-        broken = on_path or next(iter(found), None)
-        what = f"{broken} does not run" if broken else "nsys is neither on PATH nor in NVIDIA's folders"
+    found = {path: works(path) for pattern in places for path in sorted(Path("/").glob(pattern.lstrip("/")))}
+    usable = [path for path, version in found.items() if version]
+    if not usable:
+        what = faults[0] if faults else "nsys is neither on PATH nor in NVIDIA's folders"
         raise NsysxError(what, slug="nsys-missing", hint=GET_NSYS, exit_code=EXIT_RUN_FAILED)
-    newest = max(working, key=lambda path: _version_key(found[path]))
+    newest = max(usable, key=lambda path: _version_key(found[path]))
     return _with_abilities(newest, found[newest])
 
 
@@ -198,14 +229,14 @@ def _with_abilities(path: Path, version: str) -> Nsys:
     return Nsys(
         path=path,
         version=version,
-        profile_help=_ask([path, "profile", "--help"]),
-        export_help=_ask([path, "export", "--help"]),
+        profile_help=ask([path, "profile", "--help"])[1],
+        export_help=ask([path, "export", "--help"])[1],
     )
 
 
 def with_sampling(nsys: Nsys) -> Nsys:
     """Return ``nsys`` knowing whether the system lets it sample one process tree (perf_event, seccomp)."""
-    return replace(nsys, process_sampling="(process-tree): OK" in _ask([nsys.path, "status", "-e"]))
+    return replace(nsys, process_sampling="(process-tree): OK" in ask([nsys.path, "status", "-e"])[1])
 
 
 # --- what to run: pure ------------------------------------------------------------------------------------------------
@@ -354,6 +385,7 @@ class _Watch:
         self.pid: int | None = None
         self.start_ns: int | None = None
         self.end_ns: int | None = None
+        self.waiting: list[int] = []
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -362,6 +394,8 @@ class _Watch:
             if self._nsys.returncode is not None:
                 return
             time.sleep(0.02)
+        for number in self.waiting:  # came while nsys was still starting
+            self.send(number)
         try:
             process = os.pidfd_open(self.pid or 0)
         except (OSError, AttributeError):  # an old kernel, or gone already: the end of nsys has to do
@@ -385,9 +419,12 @@ class _Watch:
         return self._look()
 
     def send(self, number: int) -> bool:
-        """Send a signal to the command and all that it started; False when it is not running."""
-        if self.pid is None or self.end_ns is not None:
+        """Send a signal to the command and all that it started; False when it has ended."""
+        if self.end_ns is not None:
             return False
+        if self.pid is None:
+            self.waiting.append(number)
+            return True
         try:
             group = os.getpgid(self.pid)  # nsys gives the command a group of its own, as a terminal would
             if group == os.getpgid(self._nsys.pid):
@@ -427,22 +464,32 @@ class _Signals:
         for number, before in self._before.items():
             signal.signal(number, before)
 
+    def attend(self, process: subprocess.Popen[bytes], watch: _Watch | None) -> None:
+        """From now on signals are meant for this process of nsys, or for the command that it runs."""
+        self.process, self.watch = process, watch
+        if watch is not None:
+            watch.waiting += self.came
+
     def _pass_on(self, number: int, _: FrameType | None) -> None:
-        self.came.append(number)
         # A lost terminal asks the command to end the way that lets it end well: Python's exit code runs on that one.
-        if self.watch is not None and self.watch.send(signal.SIGTERM if number == signal.SIGHUP else number):
+        number = signal.SIGTERM if number == signal.SIGHUP else number
+        self.came.append(number)
+        if self.process is None or self.process.returncode is not None:
             return
-        process = self.process
-        if process is None or process.returncode is not None:
+        never_started = self.watch is not None and self.watch.pid is None and self.came.count(number) > 2
+        if self.watch is not None and not never_started and self.watch.send(number):
             return
-        started = self.watch is None or self.watch.pid is not None
-        if started and not self._asked:
+        if not self._asked and not never_started:
             self._asked = True
             say("finishing the report; once more drops it")
             return
         self.dropped = True
         with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+#: The copies must not take the place of a stream that the user closed.
+_ABOVE_STREAMS = 10
 
 
 @contextlib.contextmanager
@@ -452,9 +499,10 @@ def _streams() -> Iterator[list[int]]:
     try:
         for fd in range(3):
             try:
-                copies.append(os.dup(fd))
+                copies.append(fcntl.fcntl(fd, fcntl.F_DUPFD, _ABOVE_STREAMS))
             except OSError:
-                copies.append(os.open(os.devnull, os.O_RDWR))
+                with Path(os.devnull).open("r+b", buffering=0) as nothing:
+                    copies.append(fcntl.fcntl(nothing, fcntl.F_DUPFD, _ABOVE_STREAMS))
         yield copies
     finally:
         for copy in copies:
@@ -476,16 +524,16 @@ def run(command: Sequence[str], options: Options) -> Result:
 
     Raises NsysxError before the command starts; afterwards every failure is in the result, so that nothing is lost.
     """
-    check_command(command)
     if options.steps is not None:
         check_steps(options.steps)
+    check_command(command)
     if any(re.match(r"-o|--output\b", word) for word in options.nsys_args):
         raise NsysxError("--nsys-arg: use nsysx's own -o", slug="nsys-output", exit_code=EXIT_RUN_FAILED)
     nsys = find_nsys(options.nsys)
     if options.lines:
         nsys = with_sampling(nsys)
     if options.output is None:
-        outputs = free_outputs(Path.cwd(), default_name(command))
+        outputs = free_outputs(Path(), default_name(command))
     else:
         outputs = Outputs.named(options.output)
     for path in outputs.all():
@@ -501,7 +549,7 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     nsys = find_nsys(options.nsys)
     if options.lines:
         nsys = with_sampling(nsys)
-    outputs = Outputs.named(options.output) if options.output else free_outputs(Path.cwd(), default_name(command))
+    outputs = Outputs.named(options.output) if options.output else free_outputs(Path(), default_name(command))
     folder = outputs.report.parent.absolute() / ".nsysx-XXXXXXXX"
     environment = probe_environment(
         options, os.environ, folder / "probe", own_lines=options.lines and not native_lines(nsys)
@@ -513,8 +561,21 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """How the profiled command went. ``code`` is what nsys passed on from it; times are ns since 1970."""
+
+    nsys_command: list[str]
+    code: int
+    started: bool
+    start_ns: int
+    end_ns: int
+    said: str
+    clocks: dict[str, Any] | None
+
+
 def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, result: Result) -> None:
-    probe_dir, started, log = folder / "probe", folder / "started", folder / "nsys.log"
+    probe_dir = folder / "probe"
     probe_dir.mkdir()
     own_lines = options.lines and not native_lines(nsys)
     if own_lines:
@@ -524,17 +585,48 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         free = shutil.disk_usage(place).free
         if free < LOW_DISK_BYTES:
             say(f"warning: only {free >> 20} MiB free for {place}; a report may need more")
-    started_utc = datetime.now(timezone.utc)
-    outputs = result.outputs
-    with _Signals() as signals, _streams() as copies:
+    with _Signals() as signals:
+        recording = _record(folder, command, options, nsys, environment, signals)
+        if signals.dropped:
+            result.exit_code = 128 + signals.came[-1]
+            result.problems.append(_failed("interrupted, the report was dropped", "interrupted", ""))
+            return
+        if not recording.started:
+            hint = _last_words(recording.said) or "nsysx doctor tells more"
+            result.problems.append(_failed("nsys did not start the command", "nsys-failed", hint))
+            return
+        # The command has run: from here on nothing may lose what is there.
+        try:
+            _keep(folder, recording, options, nsys, signals, result)
+            facts = _facts(command, options, nsys, recording, result) | {"probe": read_probe(probe_dir)}
+            written = folder / "run.json"
+            written.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            move_into_place(written, result.outputs.run, force=options.force)
+        except (OSError, NsysxError) as error:
+            result.problems.append(_failed(f"results are not complete: {error}", "results-incomplete", ""))
+    own_failure = recording.code < 0 or (recording.code == 0 and result.problems)
+    result.exit_code = EXIT_RUN_FAILED if own_failure else recording.code
+
+
+def _record(
+    folder: Path,
+    command: Sequence[str],
+    options: Options,
+    nsys: Nsys,
+    environment: Mapping[str, str],
+    signals: _Signals,
+) -> _Recording:
+    """Run nsys around the command until both are done."""
+    started, log = folder / "started", folder / "nsys.log"
+    sampler = None
+    if options.clocks:
+        from nsysx.clocks import Sampler
+
+        sampler = Sampler()
+        sampler.start()
+    with _streams() as copies:
         words = [*launch_words(started, _describe(copies)), *command]
         profile = profile_command(nsys, options, folder / "report", words)
-        sampler = None
-        if options.clocks:
-            from nsysx.clocks import Sampler
-
-            sampler = Sampler()
-            sampler.start()
         for attempt in range(2):
             with log.open("wb") as sink:
                 process = subprocess.Popen(
@@ -547,62 +639,96 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
                     pass_fds=copies,
                 )
                 watch = _Watch(started, process)
-                signals.process, signals.watch = process, watch
+                signals.attend(process, watch)
                 code = process.wait()
-            target_started = watch.finish()
+            was_started = watch.finish()
             # nsys now and then fails to reach its own agent; that is safe to repeat only while nothing has run.
-            if target_started or attempt or signals.came:
+            if was_started or attempt or signals.came:
                 break
-        clocks = sampler.stop() if sampler else None
-        said = log.read_text(errors="replace")
-        made = sorted(folder.glob("report*.nsys-rep"))
-        if signals.dropped:
-            result.exit_code = 128 + signals.came[-1]
-            result.problems.append(_failed("interrupted, the report was dropped", "interrupted", ""))
-            return
-        result.exit_code = code if target_started and code >= 0 else EXIT_RUN_FAILED
-        if not target_started:
-            result.problems.append(
-                _failed("nsys did not start the command", "nsys-failed", _last_words(said) or "nsysx doctor tells more")
-            )
-            return
-        if made:
-            move_into_place(made[0], outputs.report, force=options.force)
-            result.report = outputs.report
-            result.sqlite = _export(nsys, folder, options, signals, result)
-        else:
-            hint = _last_words(said)
-            if options.steps is not None:
-                hint = f"The window --steps {options.steps} was never opened: fewer steps, or no CUDA. {hint}"
-            result.problems.append(_failed("nsys wrote no report", "nsys-no-report", hint))
-    if result.exit_code == 0 and result.problems:
-        result.exit_code = EXIT_RUN_FAILED
-    facts = {
+    return _Recording(
+        nsys_command=profile,
+        code=code,
+        started=was_started,
+        start_ns=watch.start_ns or 0,
+        end_ns=watch.end_ns or 0,
+        said=log.read_text(errors="replace"),
+        clocks=sampler.stop() if sampler else None,
+    )
+
+
+def _keep(folder: Path, recording: _Recording, options: Options, nsys: Nsys, signals: _Signals, result: Result) -> None:
+    """Move the report into place and export it, noting what went wrong."""
+    if not options.force and any(os.path.lexists(path) for path in result.outputs.all()):
+        taken = result.outputs.report
+        result.outputs = free_outputs(taken.parent, taken.name.removesuffix(".nsys-rep"))
+        result.notes.append(f"{taken.name} or its like appeared meanwhile, so the results have another name")
+    made = sorted(folder.glob("report*.nsys-rep"))
+    if made:
+        for stale in result.outputs.all():  # with --force: no page of another run may stay beside this capture
+            stale.unlink(missing_ok=True)
+        move_into_place(made[0], result.outputs.report, force=options.force)
+        result.report = result.outputs.report
+        result.sqlite = _export(nsys, folder, options, signals, result)
+    else:
+        result.problems.append(_no_report(folder, recording.said, options, result.outputs))
+
+
+def _facts(
+    command: Sequence[str], options: Options, nsys: Nsys, recording: _Recording, result: Result
+) -> dict[str, Any]:
+    """Return what NAME.run.json holds, but for the probe's part."""
+    started = datetime.fromtimestamp(recording.start_ns / 1e9, timezone.utc)
+    said = [line for line in _lines(recording.said) if re.match(r"(?i)warning|error|fatal", line)]
+    facts: dict[str, Any] = {
         "schema": RUN_SCHEMA,
         "tool": {"version": __version__},
         "command": list(command),
-        "exit_code": result.exit_code,
-        "target_started": target_started,
-        "wall_ns": (watch.end_ns or 0) - (watch.start_ns or 0),
-        "started_utc": started_utc.isoformat(timespec="milliseconds"),
-        "nsys": {"path": str(nsys.path), "version": nsys.version, "command": profile, "said": _warnings(said)},
+        "exit_code": recording.code,
+        "target_started": recording.started,
+        "wall_ns": recording.end_ns - recording.start_ns,
+        "started_utc": started.isoformat(timespec="milliseconds"),
+        "nsys": {
+            "path": str(nsys.path),
+            "version": nsys.version,
+            "command": recording.nsys_command,
+            "said": said[:20],
+        },
         "options": {name: str(v) if isinstance(v, Path) else v for name, v in asdict(options).items()},
         "files": {
             "report": result.report.name if result.report else None,
             "sqlite": result.sqlite.name if result.sqlite else None,
             "html": None,
         },
-        "probe": read_probe(probe_dir),
     }
-    if clocks is not None:
-        facts["clocks"] = clocks
-    written = folder / "run.json"
-    written.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    move_into_place(written, outputs.run, force=options.force)
+    return facts if recording.clocks is None else facts | {"clocks": recording.clocks}
 
 
 def _failed(message: str, slug: str, hint: str) -> NsysxError:
     return NsysxError(message, slug=slug, hint=hint, exit_code=EXIT_RUN_FAILED)
+
+
+def _no_report(folder: Path, said: str, options: Options, outputs: Outputs) -> NsysxError:
+    """Return what to say when nsys left no report; what it collected and could not import is kept."""
+    # A .nsys-rep that it could not write here lies in the system's temporary folder, under another name.
+    named = re.findall(r"[^\s'\"]+\.(?:nsys-rep|qdstrm)", said)
+    raw = next((path for path in [*folder.glob("*.qdstrm"), *map(Path, named)] if path.is_file()), None)
+    if raw:
+        kept = outputs.report.with_name(outputs.report.name.removesuffix(".nsys-rep") + raw.suffix)
+        try:
+            shutil.move(raw, kept)
+        except OSError:  # no room there: it stays where nsys left it
+            kept.unlink(missing_ok=True)
+            kept = raw
+        hint = f"Kept what it collected in {kept}: nsys-ui of the same version opens it. {_last_words(said)}"
+        return _failed("nsys could not finish its report" + _if_full(folder), "nsys-import", hint)
+    hint = _last_words(said)
+    if options.steps is not None and "Capture range started" not in said:
+        hint = f"The window --steps {options.steps} never opened: fewer steps, no CUDA, or no probe. {hint}"
+    return _failed("nsys wrote no report" + _if_full(folder), "nsys-no-report", hint)
+
+
+def _if_full(folder: Path) -> str:
+    return ", the disk is full" if shutil.disk_usage(folder).free < _FULL_BYTES else ""
 
 
 def _lines(said: str) -> list[str]:
@@ -617,28 +743,35 @@ def _last_words(said: str) -> str:
     return "nsys said: " + " / ".join(lines[-4:]) if lines else ""
 
 
-def _warnings(said: str) -> list[str]:
-    return [line for line in _lines(said) if re.match(r"(?i)warning|error|fatal", line)][:20]
-
-
 def _export(nsys: Nsys, folder: Path, options: Options, signals: _Signals, result: Result) -> Path | None:
     """Export the report that was moved into place; None, with a problem noted, when that failed."""
     made = folder / "report.sqlite"
     command = export_command(nsys, result.outputs.report.absolute(), made)
     with (folder / "export.log").open("w+b") as sink:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
-        signals.process, signals.watch = process, None
+        signals.attend(process, None)
         process.wait()
         sink.seek(0)
         said = sink.read().decode(errors="replace")
-    if process.returncode != 0 or not made.is_file():
+    if process.returncode != 0 or not _whole(made):
         again = shlex.join([str(nsys.path), "export", "--type=sqlite", str(result.outputs.report)])
-        result.problems.append(
-            _failed(f"{result.outputs.report}: export failed", "nsys-export", f"Try: {again}. {_last_words(said)}")
-        )
+        what = f"{result.outputs.report}: export failed{_if_full(folder)}"
+        result.problems.append(_failed(what, "nsys-export", f"Try: {again}. {_last_words(said)}"))
         return None
     move_into_place(made, result.outputs.sqlite, force=options.force)
     return result.outputs.sqlite
+
+
+def _whole(sqlite: Path) -> bool:
+    """Say whether an export is complete: nsys exits with 0 on a full disk too."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{sqlite.as_uri()}?mode=ro", uri=True)) as connection:
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+    except sqlite3.Error:
+        return False
+    return bool(tables) and pages * size == sqlite.stat().st_size
 
 
 def read_probe(probe_dir: Path) -> list[dict[str, Any]]:

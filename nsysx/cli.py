@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from nsysx import __version__
-from nsysx.errors import EXIT_INTERRUPTED, EXIT_USAGE, NsysxError
+from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 
 if TYPE_CHECKING:
     from nsysx.capture import Result
     from nsysx.model import Summary
 
-EXIT_UNEXPECTED = 70  # EX_SOFTWARE of sysexits.h: a bug of ours
 
 app = typer.Typer(
     name="nsysx",
@@ -256,6 +255,29 @@ def doctor(
     raise typer.Exit(examination.main(nsys))
 
 
+@app.command()
+def explain(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="CUDA API functions or words of a report.")
+    ] = None,
+) -> None:
+    """Say in plain words what a CUDA call or a word of the report means; without a name, list what is known."""
+    from nsysx import glossary
+
+    _end_quietly_with_reader()
+    if not names:
+        typer.echo("\n".join(entry.name for entry in glossary.ENTRIES))
+        return
+    entries = [glossary.lookup(name) for name in names]
+    for name, entry in zip(names, entries, strict=True):
+        if entry is None:
+            near = ", ".join(glossary.nearest(name)) or "none; nsysx explain lists all names"
+            raise NsysxError(
+                f"{name[:100]!r} is not explained", slug="no-such-name", hint=f"Near: {near}", exit_code=EXIT_USAGE
+            )
+    typer.echo("\n\n".join(glossary.manual(entry) for entry in entries if entry))
+
+
 def main() -> NoReturn:
     """Run the command line; the console entry point."""
     sys.exit(_guarded())
@@ -281,5 +303,5 @@ def _guarded() -> int:
         if os.environ.get("NSYSX_DEBUG"):
             raise
         _talk(f"nsysx: error: {type(error).__name__}: {error}. Run with NSYSX_DEBUG=1 for the traceback")
-        return EXIT_UNEXPECTED
+        return EXIT_RUN_FAILED
     return code if isinstance(code, int) else 0

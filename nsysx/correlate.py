@@ -153,7 +153,7 @@ def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: str) -> pl.Da
         pl.lit(op_kind).cast(pl.Categorical).alias("family"),
         name.cast(pl.Categorical).alias("name"),
         "correlation_id",
-        *(column(k) for k in ("bytes", "copy_kind", "src_kind", "dst_kind", "graph_node")),
+        *(column(k) for k in ("bytes", "copy_kind", "src_kind", "dst_kind", "graph_node", "grid", "block")),
     )
 
 

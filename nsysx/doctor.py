@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from nsysx import capture
+from nsysx.capture import ask
 from nsysx.errors import NsysxError
 
 #: The two lines that are profiled. nvtx >= 0.2.12 hides its domain from nsys 2023.4, as the probe knows: so does this.
@@ -56,24 +56,13 @@ def _python() -> str:
     return shutil.which("python") or shutil.which("python3") or sys.executable
 
 
-def _ask(command: list[str], timeout_s: float = 120) -> tuple[int, str]:
-    """Return exit code and joined output of a command; 127 when it cannot be started."""
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 127, str(error)
-    return done.returncode, (done.stdout if done.returncode == 0 else done.stdout + done.stderr).strip()
-
-
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no message"
 
 
 def _driver() -> Examined:
-    code, said = _ask(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
+    code, said = ask(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
     if code == 0 and said:
         return Examined("GPU and driver", "ok", "; ".join(said.splitlines()))
     detail = "no nvidia-smi here" if code == 127 else _last_line(said)
@@ -103,7 +92,7 @@ def _disk() -> Iterator[Examined]:
 
 
 def _torch(python: str) -> Examined:
-    code, said = _ask([python, "-c", _TORCH])
+    code, said = ask([python, "-c", _TORCH])
     if code != 0:
         return Examined(
             "torch", "warn", f"not in {python}: {_last_line(said)}", "Run doctor in the script's environment"
@@ -120,9 +109,9 @@ def _records(nsys: capture.Nsys, python: str) -> Iterator[Examined]:
     with tempfile.TemporaryDirectory(prefix="nsysx-doctor-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         options = capture.Options()
-        has_nvtx, said = _ask([python, "-c", "import nvtx"])
+        has_nvtx, said = ask([python, "-c", "import nvtx"])
         program = [python, "-c", _RANGE if has_nvtx == 0 else ""]
-        code, said = _ask(capture.profile_command(nsys, options, folder / "report", program))
+        code, said = ask(capture.profile_command(nsys, options, folder / "report", program))
         report = folder / "report.nsys-rep"
         if code != 0 or not report.is_file():
             fix = f"Try by hand: {nsys.path} profile true"
@@ -130,7 +119,7 @@ def _records(nsys: capture.Nsys, python: str) -> Iterator[Examined]:
             return
         yield Examined("nsys records", "ok", f"{report.stat().st_size:,} bytes")
         sqlite = folder / "report.sqlite"
-        code, said = _ask(capture.export_command(nsys, report, sqlite))
+        code, said = ask(capture.export_command(nsys, report, sqlite))
         if code != 0 or not sqlite.is_file():
             fix = "The importer lacks a library, or host-linux-* does not stand beside target-linux-*"
             yield Examined("nsys exports", "fail", _last_line(said), fix, needed=True)

@@ -313,6 +313,10 @@ CALLS = (
         "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
         "cuOccupancyMaxActiveBlocksPerMultiprocessor",
         "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+        "cudaOccupancyMaxActiveClusters",
+        "cuOccupancyMaxActiveClusters",
+        "cudaOccupancyAvailableDynamicSMemPerBlock",
+        "cuOccupancyAvailableDynamicSMemPerBlock",
     ),
     _call(
         "cudaFuncSetAttribute",
@@ -538,6 +542,26 @@ def lookup(name: str) -> Entry | None:
     """Return what is known about a CUDA call (any version suffix) or a word of the report, None for anything else."""
     bare = _SUFFIX.sub("", name.strip())
     return _BY_NAME.get(bare.lower()) or _BY_NAME.get(re.sub(r"_v\d+", "", bare).lower())
+
+
+def nearest(name: str) -> list[str]:
+    """Return up to five explained names that look like ``name``, the likeliest first."""
+    import difflib
+
+    close = difflib.get_close_matches(_SUFFIX.sub("", name.strip()).lower()[:200], list(_BY_NAME), n=10, cutoff=0.5)
+    found = dict.fromkeys(_BY_NAME[key].name for key in close)
+    return list(found)[:5]
+
+
+def manual(entry: Entry) -> str:
+    """Return an entry as text for a terminal: name, what it does, when it is normal, what makes it cheaper."""
+    import textwrap
+
+    parts = [entry.name if not entry.aliases else f"{entry.name}  (also {', '.join(entry.aliases)})"]
+    for title, text in (("", entry.what), ("When it is normal: ", entry.normal), ("Cheaper: ", entry.cheaper)):
+        if text:
+            parts.append(textwrap.fill(title + text, width=100, initial_indent="  ", subsequent_indent="  "))
+    return "\n".join(parts)
 
 
 def key(name: str) -> str:

@@ -14,7 +14,7 @@ import polars as pl
 from nsysx import columns, schema
 from nsysx.attribute import Attributed
 from nsysx.correlate import KINDS
-from nsysx.intervals import I64, StepFunction, coverage, overlay, union
+from nsysx.intervals import I64, StepFunction, coverage, length, overlay, union
 from nsysx.load import Trace
 
 #: Classes of GPU work by priority: where several run at once, the first counts and the others are hidden behind it.
@@ -258,7 +258,7 @@ def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
     pageable = (pl.col("src_kind") == 0).fill_null(False) | (pl.col("dst_kind") == 0).fill_null(False)
     copies = ops.filter((pl.col("op_kind").cast(pl.String) == "memcpy") & pl.col("call").is_not_null())
     return copies.group_by("call").agg(
-        pageable.first().alias("pageable"), (pl.col("copy_kind") == 8).first().alias("inside")
+        pageable.any().alias("pageable"), (pl.col("copy_kind") == 8).all().alias("inside")
     )
 
 
@@ -284,6 +284,7 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
         .agg(
             pl.col("start_ns").min().alias("own_start_ns"),
             pl.col("end_ns").max().alias("own_end_ns"),
+            pl.len().alias("own_ops"),
             pl.col("stream").first().alias("own_stream"),
             pl.col("context").first().alias("own_context"),
         )
@@ -355,6 +356,15 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     after = start + backlog
     own_start, own_end = rows["own_start_ns"].fill_null(0).to_numpy(), rows["own_end_ns"].fill_null(0).to_numpy()
     own_ns = np.where(copies, np.maximum(np.minimum(own_end, end) - np.maximum(own_start, after), 0), 0)
+    # A batch of copies under one call can have pauses in between.
+    batches = rows.with_row_index("_row").filter(pl.col("own_ops") > 1).select("_row", "call")
+    members = ops.filter(
+        (pl.col("op_kind").cast(pl.String) == "memcpy") & pl.col("call").is_in(batches["call"].implode())
+    )
+    for row, call in batches.iter_rows() if batches.height else ():
+        mine = members.filter(pl.col("call") == call)
+        s, e = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+        own_ns[row] = length(np.maximum(s, after[row]), np.minimum(e, end[row])) if copies[row] else 0
     return rows.select("call", "awaited").with_columns(
         pl.Series("backlog_ns", backlog, dtype=pl.Int64),
         pl.Series("own_op_ns", own_ns, dtype=pl.Int64),

@@ -110,6 +110,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _select(column: schema.SourceColumn, present: set[str]) -> str:
+    if column.parts:
+        return f"{column.sql if present.issuperset(column.parts) else 'NULL'} AS {column.name}"
     if column.sql not in present:
         return f"'' AS {column.name}" if column.kind == "text" else f"NULL AS {column.name}"
     if column.kind == "text":
@@ -383,7 +385,15 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
                 continue
             missing = [c.sql for c in source.columns if c.required and c.sql not in tables[source.table]]
             if missing:
-                if frame in {"graph_node", "thread_name", "overhead", "event", "sync"}:
+                if frame in {
+                    "graph_node",
+                    "thread_name",
+                    "overhead",
+                    "cupti_overhead",
+                    "event",
+                    "sync",
+                    "memory_usage",
+                }:
                     continue
                 what = f"its table {source.table} has no column {', '.join(missing)}"
                 raise _fail(path, what, "Export it again with the nsys that captured it", "input-columns")

@@ -79,7 +79,11 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps and the rule that found them. ``steady`` is the first and last index of the steady steps, inclusive."""
+    """The steps and the rule that found them.
+
+    ``steady`` is the first and last index of the steady steps, inclusive. ``whole``: ledgers and per-step tables cover the
+    whole capture, so that nothing of them may be divided by a number of steps.
+    """
 
     source: str
     rule: str
@@ -88,6 +92,7 @@ class Steps:
     cpu_median_ns: int | None
     gpu_median_ns: int | None
     rows: tuple[Row, ...]
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,7 @@ class Span:
 
     ``kind`` is an API kind or phase on a CPU lane and compute, comm, copy, memset on a GPU lane. ``launch_ns`` is when the
     API call of a GPU op began (None when unknown), ``backlog_ns`` how much of a blocking call was waiting for earlier work.
+    A box made of several neighbours has ``covered_ns``: how much of it they fill together.
     """
 
     start_ns: int
@@ -131,6 +137,7 @@ class Span:
     launch_ns: int | None = None
     launch_lane: int | None = None
     backlog_ns: int = 0
+    covered_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

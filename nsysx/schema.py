@@ -50,6 +50,10 @@ MEMORY_KINDS = {
     7: "unknown",
 }
 
+#: overheadType of CUPTI_ACTIVITY_KIND_OVERHEAD: compiling PTX, loading a module, loading a function, launch queue full.
+OVERHEAD_ONE_TIME = (2, 6, 7)
+OVERHEAD_QUEUE_FULL = 8
+
 #: A device-side wait or a whole-context wait names no stream.
 NO_STREAM = 0xFFFFFFFF
 
@@ -58,7 +62,8 @@ NO_STREAM = 0xFFFFFFFF
 class SourceColumn:
     """A column of a report's table: ours, theirs, and how it is read.
 
-    ``kind`` is ``int``, ``name`` (an id into StringIds), or ``text`` (an inline string).
+    ``kind`` is ``int``, ``name`` (an id into StringIds), or ``text`` (an inline string). ``sql`` is a column, or an integer
+    expression over ``parts``, which must all be there.
     """
 
     name: str
@@ -67,6 +72,7 @@ class SourceColumn:
     unit: str = ""
     required: bool = True
     meaning: str = ""
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,37 @@ def _c(
 ) -> SourceColumn:
     return SourceColumn(name, sql, kind, unit, required, meaning)
 
+
+def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> SourceColumn:
+    """Return several small columns as one integer, the first in the lowest bits: one column to read instead of many."""
+    terms, parts, shift = [], [], 0
+    for columns, bits in fields:
+        names = columns.split("+")
+        terms.append("((" + " + ".join(f'"{c}"' for c in names) + f") << {shift})")
+        parts += names
+        shift += bits
+    assert shift <= 63
+    return SourceColumn(name, " | ".join(terms), required=False, meaning=meaning, parts=tuple(parts))
+
+
+def unpack(value: int, fields: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
+    """Return the columns that ``_packed`` put into one integer."""
+    found = []
+    for _, bits in fields:
+        found.append(value & ((1 << bits) - 1))
+        value >>= bits
+    return tuple(found)
+
+
+#: How the shape of a kernel is packed: (column or sum of columns, bits). CUDA's own limits fit.
+GRID = (("gridX", 31), ("gridY", 16), ("gridZ", 16))
+BLOCK = (
+    ("blockX", 11),
+    ("blockY", 11),
+    ("blockZ", 7),
+    ("registersPerThread", 9),
+    ("staticSharedMemory+dynamicSharedMemory", 19),
+)
 
 _START = _c("start_ns", "start", unit="ns", meaning="begin")
 _END = _c("end_ns", "end", unit="ns", meaning="end")
@@ -122,6 +159,8 @@ SOURCES = {
                 *_GPU_HEAD,
                 _c("name", "demangledName", "name", meaning="kernel with its template arguments"),
                 _c("short_name", "shortName", "name", required=False, meaning="kernel without them"),
+                _packed("grid", GRID, "grid, packed, see GRID"),
+                _packed("block", BLOCK, "block, registers and shared memory, packed, see BLOCK"),
                 _c("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
             ),
             "-t cuda",
@@ -173,13 +212,48 @@ SOURCES = {
             "event",
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
             (
+                _c("device", "deviceId", required=False, meaning="CUDA ordinal inside the process"),
                 _c("context", "contextId", required=False, meaning="CUDA context"),
                 _c("stream", "streamId", meaning="stream into which the event was recorded"),
                 _c("correlation_id", "correlationId", meaning="the cudaEventRecord call"),
                 _c("global_pid", "globalPid", required=False, meaning="process"),
                 _c("event", "eventId", meaning="event"),
+                _c(
+                    "device_ns",
+                    "timestamp",
+                    unit="ns",
+                    required=False,
+                    meaning="when the device reached it, 0 if not noted",
+                ),
             ),
             "-t cuda",
+        ),
+        Source(
+            "cupti_overhead",
+            "CUPTI_ACTIVITY_KIND_OVERHEAD",
+            (
+                _START,
+                _END,
+                _c("thread", "globalTid", required=False, meaning="thread"),
+                _c("correlation_id", "correlationId", required=False, meaning="the API call that it lies in"),
+                _c("overhead_type", "overheadType", meaning="see OVERHEAD_*"),
+            ),
+            "-t cuda of nsys 2025.5 or newer",
+        ),
+        Source(
+            "memory_usage",
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            (
+                _c("time_ns", "start", unit="ns", meaning="when"),
+                _c("global_pid", "globalPid", meaning="process"),
+                _c("device", "deviceId", meaning="CUDA ordinal inside the process"),
+                _c("address", "address", required=False, meaning="address"),
+                _c("bytes", "bytes", unit="bytes", meaning="bytes allocated or freed"),
+                _c("memory_kind", "memKind", required=False, meaning="see MEMORY_KINDS"),
+                _c("freed", "memoryOperationType", meaning="0 allocation, 1 free"),
+                _c("correlation_id", "correlationId", required=False, meaning="the API call, 0 for none"),
+            ),
+            "nsysx run --memory",
         ),
         Source(
             "nvtx",
@@ -282,6 +356,8 @@ GPU_OPS = (
     _f("src_kind", "Int64", "", "source memory code, null but for copies"),
     _f("dst_kind", "Int64", "", "destination memory code, null but for copies"),
     _f("graph_node", "Int64", "", "node of a CUDA graph, null outside graphs"),
+    _f("grid", "Int64", "", "grid of a kernel, packed, see GRID; null where not recorded"),
+    _f("block", "Int64", "", "block, registers and shared memory of a kernel, packed, see BLOCK; null likewise"),
     _f("call", "Int64", "", "API call that launched it, null for launched outside the trace"),
     _f("thread", "Int64", "", "thread of that call"),
     _f("call_start_ns", "Int64", "ns", "begin of that call"),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx.attribute import Attributed
@@ -288,20 +289,21 @@ def _gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("process", "device", "index")
 
 
-def _last_full(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
-    """Return the index of the last step that launches at least half as much GPU work as the median step."""
+def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return for each step of one process whether it launches at least half as much GPU work as the median step."""
     starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
     mine = ops.filter((pl.col("process") == cpu["process"][0]) & pl.col("call_start_ns").is_not_null())
     called = mine["call_start_ns"].to_numpy()
     at = np.searchsorted(starts, called, side="right") - 1
     counts = np.bincount(at[(at >= 0) & (called < last_end)], minlength=cpu.height)
-    return int(np.flatnonzero(counts >= np.median(counts) / 2)[-1])
+    return np.asarray(counts >= np.median(counts) / 2)
 
 
 def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tuple[int, int]:
     """Return the first and last steady step of one process.
 
-    Warm-up is the longest prefix whose steps are longer than the later ones or carry first-call work (loading kernels).
+    Warm-up is the longest prefix whose steps are longer than the later ones, carry first-call work (loading kernels), or hold
+    little GPU work (the capture of a CUDA graph).
     The last full step has no full step after it that would show where it ends, so it is left out where there are enough
     others; behind it there may be a rest with little work (an exhausted loader, a last print).
     """
@@ -311,7 +313,8 @@ def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tup
         longest = gpu.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("d")).sort("index")
         by_index = dict(longest.iter_rows())
         duration = np.array([by_index.get(i) or 0 for i in cpu["index"].to_list()], float)
-    last = _last_full(cpu, attributed.gpu_ops)
+    full = _full(cpu, attributed.gpu_ops)
+    last = int(np.flatnonzero(full)[-1])
     if n >= 4 and last >= 1:
         last -= 1
     tail = duration[n // 2 : last + 1] if last >= n // 2 else duration[-1:]
@@ -325,7 +328,7 @@ def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tup
     np.add.at(first_calls, at[at >= 0], loads["self_ns"].to_numpy()[at >= 0])
     fine = (duration <= base * (1 + _WARMUP_EXCESS) + spread) & (first_calls <= _FIRST_CALL_SHARE * max(base, 1.0))
     for first in range(min(n // 2 + 1, last + 1)):
-        if fine[first : first + 2].all():
+        if full[first] and fine[first : first + 2].all():
             return first, last
     return min(n // 2, last), last
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from nsysx.facts import Facts
@@ -26,8 +28,12 @@ def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
             and span.start_ns - last.end_ns < pixel
             and last.end_ns - last.start_ns < 4 * pixel
         ):
-            merged[-1] = Span(
-                last.start_ns, max(last.end_ns, span.end_ns), last.kind, "several", last.launch_ns, last.launch_lane
+            before = last.end_ns - last.start_ns if last.covered_ns is None else last.covered_ns
+            merged[-1] = replace(
+                last,
+                end_ns=max(last.end_ns, span.end_ns),
+                label="several",
+                covered_ns=before + max(0, span.end_ns - max(span.start_ns, last.end_ns)),
             )
         else:
             merged.append(span)

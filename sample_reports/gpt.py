@@ -63,7 +63,7 @@ def main():
     )
     parser.add_argument("--steps", type=int, default=20, help="timed steps, after the warm-up")
     parser.add_argument("--warmup", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--depth", type=int, default=8)

@@ -102,7 +102,8 @@ def preloaded(args, device):
 
 
 def loaded(args, device):
-    scenes = Scenes(args.batch * (args.warmup + args.steps), args.size, args.classes)
+    # One batch more than steps: the clock starts and stops right after a fetch.
+    scenes = Scenes(args.batch * (args.warmup + args.steps + 1), args.size, args.classes)
     loader = DataLoader(scenes, batch_size=args.batch, num_workers=args.workers, pin_memory=device.type == "cuda")
     for images, labels in loader:
         yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)

@@ -595,7 +595,8 @@ def wait_split(
         waited = d <= call.end and (call.kind in ("sync", "copy") or call.end - d <= DRAIN_NS)
         backlog = d - call.start if waited else 0
         rest = call.start + backlog
-        covered = sum(b - a for a, b, opened in instants(own, rest, call.end) if opened) if rest < call.end else 0
+        copies = [op for op in own if op.kind == "memcpy"]
+        covered = sum(b - a for a, b, opened in instants(copies, rest, call.end) if opened) if rest < call.end else 0
         result[call.key] = (backlog, covered, call.end - rest - covered)
     return result
 

@@ -42,7 +42,12 @@ elif words[0] == "export":
     if mode == "no-export":
         print("Importer error")
         sys.exit(1)
-    pathlib.Path(value("--output")).write_text("SQLite format 3")
+    import sqlite3
+    base = sqlite3.connect(value("--output"))
+    base.execute("CREATE TABLE StringIds (id)")
+    base.close()
+    if mode == "full-disk":
+        os.truncate(value("--output"), int(here.joinpath("size").read_text()))
 elif words[0] == "profile":
     print("Collecting data...")
     print("WARNING: CPU sampling is off", file=sys.stderr)
@@ -55,6 +60,11 @@ elif words[0] == "profile":
     code = os.waitstatus_to_exitcode(os.spawnv(os.P_WAIT, command[0], command) << 8)
     if mode == "crash":
         os.abort()
+    if mode == "no-import":
+        raw = pathlib.Path(__file__).parent / "nsys-report-1.qdstrm"
+        raw.write_text("collected")
+        print(f"Generating '{{raw}}'")
+        sys.exit(code)
     if mode != "no-report":
         pathlib.Path(value("--output").replace("%%", "%") + ".nsys-rep").write_text("report")
     sys.exit(code)
@@ -325,17 +335,20 @@ def test_all_goes_well(here: Path, fake: FakeNsys, capfd: pytest.CaptureFixture[
     assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
     facts = json.loads((here / "r.run.json").read_text())
     assert facts["schema"] == "nsysx.run/1"
-    assert (facts["exit_code"], facts["target_started"], facts["probe"]) == (3, True, [])
+    assert (facts["exit_code"], facts["target_started"]) == (3, True)
+    assert [process["backend"] for process in facts["probe"]] == ["off"]  # it looked, and there was no profiler
     assert facts["files"] == {"report": "r.nsys-rep", "sqlite": "r.sqlite", "html": None}
     assert facts["nsys"]["said"] == ["WARNING: CPU sampling is off"]
     assert facts["wall_ns"] > 0
 
 
 def test_force_replaces_all(here: Path, fake: FakeNsys) -> None:
-    for ending in ("nsys-rep", "sqlite", "run.json"):
+    for ending in ("nsys-rep", "sqlite", "run.json", "html"):
         (here / f"r.{ending}").write_text("old")
     assert run(fake, force=True).exit_code == 0
-    assert "old" not in [path.read_text() for path in here.iterdir()]
+    # The page of the earlier run must not stay beside the new capture.
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
+    assert b"old" not in [path.read_bytes() for path in here.iterdir()]
 
 
 @pytest.mark.parametrize(("exits", "code"), [(0, 125), (3, 3)])
@@ -377,6 +390,36 @@ def test_a_failed_export_keeps_the_report(here: Path, fake: FakeNsys) -> None:
     assert "nsys export" in str(result.problems[0])
     assert "Importer error" in str(result.problems[0])
     assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json"]
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096])
+def test_an_export_that_is_cut_short(here: Path, fake: FakeNsys, size: int) -> None:
+    # A full disk: nsys exits with 0 and leaves what there was room for.
+    (fake.folder / "size").write_text(str(size))
+    result = run(fake.does("full-disk"))
+    assert (result.exit_code, [problem.slug for problem in result.problems]) == (125, ["nsys-export"])
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json"]
+    assert json.loads((here / "r.run.json").read_text())["exit_code"] == 0  # the command's own
+
+
+def test_a_name_taken_meanwhile_loses_nothing(here: Path, fake: FakeNsys) -> None:
+    result = run(fake, "open('r.sqlite', 'w').write('theirs')")
+    assert (result.exit_code, len(result.notes)) == (0, 1)
+    assert (here / "r.sqlite").read_text() == "theirs"
+    assert sorted(path.name for path in here.iterdir()) == ["r-2.nsys-rep", "r-2.run.json", "r-2.sqlite", "r.sqlite"]
+    assert json.loads((here / "r-2.run.json").read_text())["files"]["sqlite"] == "r-2.sqlite"
+
+
+def test_no_room_for_what_could_not_be_imported(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(capture.shutil, "move", full)
+    result = run(fake.does("no-import"))
+    assert "nsys-report-1.qdstrm" in str(result.problems[0])
+    assert (fake.folder / "nsys-report-1.qdstrm").read_text() == "collected"
+    assert [path.name for path in here.iterdir()] == ["r.run.json"]
 
 
 def test_a_failed_export_does_not_hide_the_exit_code(here: Path, fake: FakeNsys) -> None:
@@ -422,9 +465,55 @@ def test_nsys_arg_cannot_move_the_output(here: Path, fake: FakeNsys) -> None:
             run(fake, nsys_args=(word,))
 
 
+def test_what_nsys_cannot_import_is_kept(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("no-import"))
+    assert (result.exit_code, result.problems[0].slug) == (125, "nsys-import")
+    assert (here / "r.qdstrm").read_text() == "collected"
+
+
+@pytest.mark.parametrize(
+    ("importer", "fault"),
+    [
+        (None, "no importer in"),
+        ("#!/bin/sh\necho libdw.so.1: cannot open >&2; exit 127", "does not run (libdw.so.1: cannot open)"),
+        ("#!/bin/sh\necho fine", ""),
+    ],
+)
+def test_an_importer_that_does_not_work_is_found_before(tmp_path: Path, importer: str | None, fault: str) -> None:
+    fake = FakeNsys(tmp_path / "copy" / "target-linux-x64")
+    if importer:
+        (tmp_path / "copy" / "host-linux-x64").mkdir()
+        (tmp_path / "copy" / "host-linux-x64" / "QdstrmImporter").write_text(importer)
+        (tmp_path / "copy" / "host-linux-x64" / "QdstrmImporter").chmod(0o755)
+    link = tmp_path / "bin" / "nsys"
+    link.parent.mkdir()
+    link.symlink_to(fake.path)
+    for path in (fake.path, link):
+        assert fault in capture.importer_fault(path)
+        assert bool(fault) == bool(capture.importer_fault(path))
+        if fault:
+            with pytest.raises(NsysxError) as caught:
+                capture.find_nsys(path)
+            assert fault in str(caught.value)
+
+
+def test_halves_that_were_linked_together(tmp_path: Path) -> None:
+    fake = FakeNsys(tmp_path / "compute" / "target-linux-x64")
+    (tmp_path / "compute" / "linux-desktop-x64").mkdir()
+    importer = tmp_path / "compute" / "linux-desktop-x64" / "QdstrmImporter"
+    importer.write_text("#!/bin/sh")
+    importer.chmod(0o755)
+    assert "side by side" in capture.importer_fault(fake.path)
+    together = tmp_path / "together"
+    together.mkdir()
+    (together / "target-linux-x64").symlink_to(fake.folder)
+    (together / "host-linux-x64").symlink_to(importer.parent)
+    assert capture.importer_fault(together / "target-linux-x64" / "nsys") == ""
+
+
 def test_steps_that_never_came(here: Path, fake: FakeNsys) -> None:
     result = run(fake.does("no-report"), steps="3:5")
-    assert "--steps 3:5 was never opened" in str(result.problems[0])
+    assert "--steps 3:5 never opened" in str(result.problems[0])
 
 
 def test_damaged_probe_files_are_left_out(tmp_path: Path) -> None:

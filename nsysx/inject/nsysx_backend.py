@@ -83,11 +83,12 @@ def _torch(torch: Any, prefix: str) -> Backend:
 
 def choose(torch: Any, wanted: str = "") -> tuple[Backend | None, list[str]]:
     """Return the first backend that works, and why the ones before it do not. ``wanted`` names one of them alone."""
-    why = []
-    for name, make in (
-        ("nvtx", lambda: _nvtx(ranges.DOMAIN)),
-        ("torch", lambda: _torch(torch, ranges.PREFIX)),
-    ):
+    why: list[str] = []
+    makers: dict[str, Callable[[], Backend]] = {
+        "nvtx": lambda: _nvtx(ranges.DOMAIN),
+        "torch": lambda: _torch(torch, ranges.PREFIX),
+    }
+    for name, make in makers.items():
         if wanted and wanted != name:
             continue
         try:
@@ -97,19 +98,31 @@ def choose(torch: Any, wanted: str = "") -> tuple[Backend | None, list[str]]:
     return None, why
 
 
-def pair_cost_ns(torch: Any, backend: Backend, pairs: int = 1000) -> int | None:
-    """Return what one push and pop costs here, measured over ``pairs`` ranges in a domain (or under a prefix) of its own."""
-    try:
-        other = "nsysx-calibration"
-        scratch = _torch(torch, other + ":") if backend.name == "torch" else _nvtx(other)
-        push, pop, text = scratch.push, scratch.pop, scratch.prepare("pair")
-        best = 1 << 62
-        for _ in range(10):
-            begin = time.perf_counter_ns()
-            for _ in range(pairs // 10):
-                push(text)
-                pop()
-            best = min(best, time.perf_counter_ns() - begin)
-        return best // (pairs // 10)
-    except Exception:
-        return None
+def scratch(torch: Any, backend: Backend) -> Backend:
+    """Return the same kind of backend in a domain (or under a prefix) of its own, for measuring."""
+    other = "nsysx-calibration"
+    return _torch(torch, other + ":") if backend.name == "torch" else _nvtx(other)
+
+
+def best_ns(call: Callable[[], Any], batches: int = 10, size: int = 50) -> int:
+    """Return the time of one call in the best batch, the loop and the call of ``call`` itself included."""
+    best = 1 << 62
+    for _ in range(batches):
+        begin = time.perf_counter_ns()
+        for _ in range(size):
+            call()
+        best = min(best, time.perf_counter_ns() - begin)
+    return best // size
+
+
+def pair_cost_ns(backend: Backend) -> int:
+    """Return what one push and pop costs here: the best of ten times a hundred pairs."""
+    push, pop, text = backend.push, backend.pop, backend.prepare("calibration")
+    best = 1 << 62
+    for _ in range(10):
+        begin = time.perf_counter_ns()
+        for _ in range(100):
+            push(text)
+            pop()
+        best = min(best, time.perf_counter_ns() - begin)
+    return best // 100

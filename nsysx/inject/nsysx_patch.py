@@ -12,12 +12,15 @@ import __future__
 import ast
 import copy
 import inspect
+import sys
 import textwrap
 from types import CodeType, FunctionType
 from typing import Any
 
 #: ``BODY`` stands for the original body, ``RESULT`` for the same with every ``return x`` as ``return _nsysx_out(_nsysx_e, x)``.
 AROUND = """
+if _nsysx_compiling():
+    BODY
 _nsysx_t = ENTER(FIRST)
 try:
     BODY
@@ -78,8 +81,11 @@ def _place(node: ast.AST, line: int) -> None:
 def rebuild(function: FunctionType, template: str) -> CodeType:
     """Return the code of ``function`` with ``template`` around its body; raise UnpatchableError where that is not safe."""
     old = function.__code__
-    if old.co_freevars or old.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise UnpatchableError(f"{function.__qualname__} is a closure or a generator")
+    in_class = old.co_freevars == ("__class__",)  # it calls super()
+    if ("__class__" in old.co_freevars and not in_class) or old.co_flags & (
+        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    ):
+        raise UnpatchableError(f"{function.__qualname__} uses super() in a closure or is a generator")
     try:
         lines, first = inspect.getsourcelines(old)
         source = textwrap.dedent("".join(lines))
@@ -103,13 +109,26 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     frame = ast.parse(template)
     _place(frame, definition.lineno)
     definition.body = head + _Fill(body).visit(frame).body
-    definition.decorator_list = []
+    around: list[str] = []  # the scopes that the function must be compiled in
+    if in_class:  # only inside a class statement is there a __class__ to close over
+        around = [function.__qualname__.split(".")[-2]]
+        outer = ast.parse(f"class {around[0]}: pass")
+    elif old.co_freevars:  # what the function takes from around it must be around it again
+        around = ["closure"]
+        outer = ast.parse(f"def closure({', '.join(old.co_freevars)}): pass")
+    if around:
+        _place(outer, definition.lineno)
+        outer.body[0].body = [definition]  # type: ignore[attr-defined]
+        tree = outer
     ast.fix_missing_locations(tree)
-    module = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
-    new = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == old.co_name)
+    code: CodeType = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
+    for name in [*around, old.co_name]:
+        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+    new = code
     count = old.co_argcount + old.co_kwonlyargcount + bool(old.co_flags & 4) + bool(old.co_flags & 8)
     same = (
         new.co_freevars == old.co_freevars
+        and new.co_firstlineno == old.co_firstlineno
         and new.co_varnames[:count] == old.co_varnames[:count]
         and (new.co_argcount, new.co_posonlyargcount, new.co_kwonlyargcount)
         == (old.co_argcount, old.co_posonlyargcount, old.co_kwonlyargcount)
@@ -117,10 +136,10 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     )
     if not same:
         raise UnpatchableError(f"{function.__qualname__} compiles to another signature")
-    changes: dict[str, Any] = {"co_firstlineno": old.co_firstlineno}
-    if hasattr(old, "co_qualname"):
-        changes["co_qualname"] = old.co_qualname
-    return new.replace(**changes)
+    naming: dict[str, Any] = {}
+    if sys.version_info >= (3, 11):
+        naming["co_qualname"] = old.co_qualname
+    return new.replace(**naming)
 
 
 class Patch:

@@ -27,16 +27,19 @@ import re
 import signal
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import nsysx_backend
 import nsysx_patch
+import nsysx_ranges
 import nsysx_ranges as ranges
 import nsysx_steps
 
-KINDS = ("step", "phase", "module", "backward_module", "info")
+KINDS = ("step", "phase", "module", "backward_module", "sync", "info")
 
 #: Parts of a path that wrappers add. ``module`` counts only where it is the only child (DistributedDataParallel and kin).
 WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
@@ -49,7 +52,7 @@ if _nsysx_task() != -1:
     _nsysx_e = _nsysx_e.again
 if _nsysx_e.slow:
     _nsysx_t = _nsysx_enter(_nsysx_e, self)
-    _nsysx_in(_nsysx_e, args)
+    _nsysx_in(_nsysx_e, args, kwargs)
     try:
         RESULT
     finally:
@@ -58,14 +61,20 @@ if _nsysx_e.text is None:
     BODY
 _nsysx_push(_nsysx_e.text)
 _nsysx_count()
-_nsysx_in(_nsysx_e, args)
+if _nsysx_grad():
+    _nsysx_in(_nsysx_e, args, kwargs)
+    try:
+        RESULT
+    finally:
+        _nsysx_pop()
 try:
-    RESULT
+    BODY
 finally:
     _nsysx_pop()
 """
 
-MODULE_CALL_UNMARKED = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args)\n", "pass\n")
+MODULE_CALL_UNMARKED = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args, kwargs)\n", "pass\n")
+MODULE_CALL_UNMARKED = MODULE_CALL_UNMARKED.replace("if _nsysx_grad():", "if False:")
 
 #: Outside the capture window only the calls that may begin a step are looked at.
 MODULE_CALL_IDLE = """
@@ -117,7 +126,6 @@ class _Thread(threading.local):
         self.open = 0  # calls of roots, direct children and losses
         self.phases: list[str] = []
         self.pushed: list[bool] = []
-        self.optimizers: list[tuple[Any, int]] = []
 
 
 def _class_name(module: Any) -> str:
@@ -127,8 +135,9 @@ def _class_name(module: Any) -> str:
         return str(bases[1].__name__)
     if cls.__name__ == "OptimizedModule" and "_orig_mod" in module.__dict__.get("_modules", ()):
         return _class_name(module.__dict__["_modules"]["_orig_mod"])
-    original = module.__dict__.get("original_name")  # torch.jit.script
-    return str(original or cls.__name__)
+    if cls.__module__.startswith("torch.jit"):  # scripted and traced modules know what they were made from
+        return str(getattr(module, "original_name", "") or cls.__name__)
+    return cls.__name__
 
 
 class Probe:
@@ -143,6 +152,8 @@ class Probe:
         self.reason: str | None = None
         self.counts = {kind: itertools.count() for kind in KINDS}
         self.pair_cost_ns: int | None = None
+        self.module_cost_ns: int | None = None
+        self.backward_mark_cost_ns: int | None = None
         self.patches: list[nsysx_patch.Patch] = []
         self.module_patches: dict[str, nsysx_patch.Patch] = {}
         self.removers: list[Any] = []
@@ -165,6 +176,8 @@ class Probe:
         self.recording = self.window is None
         self.trained_root: Any = None
         self.lock = threading.RLock()
+        self.capturing: list[int | None] | None = None  # ends of optimizer steps (their key) and backwards (None)
+        self.graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what was captured in it
 
     # ---- options ----------------------------------------------------------------------------------------------------
 
@@ -269,6 +282,8 @@ class Probe:
             "ranges": counted,
             "ranges_pushed": sum(counted.values()),
             "pair_cost_ns": self.pair_cost_ns,
+            "module_cost_ns": self.module_cost_ns,
+            "backward_mark_cost_ns": self.backward_mark_cost_ns,
             "errors": self.errors,
             "backward": self.backward,
             "steps": self.facts()["steps"],
@@ -298,6 +313,8 @@ class Probe:
                 "pid": self.pid,
                 "backend": self.backend.name,
                 "pair_cost_ns": self.pair_cost_ns,
+                "module_cost_ns": self.module_cost_ns,
+                "backward_mark_cost_ns": self.backward_mark_cost_ns,
                 "torch": str(self.torch.__version__),
                 "backward": self.backward,
             }
@@ -365,9 +382,8 @@ class Probe:
         if self.recording:
             return
         self._cuda_profiler("cudaProfilerStart")
-        self.pair_cost_ns = nsysx_backend.pair_cost_ns(self.torch, self.backend, 200) or self.pair_cost_ns
         self.recording = True
-        self.use_module_call()
+        self.calibrate()
         self.hello()
 
     def _stop_capture(self) -> None:
@@ -421,17 +437,24 @@ class Probe:
         return name if name is not None and name.ref() is module else None
 
     def _parent(self, key: int | None) -> Entry | None:
-        """Return the entry of the surrounding module, made now if that module was not called yet."""
-        if key is None or key not in self.names:
-            return None
-        entry = self.entries.get(key)
-        if entry is None and (module := self.names[key].ref()) is not None:
-            entry = self._learn(module)
-        return entry
+        """Return the entry of the module that calls this one: the next one above that has a forward (a ModuleList has none)."""
+        while key is not None and key in self.names:
+            module = self.names[key].ref()
+            if module is None:
+                return None
+            if type(module).forward is not self.torch.nn.Module.forward:
+                return self.entries.get(key) or self._learn(module)
+            key = self.names[key].parent
+        return None
 
     def _name(self, module: Any) -> None:
         """Find the path of an unknown module: in a root that grew since it was walked, or as a root of its own."""
         inside = bool(self.thread.open or self.thread.phases)
+        if inside and type(module).__module__.startswith(
+            "torch.fx."
+        ):  # what torch.compile made of a region that has its range
+            self._remember(module, "GraphModule", None, 1, True)
+            return
         if inside and self.walks < 8:
             self.walks += 1
             for root in [r() for r in self.roots]:
@@ -620,6 +643,8 @@ class Probe:
         """The autograd engine is started, from Python, on this thread."""
         try:
             thread = self.thread
+            if self._traced():
+                return 0
             if self.torch._C._current_graph_task_id() == -1 and not thread.open:
                 self.driver = self.driver or threading.get_ident()
                 if not thread.phases and self.driver == threading.get_ident():
@@ -629,12 +654,24 @@ class Probe:
             self.fail("backward", error)
             return 0
 
+    def _traced(self) -> bool:
+        """Say whether tensors are fake: torch.compile looks at a backward here and runs none."""
+        native = self.torch._C
+        try:
+            return native._get_dispatch_mode(native._TorchDispatchModeKey.FAKE) is not None
+        except AttributeError:
+            return False
+
     def leave_backward(self, level: int) -> None:
         """Backward has returned."""
         try:
+            if not level:
+                return
             self.close(level)
-            if level and not self.thread.phases and self.driver == threading.get_ident():
+            if not self.thread.phases and self.driver == threading.get_ident():
                 self.steps.backward_end()
+                if self.capturing is not None:
+                    self.capturing.append(None)
         except Exception as error:
             self.fail("backward", error)
 
@@ -655,6 +692,8 @@ class Probe:
             in_backward = self.torch._C._current_graph_task_id() != -1
             if in_backward or self.driver in (None, threading.get_ident()):
                 self.steps.optimizer_end(id(optimizer), in_backward)
+                if self.capturing is not None:
+                    self.capturing.append(id(optimizer))
         except Exception as error:
             self.fail("optimizer", error)
 
@@ -675,6 +714,45 @@ class Probe:
                 self.fail(name, error)
 
         return enter, leave
+
+    # ---- CUDA graphs ------------------------------------------------------------------------------------------------
+
+    def begin_capture(self, _graph: Any) -> None:
+        """Work is captured from here on: what it completes is what each replay completes."""
+        self.capturing = []
+
+    def end_capture(self, graph: Any) -> None:
+        """The capture ended."""
+        try:
+            self.graphs[graph], self.capturing = self.capturing or [], None
+        except Exception as error:
+            self.fail("capture", error)
+
+    def enter_replay(self, graph: Any) -> Any:
+        """A graph is launched. Outside of everything else no module is called for it: it stands for what was captured."""
+        try:
+            me = threading.get_ident()
+            if self.thread.phases or self.thread.open or me != (self.driver or threading.main_thread().ident):
+                return None
+            self.steps.forward(self.torch.is_grad_enabled())
+        except Exception as error:
+            self.fail("replay", error)
+            return None
+        return graph
+
+    def leave_replay(self, graph: Any) -> None:
+        """The launch has returned."""
+        try:
+            if graph is None:
+                return
+            self.steps.forward_end()
+            for key in self.graphs.get(graph, ()):
+                if key is None:
+                    self.steps.backward_end()
+                else:
+                    self.steps.optimizer_end(key)
+        except Exception as error:
+            self.fail("replay", error)
 
     # ---- backward by module -----------------------------------------------------------------------------------------
 
@@ -717,9 +795,9 @@ class Probe:
                     for item in value[:32]:
                         look(item, entry, level + 1)
 
-        def entered(entry: Entry, args: Any) -> None:
+        def entered(entry: Entry, args: Any, kwargs: Any) -> None:
             try:
-                for value in args:
+                for value in (*args, *kwargs.values()) if kwargs else args:
                     if type(value) is tensor:
                         if modes():
                             look(value, entry.up)
@@ -782,7 +860,6 @@ class Probe:
     def patch(self, function: Any, template: str, names: dict[str, Any], what: str) -> nsysx_patch.Patch | None:
         """Exchange the code of a function; note it where that cannot be done."""
         try:
-            function = getattr(function, "__wrapped__", function)
             patch = nsysx_patch.Patch(function, template, names)
         except Exception as error:
             self.errors.append(f"{what}: {type(error).__name__}: {error}"[:300])
@@ -793,13 +870,18 @@ class Probe:
 
     def around(self, function: Any, what: str, first: str, enter: Any, leave: Any) -> None:
         """Put ``enter(first)`` and ``leave(token)`` around the body of a function."""
-        names = {f"_nsysx_enter_{what}": enter, f"_nsysx_leave_{what}": leave}
+        names = {
+            "_nsysx_compiling": self.torch.compiler.is_dynamo_compiling,
+            f"_nsysx_enter_{what}": enter,
+            f"_nsysx_leave_{what}": leave,
+        }
         template = nsysx_patch.AROUND.replace("ENTER", f"_nsysx_enter_{what}").replace("LEAVE", f"_nsysx_leave_{what}")
         self.patch(function, template.replace("FIRST", first), names, what)
 
     def use_module_call(self) -> None:
         """Switch ``Module.__call__`` to what is wanted now."""
-        which = "idle" if not self.recording else "marked" if self.backward == "marks" else "unmarked"
+        marked = self.backward in ("marks", "ops")
+        which = "idle" if not self.recording else "marked" if marked else "unmarked"
         patch = self.module_patches.get(which)
         if patch is not None:
             patch.on()
@@ -817,6 +899,7 @@ class Probe:
             "_nsysx_push": backend.push,
             "_nsysx_pop": backend.pop,
             "_nsysx_count": self.counts["module"].__next__,
+            "_nsysx_grad": torch.is_grad_enabled,
             "_nsysx_in": entered,
             "_nsysx_out": returned,
         }
@@ -826,9 +909,57 @@ class Probe:
         self.patches.extend(self.module_patches.values())
         self.use_module_call()
 
+    def calibrate(self) -> None:
+        """Measure our own cost; a figure that cannot be had is None."""
+        try:
+            self._calibrate()
+        except Exception as error:
+            self.errors.append(f"calibration: {type(error).__name__}: {error}"[:300])
+
+    def _calibrate(self) -> None:
+        """Measure what a range, a module call and a backward mark cost in this process, on ranges outside of our domain."""
+        torch, patch = self.torch, self.module_patches["marked" if self.backward in ("marks", "ops") else "unmarked"]
+        scratch = nsysx_backend.scratch(torch, self.backend)
+        self.pair_cost_ns = nsysx_backend.pair_cost_ns(scratch)
+
+        class Nothing(torch.nn.Module):  # type: ignore[misc, name-defined]
+            def forward(self, x: Any) -> Any:
+                return x
+
+        module, entry, text = Nothing(), Entry(), scratch.prepare("calibration")
+        entry.text = entry.again.text = text
+        with torch._C.DisableTorchFunction():
+            x = torch.empty(1, device="cpu")
+            leaf = torch.empty(1, device="cpu", requires_grad=True)
+            fresh = [leaf.view(1) for _ in range(100)]
+            entry.hook = torch.empty(0, device="cpu")
+            entry.hook._backward_hooks = {0: scratch.mark}
+        space = torch.nn.Module.__call__.__globals__
+        kept = {name: patch.names[name] for name in ("_nsysx_push", "_nsysx_pop", "_nsysx_count", "_nsysx_find")}
+        instead = (scratch.push, scratch.pop, itertools.count().__next__, {id(module): entry}.get)
+        try:
+            patch.off()
+            bare = nsysx_backend.best_ns(lambda: module(x))
+            patch.on()
+            space.update(zip(kept, instead, strict=True))
+            self.module_cost_ns = max(0, nsysx_backend.best_ns(lambda: module(x)) - bare)
+        finally:
+            space.update(kept)
+            self.use_module_call()
+        mark_node = patch.names["_nsysx_out"]
+        begin = time.perf_counter_ns()
+        for value in fresh:
+            mark_node(entry, value)
+        node = (time.perf_counter_ns() - begin) // len(fresh)
+        self.backward_mark_cost_ns = node + nsysx_backend.best_ns(lambda: scratch.mark(text))
+
     def arm(self) -> None:
         """Put everything in place."""
         torch = self.torch
+        try:
+            _hide_from_dynamo(torch)
+        except Exception as error:
+            self.errors.append(f"dynamo: {type(error).__name__}: {error}"[:300])
         self._patch_module_call()
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None:
@@ -841,13 +972,19 @@ class Probe:
         self._arm_engine()
         self.around(torch.nn.Module.compile, "compile", "self", lambda module: module, self.recompiled)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self.around(getattr(torch.nn.utils, name), name, "None", *self.simple("clip"))
+            self.around(_plain(getattr(torch.nn.utils, name)), name, "None", *self.simple("clip"))
         for owner in (torch.optim.Optimizer, torch.nn.Module):
-            self.around(owner.zero_grad, "zero_grad", "None", *self.simple("zero_grad"))
+            self.around(_plain(owner.zero_grad), "zero_grad", "None", *self.simple("zero_grad"))
         self._arm_optimizers()
+        graph = torch.cuda.CUDAGraph
+        self.around(graph.capture_begin, "capture_begin", "self", self.begin_capture, lambda _token: None)
+        self.around(graph.capture_end, "capture_end", "self", lambda graph: graph, self.end_capture)
+        self.around(graph.replay, "replay", "self", self.enter_replay, self.leave_replay)
+        if self.backward == "ops":
+            self._arm_operators()
+        if self.environ.get("NSYSX_LINES") == "1":
+            self._arm_lines()
         self.armed = True
-        os.register_at_fork(after_in_child=self.forked)
-        atexit.register(self.exit)
 
     def _arm_engine(self) -> None:
         """See also those who call the engine without ``torch.autograd`` (Megatron), and give all others the engine itself."""
@@ -883,30 +1020,83 @@ class Probe:
 
         self.removers.append(remove)
 
-    def _arm_optimizers(self) -> None:
-        from torch.optim import optimizer as module
+    def _arm_operators(self) -> None:
+        """Every operator and autograd node as a range with its sequence number: torch's own, costly, and only with CUDA."""
+        if not self.torch.backends.cuda.is_built():
+            self.errors.append("NSYSX_BACKWARD=ops needs a torch built with CUDA: marks are used")
+            return
+        try:  # what emit_nvtx does, without its torch.cuda.synchronize: CUDA must not start before the program wants it
+            from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
-        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            self.thread.optimizers.append((optimizer, self.enter_optimizer(optimizer)))
+            autograd = self.torch._C._autograd
+            config = ProfilerConfig(ProfilerState.NVTX, False, False, False, False, False, _ExperimentalConfig())
+            autograd._enable_profiler(config, set())
+            self.removers.append(autograd._disable_profiler)
+        except Exception as error:
+            self.errors.append(f"ops: {type(error).__name__}: {error}"[:300])
 
-        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            levels = self.thread.optimizers
-            while levels:  # a step that raised has left its own behind
-                one, level = levels.pop()
-                if one is optimizer:
-                    self.leave_optimizer(level, optimizer)
+    def _arm_lines(self) -> None:
+        """Mark the Python line that is about to wait. Torch calls back before it synchronizes; it cannot be turned off again."""
+        torch = self.torch
+        if not torch.backends.cuda.is_built():
+            self.errors.append("NSYSX_LINES needs a torch built with CUDA")
+            return
+        own = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen")
+        foreign: dict[str, bool] = {}
+        count = self.counts["sync"].__next__
+
+        def waits(*_: Any) -> None:
+            try:
+                if not (self.armed and self.recording):
                     return
+                frame = sys._getframe(1)
+                inner = frame
+                while frame is not None:
+                    file = frame.f_code.co_filename
+                    known = foreign.get(file)
+                    if known is None:
+                        known = foreign[file] = not file.startswith(own)
+                    if known:
+                        break
+                    frame = frame.f_back  # type: ignore[assignment]
+                frame = frame or inner
+                code = frame.f_code
+                self.backend.mark(self.text(ranges.sync(code.co_filename, frame.f_lineno, code.co_name)))
+                count()
+            except Exception as error:
+                self.fail("lines", error)
 
-        self.removers.append(module.register_optimizer_step_pre_hook(before).remove)
-        self.removers.append(module.register_optimizer_step_post_hook(after).remove)
+        try:
+            from torch.cuda import _gpu_trace
 
-        def made(_optimizer: Any) -> None:
+            torch._C._activate_gpu_trace()
+            _gpu_trace.register_callback_for_stream_synchronization(waits)
+            _gpu_trace.register_callback_for_device_synchronization(waits)
+            _gpu_trace.register_callback_for_event_synchronization(waits)
+        except Exception as error:
+            self.errors.append(f"lines: {type(error).__name__}: {error}"[:300])
+
+    def _arm_optimizers(self) -> None:
+        seen: set[int] = set()
+
+        def made(optimizer: Any) -> None:
+            """An optimizer was made; torch has put one and the same function around the step of its class by now."""
             try:
                 self.steps.made_optimizer()
+                step = type(optimizer).step
+                if id(step) not in seen:
+                    seen.add(id(step))
+                    self.around(step, "optimizer", "args[0]", begin, end)
             except Exception as error:
                 self.fail("optimizer", error)
 
-        self.around(module.Optimizer.__init__, "made", "self", lambda _o: None, lambda _t: made(None))
+        def begin(optimizer: Any) -> tuple[int, Any]:
+            return self.enter_optimizer(optimizer), optimizer
+
+        def end(token: tuple[int, Any]) -> None:
+            self.leave_optimizer(*token)
+
+        self.around(self.torch.optim.Optimizer.__init__, "made", "self", lambda optimizer: optimizer, made)
         scaler = sys.modules.get("torch.amp.grad_scaler")
         if scaler is not None:
             self.around(
@@ -914,8 +1104,41 @@ class Probe:
                 "scaler",
                 "optimizer",
                 lambda optimizer: (self.enter_optimizer(optimizer, "GradScaler"), optimizer),
-                lambda token: self.leave_optimizer(*token),
+                end,
             )
+
+
+def _plain(function: Any) -> Any:
+    """Return the function under its decorators."""
+    return getattr(function, "__wrapped__", function)
+
+
+def _hide_from_dynamo(torch: Any) -> None:
+    """Tell the frame evaluator of torch.compile never to compile our functions, nor what they call: they run between its own."""
+    native = torch._C._dynamo.eval_frame
+    if hasattr(native, "set_code_exec_strategy"):
+        plain = native._FrameExecStrategy(native._FrameAction.SKIP, native._FrameAction.SKIP)
+
+        def skip(code: CodeType) -> None:
+            native.set_code_exec_strategy(code, plain)
+    else:
+        skip = native.skip_code  # torch < 2.7
+    todo: list[Any] = [vars(m) for m in (sys.modules[__name__], nsysx_backend, nsysx_patch, nsysx_ranges, nsysx_steps)]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, CodeType):
+            skip(one)
+            todo.extend(one.co_consts)
+        elif isinstance(one, dict):
+            todo.extend(v for v in one.values() if getattr(v, "__module__", "nsysx").startswith("nsysx"))
+        elif isinstance(one, FunctionType):
+            todo.append(one.__code__)
+        elif isinstance(one, property):
+            todo.append(one.fget)
+        elif isinstance(one, (staticmethod, classmethod)):
+            todo.append(one.__func__)
+        elif isinstance(one, type):
+            todo.append(dict(vars(one)))
 
 
 def _version(package: str) -> str | None:
@@ -978,8 +1201,10 @@ def arm(torch: Any) -> None:
     if why:
         probe.reason = "; ".join(why)
     try:
-        probe.pair_cost_ns = nsysx_backend.pair_cost_ns(torch, backend)
         probe.arm()
+        os.register_at_fork(after_in_child=probe.forked)
+        atexit.register(probe.exit)
+        probe.calibrate()
         if probe.recording:
             probe.hello()
         if (

@@ -34,6 +34,7 @@ class Steps:
         self.backward_seen = False
         self.forward_seen = False
         self.key: object = None  # the optimizer that counts
+        self.keys: set[object] = set()
         self.done = 0  # how often the work of the open step was completed
         self.worked = False  # the open step held a forward, a backward or an optimizer step
         self.others = 0
@@ -156,12 +157,14 @@ class Steps:
         if in_backward:
             self.optimizer_in_backward = True
             return
+        new = key not in self.keys
+        self.keys.add(key)
         if self.key is None:
             self.key = key
         elif key != self.key:
             self.others += 1
             # Two optimizers in turn and no loader (a GAN): the second one ends the round. Or the first one is gone.
-            if self.others >= 8 or (not self.by_fetch and self.index <= 2 and not self.done):
+            if self.others >= 8 or (new and not self.by_fetch and self.index <= 2 and not self.done):
                 self.key = key
         if key == self.key:
             self.done += 1

@@ -5,13 +5,18 @@ finder that looks at the name ``torch`` only, and then runs the ``sitecustomize`
 ``NSYSX_PROBE=0`` turns it off.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+
+if False:  # typing costs milliseconds, and is for readers and checkers only
+    from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is not loaded this early
 
 
-def _note(reason):
+def _note(reason: str) -> None:
     """Leave a file that says why there are no ranges of this process; the probe replaces it when it arms."""
     folder = os.environ.get("NSYSX_PROBE_DIR")
     if not folder:
@@ -32,7 +37,7 @@ def _note(reason):
 class _TorchFinder:
     """Finds nothing itself; lets the other finders find torch and runs the probe after torch has been executed."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
             return None
         try:
@@ -48,7 +53,7 @@ class _TorchFinder:
         return None
 
     @staticmethod
-    def _after(loader):
+    def _after(loader: Any) -> None:
         # The loader keeps its type, which inspect, pkgutil and importlib.resources look at: only this object's call changes.
         try:
             space = {
@@ -64,7 +69,7 @@ class _TorchFinder:
             _note("torch has a loader that cannot be followed")
 
 
-def _arm(torch):
+def _arm(torch: object) -> None:
     try:
         import nsysx_probe
 
@@ -73,7 +78,7 @@ def _arm(torch):
         _note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
 
 
-def _next_sitecustomize():
+def _next_sitecustomize() -> None:
     """Run the sitecustomize that this one hides, under its own name, as Python would have."""
     # Both are loaded in every Python; importing importlib.machinery and importlib.util would take most of a millisecond.
     from _frozen_importlib import module_from_spec

@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from nsysx import units
@@ -77,7 +77,7 @@ _MAX_ARROWS = 8
 _SVG_STYLE = (
     "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif!important}"
     "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}"
-    "text[style*='#6b6b6b']{fill:#a9a9a9!important}}</style>"
+    "text[style*='#6b6b6b']{fill:#a9a9a9!important}[style*='stroke: #1b1b1b']{stroke:#f2f2f2!important}}</style>"
 )
 
 
@@ -181,29 +181,21 @@ def _scale(longest_ns: float) -> tuple[float, str]:
     return 1.0, "ns"
 
 
-def ledger(ledgers: Sequence[Ledger], width: int = 1120) -> Picture:
+def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) -> Picture:
     """Return the ledgers as bars on one time scale: what ran in plain colour, idle time hatched by its cause."""
     with _settings():
         row = 46
         height = row * len(ledgers) + 48
         figure = _figure(width, height)
-        axes = figure.add_axes((0.004, 44 / height, 0.992, 1 - 48 / height))
+        axes = figure.add_axes((0.008, 44 / height, 0.984, 1 - 48 / height))
         longest = max((entry.window_ns for entry in ledgers), default=1) or 1
         divisor, unit = _scale(longest)
-        pixel = longest / (width * 0.992)
+        pixel = longest / (width * 0.984)
         for position, entry in enumerate(ledgers):
             y = len(ledgers) - 1 - position
             left = 0.0
-            axes.text(0, y + 0.30, entry.label, ha="left", va="bottom", fontsize=9, color=_INK)
-            axes.text(
-                entry.window_ns / divisor,
-                y + 0.30,
-                units.duration(entry.window_ns),
-                ha="right",
-                va="bottom",
-                fontsize=9,
-                color=_INK,
-            )
+            text = f"{entry.label}: {units.duration(entry.window_ns)}"
+            axes.text(0, y + 0.30, text, ha="left", va="bottom", fontsize=9, color=_INK)
             for part in entry.parts:
                 if part.ns <= 0:
                     continue
@@ -225,7 +217,7 @@ def ledger(ledgers: Sequence[Ledger], width: int = 1120) -> Picture:
         axes.set_ylim(-0.35, len(ledgers) - 0.3)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"time per step, {unit}" if len(ledgers) else unit, color=_NEUTRAL, fontsize=8.5)
+        axes.set_xlabel(f"time per step, {unit}" if per_step else f"time, {unit}", color=_NEUTRAL, fontsize=8.5)
         axes.tick_params(labelsize=8)
         return _svg(figure, width, height)
 
@@ -269,8 +261,8 @@ def steps(bars: Sequence[StepBar], on_gpu: bool, width: int = 1120, height: int 
     with _settings():
         figure = _figure(width, height)
         axes = figure.add_axes((0.045, 42 / height, 0.951, 1 - 74 / height))
-        longest = max(bar.length_ns for bar in bars)
-        usual = [bar.length_ns for bar in bars if bar.steady]
+        longest = max(max(bar.length_ns, bar.cpu_ns or 0) for bar in bars)
+        usual = [max(bar.length_ns, bar.cpu_ns or 0) for bar in bars if bar.steady]
         # One warm-up step of seconds would press all others flat: cut the axis and write the value on the bar.
         limit = min(longest, 2.2 * max(usual)) if usual else longest
         divisor, unit = _scale(limit)
@@ -309,7 +301,7 @@ def steps(bars: Sequence[StepBar], on_gpu: bool, width: int = 1120, height: int 
                 label="CPU step",
             )
         axes.set_ylim(0, limit / divisor * 1.04)
-        axes.set_xlim(x[0] - wide * 0.7, x[-1] + wide * 0.7)
+        axes.set_xlim(x[0] - wide * 0.7, max(x[-1], x[0] + 9) + wide * 0.7)  # two steps are not two walls
         axes.set_xlabel("step" if group == 1 else f"step (mean of {group} neighbours)", fontsize=8.5, color=_NEUTRAL)
         axes.set_ylabel(unit, fontsize=8.5, color=_NEUTRAL)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -355,22 +347,25 @@ def _draw_unsteady(
             axes.text(a, top * 1.05, units.duration(h * divisor), ha="center", va="bottom", fontsize=8, color=_INK)
 
 
-def _decimate(spans: Sequence[Span], pixel_ns: float) -> list[Span]:
-    """Return ``spans`` with runs of narrow boxes of one kind that nobody could tell apart joined into one box."""
-    out: list[Span] = []
-    joined = 0
-    for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
-        narrow = span.end_ns - span.start_ns < 2 * pixel_ns
-        last = out[-1] if out else None
-        if last and joined and narrow and last.kind == span.kind and span.start_ns - last.end_ns < 0.7 * pixel_ns:
-            joined += 1
-            name = f"{joined} × {KIND_NAMES.get(span.kind, span.kind)}"
-            end, backlog = max(last.end_ns, span.end_ns), last.backlog_ns + span.backlog_ns
-            out[-1] = replace(last, end_ns=end, label=name, backlog_ns=backlog)
-        else:
-            out.append(span)
-            joined = int(narrow)
-    return out
+def _split(spans: Sequence[Span], pixel_ns: float) -> tuple[list[Span], dict[int, dict[str, float]]]:
+    """Return the boxes that are wide enough to draw, and for all others how much of each pixel every kind fills, 0 to 1.
+
+    A box may never look longer than it is: a GPU that is busy for a tenth of each pixel must not look busy.
+    """
+    wide: list[Span] = []
+    filled: dict[int, dict[str, float]] = {}
+    for span in spans:
+        length = span.end_ns - span.start_ns
+        if length >= 2 * pixel_ns and span.covered_ns is None:
+            wide.append(span)
+            continue
+        density = 1.0 if span.covered_ns is None else min(1.0, span.covered_ns / max(1, length))
+        for column in range(int(span.start_ns / pixel_ns), int(span.end_ns / pixel_ns) + 1):
+            part = min(span.end_ns, (column + 1) * pixel_ns) - max(span.start_ns, column * pixel_ns)
+            if part > 0:
+                kinds = filled.setdefault(column, {})
+                kinds[span.kind] = kinds.get(span.kind, 0.0) + part * density / pixel_ns
+    return wide, filled
 
 
 def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Picture:
@@ -386,12 +381,11 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
         divisor, unit = _scale(window)
         pixel = window / (width - left_px - 12)
         seen: dict[str, str] = {}
-        kinds: dict[str, str] = {}
         for index, lane in enumerate(lanes):
             y = len(lanes) - 1 - index
             if index % 2 == 0:
                 axes.axhspan(y - 0.5, y + 0.5, color="#f6f6f6", linewidth=0)
-            _draw_lane(axes, lane, y, divisor, pixel, seen, kinds, redact)
+            _draw_lane(axes, lane, y, divisor, pixel, seen, redact)
             text = clean(lane.label, 60)
             if sum(other.label == lane.label for other in lanes) > 1:
                 text += {"phases": ": phases", "api": ": CUDA calls"}.get(lane.role, "")
@@ -411,44 +405,45 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
         axes.set_xlabel(f"{unit} from the start of the window", fontsize=8.5, color=_NEUTRAL)
         axes.tick_params(labelsize=8)
         axes.spines["left"].set_visible(False)
+        present = {
+            s.kind if s.kind in KIND_NAMES else "other" for lane in lanes if lane.role != "phases" for s in lane.spans
+        }
+        kinds = {name: KIND_COLOURS[kind] for kind, name in KIND_NAMES.items() if kind in present}
         _draw_legend(figure, kinds, any(s.backlog_ns for lane in lanes for s in lane.spans), height)
         return _png(figure, width, height)
 
 
+def _lane_colour(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
+    """Return the colour of a kind on a lane."""
+    if lane.role == "phases":
+        return _phase_colour(span_kind, seen)
+    return KIND_COLOURS.get(span_kind, KIND_COLOURS["other"])
+
+
 def _draw_lane(
-    axes: Any,
-    lane: Lane,
-    y: float,
-    divisor: float,
-    pixel: float,
-    seen: dict[str, str],
-    kinds: dict[str, str],
-    redact: bool,
+    axes: Any, lane: Lane, y: float, divisor: float, pixel: float, seen: dict[str, str], redact: bool
 ) -> None:
-    """Draw the boxes of one lane, boxes of one colour together."""
+    """Draw one lane: wide boxes with their names, and the rest as columns as high as the time that they fill."""
+    wide, filled = _split(lane.spans, pixel)
+    low, height = y - 0.36, 0.72
     boxes: dict[str, list[tuple[float, float]]] = {}
     waits: list[tuple[float, float]] = []
-    for span in _decimate(lane.spans, pixel):
-        phase = lane.role == "phases"
-        colour = (
-            _phase_colour(span.kind or span.label, seen)
-            if phase
-            else KIND_COLOURS.get(span.kind, KIND_COLOURS["other"])
-        )
-        if not phase:
-            kinds.setdefault(KIND_NAMES.get(span.kind, "other CUDA call"), colour)
-        length = max(span.end_ns - span.start_ns, pixel * 0.6)
+    for span in wide:
+        colour = _lane_colour(lane, span.kind or span.label, seen)
+        length = span.end_ns - span.start_ns
         boxes.setdefault(colour, []).append((span.start_ns / divisor, length / divisor))
-        if span.backlog_ns > 2 * pixel:
+        waiting = span.backlog_ns > 2 * pixel
+        if waiting:
             waits.append((span.start_ns / divisor, min(span.backlog_ns, length) / divisor))
-        room = int((length / pixel - 6) / 5.6)
+        room = int((length / pixel - 10) / 5.8)
         name = clean(span.label, 200)
         name = scrub(name) if redact else name
         if room >= min(len(name), 12):
             text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
-            hatched = span.backlog_ns > 2 * pixel
+            behind = {"facecolor": colour, "edgecolor": "none", "pad": 0.8} if waiting else None
+            middle = (span.start_ns + length / 2) / divisor
             axes.text(
-                (span.start_ns + length / 2) / divisor,
+                middle,
                 y,
                 text,
                 ha="center",
@@ -457,16 +452,28 @@ def _draw_lane(
                 color=_ink_on(colour),
                 clip_on=True,
                 zorder=4,
-                bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8} if hatched else None,
+                bbox=behind,
             )
     for colour, places in boxes.items():
-        axes.broken_barh(
-            places, (y - 0.36, 0.72), facecolors=colour, edgecolors=_shade(colour), linewidth=0.25, zorder=2
-        )
+        axes.broken_barh(places, (low, height), facecolors=colour, edgecolors=_shade(colour), linewidth=0.25, zorder=2)
     if waits:
         axes.broken_barh(
-            waits, (y - 0.36, 0.72), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
+            waits, (low, height), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
         )
+    columns: dict[str, list[list[tuple[float, float]]]] = {}
+    for column, kinds in filled.items():
+        left, right, base = column * pixel / divisor, (column + 1) * pixel / divisor, low
+        scale = 1 / max(1.0, sum(kinds.values()))
+        for kind in sorted(kinds):
+            top = base + max(0.05, kinds[kind] * scale) * height  # the least thing that happened still shows as a line
+            corners = [(left, base), (right, base), (right, top), (left, top)]
+            columns.setdefault(_lane_colour(lane, kind, seen), []).append(corners)
+            base = top
+    if columns:
+        from matplotlib.collections import PolyCollection
+
+        for colour, shapes in columns.items():
+            axes.add_collection(PolyCollection(shapes, facecolors=colour, linewidths=0, zorder=2), autolim=False)
 
 
 def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
@@ -480,7 +487,10 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
         if 0 <= span.launch_lane < len(lanes)
     ]
     ops.sort(key=lambda op: op[0].start_ns - op[0].end_ns)
-    for span, index in ops[:_MAX_ARROWS]:
+    longest: dict[tuple[int | None, int | None], tuple[Span, int]] = {}
+    for op in ops:  # of all that one graph launch started, the longest
+        longest.setdefault((op[0].launch_ns, op[0].launch_lane), op)
+    for span, index in list(longest.values())[:_MAX_ARROWS]:
         assert span.launch_ns is not None
         assert span.launch_lane is not None
         top, bottom = len(lanes) - 1 - span.launch_lane - 0.36, len(lanes) - 1 - index + 0.36

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 #: Unicode categories that move the cursor, hide text or have no glyph: controls, format (bidi, zero width), surrogates,
 #: private use, unassigned, line and paragraph separators.
@@ -33,18 +34,20 @@ def clean(value: object, limit: int = 200) -> str:
     """
     text = str(value)
     cut = len(text) > limit
-    out, marks, length = [], 0, 0
+    out: list[str] = []
+    marks = length = 0
     for char in text[:limit]:
         category = unicodedata.category(char)
         marks = marks + 1 if category in ("Mn", "Me") else 0
         if marks > _MAX_MARKS:
             continue
-        piece = _visible(char) if category in _INVISIBLE else char
-        length += len(piece)
-        if length > limit - cut:
+        out.append(_visible(char) if category in _INVISIBLE else char)
+        length += len(out[-1])
+        if length > limit:
             cut = True
             break
-        out.append(piece)
+    while cut and out and length > limit - 1:
+        length -= len(out.pop())
     return "".join(out) + ("…" if cut else "")
 
 
@@ -75,6 +78,51 @@ def shorten_kernel(name: str, width: int) -> str:
     if len(text) > width and "<" in text and text.index("<") < width - 2:
         return text[: width - 1] + "…"
     return shorten(text, width)
+
+
+def shorten_path(path: str, width: int) -> str:
+    """Return a file's path within ``width``: its end is what tells."""
+    return path if len(path) <= width else f"…{path[len(path) - width + 1 :]}" if width > 1 else "…"[:width]
+
+
+def shorten_cell(text: str, column: str, width: int) -> str:
+    """Return the text of a cell within ``width``, cut where the kind of column bears it best."""
+    if column == "file":
+        return shorten_path(text, width)
+    if column in ("name", "kernel") and ("::" in text or "<" in text):
+        return shorten_kernel(text, width)
+    return shorten(text, width)
+
+
+def shorten_column(names: Sequence[str], column: str, width: int) -> list[str]:
+    """Return the cells of a column within ``width``; different names that would look alike show where they differ."""
+    out = [shorten_cell(name, column, width) for name in names]
+    looks: dict[str, set[str]] = {}
+    for name, text in zip(names, out, strict=True):
+        looks.setdefault(text, set()).add(name)
+    out = [
+        _tell_apart(n, t, looks[t] - {n}, width) if len(looks[t]) > 1 else t for n, t in zip(names, out, strict=True)
+    ]
+    numbers: dict[str, dict[str, int]] = {}
+    for index, (name, text) in enumerate(zip(names, out, strict=True)):
+        seen = numbers.setdefault(text, {})
+        number = seen.setdefault(name, len(seen) + 1)
+        if number > 1:  # no room to show the difference: at least show that there is one
+            mark = f" #{number}"
+            out[index] = (text[: max(0, width - len(mark))] + mark)[:width]
+    return out
+
+
+def _tell_apart(name: str, text: str, others: set[str], width: int) -> str:
+    """Return the head of ``text``, then ``name`` from just before where it leaves every other name."""
+    differs = max(
+        next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other)))
+        for other in others
+    )
+    head = text[: max(0, (width - 1) // 2)].rstrip("…")
+    rest = _NAMESPACES.sub("", name[max(0, differs - 6) :])
+    room = width - len(head) - 1
+    return f"{head}…{rest if len(rest) <= room else rest[: room - 1] + '…'}"[:width]
 
 
 def _drop_arguments(text: str) -> str:

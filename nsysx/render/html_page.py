@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -37,11 +36,12 @@ def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _ledger_figure(ledgers: Sequence[view.Ledger]) -> Figure | None:
+def _ledger_figure(shown: view.View) -> Figure | None:
     """Return the picture of the ledgers on one time scale."""
+    ledgers = shown.ledgers[:8]
     if not ledgers:
         return None
-    return Figure(charts.ledger(ledgers[:8]), " ".join(entry.sentence() for entry in ledgers[:8]), "")
+    return Figure(charts.ledger(ledgers, shown.per_step), " ".join(entry.sentence() for entry in ledgers), "")
 
 
 def _steps_figure(shown: view.View) -> Figure | None:
@@ -69,14 +69,13 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
         title = texts(entry.title, 200)
         lanes = sum(lane.role != "stream" for lane in entry.lanes)
         alt = f"Timeline, {title}: {length}, {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams."
-        merged = f" {units.count(entry.merged)} short boxes are drawn together." if entry.merged else ""
-        figures.append(Figure(charts.timeline(entry, redact=redact), alt, f"{title}, a window of {length}.{merged}"))
+        figures.append(Figure(charts.timeline(entry, redact=redact), alt, f"{title}, a window of {length}."))
     return figures
 
 
 def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
     """Return the page of ``summary``; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine."""
-    shown = view.build(summary, top=top, redact=redact, width=110)
+    shown = view.build(summary, top=top, redact=redact, width=84)
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = Environment(
         loader=PackageLoader("nsysx.render"),
@@ -90,7 +89,7 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=_sha256(script),
-        ledger_figure=_ledger_figure(shown.ledgers),
+        ledger_figure=_ledger_figure(shown),
         steps_figure=_steps_figure(shown),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=_timeline_figures(summary, redact),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from nsysx import units
+from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Summary
 from nsysx.render import view
-from nsysx.render.clean import shorten, shorten_kernel
+from nsysx.render.clean import clean, shorten, shorten_column
 
 _STYLES = {
     "compute": "green",
@@ -22,13 +23,17 @@ _STYLES = {
     "sync": "red",
     "alloc": "magenta",
 }
-_ASCII = str.maketrans({"…": "~", "→": ">", "×": "x", "–": "-", "—": "-", "█": "#", "░": ".", "▏": "|"})
+_ASCII = str.maketrans({"…": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MIN_NAME = 16
+_MAX_PROSE = 100
+
+#: What ``sections`` may name besides the keys of tables.
+SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "quality")
 
 
 class _Out:
-    """Prints onto one console: keeps to its width, and to the characters that it can show."""
+    """Prints onto one console: keeps to its width and its characters, and leaves no space at the end of a line."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -36,23 +41,39 @@ class _Out:
         self.encoding = console.encoding or "ascii"
         self.unicode = self.encoding.lower().replace("-", "").startswith("utf") and not console.options.ascii_only
 
-    def text(self, text: str, style: str = "") -> Text:
-        """Return ``text`` as it can be shown here; never read as markup."""
-        if not self.unicode:
-            text = text.translate(_ASCII).encode(self.encoding, "backslashreplace").decode(self.encoding)
-        return Text(text, style=style)
+    def plain(self, text: str) -> str:
+        """Return ``text`` in characters that can be shown here."""
+        if self.unicode:
+            return text
+        return text.translate(_ASCII).encode(self.encoding, "backslashreplace").decode(self.encoding)
 
-    def line(self, text: str = "", style: str = "") -> None:
-        """Print a paragraph, wrapped at the width."""
-        self.console.print(self.text(text, style), soft_wrap=False, width=min(self.width, 100))
+    def parts(self, *parts: tuple[str, str]) -> None:
+        """Print one line of (text, style) pieces; never read as markup, never wrapped."""
+        line = Text()
+        for text, style in parts:
+            line.append(self.plain(text), style)
+        line.rstrip()
+        self.console.print(line, soft_wrap=True)
+
+    def line(self, text: str, style: str = "", indent: int = 0, first: tuple[str, str] = ("", "")) -> None:
+        """Print a paragraph, wrapped, every line of it ``indent`` in; ``first`` is a styled piece in front."""
+        body = Text.assemble((self.plain(first[0]), first[1]), (self.plain(text), style))
+        for row in body.wrap(self.console, min(self.width, _MAX_PROSE) - indent):
+            row.rstrip()
+            self.console.print(Text(" " * indent) + row, soft_wrap=True)
 
     def head(self, text: str, note: str = "") -> None:
         """Print the head of a section after an empty line."""
-        line = self.text(text, "bold")
-        if note:
-            line.append_text(self.text(f"  {note}", "dim"))
         self.console.print()
-        self.console.print(line)
+        self.line(f"  {note}" if note else "", "dim", first=(text, "bold"))
+
+    def cell(self, text: str, width: int, right: bool = False) -> str:
+        """Return ``text`` in exactly ``width`` columns of the terminal."""
+        text = self.plain(text)
+        room = width - cell_len(text)
+        if room <= 0:
+            return set_cell_size(text, width)
+        return " " * room + text if right else text + " " * room
 
     def bar(self, share: float, width: int) -> str:
         """Return a bar for ``share`` of ``width`` characters; anything above zero shows."""
@@ -62,106 +83,77 @@ class _Out:
         return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
-def _ledger(out: _Out, ledger: view.Ledger) -> None:
-    """Print one ledger: a bar per part, and the sum."""
-    label = "idle: profiler itself"
-    names = [f"idle: {p.label}" if p.idle else p.label for p in ledger.parts if p.ns]
-    wide = min(max([len(label), *map(len, names)]), max(14, out.width - 34))
-    room = max(6, min(40, out.width - wide - 26))
-    table = RichTable.grid(padding=(0, 1))
-    table.add_column(width=wide + 2, no_wrap=True)
-    table.add_column(justify="right", width=9, no_wrap=True)
-    table.add_column(justify="right", width=6, no_wrap=True)
-    table.add_column(width=room, no_wrap=True)
-    for part, name in zip((p for p in ledger.parts if p.ns), names, strict=True):
-        style = "dim" if part.idle else _STYLES.get(part.kind, "")
-        fraction = part.ns / ledger.window_ns if ledger.window_ns else 0
-        table.add_row(
-            out.text(f"  {shorten(name, wide)}"),
-            out.text(units.duration(part.ns)),
-            out.text(units.share(part.ns, ledger.window_ns)),
-            out.text(out.bar(fraction, room), style),
-        )
-    out.console.print(out.text(f"{ledger.label}: {units.duration(ledger.window_ns)}"))
-    out.console.print(table)
+def _ledgers(out: _Out, ledgers: Sequence[view.Ledger]) -> None:
+    """Print the ledgers in one set of columns, their bars on one time scale."""
+    named = [[(f"idle: {p.label}" if p.idle else p.label, p) for p in ledger.parts if p.ns] for ledger in ledgers]
+    wide = min(max([len(name) for rows in named for name, _ in rows], default=0), max(14, out.width - 34))
+    room = max(6, min(40, out.width - wide - 22))
+    longest = max(ledger.window_ns for ledger in ledgers) or 1
+    for ledger, rows in zip(ledgers, named, strict=True):
+        out.line(f"{ledger.label}: {units.duration(ledger.window_ns)}")
+        for name, part in rows:
+            time = out.cell(units.duration(part.ns), 9, right=True)
+            share = out.cell(units.share(part.ns, ledger.window_ns), 6, right=True)
+            style = "dim" if part.idle else _STYLES.get(part.kind, "")
+            bar = out.bar(part.ns / longest, room)
+            out.parts((f"  {out.cell(shorten(name, wide), wide)} {time} {share} ", ""), (bar, style))
 
 
-def _cell(cell: view.Cell, width: int) -> str:
-    """Return a cell's text within ``width``."""
-    source = cell.full or cell.text
-    return shorten_kernel(source, width) if "(" in source or "<" in source else shorten(cell.text, width)
-
-
-def _fit(grid: view.Grid, width: int) -> tuple[list[int], list[int]]:
-    """Return the columns of ``grid`` that fit into ``width``, most important first, and their widths."""
+def _fit(grid: view.Grid, width: int) -> list[tuple[int, int]]:
+    """Return the columns of ``grid`` that fit into ``width``, most important first, with their widths."""
     rows = grid.rows or ()
-    natural = [max([len(h.label), *(len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
+    natural = [max([len(h.label), *(cell_len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
     least = [n if grid.heads[i].numeric else min(n, _MIN_NAME) for i, n in enumerate(natural)]
     least[0] = min(natural[0], max(_MIN_NAME, width * 46 // 100))
-    chosen: list[int] = []
-    used = 0
-    for index in range(len(grid.heads)):
-        need = least[index] + (2 if chosen else 0)
-        if used + need <= width:
-            chosen.append(index)
-            used += need
-    widths = {i: least[i] for i in chosen}
-    for index in chosen:
+    widths: dict[int, int] = {}
+    used = -2
+    for index, need in enumerate(least):
+        if used + 2 + need <= width:
+            widths[index] = need
+            used += 2 + need
+    for index in widths:
         grow = min(width - used, natural[index] - widths[index])
         widths[index] += grow
         used += grow
-    return chosen, [widths[i] for i in chosen]
+    return list(widths.items())
 
 
 def _grid(out: _Out, grid: view.Grid) -> None:
-    """Print one table: the columns that fit, and what was left out."""
-    if grid.rows is None or not grid.rows:
+    """Print one table: the columns that fit."""
+    if not grid.rows:
         out.head(grid.title)
         out.line(grid.reason if grid.rows is not None else f"Not recorded: {grid.reason}", "dim")
         return
-    total = len(grid.rows) + grid.folded
-    notes = [grid.scope, f"{len(grid.rows)} of {units.count(total)}" if grid.folded else ""]
+    notes = [grid.scope, f"{len(grid.rows)} of {units.count(len(grid.rows) + grid.folded)}" if grid.folded else ""]
     out.head(grid.title, ", ".join(n for n in notes if n))
-    chosen, widths = _fit(grid, out.width)
-    table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
-    for index, width in zip(chosen, widths, strict=True):
-        head = grid.heads[index]
-        table.add_column(
-            out.text(shorten(head.label, width)),
-            justify="right" if head.numeric else "left",
-            width=width,
-            no_wrap=True,
-            overflow="crop",
-        )
-    for row in grid.rows:
-        table.add_row(*(out.text(_cell(row[i], width)) for i, width in zip(chosen, widths, strict=True)))
-    out.console.print(table)
+    columns = [(index, width, grid.heads[index]) for index, width in _fit(grid, out.width)]
+    out.parts(("  ".join(out.cell(shorten(h.label, width), width, h.numeric) for _, width, h in columns), "dim"))
+    cells = []
+    for index, width, head in columns:
+        names = [row[index].full or row[index].text for row in grid.rows]
+        texts = names if head.numeric else shorten_column(names, head.name, width)
+        cells.append([out.cell(text, width, head.numeric) for text in texts])
+    for line in zip(*cells, strict=True):
+        out.parts(("  ".join(line), ""))
 
 
 def _quality(out: _Out, shown: view.View) -> None:
     """Print what limits the trust in the numbers, and what would cure it."""
     bad = [c for c in shown.quality if c.status != "ok"]
-    good = len(shown.quality) - len(bad)
-    out.head("Quality", f"{good} of {len(shown.quality)} checks passed")
+    out.head("Quality", f"{len(shown.quality) - len(bad)} of {len(shown.quality)} checks passed")
     for check in bad:
-        line = out.text("warning  " if check.status == "warn" else "missing  ", "yellow")
-        line.append_text(out.text(f"{check.check}: {check.detail}"))
-        out.console.print(line, width=min(out.width, 100))
+        mark = ("warning  ", "yellow") if check.status == "warn" else ("missing  ", "dim")
+        out.line(f"{check.check}: {check.detail}", first=mark)
         if check.fix:
-            out.console.print(out.text(f"         → {check.fix}", "dim"), width=min(out.width, 100))
+            out.line(f"→ {check.fix}", "dim", indent=9)
 
 
-def _first(out: _Out, shown: view.View) -> None:
+def _first(out: _Out, first: view.FindingView) -> None:
     """Print the change that is worth most."""
-    if shown.first is None:
-        return
-    first = shown.first
     out.head("What to do first")
-    out.line(
-        first.title
-        + (f": saves {first.saving} per step" if first.saving else "")
-        + (f" ({first.confidence})" if first.saving and first.confidence else "")
-    )
+    worth = f": saves {first.saving} per step" if first.saving else ""
+    sure = f" ({first.confidence})" if first.saving and first.confidence else ""
+    out.line(f"{first.title}{worth}{sure}")
     for text in (first.where, first.fix):
         if text:
             out.line(text, "dim")
@@ -177,11 +169,19 @@ def _findings(out: _Out, findings: Iterable[view.FindingView]) -> None:
         worth = f", saves {f.saving} per step" if f.saving else ""
         out.line(f"{f.code}  {f.title}{worth}")
         if f.where:
-            out.line(f"        {f.where}", "dim")
+            out.line(f.where, "dim", indent=8)
 
 
 def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
-    """Print ``summary`` onto ``console``: ``top`` rows of each table; ``sections`` names tables or words of view.SECTIONS."""
+    """Print ``summary`` onto ``console``: ``top`` rows of each table; ``sections`` names tables or words of SECTIONS.
+
+    Raises NsysxError for a section that does not exist.
+    """
+    known = [*SECTIONS, *(key for key in summary.tables if key not in view.LEDGER_TABLES)]
+    for name in sections or ():
+        if name not in known:
+            what = f"no section is called {clean(name, 60)}"
+            raise NsysxError(what, slug="section-unknown", hint=f"There are: {', '.join(known)}", exit_code=EXIT_USAGE)
     out = _Out(console)
     shown = view.build(summary, top=top, width=max(40, out.width - 10), sections=sections)
 
@@ -189,22 +189,18 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
         return sections is None or name in sections
 
     if wanted("verdict"):
-        line = out.text(f"{shown.verdict_label}: ", "bold reverse" if console.is_terminal else "")
-        line.rstrip()
-        headline = out.text(shown.sentence, "bold")
-        console.print(line, headline, width=min(out.width, 100))
+        out.line(shown.sentence, "bold", first=(f"{shown.verdict_label}: ", "bold cyan"))
         for evidence in shown.evidence:
-            out.line(f"  {evidence}", "dim")
-    if wanted("first"):
-        _first(out, shown)
+            out.line(evidence, "dim", indent=2)
+    if wanted("first") and shown.first:
+        _first(out, shown.first)
     if wanted("steps"):
         console.print()
         out.line(f"{shown.step_times} {shown.steps_line}".strip())
     if wanted("ledger"):
         if shown.ledgers:
-            out.head("Where the step goes", shown.ledger_title)
-        for ledger in shown.ledgers[: max(4, top)]:
-            _ledger(out, ledger)
+            out.head(f"Where the {'step' if shown.per_step else 'time'} goes", shown.ledger_title)
+            _ledgers(out, shown.ledgers[: max(4, top)])
         if shown.quiet_threads:
             more = f"{shown.quiet_threads} more thread{'s' * (shown.quiet_threads > 1)}"
             out.line(f"{more} with under 1 % of the time in CUDA calls", "dim")
@@ -219,6 +215,6 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
     if missing and sections is None:
         out.head("Not in this capture")
         for grid in missing:
-            out.line(f"{grid.title}: {grid.reason}", "dim")
+            out.line(f"{grid.title}: {grid.reason}", indent=2)
     if wanted("quality") and shown.quality:
         _quality(out, shown)

@@ -14,7 +14,7 @@ from typing import Any
 
 from nsysx import glossary, units
 from nsysx.model import Check, Column, Finding, Row, Summary, Table
-from nsysx.render.clean import clean, file_name, scrub, shorten, shorten_kernel
+from nsysx.render.clean import clean, file_name, scrub, shorten_cell, shorten_column
 
 VERDICTS = {
     "gpu_bound": "GPU-bound",
@@ -55,7 +55,7 @@ CAUSES = {
     "profiler": ("profiler", "profiler itself"),
     "host_code": ("outside", "host code (Python)"),
     "dependency": ("dependency", "waiting for other GPU work"),
-    "kernel_gap": ("gap", "between queued kernels"),
+    "kernel_gap": ("gap", "between kernels"),
     "untraced_launch": ("idle", "launched outside the trace"),
     "no_further_work": ("idle", "nothing more launched"),
 }
@@ -175,6 +175,7 @@ class View:
     facts: tuple[Fact, ...]
     steps_line: str
     step_times: str
+    per_step: bool
     ledger_title: str
     ledgers: tuple[Ledger, ...]
     quiet_threads: int
@@ -253,7 +254,7 @@ SPECS: dict[str, Spec] = {
         ),
         "self_gpu_ns",
         unknown="(not attributed)",
-        hide=("parent", "depth"),
+        hide=("parent", "depth", "copy_ns", "queue_ns", "sync_ns"),
         steady=True,
     ),
     "kernels": Spec(
@@ -267,12 +268,11 @@ SPECS: dict[str, Spec] = {
             "mean_ns",
             "median_ns",
             "max_ns",
-            "min_ns",
-            "std_ns",
             "queue_ns",
             "api_self_ns",
         ),
         "total_ns",
+        hide=("min_ns", "std_ns"),
     ),
     "kernel_families": Spec(
         "The same GPU work by what it does.", ("family", "total_ns", "share", "count"), "total_ns", steady=True
@@ -312,9 +312,6 @@ SPECS: dict[str, Spec] = {
 }
 
 LEDGER_TABLES = ("gpu_ledger", "cpu_ledger")
-
-#: Words that ``sections`` may name besides the keys of tables.
-SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "timeline", "capture", "quality", "glossary")
 
 _LABELS = {
     "cls": "class",
@@ -379,7 +376,10 @@ def number(value: Any, name: str, unit: str) -> str:
         return units.share(value, 1)
     if unit in ("%", "percent"):
         return units.share(value, 100)
-    text = units.count(value) if isinstance(value, int) or float(value).is_integer() else f"{value:,.3g}"
+    if float(value).is_integer():
+        text = units.count(value)
+    else:
+        text = f"{value:,.2g}" if abs(value) < 1 else f"{value:,.1f}"
     return f"{text} {clean(unit, 20)}" if unit and unit not in ("count", "calls", "rows") else text
 
 
@@ -400,10 +400,7 @@ class Texts:
         if column == "file" and self.redact:
             value = file_name(str(value)[:2000], True)
         full = self(value, 600)
-        if "(" in full or "<" in full:
-            text = shorten_kernel(full, self.width)
-        else:
-            text = shorten(full, self.width)
+        text = shorten_cell(full, column, self.width)
         return text, "" if text == full else full
 
 
@@ -471,10 +468,10 @@ def _sorted(table: Table, spec: Spec) -> list[Row]:
     return rows
 
 
-def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -> Grid:
+def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, processes: int = 1) -> Grid:
     """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named.
 
-    Sums over ``steady`` steps are shown per step.
+    Sums over ``steady`` steps and ``processes`` processes are shown per step.
     """
     spec = SPECS.get(table.key, Spec())
     title = clean(table.title or label(table.key).capitalize(), 100)
@@ -488,9 +485,13 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -
     columns.sort(key=lambda c: rank.get(c.name, len(rank)))
     rows = _tree(table.rows, top) if table.key == "modules" else _sorted(table, spec)[:top]
     empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
-    columns = [c for c in columns if c not in empty]
+    columns = [c for c in columns if c not in empty or c is columns[0]]
+    empty = [c for c in empty if c not in columns]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
-    scale = steady if spec.steady else 1
+    scale = max(1, steady) if spec.steady else 1
+    scope = ["per step"] if spec.steady and steady else []
+    if spec.steady and processes > 1:
+        scope.append(f"{processes} processes together")
 
     def cell(row: Row, column: Column) -> Cell:
         value = row.get(column.name)
@@ -499,28 +500,34 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 1) -
         made = _describe(value, column, texts, scale)
         if column.name == "file" and value and row.get("line"):
             function = f" {texts(row['function'], 60)}" if row.get("function") else ""
-            return Cell(f"{made.text}:{int(row['line'])}{function}", made.sort, made.full)
+            place = f":{int(row['line'])}{function}"
+            return replace(made, text=made.text + place, full=made.full and made.full + place)
         if column.name == spec.bar and largest and value:
             return replace(made, part=abs(value) / largest)
         return made
 
+    cells = [[cell(r, c) for c in columns] for r in rows]
+    if columns and not is_numeric(columns[0]):
+        names = [line[0].full or line[0].text for line in cells]
+        for line, name, text in zip(cells, names, shorten_column(names, columns[0].name, width), strict=True):
+            line[0] = replace(line[0], text=text, full="" if text == name else name)
     return Grid(
         key=table.key,
         title=title,
         intro=spec.intro,
         heads=tuple(Head(c.name, label(c.name), clean(c.meaning, 300), is_numeric(c)) for c in columns),
-        rows=tuple(tuple(cell(r, c) for c in columns) for r in rows),
+        rows=tuple(tuple(line) for line in cells),
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, len(table.rows) - len(rows)),
-        scope="per step" if scale > 1 else "",
+        scope=", ".join(scope),
         without_data=tuple(label(c.name) for c in empty),
     )
 
 
 def _steady_count(summary: Summary) -> int:
-    """Return how many steps the ledgers cover, 1 where there are none."""
+    """Return how many steps the ledgers cover; 0 where they cover the whole capture and nothing is per step."""
     steady = summary.steps.steady
-    return max(1, steady[1] - steady[0] + 1) if steady else 1
+    return steady[1] - steady[0] + 1 if steady and not summary.steps.whole else 0
 
 
 def _process(summary: Summary, process: Any) -> str:
@@ -562,6 +569,7 @@ def _ledgers(summary: Summary, scale: int) -> Iterable[Ledger]:
         if rest > 0:
             parts.append(Part("idle", "cause not known" if causes else "GPU idle", rest / scale, idle=True))
         name = names.get((row.get("process"), row.get("device")), "")
+        name = "" if name.startswith("unknown") else name
         where = f"{_process(summary, row.get('process'))}GPU {row.get('device')}"
         yield Ledger(
             clean(f"{where} ({name})" if name else where, 60), True, (row.get("window_ns") or 0) / scale, tuple(parts)
@@ -626,14 +634,20 @@ def _steps_line(summary: Summary) -> str:
         return clean(steps.rule or "No steps were found: the numbers cover the whole capture.", 300)
     text = f"{units.count(steps.count)} step{'s' * (steps.count != 1)}"
     if steps.steady and steps.count > 1:
-        text += f", {units.count(_steady_count(summary))} steady ({steps.steady[0]} to {steps.steady[1]})"
-    rule = clean(steps.rule or steps.source, 200)
-    return f"{text}. Found by: {rule.rstrip('.')}." if rule else f"{text}."
+        text += (
+            f", {units.count(steps.steady[1] - steps.steady[0] + 1)} steady ({steps.steady[0]} to {steps.steady[1]})"
+        )
+    rule = clean(steps.rule or steps.source, 200).rstrip(".")
+    if steps.source == "capture":
+        return f"No steps: {rule}."
+    return f"{text}. Found by: {rule}." if rule else f"{text}."
 
 
 def _step_times(summary: Summary) -> str:
     """Return the median step as text, "" when it is not known."""
     steps = summary.steps
+    if steps.source == "capture":
+        return ""
     times = [
         f"{who} {units.duration(ns)}"
         for who, ns in (("GPU", steps.gpu_median_ns), ("CPU", steps.cpu_median_ns))
@@ -646,9 +660,10 @@ def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
     """Return the few numbers that stand beside the verdict. What is not known is left out, never shown as zero."""
     steps, totals = summary.steps, summary.totals
     facts = []
-    if steps.gpu_median_ns is not None:
+    stepped = steps.source != "capture"
+    if stepped and steps.gpu_median_ns is not None:
         facts.append(Fact("GPU step, median", units.duration(steps.gpu_median_ns)))
-    if steps.cpu_median_ns is not None:
+    if stepped and steps.cpu_median_ns is not None:
         facts.append(Fact("CPU step, median", units.duration(steps.cpu_median_ns)))
     devices = [row for row in summary.rows("gpu_ledger") if row.get("busy_ns") is not None and row.get("window_ns")]
     if devices:
@@ -658,9 +673,9 @@ def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
             if len(shares) == 1
             else f"{units.share(min(shares), 1)} to {units.share(max(shares), 1)}"
         )
-        facts.append(Fact("GPU busy", text, "steady steps"))
-    if steps.count and steps.steady:
-        facts.append(Fact("Steady steps", f"{_steady_count(summary)} of {steps.count}"))
+        facts.append(Fact("GPU busy", text, "whole capture" if steps.whole else "steady steps"))
+    if stepped and steps.count and steps.steady:
+        facts.append(Fact("Steady steps", f"{steps.steady[1] - steps.steady[0] + 1} of {steps.count}"))
     for key, text in (("kernels", "Kernels"), ("api_calls", "CUDA calls")):
         if totals.get(key) is not None:
             facts.append(Fact(text, units.count(totals[key]), "whole capture"))
@@ -742,6 +757,24 @@ def _step_bars(summary: Summary) -> tuple[StepBar, ...]:
     return tuple(bars)
 
 
+def _sentence(summary: Summary, texts: Texts) -> str:
+    """Return the verdict's sentence without the label that is shown in front of it."""
+    text = texts(summary.verdict.sentence, 1000)
+    start = f"{VERDICTS.get(summary.verdict.code, '')}: "
+    if len(start) > 2 and text.lower().startswith(start.lower()):
+        text = text[len(start) :]
+        text = text[:1].upper() + text[1:]
+    return text
+
+
+def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
+    """Return the checks; tables that are not there are named once, by their own reason."""
+    gone = {f"table {key}" for key, table in summary.tables.items() if table.rows is None}
+    order = ("warn", "missing", "ok")
+    checks = sorted((c for c in summary.quality if c.check not in gone), key=lambda c: order.index(c.status))
+    return tuple(Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in checks)
+
+
 def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
     """Return the test whether a section is to be shown."""
     chosen = None if sections is None else frozenset(sections)
@@ -753,12 +786,12 @@ def build(
 ) -> View:
     """Return everything that is shown of ``summary``.
 
-    ``top`` bounds the rows of each table, ``width`` the characters of a name, ``sections`` (keys of tables and words of
-    SECTIONS) what is made at all; ``redact`` hides home folders, the folders of files, and options.
+    ``top`` bounds the rows of each table, ``width`` the characters of a name, ``sections`` (keys of tables, "ledger", "first")
+    what is made at all; ``redact`` hides home folders, the folders of files, and options.
     """
     texts = Texts(redact, width)
     wanted = _wanted(sections)
-    scale = _steady_count(summary)
+    scale = max(1, _steady_count(summary))
     ledgers = tuple(_ledgers(summary, scale)) if wanted("ledger") else ()
     findings = _findings(summary, texts, width)
     found = [f for f in findings or () if f.verdict == "found"]
@@ -770,23 +803,21 @@ def build(
         for key in LEDGER_TABLES
         if (t := summary.tables.get(key)) is not None and t.rows is None
     ]
-    steady = summary.steps.steady
-    if steady and summary.steps.count > 1:
-        what = f"mean of {scale} steady step{'s' * (scale != 1)}"
-    else:
-        what = "whole window"
+    steps = _steady_count(summary)
+    processes = len({row.get("process") for key in LEDGER_TABLES for row in summary.rows(key)})
     return View(
         title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3])
         + (" …" if len(summary.capture.files) > 3 else ""),
         verdict_code=clean(summary.verdict.code, 30),
         verdict_label=VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30)),
-        sentence=texts(summary.verdict.sentence, 1000),
+        sentence=_sentence(summary, texts),
         evidence=tuple(texts(e, 500) for e in summary.verdict.evidence),
         first=found[0] if found and wanted("first") else None,
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
         step_times=_step_times(summary),
-        ledger_title=what,
+        per_step=steps > 0,
+        ledger_title=f"mean of {steps} steady step{'s' * (steps != 1)}" if steps else "whole capture",
         ledgers=ledgers,
         quiet_threads=len(summary.rows("cpu_ledger")) - len(_busy_threads(summary)),
         ledger_reasons=tuple(reasons),
@@ -794,13 +825,13 @@ def build(
         steps=_step_bars(summary),
         steps_on_gpu=any(r.get("gpu_ns") is not None for r in summary.steps.rows),
         grids=tuple(
-            grid(summary.tables[k], top=top, redact=redact, width=width, steady=scale) for k in keys if wanted(k)
+            grid(summary.tables[k], top=top, redact=redact, width=width, steady=steps, processes=processes)
+            for k in keys
+            if wanted(k)
         ),
         capture=_capture(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
-        quality=tuple(
-            Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in summary.quality
-        ),
+        quality=_quality(summary, texts),
         glossary=glossary.used(summary),
         hidden=(
             "home folders",

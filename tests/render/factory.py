@@ -52,7 +52,7 @@ def table(key: str, title: str, columns: list[Column], rows: list[dict[str, Any]
 
 
 def gpu_row(process: int = 1, device: int = 0) -> dict[str, Any]:
-    causes = {"sync_wakeup": 60 * MS, "launch_latency": 20 * MS, "host_code": 19 * MS, "profiler_overhead": 1 * MS}
+    causes = {"sync": 60 * MS, "launch_latency": 20 * MS, "host_code": 19 * MS, "profiler": 1 * MS}
     return {
         "process": process,
         "device": device,
@@ -265,6 +265,7 @@ def summary(**changes: Any) -> Summary:
             [
                 col("path", "String"),
                 col("cls", "String"),
+                col("parent", "String"),
                 col("calls"),
                 col("forward_gpu_ns"),
                 col("backward_gpu_ns"),
@@ -276,7 +277,7 @@ def summary(**changes: Any) -> Summary:
             ],
             [
                 {
-                    "path": "",
+                    "path": "(Net)",
                     "cls": "Net",
                     "calls": 12,
                     "forward_gpu_ns": 200 * MS,
@@ -290,6 +291,7 @@ def summary(**changes: Any) -> Summary:
                 {
                     "path": "blocks.1",
                     "cls": "Block",
+                    "parent": "(Net)",
                     "calls": 12,
                     "forward_gpu_ns": 120 * MS,
                     "backward_gpu_ns": 170 * MS,
@@ -302,6 +304,7 @@ def summary(**changes: Any) -> Summary:
                 {
                     "path": "blocks.0",
                     "cls": "Block",
+                    "parent": "(Net)",
                     "calls": 12,
                     "forward_gpu_ns": 75 * MS,
                     "backward_gpu_ns": 130 * MS,
@@ -314,6 +317,7 @@ def summary(**changes: Any) -> Summary:
                 {
                     "path": "blocks.1.attn.qkv",
                     "cls": "Linear",
+                    "parent": "blocks.1",
                     "calls": 12,
                     "forward_gpu_ns": 60 * MS,
                     "backward_gpu_ns": 80 * MS,
@@ -591,7 +595,7 @@ def hostile() -> Summary:
             full.capture,
             files=HOSTILE[:3],
             diagnostics=tuple({"text": n} for n in HOSTILE),
-            probe=({"backend": n, "errors": HOSTILE} for n in HOSTILE[:1]),
+            probe=({"backend": HOSTILE[0], "errors": HOSTILE},),
         ),
         quality=tuple(Check(n, "warn", n, n) for n in HOSTILE),
         timelines=(

@@ -1,0 +1,44 @@
+"""Each time the caching allocator gave everything back to the driver and asked again (num_alloc_retries)."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import flushes
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+
+KEY = "alloc_flushes"
+TITLE = "Flushes of the memory cache"
+COLUMNS = (
+    Column("start_ns", "Int64", "ns", "begin of the first free"),
+    Column("step", "Int64", "", "index of the step; null before the first step and where steps are not known"),
+    Column("steady", "Boolean", "", "whether that is a steady step"),
+    Column("duration_ns", "Int64", "ns", "from the first free to the end of the retry"),
+    Column("frees", "Int64", "", "segments given back"),
+    Column("freed_bytes", "Int64", "bytes", "bytes given back; null when not recorded (nsysx run --memory)"),
+    Column("retry_bytes", "Int64", "bytes", "bytes asked for again; null likewise"),
+    Column("idle_caused_ns", "Int64", "ns", "device idle time that began in these calls"),
+    Column("module", "String", "", "module that asked for memory"),
+    Column("phase", "String", "", "phase in which it asked"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per flush of the whole capture, in order of time; no row when there was none."""
+    if not facts.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    rows = flushes.flushes(facts).sort("start_ns")
+    steps = facts.steps.cpu
+    if facts.steps.source == "capture":
+        steps = steps.head(0)
+    bounds = steps.select(
+        "process", "index", "steady", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
+    ).sort("_a")
+    rows = rows.join_asof(bounds, left_on="start_ns", right_on="_a", by="process", check_sortedness=False)
+    inside = pl.col("start_ns") < pl.col("_b")
+    return rows.with_columns(
+        pl.when(inside).then(pl.col("index")).alias("step"),
+        pl.when(inside).then(pl.col("steady")).alias("steady"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+    )

@@ -1,0 +1,79 @@
+"""Allocation and free calls of the steady steps: a caching allocator makes none, so each is worth a look."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import flushes
+from nsysx.facts import Facts, NotRecorded, named
+from nsysx.model import Column
+
+KEY = "allocator"
+TITLE = "Memory calls in the steady steps"
+COLUMNS = (
+    Column("api", "String", "", "API function"),
+    Column("kind", "String", "", "alloc, free, host_alloc"),
+    Column("module", "String", "", "innermost module at the call"),
+    Column("phase", "String", "", "phase at the call"),
+    Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
+    Column("line", "Int64", "", "its line, null when not recorded"),
+    Column("calls", "Int64", "", "calls in the steady steps"),
+    Column("steps", "Int64", "", "steady steps in which it was called; null without steps"),
+    Column("total_ns", "Int64", "ns", "duration, summed"),
+    Column("bytes", "Int64", "bytes", "bytes allocated or freed; null when not recorded (nsysx run --memory)"),
+    Column("in_flushes", "Int64", "", "of the calls, how many belong to a flush of the cache and its retry"),
+    Column(
+        "idle_caused_ns", "Int64", "ns", "device idle time that began while the launching thread was in such a call"
+    ),
+    Column("advice", "String", "", "what usually makes it go away"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
+    if not facts.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    calls = facts.steady_calls.filter(named(facts.steady_calls["kind"], "^(alloc|free|host_alloc)$"))
+    idle = facts.ledgers.waits.select("call", "idle_caused_ns")
+    inside = flushes.members(facts).with_columns(pl.lit(1).alias("_flush"))
+    calls = (
+        calls.join(idle, on="call", how="left", maintain_order="left")
+        .join(inside.select("call", "_flush"), on="call", how="left", maintain_order="left")
+        .join(flushes.bytes_of_calls(facts), on="call", how="left", maintain_order="left")
+        .join(facts.lines(), on="call", how="left", maintain_order="left")
+    )
+    steps = facts.steps.cpu.select("process", "index", pl.col("start_ns").alias("_step_ns")).sort("_step_ns")
+    calls = calls.sort("start_ns").join_asof(
+        steps, left_on="start_ns", right_on="_step_ns", by="process", check_sortedness=False
+    )
+    known = facts.steps.source != "capture"
+    recorded = facts.recorded("memory_usage")
+    text = [pl.col(c).cast(pl.String) for c in ("kind", "module", "phase")]
+    rows = calls.group_by(pl.col("name").cast(pl.String).alias("api"), *text, "file", "line").agg(
+        pl.len().cast(pl.Int64).alias("calls"),
+        (pl.col("index").n_unique().cast(pl.Int64) if known else pl.lit(None, dtype=pl.Int64)).alias("steps"),
+        (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns"),
+        (pl.col("bytes").sum() if recorded else pl.lit(None, dtype=pl.Int64)).alias("bytes"),
+        pl.col("_flush").sum().cast(pl.Int64).alias("in_flushes"),
+        pl.col("idle_caused_ns").fill_null(0).sum(),
+    )
+    advice = (
+        pl.when(pl.col("in_flushes") > 0)
+        .then(
+            pl.lit(
+                "the cache is flushed: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or less memory"
+            )
+        )
+        .when(pl.col("kind") == "host_alloc")
+        .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
+        .when(pl.col("kind") == "free")
+        .then(pl.lit("do not call empty_cache() in the loop"))
+        .when((pl.col("steps") <= 2) & (facts.steady_count > 4))
+        .then(
+            pl.lit("the cache grew for a larger shape than before: run the largest shape first, or pad to fixed shapes")
+        )
+        .otherwise(pl.lit("new sizes each step: pad to a few fixed shapes, or expandable_segments:True"))
+    )
+    return rows.with_columns(advice.alias("advice")).sort(
+        "total_ns", "api", "module", "phase", "file", "line", descending=[True] + [False] * 5, nulls_last=True
+    )

@@ -1,0 +1,45 @@
+"""API time with and without what was paid once: the table behind "70 % of my CPU time is cudaLaunchKernel"."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import first_cost
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+
+KEY = "api_bill"
+TITLE = "CUDA API time, once and every time"
+COLUMNS = (
+    Column("name", "String", "", "API function"),
+    Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
+    Column("calls", "Int64", "", "calls in the whole capture"),
+    Column("self_ns", "Int64", "ns", "its own time: waiting + profiler + one_time + repeated"),
+    Column("waiting_ns", "Int64", "ns", "waiting for GPU work, its own copy included"),
+    Column("profiler_ns", "Int64", "ns", "the profiler's own time inside the calls"),
+    Column("one_time_ns", "Int64", "ns", "paid once: see the first-call bill"),
+    Column("repeated_ns", "Int64", "ns", "paid every time"),
+    Column("share", "Float64", "", "part of all self time, 0 to 1"),
+    Column("repeated_share", "Float64", "", "part of all repeated time, 0 to 1: the table without first calls"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per API function, longest self time first."""
+    if not facts.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    parts = ("self_ns", "waiting_ns", "profiler_ns", "one_time_ns", "repeated_ns")
+    rows = (
+        first_cost.costs(facts)
+        .group_by("name", "kind")
+        .agg(pl.len().cast(pl.Int64).alias("calls"), *(pl.col(c).sum() for c in parts))
+        .with_columns(pl.col("name", "kind").cast(pl.String))
+    )
+
+    def share(column: str) -> pl.Expr:
+        whole = rows[column].sum()
+        return pl.col(column) / whole if whole else pl.lit(None, dtype=pl.Float64)
+
+    return rows.with_columns(share("self_ns").alias("share"), share("repeated_ns").alias("repeated_share")).sort(
+        "self_ns", "name", descending=[True, False]
+    )

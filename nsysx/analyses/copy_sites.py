@@ -1,0 +1,165 @@
+"""Copies of the steady steps by place: how fast against what is possible, hidden behind kernels or exposed, and what stops it."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx import schema
+from nsysx.facts import Facts, NotRecorded
+from nsysx.intervals import I64
+from nsysx.ledger import CLASSES
+from nsysx.model import Column
+
+KEY = "copy_sites"
+TITLE = "Copies by place"
+COLUMNS = (
+    Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
+    Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ..."),
+    Column("dst_kind", "String", "", "memory of the destination"),
+    Column("module", "String", "", "innermost module at the call"),
+    Column("phase", "String", "", "phase at the call"),
+    Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
+    Column("line", "Int64", "", "its line, null when not recorded"),
+    Column("count", "Int64", "", "copies in the steady steps"),
+    Column("bytes", "Int64", "bytes", "bytes copied"),
+    Column("largest_bytes", "Int64", "bytes", "largest copy"),
+    Column("total_ns", "Int64", "ns", "time on the device: hidden + exposed"),
+    Column("hidden_ns", "Int64", "ns", "of it while a kernel ran on the same device: costs nothing"),
+    Column("exposed_ns", "Int64", "ns", "of it while no kernel ran"),
+    Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
+    Column("limit_bytes_per_s", "Float64", "bytes/s", "what is possible, see limit_from; null when not known"),
+    Column(
+        "limit_from",
+        "String",
+        "",
+        "memory (half the device's bandwidth: it reads and writes), or the fastest such copy here",
+    ),
+    Column("api_ns", "Int64", "ns", "duration of the API calls; null where graphs launched them"),
+    Column(
+        "obstacle",
+        "String",
+        "",
+        "why it is not hidden: pageable, sync_after, same_stream, nothing_beside; null when it is",
+    ),
+)
+#: A place counts as hidden when so much of its copy time is.
+_HIDDEN = 0.9
+#: Only copies of this size show what a link can do.
+_LARGE_BYTES = 1 << 20
+
+
+def _followed_by_sync(facts: Facts, calls: I64) -> I64:
+    """Return, per call, the end of the synchronize that is the thread's next GPU call, -1 when it is something else."""
+    kind = pl.col("kind").cast(pl.String)
+    gpu = facts.attributed.api_calls.filter(kind.is_in(["launch", "graph_launch", "copy", "memset", "sync"])).sort(
+        "thread", "start_ns", "call"
+    )
+    follows = gpu.select(
+        "call",
+        pl.when((kind.shift(-1) == "sync") & (pl.col("thread").shift(-1) == pl.col("thread")))
+        .then(pl.col("end_ns").shift(-1))
+        .alias("end"),
+    )
+    found = pl.DataFrame({"call": calls}).join(follows, on="call", how="left", maintain_order="left")
+    return found["end"].fill_null(-1).to_numpy()
+
+
+def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
+    """Add hidden_ns and same_stream (a kernel of the copy's own stream ran within the steady steps)."""
+    hidden = np.zeros(copies.height, np.int64)
+    kernels = (1 << CLASSES.index("compute")) | (1 << CLASSES.index("comm"))
+    place = copies.select("process", "device").with_row_index("row")
+    for (process, device), part in place.group_by("process", "device"):
+        rows = part["row"].to_numpy()
+        activity = facts.ledgers.activity[int(process), int(device)]
+        start, end = (copies[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
+        hidden[rows] = activity.within((activity.labels & kernels) > 0, start, end)
+    streams = facts.steady_ops.filter(pl.col("op_kind").cast(pl.String) == "kernel").select(
+        "process", "device", "stream", pl.lit(True).alias("same_stream")
+    )
+    copies = copies.with_columns(pl.Series("hidden_ns", hidden))
+    return copies.join(streams.unique(), on=["process", "device", "stream"], how="left", maintain_order="left")
+
+
+def _limits(facts: Facts) -> dict[tuple[str, str, str], tuple[float, str]]:
+    """Return (direction, source, destination) -> (bytes/s, where that comes from)."""
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    seen = facts.ops.filter(
+        (pl.col("op_kind").cast(pl.String) == "memcpy") & (pl.col("bytes") >= _LARGE_BYTES) & (ns > 0)
+    ).with_columns(_memory("src_kind"), _memory("dst_kind"), pl.col("name").cast(pl.String))
+    pinned = seen.filter((pl.col("src_kind") == "pinned") | (pl.col("dst_kind") == "pinned"))
+    rates = {
+        d: float(r)
+        for d, r in pinned.group_by("name").agg((pl.col("bytes") / ns * 1e9).max()).iter_rows()
+        if r is not None
+    }
+    memory = [g.memory_bandwidth for g in facts.trace.capture.gpus if g.memory_bandwidth]
+    found: dict[tuple[str, str, str], tuple[float, str]] = {}
+    for direction, source, target in seen.select("name", "src_kind", "dst_kind").unique().iter_rows():
+        if direction == "DtoD" and memory:
+            found[direction, source, target] = (min(memory) / 2, "memory")
+        elif direction in rates:
+            found[direction, source, target] = (rates[direction], "fastest pinned copy in this report")
+    return found
+
+
+def _memory(column: str) -> pl.Expr:
+    kind = pl.col(column).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
+    return kind.fill_null("unknown").alias(column)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per place and kind of memory, longest exposed first."""
+    if not facts.recorded("kernel") and not facts.recorded("memcpy"):
+        raise NotRecorded("no GPU work was recorded", "-t cuda")
+    copies = facts.steady_ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy")
+    calls = facts.attributed.api_calls.select("call", "gpu_ops")
+    copies = copies.join(calls, on="call", how="left", maintain_order="left")
+    copies = copies.join(facts.lines(), on="call", how="left", maintain_order="left")
+    copies = _with_overlap(facts, copies)
+    sync_end = _followed_by_sync(facts, copies["call"].fill_null(-1).to_numpy())
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    copies = copies.with_columns(
+        pl.Series("_synced", sync_end >= copies["end_ns"].to_numpy()),
+        _memory("src_kind"),
+        _memory("dst_kind"),
+        ns.alias("_ns"),
+    )
+    own = pl.col("gpu_ops") == 1
+    text = [pl.col(c).cast(pl.String) for c in ("module", "phase")]
+    rows = copies.group_by(
+        pl.col("name").cast(pl.String).alias("direction"), "src_kind", "dst_kind", *text, "file", "line"
+    ).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("bytes").sum(),
+        pl.col("bytes").max().alias("largest_bytes"),
+        pl.col("_ns").sum().alias("total_ns"),
+        pl.col("hidden_ns").sum(),
+        pl.when(own.any()).then((pl.col("call_end_ns") - pl.col("call_start_ns")).filter(own).sum()).alias("api_ns"),
+        (pl.col("_ns").filter("_synced").sum() * 2 > pl.col("_ns").sum()).alias("_synced"),
+        (pl.col("_ns").filter(pl.col("same_stream").fill_null(False)).sum() * 2 > pl.col("_ns").sum()).alias("_same"),
+    )
+    pageable = (pl.col("src_kind") == "pageable") | (pl.col("dst_kind") == "pageable")
+    obstacle = (
+        pl.when(pl.col("hidden_ns") >= _HIDDEN * pl.col("total_ns"))
+        .then(None)
+        .when(pageable)
+        .then(pl.lit("pageable"))
+        .when("_synced")
+        .then(pl.lit("sync_after"))
+        .when("_same")
+        .then(pl.lit("same_stream"))
+        .otherwise(pl.lit("nothing_beside"))
+    )
+    limits = _limits(facts)
+    keys = rows.select("direction", "src_kind", "dst_kind").rows()
+    rows = rows.with_columns(
+        (pl.col("total_ns") - pl.col("hidden_ns")).alias("exposed_ns"),
+        pl.when(pl.col("total_ns") > 0).then(pl.col("bytes") / pl.col("total_ns") * 1e9).alias("bandwidth_bytes_per_s"),
+        pl.Series("limit_bytes_per_s", [limits[k][0] if k in limits else None for k in keys], dtype=pl.Float64),
+        pl.Series("limit_from", [limits[k][1] if k in limits else None for k in keys], dtype=pl.String),
+        obstacle.alias("obstacle"),
+    )
+    order = ["exposed_ns", "total_ns", "direction", "src_kind", "module", "phase", "file", "line"]
+    return rows.sort(order, descending=[True, True] + [False] * 6, nulls_last=True)

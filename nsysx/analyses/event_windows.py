@@ -1,0 +1,32 @@
+"""Each window between two CUDA events as the program reads it, and what was really inside."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import event_pairs
+from nsysx.analyses import events
+from nsysx.facts import Facts
+from nsysx.model import Column
+
+KEY = "event_windows"
+TITLE = "CUDA event windows, one by one"
+#: Windows that are listed; ``events`` holds the sums of all.
+_ROWS = 500
+COLUMNS = (
+    Column("site", "Int64", "", "row of the events table that it belongs to, from 0"),
+    Column("start_ns", "Int64", "ns", "when the device reached the first record"),
+    Column("reading_ns", "Int64", "ns", "what elapsed_time says; sums of the six parts below"),
+    Column("low_ns", "Int64", "ns", "it was at least this, whatever the host's delay"),
+    Column("high_ns", "Int64", "ns", "it was at most this; null when nothing bounds it"),
+    *(c for c in events.COLUMNS if c.name in event_pairs.PARTS),
+    Column("kernels", "Int64", "", "kernels of the stream that began inside"),
+    Column("start_event", "Int64", "", "CUDA event id"),
+    Column("end_event", "Int64", "", "CUDA event id"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return the first 500 windows in order of time."""
+    pairs, _ = events.grouped(facts)
+    return pairs.sort("start_ns", "end_ns").head(_ROWS).select(c.name for c in COLUMNS)

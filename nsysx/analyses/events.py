@@ -1,0 +1,92 @@
+"""cuda.Event audit: what the program's event pairs read, against the kernel time inside them."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import event_pairs
+from nsysx.event_pairs import PARTS
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+
+KEY = "events"
+TITLE = "CUDA event windows"
+COLUMNS = (
+    Column("site", "Int64", "", "number of the place, from 0"),
+    Column("module", "String", "", "module at the first record"),
+    Column("phase", "String", "", "phase at the first record"),
+    Column("windows", "Int64", "", "pairs of events"),
+    Column("kernels_each", "Float64", "", "kernels inside, median"),
+    Column("first_ns", "Int64", "ns", "reading of the first window"),
+    Column("median_ns", "Float64", "ns", "median reading"),
+    Column("min_ns", "Int64", "ns", "smallest reading"),
+    Column("max_ns", "Int64", "ns", "largest reading"),
+    Column("kernel_median_ns", "Float64", "ns", "median time in which a kernel of the stream ran"),
+    Column("total_ns", "Int64", "ns", "all readings: the sum of the six parts"),
+    Column("kernel_ns", "Int64", "ns", "a kernel of the stream ran"),
+    Column("copy_ns", "Int64", "ns", "only a copy of the stream ran"),
+    Column("memset_ns", "Int64", "ns", "only a memset of the stream ran"),
+    Column("launch_wait_ns", "Int64", "ns", "the stream was empty: the CPU had not launched the next work yet"),
+    Column("other_streams_ns", "Int64", "ns", "the stream did nothing, another one of the device did"),
+    Column("idle_ns", "Int64", "ns", "launched and not begun: start latency and dependencies"),
+    Column("paired_by", "String", "", "read (as elapsed_time asked for them), or order (by the order of the records)"),
+    Column("device_stamps", "Boolean", "", "timed on the device; false: from stream order"),
+    Column("verdict", "String", "", "kernel (at least 90 % of the reading), or what most of the rest is"),
+)
+#: A reading is the kernel's when so much of it is.
+_TRUE_SHARE = 0.9
+
+
+def grouped(facts: Facts) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the windows with the number of their place, and the places; see ``_grouped``."""
+    return facts.once("event_windows", _grouped)
+
+
+def _grouped(facts: Facts) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the windows with the number of their place, and the places. A place is told apart by module and by what ran.
+
+    Errors: NotRecorded without event records or without pairs among them.
+    """
+    if not facts.recorded("event"):
+        raise NotRecorded(
+            "no CUDA event record is in the report: the program records none, or the capture left them out", "-t cuda"
+        )
+    pairs = event_pairs.windows(facts).pairs
+    if not pairs.height:
+        raise NotRecorded("events are recorded, but no two of them are read as a pair: streams and caches use them")
+    key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "kernels", "gpu_ops"]
+    share = pl.col("kernel_ns").sum() / pl.col("reading_ns").sum()
+    places = (
+        pairs.sort("start_ns")
+        .group_by(key, maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("windows"),
+            pl.col("kernels").median().alias("kernels_each"),
+            pl.col("reading_ns").first().alias("first_ns"),
+            pl.col("reading_ns").median().alias("median_ns"),
+            pl.col("reading_ns").min().alias("min_ns"),
+            pl.col("reading_ns").max().alias("max_ns"),
+            pl.col("kernel_ns").median().alias("kernel_median_ns"),
+            pl.col("reading_ns").sum().alias("total_ns"),
+            *(pl.col(p).sum() for p in PARTS),
+            share.alias("_share"),
+        )
+        .with_row_index("site")
+        .with_columns(pl.col("site").cast(pl.Int64))
+    )
+    rest = pl.concat_list(PARTS[1:]).list.arg_max()
+    names = [p.removesuffix("_ns") for p in PARTS[1:]]
+    verdict = (
+        pl.when(pl.col("_share") >= _TRUE_SHARE)
+        .then(pl.lit("kernel"))
+        .otherwise(rest.replace_strict(dict(enumerate(names)), return_dtype=pl.String))
+    )
+    places = places.with_columns(verdict.alias("verdict"))
+    pairs = pairs.join(places.select(*key, "site"), on=key, how="left", nulls_equal=True, maintain_order="left")
+    return pairs, places
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per place, longest total first."""
+    _, places = grouped(facts)
+    return places.sort("total_ns", "site", descending=[True, False])

@@ -1,0 +1,124 @@
+"""Launches of the steady steps: what they cost the CPU, what they cost the GPU, and a full queue apart from a slow launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.facts import Facts, NotRecorded
+from nsysx.ledger import CAUSES
+from nsysx.model import Column
+from nsysx.queueing import pending, queue_full
+
+KEY = "launches"
+TITLE = "Launches"
+#: A launch is slow when it takes this many times the median of its function, and more than 50 us.
+_SLOW_FACTOR, _SLOW_NS = 10, 50_000
+#: Below this part of the steady window the GPU does not wait for launches.
+_FREE_SHARE = 0.02
+COLUMNS = (
+    Column("name", "String", "", "API function"),
+    Column("launches", "Int64", "", "calls in the steady steps"),
+    Column("launches_per_step", "Float64", "", "calls per steady step of one process; null without steps"),
+    Column("gpu_ops", "Int64", "", "kernels and other GPU work that they started"),
+    Column("total_ns", "Int64", "ns", "self time on the CPU: usual + queue_full + slow"),
+    Column("usual_ns", "Int64", "ns", "of it in launches of the usual kind"),
+    Column(
+        "queue_full_ns",
+        "Int64",
+        "ns",
+        "of it blocked because the launch queue was full: the GPU is behind, not the CPU",
+    ),
+    Column(
+        "slow_ns", "Int64", "ns", "of it in launches that took ten times the median and 50 us with room in the queue"
+    ),
+    Column("median_ns", "Float64", "ns", "median launch"),
+    Column("p90_ns", "Float64", "ns", "90 % of the launches took at most this"),
+    Column("queue_full_calls", "Int64", "", "launches that blocked on a full queue"),
+    Column("slow_calls", "Int64", "", "slow launches"),
+    Column("pending_median", "Float64", "", "GPU ops that were launched and not done when a launch began, median"),
+    Column(
+        "idle_launch_ns", "Int64", "ns", "device idle while a launch of this function was on its way (launch latency)"
+    ),
+    Column("idle_host_ns", "Int64", "ns", "device idle before such a launch, in Python and the framework"),
+    Column("idle_share", "Float64", "", "both over the steady time of the devices, 0 to 1"),
+    Column(
+        "verdict", "String", "", "free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell"
+    ),
+)
+
+
+def _idle(facts: Facts) -> pl.DataFrame:
+    """Return per API function the device idle that ended with its work: launch latency, and host code before."""
+    windows = facts.steps.windows.select(
+        "process", "device", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
+    )
+    cause = pl.col("cause")
+    ns = pl.col("ns")
+    return (
+        facts.ledgers.idle.join(windows, on=["process", "device"], how="inner")
+        .with_columns(
+            (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
+        )
+        .join(facts.attributed.gpu_ops.select("op", "call"), on="op", how="inner")
+        .join(facts.attributed.api_calls.select("call", pl.col("name").cast(pl.String)), on="call", how="inner")
+        .group_by("name")
+        .agg(
+            ns.filter(cause == CAUSES.index("launch_latency")).sum().alias("idle_launch_ns"),
+            ns.filter(cause == CAUSES.index("host_code")).sum().alias("idle_host_ns"),
+        )
+    )
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per launching API function, longest first; null idle where the report has no GPU work."""
+    if not facts.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    calls = facts.steady_calls.filter(pl.col("kind").cast(pl.String).is_in(["launch", "graph_launch"]))
+    full = np.minimum(queue_full(facts.trace, facts.attributed, calls), calls["self_ns"].to_numpy())
+    calls = calls.with_columns(
+        pl.col("name").cast(pl.String),
+        pl.Series("_full", full),
+        pl.Series("_pending", pending(calls, facts.attributed.gpu_ops)),
+    ).with_columns((pl.col("self_ns") - pl.col("_full")).alias("_own"))
+    median = pl.col("_own").median().over("name")
+    slow = (pl.col("_own") > _SLOW_FACTOR * median) & (pl.col("_own") > _SLOW_NS)
+    calls = calls.with_columns(slow.alias("_slow"))
+    rows = calls.group_by("name").agg(
+        pl.len().cast(pl.Int64).alias("launches"),
+        pl.col("gpu_ops").sum(),
+        pl.col("self_ns").sum().alias("total_ns"),
+        pl.col("_own").filter(~pl.col("_slow")).sum().alias("usual_ns"),
+        pl.col("_full").sum().alias("queue_full_ns"),
+        pl.col("_own").filter("_slow").sum().alias("slow_ns"),
+        pl.col("self_ns").median().alias("median_ns"),
+        pl.col("self_ns").quantile(0.9, "nearest").cast(pl.Float64).alias("p90_ns"),
+        (pl.col("_full") > 0).sum().cast(pl.Int64).alias("queue_full_calls"),
+        pl.col("_slow").sum().cast(pl.Int64).alias("slow_calls"),
+        pl.col("_pending").median().alias("pending_median"),
+    )
+    rows = rows.join(_idle(facts), on="name", how="left", maintain_order="left")
+    windows = facts.steps.windows
+    window = int((windows["end_ns"] - windows["start_ns"]).sum())
+    idle = [
+        pl.col(c).fill_null(0) if window else pl.lit(None, dtype=pl.Int64).alias(c)
+        for c in ("idle_launch_ns", "idle_host_ns")
+    ]
+    steps = 0 if facts.steps.source == "capture" else facts.steady_count * max(1, facts.steps.cpu_windows.height)
+    share = (pl.col("idle_launch_ns") + pl.col("idle_host_ns")) / window if window else pl.lit(None, dtype=pl.Float64)
+    verdict = (
+        pl.when(pl.col("idle_share").is_null())
+        .then(pl.lit("cannot_tell"))
+        .when(pl.col("idle_share") > _FREE_SHARE)
+        .then(pl.lit("critical"))
+        .when(pl.col("queue_full_ns") * 2 > pl.col("total_ns"))
+        .then(pl.lit("queue_full"))
+        .otherwise(pl.lit("free"))
+    )
+    per_step = pl.col("launches") / steps if steps else pl.lit(None, dtype=pl.Float64)
+    return (
+        rows.with_columns(*idle, per_step.alias("launches_per_step"))
+        .with_columns(share.alias("idle_share"))
+        .with_columns(verdict.alias("verdict"))
+        .sort("total_ns", "name", descending=[True, False])
+    )

@@ -1,0 +1,70 @@
+"""Device and pinned memory over time, as the driver handed it out: what a picture needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx import schema
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+
+KEY = "memory"
+TITLE = "Memory over time"
+#: Points per line of the picture.
+_POINTS = 300
+COLUMNS = (
+    Column("process", "Int64", "", "process key"),
+    Column("device", "Int64", "", "CUDA ordinal inside the process"),
+    Column("kind", "String", "", "device, pinned, managed, ..."),
+    Column("time_ns", "Int64", "ns", "begin of the stretch"),
+    Column("bytes", "Int64", "bytes", "allocated at the end of the stretch, since the capture began"),
+    Column("peak_bytes", "Int64", "bytes", "most that was allocated in the stretch"),
+    Column("allocations", "Int64", "", "allocations in the stretch"),
+    Column("frees", "Int64", "", "frees in the stretch"),
+    Column("allocated_bytes", "Int64", "bytes", "bytes allocated in the stretch"),
+    Column("freed_bytes", "Int64", "bytes", "bytes freed in the stretch"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return stretches in order of time per process, device and kind; bytes = the bytes before + allocated - freed.
+
+    Only what changed during the capture is known: memory that was allocated before it is not in any row.
+    """
+    if not facts.recorded("memory_usage"):
+        raise NotRecorded("memory events were not recorded", "nsysx run --memory -- CMD")
+    rows = facts.trace.memory_usage.sort("time_ns", "address", "freed")
+    size = pl.col("bytes").abs()
+    freed = pl.col("freed") != 0
+    kind = pl.col("memory_kind").replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
+    rows = rows.with_columns(kind.fill_null("unknown").alias("kind"), size.alias("_size"), freed.alias("_freed"))
+    rows = rows.with_columns(pl.when("_freed").then(-pl.col("_size")).otherwise(pl.col("_size")).alias("_change"))
+    parts = []
+    for (process, device, of), part in rows.group_by("process", "device", "kind", maintain_order=True):
+        time = part["time_ns"].to_numpy()
+        first, last = int(time[0]), int(time[-1])
+        width = max(1, -(-(last - first + 1) // _POINTS))
+        stretch = (time - first) // width
+        level = np.cumsum(part["_change"].to_numpy())
+        part = part.with_columns(pl.Series("_stretch", stretch), pl.Series("_level", level))
+        parts.append(
+            part.group_by("_stretch", maintain_order=True)
+            .agg(
+                pl.col("_level").last().alias("bytes"),
+                pl.col("_level").max().alias("peak_bytes"),
+                (~pl.col("_freed")).sum().cast(pl.Int64).alias("allocations"),
+                pl.col("_freed").sum().cast(pl.Int64).alias("frees"),
+                pl.col("_size").filter(~pl.col("_freed")).sum().alias("allocated_bytes"),
+                pl.col("_size").filter("_freed").sum().alias("freed_bytes"),
+            )
+            .with_columns(
+                pl.lit(process, dtype=pl.Int64).alias("process"),
+                pl.lit(device, dtype=pl.Int64).alias("device"),
+                pl.lit(of).alias("kind"),
+                (pl.col("_stretch") * width + first).alias("time_ns"),
+            )
+        )
+    types = {"String": pl.String, "Int64": pl.Int64}
+    empty = pl.DataFrame(schema={c.name: types[c.dtype] for c in COLUMNS})
+    return pl.concat([empty, *(p.select(empty.columns) for p in parts)])

@@ -1,0 +1,210 @@
+"""The page in a real browser: no message, no request, sorting and filtering work, and everything reads with scripts off."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nsysx.render import html_page
+from tests.render import factory
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    full = factory.summary()
+    rows = tuple(factory.kernel_row(f"kernel_{i}<float>", (50 - i) * factory.US, count=i + 1) for i in range(40))
+    many = replace(full, tables={**full.tables, "kernels": replace(full.tables["kernels"], rows=rows)})
+    made = {}
+    for name, summary in (("full", many), ("bare", factory.bare()), ("hostile", factory.hostile())):
+        made[name] = folder / f"{name}.html"
+        made[name].write_text(html_page.render(summary), encoding="utf-8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[object]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--hide-scrollbars",
+        "--window-size=1280,900",
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def visit(
+    browser, page: Path, *, width: int = 1280, dark: bool = False, scripts: bool = True, fragment: str = ""
+) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
+    feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": [feature]})
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(page.as_uri() + fragment)
+
+
+def js(browser, code: str):
+    return browser.execute_script(code)
+
+
+@pytest.mark.parametrize("name", ["full", "bare", "hostile"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_message_no_request_no_sideways_scrolling(browser, pages, name, width, dark):
+    visit(browser, pages[name], width=width, dark=dark)
+    assert browser.get_log("browser") == []
+    sent = [
+        entry["message"]
+        for entry in browser.get_log("performance")
+        if '"Network.requestWillBeSent"' in entry["message"]
+    ]
+    urls = [part.split('"')[0] for message in sent for part in message.split('"url":"')[1:2]]
+    assert [url for url in urls if not url.startswith(("file:", "data:", "about:"))] == []
+    assert js(browser, "return document.documentElement.scrollWidth") <= width
+    assert js(browser, "return [...document.images].every(i => i.complete && i.naturalWidth > 0)")
+    assert js(browser, "return typeof window.alerted") == "undefined"
+
+
+def column(browser, table: str, index: int) -> list[str]:
+    return js(
+        browser,
+        f"return [...document.querySelectorAll('#{table} tbody tr')].map(r => r.cells[{index}].innerText.trim())",
+    )
+
+
+def test_tables_sort_both_ways_and_say_so(browser, pages):
+    visit(browser, pages["full"])
+    heads = js(browser, "return [...document.querySelectorAll('#kernels thead th')].map(h => h.innerText.trim())")
+    count = heads.index("count")
+    assert column(browser, "kernels", count)[:3] == ["1", "2", "3"]
+    press = f"document.querySelectorAll('#kernels thead button')[{count}].click()"
+    js(browser, press)
+    assert column(browser, "kernels", count)[:3] == ["40", "39", "38"]
+    state = f"return document.querySelectorAll('#kernels thead th')[{count}].getAttribute('aria-sort')"
+    assert js(browser, state) == "descending"
+    js(browser, press)
+    assert column(browser, "kernels", count)[:3] == ["1", "2", "3"]
+    assert js(browser, state) == "ascending"
+    js(browser, "document.querySelectorAll('#kernels thead button')[0].click()")
+    names = column(browser, "kernels", 0)
+    assert names == sorted(names)
+    js(browser, "document.querySelectorAll('#api_calls thead button')[5].click()")
+    assert column(browser, "api_calls", 5)[-1] == "-"
+
+
+def test_the_filter_hides_rows_and_counts_them(browser, pages):
+    visit(browser, pages["full"])
+    box = browser.find_element("css selector", "#kernels input[type=search]")
+    box.send_keys("kernel_3 float")
+    left = js(browser, "return [...document.querySelectorAll('#kernels tbody tr')].filter(r => !r.hidden).length")
+    assert left == 11
+    assert js(browser, "return document.querySelector('#kernels [role=status]').textContent") == "11 of 40 rows"
+
+
+def test_the_keyboard_reaches_every_control(browser, pages):
+    visit(browser, pages["full"])
+    controls = "return [...document.querySelectorAll('a,button,input,textarea,.scroll')]"
+    reach = f"{controls}.filter(e => e.tabIndex < 0).length"
+    assert js(browser, reach) == 0
+    assert (
+        js(browser, "document.querySelector('#kernels thead button').focus(); return document.activeElement.tagName")
+        == "BUTTON"
+    )
+    assert js(browser, "return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_link_to_a_word_opens_the_glossary(browser, pages):
+    visit(browser, pages["full"], fragment="#g-cudaLaunchKernel")
+    assert js(browser, "return document.getElementById('g-cudaLaunchKernel').getBoundingClientRect().top") < 900
+    js(browser, "document.querySelector('#glossary details').open = false; location.hash = '#g-kernel'")
+    time.sleep(0.2)
+    assert js(browser, "return document.querySelector('#glossary details').open")
+
+
+def words(browser) -> str:
+    tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    return " ".join(str(node.get("name", {}).get("value", "")) for node in tree if not node.get("ignored"))
+
+
+def test_everything_reads_with_scripts_off(browser, pages):
+    visit(browser, pages["full"], scripts=False)
+    text = words(browser)
+    for part in (
+        "The GPU computes for 81 %",
+        "kernel_7<float>",
+        "cudaStreamSynchronize",
+        "What to do first",
+        "CUDA graph",
+        "re-run with: nsysx run --memory",
+    ):
+        assert part in text
+    assert "Filter" not in text
+    visit(browser, pages["full"])
+
+
+def test_the_hostile_page_runs_nothing(browser, pages):
+    visit(browser, pages["hostile"])
+    with pytest.raises(Exception, match="no such alert"):
+        _ = browser.switch_to.alert.text
+    assert js(browser, "return document.querySelectorAll('script').length") == 1
+    assert (
+        js(
+            browser,
+            "return [...document.querySelectorAll('*')].filter(e => [...e.attributes].some(a => a.name.startsWith('on'))).length",
+        )
+        == 0
+    )
+
+
+def test_print_shows_the_details_and_no_controls(browser, pages):
+    visit(browser, pages["full"])
+    done = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    data = base64.b64decode(done["data"])
+    assert data.startswith(b"%PDF")
+    assert data.count(b"/Type /Page\n") + data.count(b"/Type /Page ") < 25
+
+
+@pytest.mark.skipif("NSYSX_AXE" not in os.environ, reason="NSYSX_AXE names no axe.min.js")
+@pytest.mark.parametrize("name", ["full", "bare", "hostile"])
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_nothing_serious(browser, pages, name, dark, width):
+    visit(browser, pages[name], dark=dark, width=width)
+    js(browser, Path(os.environ["NSYSX_AXE"]).read_text(encoding="utf-8"))
+    found = browser.execute_async_script(
+        "const done = arguments[0]; axe.run().then(r => done(r.violations.map(v => [v.id, v.impact, v.nodes.length, v.nodes[0].html])))"
+    )
+    assert found == []

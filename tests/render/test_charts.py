@@ -1,0 +1,148 @@
+"""Pictures: well formed, repeatable, blind to the user's settings, and true: nothing looks longer than it was."""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from PIL import Image
+
+from nsysx.model import Lane, Span, Timeline
+from nsysx.render import charts, view
+from tests.render import factory
+
+MS = factory.MS
+
+
+def pixels(picture: charts.Picture) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(picture.data)).convert("RGB")).astype(int)
+
+
+def near(image: np.ndarray, colour: str, tolerance: int = 24) -> np.ndarray:
+    wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+    return (np.abs(image - wanted) <= tolerance).all(axis=2)
+
+
+def texts(picture: charts.Picture) -> list[str]:
+    root = ET.fromstring(picture.data)
+    return ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def shown(summary) -> view.View:
+    return view.build(summary, top=10)
+
+
+def test_bars_are_text_and_the_same_bytes_every_time(full):
+    ledgers = shown(full).ledgers
+    picture = charts.ledger(ledgers)
+    assert "GPU 0 (NVIDIA H200): 69.25 ms" in texts(picture)
+    assert "compute: 56.00 ms, 81 %" in texts(picture)
+    assert charts.ledger(ledgers).data == picture.data
+    assert b"<dc:date>" not in picture.data
+
+
+def test_the_users_settings_do_not_matter(full):
+    bars = shown(full).steps
+    picture = charts.steps(bars, False)
+    with mpl.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.facecolor": "red", "text.usetex": False}):
+        assert charts.steps(bars, False).data == picture.data
+        assert mpl.rcParams["font.size"] == 30
+
+
+def test_bars_have_the_length_of_their_numbers(full):
+    """Each visible rectangle of the GPU bar is as wide as its part of the step."""
+    entry = shown(full).ledgers[0]
+    root = ET.fromstring(charts.ledger([entry]).data)
+    widths = {}
+    for path in root.iter("{http://www.w3.org/2000/svg}path"):
+        style = path.get("style") or ""
+        for part in entry.parts:
+            colour = charts.KIND_COLOURS[part.kind].lower()
+            if not part.idle and f"fill: {colour}" in style:
+                x = [float(number) for number in re.findall(r"[ML] ([\d.]+)", path.get("d"))]
+                widths[part.kind] = max(widths.get(part.kind, 0.0), max(x) - min(x))
+    assert widths["compute"] / widths["copy"] == pytest.approx(560 / 30, rel=0.02)
+
+
+def test_hostile_names_give_pictures_all_the_same(hostile):
+    view_ = shown(hostile)
+    for picture in (charts.ledger(view_.ledgers), charts.steps(view_.steps, False)):
+        ET.fromstring(picture.data)
+    for entry in hostile.timelines:
+        assert charts.timeline(entry).data.startswith(b"\x89PNG")
+
+
+def test_a_timeline_has_two_pixels_for_each_css_pixel(full):
+    picture = charts.timeline(full.timelines[0])
+    image = Image.open(io.BytesIO(picture.data))
+    assert image.size == (2 * picture.width, 2 * picture.height)
+    assert len(picture.data) < 150_000
+
+
+@pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_busy_looking_lane_was_busy(share, merged):
+    """Kernels narrower than a pixel fill as much of the picture as of the time, also where they were merged before."""
+    window, period = 100 * MS, 20_000
+    if merged:
+        spans = tuple(Span(i * MS, (i + 1) * MS, "compute", "several", covered_ns=int(share * MS)) for i in range(100))
+    else:
+        spans = tuple(
+            Span(i * period, i * period + int(period * share), "compute", "k") for i in range(window // period)
+        )
+    picture = charts.timeline(Timeline("t", 0, window, (Lane("stream", "GPU 0", spans),)))
+    full = charts.timeline(Timeline("t", 0, window, (Lane("stream", "GPU 0", (Span(0, window, "compute", ""),)),)))
+    drawn = (
+        near(pixels(picture), charts.KIND_COLOURS["compute"]).sum()
+        / near(pixels(full), charts.KIND_COLOURS["compute"]).sum()
+    )
+    assert drawn == pytest.approx(max(share, 0.05), abs=0.06)
+
+
+def test_waits_are_hatched_and_arrows_start_inside_the_window():
+    api = Lane("api", "main", (Span(0, 50 * MS, "sync", "cudaStreamSynchronize", backlog_ns=50 * MS),))
+    plain = Lane("api", "main", (Span(0, 50 * MS, "sync", "cudaStreamSynchronize"),))
+    gpu = Lane(
+        "stream",
+        "GPU",
+        (
+            Span(0, 40 * MS, "compute", "k", launch_ns=-20 * MS, launch_lane=0),
+            Span(60 * MS, 90 * MS, "compute", "k", launch_ns=55 * MS, launch_lane=0),
+        ),
+    )
+    hatched = pixels(charts.timeline(Timeline("t", 0, 100 * MS, (api, gpu))))
+    flat = pixels(charts.timeline(Timeline("t", 0, 100 * MS, (plain, gpu))))
+    sync = charts.KIND_COLOURS["sync"]
+    assert near(hatched, sync).sum() < 0.95 * near(flat, sync).sum()
+    dark = near(flat, "#333333", 10)
+    left_of_lanes = dark[:, : 2 * 176]
+    assert left_of_lanes.sum() < 400  # the lane's name only, no arrow from outside
+
+
+def test_many_steps_stay_few_shapes(full):
+    bars = tuple(view.StepBar(i, 69e6 + i, 69e6, i > 5, {"compute": 60e6, "idle": 9e6 + i}) for i in range(5000))
+    picture = charts.steps(bars, True)
+    assert len(picture.data) < 250_000
+    assert any("neighbours" in text for text in texts(picture))
+
+
+def test_one_long_warm_up_step_is_cut_and_labelled(full):
+    bars = tuple(view.StepBar(i, 2e9 if i == 0 else 50e6, 50e6, i > 0, {"compute": 40e6}) for i in range(8))
+    assert "2.00 s" in texts(charts.steps(bars, True))
+
+
+def test_ink_can_be_read_on_every_colour():
+    for colour in {*charts.KIND_COLOURS.values(), *charts.PHASE_COLOURS.values()}:
+        light, ink = charts._luminance(colour), charts._luminance(charts._ink_on(colour))
+        high, low = max(light, ink), min(light, ink)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, colour
+
+
+def test_a_label_never_becomes_a_formula(full):
+    entry = replace(shown(full).ledgers[0], label="$\\frac{a}{b")
+    assert any("$\\frac{a}{b" in text for text in texts(charts.ledger([entry])))

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import time
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsysx.render.clean import clean, file_name, scrub, shorten, shorten_column, shorten_kernel
+from tests.render.factory import HOSTILE, KERNEL_NAMES
+
+INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@given(st.text(st.characters(), max_size=400), st.integers(1, 200))
+def test_clean_leaves_nothing_invisible_and_keeps_its_limit(text, limit):
+    out = clean(text, limit)
+    assert len(out) <= limit
+    assert not any(unicodedata.category(c) in INVISIBLE for c in out)
+
+
+def test_clean_makes_what_it_hides_readable():
+    assert clean("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
+    assert clean("a\u202eb") == "a\\u202eb"
+    assert clean("line\nbreak\u2028x\x9b") == "line\\x0abreak\\u2028x\\x9b"
+    assert clean("\ud800") == "\\ud800"
+    assert clean("核函数 é ok") == "核函数 é ok"
+    assert len(clean("e" + "\u0301" * 50)) == 5
+
+
+def test_a_name_of_a_megabyte_is_cut_before_it_is_looked_at():
+    begin = time.perf_counter()
+    for _ in range(1000):
+        clean("\x1b" * 1_000_000)
+    assert time.perf_counter() - begin < 2
+
+
+@given(st.text(max_size=100), st.integers(0, 120))
+def test_shorten_keeps_the_width_and_both_ends(text, width):
+    out = shorten(text, width)
+    assert len(out) <= max(width, 0)
+    if len(text) <= width:
+        assert out == text
+    elif width > 5:
+        assert out.startswith(text[0])
+        assert out.endswith(text[-1])
+
+
+@given(st.text("ab<>():,-", max_size=80), st.integers(3, 60))
+def test_shorten_kernel_keeps_the_width_whatever_the_brackets(text, width):
+    assert len(shorten_kernel(text, width)) <= width
+
+
+def test_a_kernel_loses_first_what_says_least():
+    name = KERNEL_NAMES[0]
+    assert shorten_kernel(name, 400) == name.removeprefix("void ")
+    assert shorten_kernel(name, 100) == "vectorized_elementwise_kernel<4, FillFunctor<float>, array<char*, 1ul> >"
+    assert shorten_kernel(name, 66) == "vectorized_elementwise_kernel<4, FillFunctor<…>, array<…> >"
+    assert shorten_kernel(name, 40) == "vectorized_elementwise_kernel<4, FillFu…"
+    assert shorten_kernel("wgrad_engine<float, (int)128, (bool)1>(int)", 30) == "wgrad_engine<float, 128, 1>"
+    assert shorten_kernel(KERNEL_NAMES[2], 40) == "sm90_xmma_gemm_bf16bf16_…rnel__5x_cublas"
+
+
+def test_home_folders_go():
+    assert scrub("/home/alice/x.py /Users/bob/y C:\\Users\\eve\\z /root/a") == "~/x.py ~/y ~\\z ~/a"
+    assert scrub("/opt/tools/x") == "/opt/tools/x"
+    assert scrub("/rootless/x") == "/rootless/x"
+    assert file_name("/home/alice/secret/train/losses.py", redact=True) == "train/losses.py"
+    assert file_name("/data/clusters/alice/train/losses.py", redact=True) == "train/losses.py"
+    assert file_name("/home/alice/losses.py", redact=True) == "losses.py"
+    assert file_name("/home/alice/losses.py", redact=False) == "/home/alice/losses.py"
+
+
+def test_hostile_names_are_bounded():
+    for name in HOSTILE:
+        assert len(clean(name)) <= 200
+
+
+def test_different_kernels_never_look_alike():
+    names = [
+        f"void at::native::reduce<4, at::native::Op<{a}>, std::array<char*, {b}> >(int)"
+        for a in ("float", "long")
+        for b in (2, 3)
+    ]
+    for width in (26, 34, 60):
+        texts = shorten_column([*names, names[0], "other"], "name", width)
+        assert all(len(text) <= width for text in texts)
+        assert len(set(texts)) == 5, texts
+        assert texts[4] == texts[0]
+        assert texts[0].startswith("reduce<4")
+
+
+@given(st.lists(st.text("ab<>:(", max_size=40), max_size=8), st.integers(3, 30))
+def test_a_column_keeps_its_width(names, width):
+    texts = shorten_column(names, "name", width)
+    assert len(texts) == len(names)
+    assert all(len(text) <= width for text in texts)

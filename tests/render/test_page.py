@@ -1,0 +1,222 @@
+"""The page as a file: well formed, self-contained, inert, small, and honest about what is missing or hidden."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from nsysx.render import html_page
+from tests.render import factory
+
+VOID = {"meta", "link", "img", "input", "br", "hr"}
+
+
+class Page(HTMLParser):
+    """Reads a page strictly: every tag must close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.script = ""
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), (tag, names)
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open, tag
+        assert self.open.pop() == tag, (tag, self.open[-5:])
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.script += data
+        elif not self.open or self.open[-1] != "style":
+            self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    def words(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.text))
+
+
+@pytest.fixture(scope="module")
+def full_page(full):
+    return html_page.render(full)
+
+
+@pytest.fixture(scope="module")
+def hostile_page(hostile):
+    return html_page.render(hostile)
+
+
+@pytest.fixture(scope="module", params=["full_page", "hostile_page", "bare_page"])
+def any_page(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def bare_page(bare):
+    return html_page.render(bare)
+
+
+def pictures(text: str) -> list[bytes]:
+    return [base64.b64decode(data) for data in re.findall(r'src="data:image/[a-z+]+;base64,([^"]+)"', text)]
+
+
+def test_nothing_is_loaded_and_only_our_script_may_run(any_page):
+    page = Page(any_page)
+    policy = page.all("meta")[1]["content"]
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-")
+    digest = base64.b64encode(hashlib.sha256(page.script.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in policy
+    assert len(page.all("script")) == 1
+    assert page.all("script")[0] == {}
+    for tag, attrs in page.tags:
+        assert tag not in ("iframe", "object", "embed", "base", "form", "video", "audio", "svg")
+        for name, value in attrs.items():
+            assert not name.startswith("on"), (tag, name)
+            if name in ("src", "href"):
+                assert value.startswith(("#", "data:image/", "data:,")), value
+            elif name == "style":
+                assert re.fullmatch(r"(--w|width|flex-grow):[\d.]+%?", value), value
+    style = any_page.partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_a_reader_of_any_kind_finds_the_way(any_page):
+    page = Page(any_page)
+    assert page.all("html")[0]["lang"] == "en"
+    for landmark in ("header", "nav", "main", "footer", "h1"):
+        assert len(page.all(landmark)) == 1, landmark
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for link in page.all("a"):
+        assert link["href"][1:] in ids, link
+    for attrs in page.all("section"):
+        assert attrs["aria-labelledby"] in ids
+    for image in page.all("img"):
+        assert len(image["alt"]) > 10
+        assert int(image["width"]) > 0 < int(image["height"])
+    assert len(page.all("caption")) == len(page.all("table"))
+    for head in page.all("th"):
+        assert head["scope"] in ("col", "row")
+
+
+def test_hostile_names_add_text_and_nothing_else(full_page, hostile_page):
+    known, attacked = Page(full_page), Page(hostile_page)
+    assert {tag for tag, _ in attacked.tags} <= {tag for tag, _ in known.tags}
+    pairs = {(tag, name) for tag, attrs in attacked.tags for name in attrs}
+    assert pairs <= {(tag, name) for tag, attrs in known.tags for name in attrs} | {("td", "title")}
+    words = attacked.words()
+    assert "<script>alert(1)</script>" in words
+    assert "{{7*7}}{% raw %}" in words
+    assert not [c for c in hostile_page if c < " " and c != "\n"]
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b\x7f-\x9f]", hostile_page)
+    for picture in pictures(hostile_page):
+        assert b"<script" not in picture
+        assert b"onerror=" not in picture or b"&lt;img" in picture
+    assert len(hostile_page.encode()) < 1_000_000
+
+
+def test_the_order_of_the_page(full_page):
+    words = Page(full_page).words()
+    heads = [
+        "The GPU computes for 81 %",
+        "What to do first",
+        "Where the step goes mean of 10 steady steps",
+        "Looked for and not found",
+        "CPU threads above",
+        "Steps over time",
+        "What the training loop",
+        "Places where the CPU",
+        "GPU time by module",
+        "Functions that ran",
+        "CUDA calls made",
+        "Copies by direction",
+        "How far to trust this",
+        "Hidden on this page",
+        "Calls and words of this page",
+    ]
+    places = [words.index(head) for head in heads]
+    assert places == sorted(places)
+    assert "Worth 22.00 ms per step (error bar 0.2 %)" in words
+    assert "train/losses.py:88" in words
+    assert "compute 56.00 ms 81 %" in words
+    assert "Device memory re-run with: nsysx run --memory -- python train.py" in words
+    assert "alpha 2.0 KiB 2.00 GB/s yes" in words
+    assert "12.00 ms 5.2 us" not in words
+
+
+def test_the_alt_text_says_what_the_picture_shows(full_page):
+    alts = [image["alt"] for image in Page(full_page).all("img")]
+    assert alts[0].startswith(
+        "GPU 0 (NVIDIA H200): 69.25 ms; compute 56.00 ms (81 %), idle: inside a sync call 6.00 ms (8.7 %)"
+    )
+    assert "CPU thread main: 69.00 ms; waiting in sync calls 40.00 ms (58 %)" in alts[0]
+
+
+def test_redaction_hides_people_machines_and_arguments(full):
+    page = html_page.render(full)
+    everything = page + "".join(p.decode("latin-1") for p in pictures(page))
+    for secret in ("alice", "hunter2", "build-7", "secret-project"):
+        assert secret not in everything
+    words = Page(page).words()
+    assert "Hidden on this page: home folders, folders of files, options and arguments" in words
+    open_page = html_page.render(full, redact=False)
+    assert "/home/alice/secret-project/train/losses.py:88" in open_page
+    assert "Hidden on this page" not in open_page
+    assert "build-7" not in open_page
+
+
+def test_what_was_not_recorded_is_said_and_never_zero(bare_page):
+    words = Page(bare_page).words()
+    assert "cannot tell" in words
+    assert words.count("re-run with nsysx run -t cuda") >= 8
+    assert not re.search(r"\b0(\.0+)? (ns|us|ms|s|%)", words.partition("Glossary Calls")[0])
+    assert Page(bare_page).all("img") == []
+
+
+def test_a_long_table_is_folded_and_small(full):
+    rows = tuple(factory.kernel_row(f"kernel_{i}<float, {i}>(float*)", (2000 - i) * factory.US) for i in range(1000))
+    tables = {**full.tables, "kernels": replace(full.tables["kernels"], rows=rows)}
+    page = html_page.render(replace(full, tables=tables))
+    assert "950 more rows, see nsysx report --json" in Page(page).words()
+    assert "kernel_49&lt;" in page
+    assert "kernel_50&lt;" not in page
+    assert len(page.encode()) < 600_000
+    assert len(html_page.render(replace(full, tables=tables), top=1000).encode()) < 1_200_000
+
+
+def test_columns_without_data_are_named_and_not_drawn(full):
+    row = {**full.tables["waits"].rows[0], "saving_ns": None, "moves_to": None}
+    tables = {**full.tables, "waits": replace(full.tables["waits"], rows=(row,))}
+    words = Page(html_page.render(replace(full, tables=tables))).words()
+    assert "Without data in this capture: saving, wait moves to." in words
+
+
+def test_the_same_summary_gives_the_same_bytes(full, full_page):
+    assert html_page.render(full) == full_page
+
+
+def test_matplotlib_comes_only_with_a_picture():
+    rooms = ", ".join(f"nsysx.render.{name}" for name in ("terminal", "markdown", "json_text", "html_page"))
+    code = f"import sys, {rooms}; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,245 @@
+"""Terminal, Markdown and JSON: what they say, in every width and locale, with hostile names and with nothing recorded."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+import re
+import unicodedata
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.model import SCHEMA, Summary
+from nsysx.render import json_text, markdown, terminal
+from tests.render import factory
+
+
+def shown(summary: Summary, width: int = 80, encoding: str = "utf-8", *, colour: bool = False, **options) -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, newline="")
+    terminal.render(
+        summary,
+        Console(file=file, width=width, force_terminal=colour, color_system="truecolor" if colour else None),
+        **options,
+    )
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+LEDGER_80 = """\
+Where the step goes  mean of 10 steady steps
+GPU 0 (NVIDIA H200): 69.25 ms
+  compute                   56.00 ms   81 % ███████████████████████████▌
+  copy                       3.00 ms  4.3 % █▌
+  memset                      250 us  0.4 % ▏
+  idle: inside a sync call   6.00 ms  8.7 % ███
+  idle: launch latency       2.00 ms  2.9 % █
+  idle: host code (Python)   1.90 ms  2.7 % ▉
+  idle: profiler itself       100 us  0.1 % ▏
+CPU thread main: 69.00 ms
+  launch calls               9.00 ms   13 % ████▍
+  copy calls                 2.00 ms  2.9 % █
+  waiting in sync calls     40.00 ms   58 % ███████████████████▋
+  alloc and free              500 us  0.7 % ▎
+  other CUDA calls           1.50 ms  2.2 % ▊
+  outside CUDA calls        16.00 ms   23 % ███████▉
+"""
+
+WAITS_80 = """\
+Waits  per step
+call                   module            total  GPU idle caused   saving  calls
+cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2
+"""
+
+WAITS_120 = """\
+call                   module            total  GPU idle caused   saving  calls  Python line           backlog  own work
+cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2  …train/losses.py:88  37.00 ms    100 us
+"""
+
+MODULES_80 = """\
+Modules  per step
+module             forward GPU  backward GPU  self GPU   launch  backlog waited
+(Net)                 20.00 ms      30.00 ms    500 us  8.00 ms            0 ns
+blocks.1              12.00 ms      17.00 ms   1.00 ms  4.00 ms            0 ns
+blocks.1.attn.qkv      6.00 ms       8.00 ms  14.00 ms   900 us            0 ns
+blocks.0               7.50 ms      13.00 ms    500 us  3.50 ms            0 ns
+"""
+
+
+def stripped(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def test_the_order_and_the_words_at_80_columns(full):
+    text = stripped(shown(full))
+    assert text.startswith("GPU-bound: The GPU computes for 81 % of the 69.25 ms step;")
+    assert LEDGER_80 in text
+    assert WAITS_80 in text
+    assert MODULES_80 in text
+    heads = [
+        "What to do first",
+        "Median step: GPU 69.25 ms",
+        "Where the step goes",
+        "Findings",
+        "Waits",
+        "Modules",
+        "Kernels",
+        "API calls",
+        "Copies",
+        "Not in this capture",
+        "Quality",
+    ]
+    places = [text.index(head) for head in heads]
+    assert places == sorted(places)
+    assert "Boolean masks cost 22 ms of sort and gather kernels: saves 22.00 ms per step" in text
+    assert "Device memory: re-run with: nsysx run --memory -- python train.py" in text
+    assert "An analysis of tomorrow" in text
+    assert re.search(r"alpha +2\.0 KiB +2\.00 GB/s +yes", text)
+
+
+def test_more_columns_come_with_more_width(full):
+    assert WAITS_120 in stripped(shown(full, 120))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width, full, hostile):
+    for summary in (full, hostile):
+        for line in shown(summary, width).splitlines():
+            assert cell_len(line) <= width, line
+
+
+def test_ledger_parts_add_up_to_the_step_as_printed(full):
+    text = shown(full, sections=["ledger"])
+    times = [
+        float(n) * {"ms": 1, "us": 1e-3}[u] for n, u in re.findall(r"^  \S.*? ([\d.]+) (ms|us) ", text, re.MULTILINE)
+    ]
+    totals = [float(n) for n in re.findall(r": ([\d.]+) ms$", text, re.MULTILINE)]
+    assert totals == [69.25, 69.0]
+    assert math.isclose(sum(times), sum(totals), abs_tol=0.01)
+
+
+def test_sections_and_top(full):
+    text = shown(full, sections=["kernels"], top=2)
+    assert text.split()[0] == "Kernels"
+    assert "2 of 4" in text
+    assert "Where the step goes" not in text
+    assert "Quality" not in text
+    only = shown(full, sections=["memory"])
+    assert "Not recorded: re-run with: nsysx run --memory" in only
+
+
+def test_a_section_that_does_not_exist_is_an_error_that_names_those_that_do(full):
+    with pytest.raises(NsysxError, match=r"no section is called kernel. There are: verdict, .*kernels") as caught:
+        shown(full, sections=["kernel"])
+    assert caught.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "cp1252", "koi8-r"])
+def test_a_locale_without_unicode(encoding, full, hostile):
+    text = shown(full, encoding=encoding)
+    assert "█" not in text
+    assert re.search(r"compute +56\.00 ms +81 % #{15,}", text)
+    assert "→" not in text
+    assert "\\u6838" in shown(hostile, encoding="ascii")
+
+
+def test_pipes_get_no_colour_and_terminals_do(full, monkeypatch):
+    assert "\x1b" not in shown(full)
+    assert "\x1b[" in shown(full, colour=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", shown(full, colour=True))
+
+
+def test_hostile_names_are_inert_in_the_terminal(hostile):
+    text = shown(hostile, 120, top=50)
+    invisible = [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c != "\n"]
+    assert invisible == []
+    assert "[red]not markup[/red][/oops]" in text
+    assert "\\x1b[31mred" in text
+    assert len(text) < 100_000
+
+
+def test_nothing_recorded_is_said_and_never_zero(bare):
+    text = shown(bare)
+    assert text.startswith("cannot tell: This capture holds no GPU work")
+    assert "re-run with nsysx run -t cuda" in text
+    assert not re.search(r"\b0(\.0+)? (ns|us|ms|s|%)", text)
+
+
+def test_markdown_is_a_ticket(full):
+    text = markdown.render(full)
+    assert text.startswith("### masked0.sqlite: GPU-bound\n\n**The GPU computes for 81 % of the 69.25 ms step;")
+    assert "| compute | 56.00 ms | 81 % |" in text
+    assert "| idle: inside a sync call | 6.00 ms | 8.7 % |" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    for before, after in itertools.pairwise(rows):
+        if set(after) <= set("|-:"):
+            assert before.count("|") == after.count("|")
+    assert len(text) < 8000
+
+
+def test_hostile_names_are_inert_in_markdown(hostile):
+    text = markdown.render(hostile, top=50)
+    body = re.sub(r"</?sub>", "", text)
+    body = re.sub(r"^### |\*\*|^- ", "", body, flags=re.MULTILINE)
+    for line in body.splitlines():
+        cells = line.strip("|") if line.startswith("|") else line
+        if line.startswith("|") and not set(line) <= set("|-: "):
+            cells = cells.replace(" | ", " ")
+        if not set(line) <= set("|-: "):
+            assert not re.search(r"[<>`\[\]@$|]|(?<!&)#|://|\\", cells), line
+    assert not [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c != "\n"]
+    assert len(text) < 100_000
+
+
+def test_markdown_redacts_on_request(full):
+    assert "/home/alice" in markdown.render(full)
+    text = markdown.render(full, redact=True)
+    assert "alice" not in text
+    assert "train/losses.py:88" in text
+
+
+def test_json_holds_everything_and_only_what_json_knows(full):
+    odd = replace(full, totals={**full.totals, "nan": math.nan, "inf": -math.inf, "text": "\ud800é", "tuple": (1, 2)})
+    text = json_text.render(odd)
+    text.encode("utf-8")
+    data = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert list(data)[:4] == ["schema", "tool", "capture", "quality"]
+    assert data["schema"] == SCHEMA
+    assert data["totals"]["nan"] is None
+    assert data["totals"]["inf"] is None
+    assert data["totals"]["tuple"] == [1, 2]
+    assert data["totals"]["text"] == "\\ud800é"
+    assert data["memory"] is None
+    assert data["gpu_ledger"][0]["idle_causes"]["sync"] == 60_000_000
+    assert "timelines" not in data
+    assert text.endswith("}\n")
+    assert json_text.render(odd) == text
+
+
+def test_json_of_hostile_names_can_be_read_back(hostile):
+    data = json.loads(json_text.render(hostile))
+    assert data["kernels"][0]["name"] == factory.HOSTILE[0]
+    assert data["kernels"][4]["name"] == factory.HOSTILE[4]
+
+
+def test_no_line_ends_in_a_space(full, hostile):
+    for text in (shown(full), shown(hostile, 60), shown(full, 120, "ascii")):
+        assert [line for line in text.splitlines() if line != line.rstrip()] == []
+
+
+def test_figures_over_the_whole_capture_are_never_divided_by_steps(full):
+    whole = replace(full, steps=replace(full.steps, whole=True))
+    text = shown(whole)
+    assert "Where the time goes  whole capture" in text
+    assert "GPU 0 (NVIDIA H200): 692.5 ms" in text
+    assert "per step" not in text.partition("Where the time goes")[2].replace("saves 22.00 ms per step", "").replace(
+        "400 us per step", ""
+    )
+    assert re.search(r"^cudaStreamSynchronize +blocks.1.loss +380\.0 ms +60\.00 ms", text, re.MULTILINE)

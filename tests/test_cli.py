@@ -1,0 +1,317 @@
+"""The command line: what is imported, what is a usage error, how results are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsysx import cli, files, pipeline
+from nsysx.errors import NsysxError
+from tests.builder import Report
+
+ROOT = Path(__file__).parents[1]
+
+
+def nsysx(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the real program in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}  # type: ignore[dict-item]
+    return subprocess.run(
+        [sys.executable, "-m", "nsysx", *map(str, words)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Path:
+    """A capture of two kernels."""
+    report = Report()
+    thread = report.process(100).thread(100, name="python")
+    thread.launch(at=1000, dur=500, kernel="gemm", gpu_start=2000, gpu_dur=4000)
+    thread.launch(at=2000, dur=500, kernel="relu", gpu_start=7000, gpu_dur=1000)
+    path = tmp_path / "capture.sqlite"
+    report.write(path)
+    return path
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    return folder / "page.html"
+
+
+def only(path: Path) -> bool:
+    """Say whether nothing but ``path`` lies in its folder: no half file, no temporary one."""
+    return [found.name for found in path.parent.iterdir()] == [path.name]
+
+
+# --- start-up -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"], ["report", "--help"]])
+def test_help_loads_no_heavy_package(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom nsysx import cli\nsys.argv[1:] = " + repr(words) + "\n"
+        "try:\n    cli.main()\nfinally:\n"
+        "    heavy = {'polars', 'numpy', 'matplotlib', 'torch', 'jinja2', 'rich', 'nvtx'} & set(sys.modules)\n"
+        "    sys.stderr.write(str(sorted(heavy)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "[]")
+    assert done.stdout
+
+
+def test_help_is_quick() -> None:
+    """0.07 s where a bare Python takes 0.012 s; polars alone would add 0.2 s, matplotlib 0.4 s."""
+
+    def least_cpu_s(*words: str) -> float:
+        times = []
+        for _ in range(5):
+            process = subprocess.Popen(
+                [sys.executable, *words], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
+            )
+            used = os.wait4(process.pid, 0)[2]
+            process.returncode = 0
+            times.append(used.ru_utime + used.ru_stime)
+        return min(times)
+
+    # Processor time, and relative: other work on the machine must not fail this.
+    assert least_cpu_s("-m", "nsysx", "--help") < max(0.12, 15 * least_cpu_s("-c", "pass"))
+
+
+def test_no_words_is_help_and_a_usage_error() -> None:
+    done = nsysx()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: nsysx" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["zork"],
+        ["run"],
+        ["run", "--zork", "x"],
+        ["run", "--graphs", "some", "x"],
+        ["run", "--backward", "some", "x"],
+        ["run", "--steps", "5:5", "x"],
+        ["run", "--depth", "-1", "x"],
+        ["report"],
+        ["report", "--top", "0", "x.sqlite"],
+        ["report", "--json", "-", "--markdown", "-", "x.sqlite"],
+    ],
+)
+def test_usage_errors_are_one_line(words: list[str]) -> None:
+    done = nsysx(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("nsysx: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("separator", [[], ["--"]])
+def test_what_follows_the_command_is_the_commands(tmp_path: Path, separator: list[str]) -> None:
+    from tests.test_capture import FakeNsys
+
+    nsys = FakeNsys(tmp_path / "fake").path
+    done = nsysx("run", "--nsys", nsys, "--dry-run", *separator, "python", "x.py", "-o", "y", "--help", "--", "a b")
+    assert done.returncode == 0, done.stderr
+    assert " python x.py -o y --help -- 'a b'\n" in done.stdout
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------------
+
+
+def ends_with(monkeypatch: pytest.MonkeyPatch, error: BaseException, *words: str) -> int:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pipeline, "summarize", fails)
+    monkeypatch.setattr(sys, "argv", ["nsysx", *(words or ("report", "x.sqlite"))])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_our_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    error = NsysxError("x.sqlite: is damaged", slug="damaged", hint="Export it again", exit_code=3)
+    assert ends_with(monkeypatch, error) == 3
+    assert capsys.readouterr() == ("", "nsysx: error: x.sqlite: is damaged. Export it again\n")
+
+
+def test_a_bug_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("NSYSX_DEBUG", raising=False)
+    assert ends_with(monkeypatch, ZeroDivisionError("division by zero")) == 125
+    said = capsys.readouterr().err
+    assert said == "nsysx: error: ZeroDivisionError: division by zero. Run with NSYSX_DEBUG=1 for the traceback\n"
+
+
+def test_a_bug_of_ours_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSYSX_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        ends_with(monkeypatch, ZeroDivisionError())
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with(monkeypatch, KeyboardInterrupt()) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away(sqlite: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nsysx", "report", str(sqlite)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (-13, "")  # as cat ends
+
+
+# --- report ---------------------------------------------------------------------------------------------------------------
+
+
+def test_tables_are_the_default(sqlite: Path) -> None:
+    done = nsysx("report", sqlite)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gemm" in done.stdout
+
+
+def test_json_alone_on_stdout(sqlite: Path) -> None:
+    done = nsysx("report", sqlite, "--json", "-")
+    assert json.loads(done.stdout)["totals"]["kernels"] == 2
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_several_outputs_at_once(sqlite: Path, tmp_path: Path) -> None:
+    page, data, ticket = tmp_path / "p.html", tmp_path / "d.json", tmp_path / "t.md"
+    done = nsysx("report", sqlite, "--html", page, "--json", data, "--markdown", ticket)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines() == [f"nsysx: wrote {path}" for path in (page, data, ticket)]
+    assert json.loads(data.read_text())["schema"] == "nsysx.summary/1"
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+    assert "gemm" in ticket.read_text()
+
+
+def test_an_input_error_leaves_no_output(tmp_path: Path, target: Path) -> None:
+    done = nsysx("report", tmp_path / "none.sqlite", "--html", target)
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert not list(target.parent.iterdir())
+
+
+def test_refuses_to_overwrite(sqlite: Path, target: Path) -> None:
+    target.write_text("precious")
+    done = nsysx("report", sqlite, "--html", target)
+    assert done.returncode == 2
+    assert done.stderr == f"nsysx: error: {target}: exists already. Use --force or another name\n"
+    assert target.read_text() == "precious"
+    assert nsysx("report", sqlite, "--html", target, "--force").returncode == 0
+    assert "precious" not in target.read_text()
+    assert only(target)
+
+
+# --- writing --------------------------------------------------------------------------------------------------------------
+
+
+def test_written_as_other_programs_write(target: Path) -> None:
+    files.write_text(target, "ü\n", force=False)
+    assert target.read_bytes() == "ü\n".encode()
+    before = os.umask(0)
+    os.umask(before)
+    assert target.stat().st_mode & 0o777 == 0o666 & ~before
+    assert only(target)
+
+
+def test_a_file_made_meanwhile_is_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = files.check_output
+
+    def racing(path: Path, **options: bool) -> None:
+        check(path, **options)
+        path.write_text("precious")
+
+    monkeypatch.setattr(files, "check_output", racing)
+    with pytest.raises(NsysxError, match="exists already"):
+        files.write_text(target, "new", force=False)
+    assert target.read_text() == "precious"
+    assert only(target)
+
+
+def test_a_link_is_replaced_not_followed(target: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    target.symlink_to(victim)
+    with pytest.raises(NsysxError, match="exists already"):
+        files.write_text(target, "new", force=False)
+    files.write_text(target, "new", force=True)
+    assert (victim.read_text(), target.read_text(), target.is_symlink()) == ("precious", "new", False)
+
+
+def test_a_dangling_link_is_not_written_through(target: Path, tmp_path: Path) -> None:
+    target.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(NsysxError, match="exists already"):
+        files.write_text(target, "new", force=False)
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_full_disk_leaves_nothing_behind(target: Path, force: bool) -> None:
+    if force:
+        target.write_text("precious")
+    # The kernel's limit of a file's size fails just where a full disk does. Python ignores its signal by itself.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(NsysxError, match="could not be written"):
+            files.write_text(target, "x" * 1_000_000, force=force)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.read_text() for path in target.parent.iterdir()] == (["precious"] if force else [])
+
+
+def test_a_folder_where_nothing_can_be_written() -> None:
+    with pytest.raises(NsysxError, match="cannot write there"):
+        files.write_text(Path("/proc/page.html"), "x", force=False)
+
+
+@pytest.mark.parametrize(("name", "what"), [("no/p.html", "does not exist"), ("", "is a folder")])
+def test_a_place_that_is_none(tmp_path: Path, name: str, what: str) -> None:
+    with pytest.raises(NsysxError, match=what) as caught:
+        files.write_text(tmp_path / name, "x", force=True)
+    assert caught.value.exit_code == 2
+
+
+def test_text_that_is_not_unicode(target: Path) -> None:
+    files.write_text(target, "name \udc80", force=False)
+    assert target.read_text() == "name \\udc80"
+
+
+def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def remember(paths: list[Path], **options: object) -> None:
+        asked.update(options, paths=paths)
+        raise NsysxError("enough", slug="enough")
+
+    monkeypatch.setattr(pipeline, "summarize", remember)
+    words = ["report", "a.sqlite", "b.sqlite", "--steps", "all", "--step-range", "^it", "--device", "1", "--rank", "0"]
+    monkeypatch.setattr(sys, "argv", ["nsysx", *words])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert asked["paths"] == [Path("a.sqlite"), Path("b.sqlite")]
+    assert (asked["steps"], asked["step_range"], asked["device"], asked["rank"]) == ("all", "^it", 1, 0)
