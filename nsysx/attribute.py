@@ -119,14 +119,6 @@ def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
         mine = np.flatnonzero(depth == level)
         above = np.where(alone[mine] | (parents[mine] < 0), -1, out[np.maximum(parents[mine], 0)])
         part = pl.DataFrame({"above": above, "own": label.gather(mine)})
-<<<<<<< HEAD
-        known = part.unique(maintain_order=True).with_columns(
-            columns.at(keys, part.unique(maintain_order=True)["above"].to_numpy()).alias("path")
-        )
-        known = known.with_columns(
-            pl.when(pl.col("path").is_null()).then("own").otherwise(pl.format("{} / {}", "path", "own")).alias("key")
-        ).with_row_index("i", offset=len(keys))
-=======
         known = part.unique(maintain_order=True)
         known = (
             known.with_columns(columns.at(keys, known["above"].to_numpy()).alias("path"))
@@ -138,7 +130,6 @@ def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
             )
             .with_row_index("i", offset=len(keys))
         )
->>>>>>> main
         out[mine] = part.join(known, on=["above", "own"], how="left", maintain_order="left")["i"].to_numpy()
         keys = pl.concat([keys, known["key"]])
     # One name may have come up at several depths.

@@ -18,14 +18,8 @@ def _distinct(column: pl.Series) -> tuple[list[str | None], I64]:
     """Return the distinct names of a categorical column (None first) and each row's index into them."""
     physical = column.to_physical()
     known = column.drop_nulls().unique(maintain_order=True)
-<<<<<<< HEAD
-    numbers = known.to_physical().to_numpy()
-    code = np.zeros(numbers.max(initial=0) + 1, np.int64)
-    code[numbers] = np.arange(1, len(known) + 1)
-=======
     code = np.zeros(int(known.to_physical().to_numpy().max(initial=0)) + 1, np.int64)
     code[known.to_physical().to_numpy()] = np.arange(1, len(known) + 1)
->>>>>>> main
     index = code[physical.fill_null(0).to_numpy()]
     if column.null_count():
         index = np.where(column.is_null().to_numpy(), 0, index)
@@ -47,14 +41,9 @@ def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I6
 
 def named(names: Sequence[str | None], index: I64) -> pl.Series:
     """Return a categorical column of ``names[index]``; -1 is null."""
-<<<<<<< HEAD
-    words: pl.Series = pl.Series([*names, None], dtype=pl.String).cast(pl.Categorical)
-    return words.gather(np.where(index >= 0, index, len(names)).astype(np.uint32))
-=======
     words = pl.Series([*names, None], dtype=pl.String).cast(pl.Categorical)
     chosen: pl.Series = words.gather(np.where(index >= 0, index, len(names)).astype(np.uint32))
     return chosen
->>>>>>> main
 
 
 def at(column: pl.Series, row: I64) -> pl.Series:

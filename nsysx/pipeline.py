@@ -59,13 +59,6 @@ _ORDER = (
     "memory",
 )
 
-#: Keys of the contract that no analysis fills yet: null, and said so.
-<<<<<<< HEAD
-_NOT_YET = ("events", "memory", "first_calls")
-=======
-_NOT_YET = ("ranks",)
->>>>>>> main
-
 
 def _modules() -> list[ModuleType]:
     """Return the analyses, found by package walk."""
@@ -271,9 +264,10 @@ def summarize(
         if not 0 <= rank < len(everyone):
             what = f"--rank {rank}: the reports hold {len(everyone)} ranks"
             raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
-        path = next(p for p, (_, own) in zip(files, done, strict=True) if everyone[rank] in own)
-        processes = sorted({r.process for r in everyone if r.file == everyone[rank].file})
-        first, _ = _report(path, replace(options, rank=processes.index(everyone[rank].process)))
+        places = [(path, r.process) for path, (_, own) in zip(files, done, strict=True) for r in own]
+        path, process = places[rank]
+        processes = sorted({p for other, p in places if other == path})
+        first, _ = _report(path, replace(options, rank=processes.index(process)))
     capture = replace(first.capture, files=tuple(p.name for p in files))
     return _with_ranks(replace(first, capture=capture), everyone, shown=rank or 0)
 
@@ -328,8 +322,6 @@ def _report(path: Path, options: _Options) -> tuple[Summary, tuple[ranks.Rank, .
     for module in _modules():
         say(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
-    for key in _NOT_YET:
-        tables.setdefault(key, Table(key, key.replace("_", " "), (), None, "not computed by this version"))
     checks = [*quality.checks(given, tables)]
     checks.append(Check("replay", "missing", "not computed by this version: savings are not given"))
     summary = Summary(
