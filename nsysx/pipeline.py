@@ -223,6 +223,7 @@ class _Options:
     step_range: str | None = None
     device: int | None = None
     rank: int | None = None
+    process: int | None = None
     timelines: bool = False
     progress: Callable[[str], None] | None = None
 
@@ -248,7 +249,7 @@ def summarize(
     """
     if len({p.resolve() for p in files}) != len(files):
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
-    options = _Options(steps, step_range, device, rank, timelines, progress)
+    options = _Options(steps, step_range, device, rank, timelines=timelines, progress=progress)
     if len(files) == 1:
         summary, own = _report(files[0], options)
         return _with_ranks(summary, own)
@@ -256,7 +257,7 @@ def summarize(
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
     done = jobs.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    everyone = [r for _, own in done for r in own]
+    everyone = [replace(r, report=i) for i, (_, own) in enumerate(done) for r in own]
     if rank is None:
         first = done[0][0]
         assert first is not None
@@ -266,8 +267,7 @@ def summarize(
             raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
         places = [(path, r.process) for path, (_, own) in zip(files, done, strict=True) for r in own]
         path, process = places[rank]
-        processes = sorted({p for other, p in places if other == path})
-        first, _ = _report(path, replace(options, rank=processes.index(process)))
+        first, _ = _report(path, replace(options, rank=None, process=process))
     capture = replace(first.capture, files=tuple(p.name for p in files))
     return _with_ranks(replace(first, capture=capture), everyone, shown=rank or 0)
 
@@ -305,7 +305,8 @@ def _report(path: Path, options: _Options) -> tuple[Summary, tuple[ranks.Rank, .
             options.progress(stage)
 
     say("reading the report")
-    trace = _choose(load.load(path, options.progress), options.device, options.rank)
+    trace = load.load(path, options.progress)
+    trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
         raise NsysxError(what, slug="nothing-recorded", hint="Profile with: nsysx run -- CMD", exit_code=EXIT_EMPTY)
