@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nsysx import attribute, correlate, facts, ledger, ranges, replay, steps
+from nsysx import attribute, correlate, facts, ledger, ranges, steps
 from nsysx.load import load
 from nsysx.replay import (
     FreeLoader,
@@ -43,7 +43,8 @@ def replayed(report: Report, folder: Path) -> tuple[facts.Facts, Replay]:
 
 def training(count: int = 6, backward: Sequence[int] = (400,) * 100, loading: int = 0, malloc: int = 0) -> Report:
     """``count`` equal steps (times in us): 100 forward kernels of 200, an ``.item()`` that waits for them, backward on the
-    autograd thread, 10 optimizer kernels of 50, and an event synchronize that ends the step."""
+    autograd thread, 10 optimizer kernels of 50, and an event synchronize that ends the step.
+    """
     report = Report()
     process = report.process(100)
     process.context()
