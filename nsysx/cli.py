@@ -167,6 +167,10 @@ def report(
     step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
     device: Annotated[int | None, typer.Option(help="Look at this GPU only.")] = None,
     rank: Annotated[int | None, typer.Option(help="Look at this rank only.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Reports read at once; one per core by default.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 10,
     section: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")
@@ -185,7 +189,15 @@ def report(
     from nsysx import pipeline
 
     summary = pipeline.summarize(
-        files, steps=steps, step_range=step_range, device=device, rank=rank, timelines=html is not None
+        files,
+        steps=steps,
+        step_range=step_range,
+        device=device,
+        rank=rank,
+        timelines=html is not None,
+        workers=jobs,
+        cluster=cluster,
+        progress=(lambda stage: _talk(f"nsysx: read {stage}")) if len(files) > 1 else None,
     )
     if html is not None:
         from nsysx.render import html_page
