@@ -33,6 +33,7 @@ from nsysx import steps as steps_room
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Check, Row, Steps, Summary, Table
+from nsysx.replay import Withheld
 
 #: The order of tables in the Summary; a new analysis that is not named here comes after them.
 _ORDER = (
@@ -42,6 +43,7 @@ _ORDER = (
     "data_loader",
     "modules",
     "waits",
+    "wait_chain",
     "first_calls",
     "api_bill",
     "api_calls",
@@ -181,6 +183,20 @@ def _steps(given: Facts) -> Steps:
         rows=rows,
         whole=given.steps.whole,
     )
+
+
+def _replay(given: Facts) -> Row | None:
+    """Return what the replay claims about itself, null when there is none (a check says why)."""
+    replay = given.replay
+    if isinstance(replay, Withheld):
+        return None
+    return {
+        "recorded_ns": replay.recorded_ns,
+        "unchanged_ns": replay.unchanged_ns,
+        "error": replay.error,
+        "trusted": replay.trusted,
+        "steps": replay.steps,
+    }
 
 
 def _only(trace: load.Trace, process: int) -> load.Trace:
@@ -323,17 +339,15 @@ def _report(path: Path, options: _Options) -> tuple[Summary, tuple[ranks.Rank, .
     for module in _modules():
         say(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
-    checks = [*quality.checks(given, tables)]
-    checks.append(Check("replay", "missing", "not computed by this version: savings are not given"))
     summary = Summary(
         version=nsysx.__version__,
         capture=trace.capture,
-        quality=tuple(checks),
+        quality=quality.checks(given, tables),
         totals=_totals(given),
         steps=_steps(given),
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
-        replay=None,
+        replay=_replay(given),
         findings=None,
         timelines=timeline.timelines(given) if options.timelines else (),
     )
