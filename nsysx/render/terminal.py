@@ -192,6 +192,8 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
         out.line(shown.sentence, "bold", first=(f"{shown.verdict_label}: ", "bold cyan"))
         for evidence in shown.evidence:
             out.line(evidence, "dim", indent=2)
+        for check in shown.alarms:
+            out.line(check.detail, first=("Read with care: ", "bold yellow"))
     if wanted("first") and shown.first:
         _first(out, shown.first)
     if wanted("steps"):

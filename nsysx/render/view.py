@@ -187,6 +187,7 @@ class View:
     capture: tuple[Fact, ...]
     diagnostics: tuple[str, ...]
     quality: tuple[Check, ...]
+    alarms: tuple[Check, ...] = ()
     glossary: tuple[glossary.Entry, ...] = ()
     hidden: tuple[str, ...] = ()
 
@@ -310,6 +311,11 @@ SPECS: dict[str, Spec] = {
     "threads": Spec("CPU threads that called CUDA."),
     "ranks": Spec("Ranks of the job."),
 }
+
+#: Checks that make the numbers themselves doubtful where they fail: said at the top, not only among the other checks.
+_ALARMS = frozenset(
+    {"gpu work", "launches without kernel", "diagnostics", "lost ranges", "probe cost", "bad times", "exit code"}
+)
 
 LEDGER_TABLES = ("gpu_ledger", "cpu_ledger")
 
@@ -804,6 +810,7 @@ def build(
         if (t := summary.tables.get(key)) is not None and t.rows is None
     ]
     steps = _steady_count(summary)
+    checks = _quality(summary, texts)
     processes = len({row.get("process") for key in LEDGER_TABLES for row in summary.rows(key)})
     return View(
         title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3])
@@ -831,7 +838,8 @@ def build(
         ),
         capture=_capture(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
-        quality=_quality(summary, texts),
+        quality=checks,
+        alarms=tuple(c for c in checks if c.status != "ok" and c.check in _ALARMS),
         glossary=glossary.used(summary),
         hidden=(
             "home folders",
