@@ -259,4 +259,5 @@ def summarize(
         replay=None,
         findings=None,
         timelines=timeline.timelines(given) if timelines else (),
+        strips=timeline.strips(given) if timelines else (),
     )
