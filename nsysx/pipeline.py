@@ -357,5 +357,6 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         replay=_replay(given),
         findings=None,
         timelines=timeline.timelines(given) if options.timelines else (),
+        strips=timeline.strips(given) if options.timelines else (),
     )
     return summary, ranks.records(given)

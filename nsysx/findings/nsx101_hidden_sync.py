@@ -93,5 +93,7 @@ def check(ground: Ground) -> list[Finding]:
         title = f"{row['name']} holds the CPU {units.duration(wait)}{in_module(row)}"
         found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=wait, where=row, fix=fix))
     if not found:
-        return ground.clear(RULE, "no call waits for the GPU for 0.1 % of the step in most steps, or saves 1 % if removed")
+        return ground.clear(
+            RULE, "no call waits for the GPU for 0.1 % of the step in most steps, or saves 1 % if removed"
+        )
     return found
