@@ -87,13 +87,6 @@ class Facts:
         return pl.DataFrame(rows, schema=found.schema, orient="row") if rows else found
 
 
-def named(names: pl.Series, pattern: str) -> pl.Series:
-    """Return whether each name of a categorical column matches; the pattern is tried once per distinct name."""
-    distinct = names.unique()
-    hits = distinct.filter(distinct.cast(pl.String).str.contains(pattern).fill_null(False)).to_physical()
-    return names.to_physical().is_in(hits.implode()).fill_null(False)
-
-
 #: How long before its call a backtrace may lie; measured: 30 to 60 ns. No call that waits is as short as this.
 _LINE_EARLY_NS = 500
 

@@ -509,11 +509,14 @@ def _chain(facts: Facts, calls: pl.DataFrame, ops: pl.DataFrame, start: int, end
     records, edges = _events(facts)
     targets = _targets(facts)
     loading = _loading(facts, calls)
-    launch_costs = (
-        calls.filter(pl.col("kind").cast(pl.String) == "launch").select(pl.col("end_ns") - pl.col("start_ns"))
-    ).to_series()
-    usual_cost = int(launch_costs.median() or 0) if len(launch_costs) else 0  # type: ignore[arg-type]
+    launches = facts.attributed.api_calls.filter(
+        (pl.col("kind").cast(pl.String) == "launch") & (pl.col("process") == facts.steps.process)
+    )
+    # What a launch costs when nothing holds it up: in a full queue most of them stall, but not the first thousand.
+    usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
     stalled: list[int] = []
+    pauses: list[int] = []  # between queued ops of a stream
+    unknown: list[int] = []  # ops that found their stream idle: what their pause would have been does not show
     reach = start
     held: dict[int, int] = {}  # recorded time at which an event is done
     begun: list[int] = []
@@ -549,7 +552,7 @@ def _chain(facts: Facts, calls: pl.DataFrame, ops: pl.DataFrame, start: int, end
                     cost = min(cost, blocking[1])
             else:
                 depth = _depth(begun, a)
-                if depth >= _DEEP and cost > 10 * max(usual_cost, 1):
+                if depth >= _DEEP and cost > 3 * max(usual_cost, 1):
                     stalled.append(depth)
                     cost = usual_cost
         elif blocking is not None and blocking[0]:
@@ -587,14 +590,19 @@ def _chain(facts: Facts, calls: pl.DataFrame, ops: pl.DataFrame, start: int, end
                 chain.latency.append(min(usual, max(s - a, 0)))
                 chain.pause.append(max(s - was_free, 0))
                 chain.offset.append(-1)
+                pauses.append(chain.pause[-1])
             else:
                 chain.latency.append(max(s - a, 0))
-                chain.pause.append(max(min(s - was_free, _GRAPH_GAP_NS), 0))
+                chain.pause.append(max(s - was_free, 0))
                 chain.offset.append(-1)
+                unknown.append(len(chain.pause) - 1)
             head = s if head < 0 else head
             recorded_free[stream] = max(was_free, e)
             begun.append(max(s, begun[-1]) if begun else s)
         chain.first.append(len(chain.op))
+    pause = int(np.median(pauses)) if pauses else _GRAPH_GAP_NS
+    for k in unknown:
+        chain.pause[k] = min(chain.pause[k], pause)
     # The host code after the last call belongs to the round.
     chain.kind.append(_PLAIN)
     chain.call.append(-1)
