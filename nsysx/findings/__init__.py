@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import ModuleType
 
 from nsysx.facts import Facts
+from nsysx.findings import nsx111_straggler
 from nsysx.findings._ground import Ground
 from nsysx.model import Finding, Table
 from nsysx.replay import Replay, Withheld
@@ -37,6 +38,12 @@ def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | Withheld |
     """Return what every rule has to say, ranked. Without a replay no saving is given."""
     ground = Ground(facts, tables, replay)
     return tuple(sorted((f for rule in rules() for f in rule.check(ground)), key=rank))
+
+
+def with_ranks(findings: Iterable[Finding], table: Table) -> tuple[Finding, ...]:
+    """Return the findings of one rank with what the comparison of all ranks adds."""
+    straggler = nsx111_straggler.of_ranks(table)
+    return tuple(sorted((straggler if f.code == straggler.code else f for f in findings), key=rank))
 
 
 def manual(name: str) -> str | None:

@@ -160,7 +160,7 @@ class Ground:
         """Return what the replay says about a change; ``bound``: it can bring at most that."""
         if not isinstance(self.replay, Replay):
             return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
-        error = f"replay error {100 * self.replay.error:.1f} %"
+        error = f"replay error {units.share(self.replay.error, 1)}"
         if not self.replay.trusted:
             return Worth(None, f"no claim: {error}")
         outcome = self.replay.saving(*edits)

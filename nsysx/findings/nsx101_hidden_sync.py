@@ -30,8 +30,8 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.facts import named
-from nsysx.findings._ground import SITE, Ground, Rule, calls_of, in_module, same_place
+from nsysx.columns import matching
+from nsysx.findings._ground import SITE, Ground, Rule, calls_of, same_place
 from nsysx.model import Finding
 from nsysx.replay import RemoveWaits
 
@@ -48,7 +48,7 @@ def _sites(ground: Ground) -> tuple[pl.DataFrame, pl.DataFrame]:
         .filter(pl.col("process") == ground.process)
         .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     )
-    calls = calls.filter(named(calls["kind"], "^(sync|copy)$"))
+    calls = calls.filter(matching(calls["kind"], "^(sync|copy)$"))
     # What a copy to the device waits for is the business of NSX105.
     to_device = ground.ops.filter(pl.col("name").cast(pl.String) == "HtoD").select("call").drop_nulls().unique()
     for others in (to_device, ground.upload_waits.select("call")):
@@ -96,7 +96,7 @@ def check(ground: Ground) -> list[Finding]:
         fix = "keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
         if row["file"] is None:
             fix += "; nsysx run --lines records the Python line"
-        title = f"{row['api']} holds the CPU {units.duration(wait)}{in_module(row)}"
+        title = f"{row['api']} holds the CPU {units.duration(wait)}"
         found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=wait, where=row, fix=fix))
     if not found:
         return ground.clear(

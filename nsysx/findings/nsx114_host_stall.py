@@ -26,7 +26,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import columns, units
-from nsysx.facts import named
+from nsysx.columns import matching
 from nsysx.findings._ground import SITE, Ground, Rule, calls_of, in_module, same_place
 from nsysx.ledger import CAUSES
 from nsysx.model import Finding
@@ -58,7 +58,7 @@ def _stalls(ground: Ground) -> pl.DataFrame:
 def _before(ground: Ground, launches: list[int]) -> frozenset[int]:
     """Return the launches and the small calls directly before each of them on its thread: queries between two launches."""
     calls = ground.facts.attributed.api_calls
-    small = named(calls["kind"], "^(other|event|load)$").to_numpy()
+    small = matching(calls["kind"], "^(other|event|load)$")
     thread = calls["thread"].to_numpy()
     found = set()
     for call in launches:  # calls are numbered by thread and time

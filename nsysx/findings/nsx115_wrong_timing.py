@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 
 from nsysx import units
-from nsysx.facts import named
+from nsysx.columns import matching
 from nsysx.findings._ground import NO_SAVING, Ground, Rule
 from nsysx.model import Finding
 
@@ -46,7 +46,7 @@ def check(ground: Ground) -> list[Finding]:
     if missing := ground.missing("stopwatch"):
         return ground.cannot_tell(RULE, missing)
     calls = ground.facts.calls
-    fences = calls.filter(named(calls["name"], "^(cudaDeviceSynchronize|cuCtxSynchronize)$")).height
+    fences = calls.filter(matching(calls["name"], "^(cudaDeviceSynchronize|cuCtxSynchronize)$")).height
     if fences < _LEAST:
         return ground.clear(RULE, "the program does not synchronize around single operations")
     found = []
