@@ -164,9 +164,9 @@ def _findings(out: _Out, findings: Iterable[view.FindingView]) -> None:
     found = [f for f in findings if f.verdict == "found"]
     if not found:
         return
-    out.head("Findings", "savings are per step, overlap, and must not be added")
+    out.head("Findings", "savings overlap and must not be added")
     for f in found:
-        worth = f", saves {f.saving}" if f.saving else ""
+        worth = f", saves {f.saving} per step" if f.saving else ""
         out.line(f"{f.code}  {f.title}{worth}")
         for text in (f.where, f.fix if f.notable else ""):
             if text:
