@@ -23,6 +23,8 @@ Harmless when
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 
 from nsysx import schema, units
@@ -67,7 +69,7 @@ def check(ground: Ground) -> list[Finding]:
         if not ground.notable(max(exposed, held)):
             continue
         limit = row["limit_bytes_per_s"]
-        worth = ground.worth(OverlapCopies(ops_of(mine), limit), RemoveWaits(calls_of(syncs)), bound=True)
+        worth = ground.worth(OverlapCopies(ops_of(mine), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
         detail = (
             f"{row['count'] / ground.steps:.3g} {row['direction']} copies {ground.per} from {row['src_kind']} to {row['dst_kind']} memory "
             f"({units.size(row['bytes'] / ground.steps)}) run {units.duration(exposed)} with no kernel beside them: "

@@ -50,7 +50,9 @@ def _stalls(ground: Ground) -> pl.DataFrame:
         .group_by("gap")
         .agg(pl.col("op").first(), pl.col("ns").sum())
     )
-    usual = gaps["ns"].median()
+    since = pl.col("start_ns") - pl.col("end_ns").shift(1).over("thread")
+    launches = ground.calls.sort("thread", "start_ns", "call").select("kind", since.alias("ns"))
+    usual = launches.filter(matching(launches["kind"], "^(launch|graph_launch)$"))["ns"].median()
     least = max(_STALL_NS, _TIMES * usual) if isinstance(usual, (int, float)) else _STALL_NS
     return gaps.filter(pl.col("ns") >= least).select("op", "ns")
 

@@ -61,12 +61,21 @@ class Program:
         self.main.launch(self.t, round(cost * US), kernel=kernel, gpu_start=start, gpu_dur=duration, stream=stream)
         self.host(cost + 1)
 
-    def copy(self, us: float, kind: str = "HtoD", *, pageable: bool = True, bytes: int = 1 << 20, stream: int = 7) -> None:
+    def copy(
+        self, us: float, kind: str = "HtoD", *, pageable: bool = True, bytes: int = 1 << 20, stream: int = 7
+    ) -> None:
         """Copy; from or to pageable memory the call returns when the copy is done."""
         start = self.queue(us, stream)
         dur = self.free[stream] + US - self.t if pageable else 5 * US
         self.main.memcpy(
-            self.t, dur, kind=kind, gpu_start=start, gpu_dur=round(us * US), pageable=pageable, bytes=bytes, stream=stream
+            self.t,
+            dur,
+            kind=kind,
+            gpu_start=start,
+            gpu_dur=round(us * US),
+            pageable=pageable,
+            bytes=bytes,
+            stream=stream,
         )
         self.t += dur + US
 
