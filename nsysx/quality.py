@@ -9,8 +9,16 @@ import polars as pl
 from nsysx import units
 from nsysx.facts import Facts
 from nsysx.model import Check, Table
+from nsysx.replay import Withheld
 
 _RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=node"
+
+_GRADES = {
+    "thread": "by the range open on the launching thread",
+    "seq": "by autograd's sequence numbers",
+    "time": "by what the calling thread did at that time",
+    "none": "not at all",
+}
 
 
 def _ns(frame: pl.DataFrame) -> int:
@@ -129,7 +137,7 @@ def _probe(facts: Facts) -> list[Check]:
         detail = f"the probe pushed {units.count(pushed)} ranges and NONE is in the report: this nsys does not record this nvtx"
         return [
             Check(
-                "probe ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
+                "lost ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
             )
         ]
     if not pushed and not off:
@@ -182,16 +190,10 @@ def _attribution(facts: Facts) -> list[Check]:
         return []
     whole = _ns(ops)
     by_grade = {g: _ns(ops.filter(pl.col("grade").cast(pl.String) == g)) for g in ("thread", "seq", "time", "none")}
-    said = ", ".join(f"{g} {units.share(ns, whole)}" for g, ns in by_grade.items() if ns)
+    said = ", ".join(f"{_GRADES[g]} {units.share(ns, whole)}" for g, ns in by_grade.items() if ns)
     weak = by_grade["none"] > 0.01 * whole
-    return [
-        Check(
-            "attribution",
-            "warn" if weak else "ok",
-            f"GPU time by grade of evidence: {said}",
-            "nsysx run -- CMD" if weak else "",
-        )
-    ]
+    detail = f"how GPU time was tied to the code that asked for it: {said}"
+    return [Check("attribution", "warn" if weak else "ok", detail, "nsysx run -- CMD" if weak else "")]
 
 
 def _steps(facts: Facts) -> list[Check]:
@@ -204,9 +206,34 @@ def _steps(facts: Facts) -> list[Check]:
     return [Check("steps", "warn" if few else "ok", detail, "profile more steps" if few else "")]
 
 
+def _replayed(facts: Facts) -> list[Check]:
+    replay = facts.replay
+    if isinstance(replay, Withheld):
+        return [
+            Check(
+                "replay",
+                "missing",
+                f"no savings are given: {replay.reason}",
+                "profile a script with steps: nsysx run -- CMD",
+            )
+        ]
+    said = f"the unchanged replay gives {units.duration(replay.unchanged_ns)}, recorded were {units.duration(replay.recorded_ns)}"
+    if not replay.trusted:
+        return [Check("replay", "warn", f"{said}: off by {replay.error:.1%}, so no savings are given")]
+    return [Check("replay", "ok", f"{said}: every saving carries an error of {replay.error:.2%} of the step")]
+
+
 def checks(facts: Facts, tables: dict[str, Table]) -> tuple[Check, ...]:
     """Return every check, trouble first, and one line per table that the capture does not hold."""
-    found = [*_gpu_work(facts), *_rows(facts), *_probe(facts), *_cost(facts), *_attribution(facts), *_steps(facts)]
+    found = [
+        *_gpu_work(facts),
+        *_rows(facts),
+        *_probe(facts),
+        *_cost(facts),
+        *_attribution(facts),
+        *_steps(facts),
+        *_replayed(facts),
+    ]
     code = facts.trace.capture.exit_code
     if code:
         found.append(
