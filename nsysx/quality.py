@@ -218,11 +218,13 @@ def _calibration(facts: Facts) -> list[Check]:
     lengths = profiled.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("ns"))
     spent = dict(lengths.iter_rows())
     listed = timing.get("steps_ns")
-    bare = {int(k): _whole(v) for k, v in listed.items()} if isinstance(listed, dict) else {}
+    bare = {int(k): _whole(v) for k, v in listed.items() if k.isdigit()} if isinstance(listed, dict) else {}
     # The same steps, by their numbers: a program may do other work in others.
     both = [(bare[n], spent[i]) for i, n in mine.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
     if not both:
-        return [Check("profiling cost", "missing", "the run without profiler has no step in common with the steady ones")]
+        return [
+            Check("profiling cost", "missing", "the run without profiler has no step in common with the steady ones")
+        ]
     without, with_ = (sorted(column)[len(both) // 2] for column in zip(*both, strict=True))
     share = (with_ - without) / without
     detail = (

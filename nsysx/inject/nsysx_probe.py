@@ -106,7 +106,20 @@ finally:
 class Entry:
     """What is known about one module: its prepared texts and how its calls are to be treated."""
 
-    __slots__ = ("again", "backward_text", "cls", "hook", "leaf", "marked", "path", "quiet", "root", "slow", "text", "up")
+    __slots__ = (
+        "again",
+        "backward_text",
+        "cls",
+        "hook",
+        "leaf",
+        "marked",
+        "path",
+        "quiet",
+        "root",
+        "slow",
+        "text",
+        "up",
+    )
 
     def __init__(self, path: str = "", cls: str = "") -> None:
         self.path = path
