@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from nsysx import units
-from nsysx.facts import Facts, named
+from nsysx import columns, units
+from nsysx.facts import Facts
 from nsysx.model import Finding, Row, Table
 from nsysx.replay import Edit, Replay
 
@@ -95,7 +95,7 @@ class Ground:
 
     def of_kind(self, *kinds: str) -> pl.DataFrame:
         """Return the API calls of these kinds."""
-        return self.calls.filter(named(self.calls["kind"], f"^({'|'.join(kinds)})$"))
+        return self.calls.filter(columns.matching(self.calls["kind"], f"^({'|'.join(kinds)})$"))
 
     def idle(self) -> pl.DataFrame:
         """Return the idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
