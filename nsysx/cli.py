@@ -70,6 +70,10 @@ def run(
     backward: Annotated[
         str | None, typer.Option(metavar="off|phase|marks|ops", help="How closely backward is followed.")
     ] = None,
+    per_rank: Annotated[bool, typer.Option("--per-rank", help="Under torchrun: one report per rank.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Run CMD once more without profiler, to say what profiling cost.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and run nothing.")] = False,
 ) -> None:
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
@@ -93,6 +97,8 @@ def run(
         depth=depth,
         only=only,
         backward=backward,
+        per_rank=per_rank,
+        calibrate=calibrate,
     )
     if dry_run:
         typer.echo(capture.dry_run(command, options))
