@@ -26,7 +26,12 @@ COLUMNS = (
     Column(
         "idle_caused_ns", "Int64", "ns", "device idle time that began while the launching thread was in such a call"
     ),
-    Column("advice", "String", "", "what usually makes it go away"),
+    Column(
+        "advice",
+        "String",
+        "",
+        "what usually makes it go away; null where steps are not known, so that set-up cannot be told apart",
+    ),
 )
 
 
@@ -65,6 +70,8 @@ def table(facts: Facts) -> pl.DataFrame:
                 "the cache is flushed: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or less memory"
             )
         )
+        .when(pl.lit(not known))
+        .then(None)
         .when(pl.col("kind") == "host_alloc")
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
         .when(pl.col("kind") == "free")
