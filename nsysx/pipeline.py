@@ -52,6 +52,7 @@ _ORDER = (
     "kernel_families",
     "kernel_spread",
     "stopwatch",
+    "module_stopwatch",
     "events",
     "event_windows",
     "copies",
