@@ -233,7 +233,7 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
 
 
 @dataclass(frozen=True)
-class _Options:
+class Options:
     """What a report is looked at with; picklable, so that a worker can be told."""
 
     steps: str | None = None
@@ -266,7 +266,7 @@ def summarize(
     """
     if len({p.resolve() for p in files}) != len(files):
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
-    options = _Options(steps, step_range, device, rank, timelines=timelines, progress=progress)
+    options = Options(steps, step_range, device, rank, timelines=timelines, progress=progress)
     if len(files) == 1:
         summary, own = _report(files[0], options)
         return _with_ranks(summary, own)
@@ -289,7 +289,7 @@ def summarize(
     return _with_ranks(replace(first, capture=capture), everyone, shown=rank or 0)
 
 
-def _of_many(options: _Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
+def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
     show = shown == path.resolve()
     summary, own = _report(path, replace(options, timelines=options.timelines and show))
@@ -314,8 +314,8 @@ def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | N
     return replace(summary, tables={**summary.tables, ranks.KEY: table}, quality=tuple(checks), verdict=verdict)
 
 
-def _report(path: Path, options: _Options) -> tuple[Summary, tuple[ranks.Rank, ...]]:
-    """Return the Summary of one report, without the comparison of ranks, and its ranks."""
+def gather(path: Path, options: Options) -> Facts:
+    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``."""
 
     def say(stage: str) -> None:
         if options.progress:
@@ -335,10 +335,17 @@ def _report(path: Path, options: _Options) -> tuple[Summary, tuple[ranks.Rank, .
     found = steps_room.find(named, attributed, steps=options.steps, step_range=options.step_range)
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
-    given = facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
+    return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
+
+
+def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ...]]:
+    """Return the Summary of one report, without the comparison of ranks, and its ranks."""
+    given = gather(path, options)
+    trace = given.trace
     tables = {}
     for module in _modules():
-        say(module.TITLE.lower())
+        if options.progress:
+            options.progress(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
     summary = Summary(
         version=nsysx.__version__,
@@ -351,5 +358,6 @@ def _report(path: Path, options: _Options) -> tuple[Summary, tuple[ranks.Rank, .
         replay=_replay(given),
         findings=None,
         timelines=timeline.timelines(given) if options.timelines else (),
+        strips=timeline.strips(given) if options.timelines else (),
     )
     return summary, ranks.records(given)

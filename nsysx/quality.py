@@ -13,6 +13,13 @@ from nsysx.replay import Withheld
 
 _RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=node"
 
+_GRADES = {
+    "thread": "by the range open on the launching thread",
+    "seq": "by autograd's sequence numbers",
+    "time": "by what the calling thread did at that time",
+    "none": "not at all",
+}
+
 
 def _ns(frame: pl.DataFrame) -> int:
     return int(frame.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0)
@@ -130,7 +137,7 @@ def _probe(facts: Facts) -> list[Check]:
         detail = f"the probe pushed {units.count(pushed)} ranges and NONE is in the report: this nsys does not record this nvtx"
         return [
             Check(
-                "probe ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
+                "lost ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
             )
         ]
     if not pushed and not off:
@@ -183,16 +190,10 @@ def _attribution(facts: Facts) -> list[Check]:
         return []
     whole = _ns(ops)
     by_grade = {g: _ns(ops.filter(pl.col("grade").cast(pl.String) == g)) for g in ("thread", "seq", "time", "none")}
-    said = ", ".join(f"{g} {units.share(ns, whole)}" for g, ns in by_grade.items() if ns)
+    said = ", ".join(f"{_GRADES[g]} {units.share(ns, whole)}" for g, ns in by_grade.items() if ns)
     weak = by_grade["none"] > 0.01 * whole
-    return [
-        Check(
-            "attribution",
-            "warn" if weak else "ok",
-            f"GPU time by grade of evidence: {said}",
-            "nsysx run -- CMD" if weak else "",
-        )
-    ]
+    detail = f"how GPU time was tied to the code that asked for it: {said}"
+    return [Check("attribution", "warn" if weak else "ok", detail, "nsysx run -- CMD" if weak else "")]
 
 
 def _steps(facts: Facts) -> list[Check]:

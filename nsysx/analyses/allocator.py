@@ -24,7 +24,10 @@ COLUMNS = (
     Column("bytes", "Int64", "bytes", "bytes allocated or freed; null when not recorded (nsysx run --memory)"),
     Column("in_flushes", "Int64", "", "of the calls, how many belong to a flush of the cache and its retry"),
     Column(
-        "idle_caused_ns", "Int64", "ns", "device idle time that began while the launching thread was in such a call"
+        "idle_caused_ns",
+        "Int64",
+        "ns",
+        "device idle time that began while the launching thread was in such a call; null without GPU rows",
     ),
     Column(
         "advice",
@@ -61,7 +64,11 @@ def table(facts: Facts) -> pl.DataFrame:
         (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns"),
         (pl.col("bytes").sum() if recorded else pl.lit(None, dtype=pl.Int64)).alias("bytes"),
         pl.col("_flush").sum().cast(pl.Int64).alias("in_flushes"),
-        pl.col("idle_caused_ns").fill_null(0).sum(),
+        (
+            pl.col("idle_caused_ns").fill_null(0).sum()
+            if facts.attributed.gpu_ops.height
+            else pl.lit(None, dtype=pl.Int64).alias("idle_caused_ns")
+        ),
     )
     advice = (
         pl.when(pl.col("in_flushes") > 0)

@@ -23,7 +23,7 @@ _STYLES = {
     "sync": "red",
     "alloc": "magenta",
 }
-_ASCII = str.maketrans({"…": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
+_ASCII = str.maketrans({"…": "~", "≈": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MIN_NAME = 16
 _MAX_PROSE = 100
@@ -192,6 +192,8 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
         out.line(shown.sentence, "bold", first=(f"{shown.verdict_label}: ", "bold cyan"))
         for evidence in shown.evidence:
             out.line(evidence, "dim", indent=2)
+        for check in shown.alarms:
+            out.line(check.detail, first=("Read with care: ", "bold yellow"))
     if wanted("first") and shown.first:
         _first(out, shown.first)
     if wanted("steps"):
@@ -208,9 +210,15 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
             out.line(f"Not recorded: {reason}", "dim")
     if wanted("findings") and shown.findings:
         _findings(out, shown.findings)
+    # Without steps it is an experiment with single operations, and the tables about those are the answer.
+    deepest = 1 if summary.steps.source == "capture" else 0
+    folded = [g.key for g in shown.grids if g.rows and g.depth > deepest] if sections is None else []
     for grid in shown.grids:
-        if grid.rows or sections is not None:
+        if (grid.rows or sections is not None) and grid.key not in folded:
             _grid(out, grid)
+    if folded:
+        out.head("More tables")
+        out.line("--section NAME prints one: " + ", ".join(folded), "dim")
     missing = [g for g in shown.grids if not g.rows]
     if missing and sections is None:
         out.head("Not in this capture")
