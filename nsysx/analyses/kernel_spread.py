@@ -295,7 +295,7 @@ def table(facts: Facts) -> pl.DataFrame:
             ns.quantile(0.9, "linear").alias("p90_ns"),
             pl.col("row"),
         )
-        .sort("total_ns", "name", "shape", descending=[True, False, False])
+        .sort("total_ns", "name", "grid", "block", descending=[True, False, False, False])
     )
     rows: list[dict[str, object]] = []
     for line in grouped.head(_ROWS).iter_rows(named=True):
