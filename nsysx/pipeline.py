@@ -53,6 +53,7 @@ _ORDER = (
     "kernel_families",
     "kernel_spread",
     "stopwatch",
+    "module_stopwatch",
     "events",
     "event_windows",
     "copies",
