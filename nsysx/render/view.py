@@ -201,7 +201,7 @@ class Spec:
     ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs. ``steady``: the rows are
     sums over the steady steps, shown per step; ``per_row``: so are these columns, over the row's own ``steps``. ``depth``: 0 is
     shown everywhere, 1 is left out of the terminal where there are steps to talk about, 2 is left out unless it is asked for,
-    and the page folds its rows.
+    and the page folds its rows. ``rows``: more than these are never worth a line.
     """
 
     intro: str = ""
@@ -212,6 +212,7 @@ class Spec:
     steady: bool = False
     per_row: tuple[str, ...] = ()
     depth: int = 0
+    rows: int = 1 << 30
 
 
 #: Known tables in the order in which they are shown; tables that are not named here follow in their own order.
@@ -296,8 +297,10 @@ SPECS: dict[str, Spec] = {
     "first_calls": Spec(
         "What is paid once: the first call of an API, a kernel or a library loads code and fills caches. It belongs to no "
         "steady step, so cutting it shortens the start and nothing else.",
-        ("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "api", "evidence", "phase"),
+        ("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "evidence", "phase"),
         "one_time_ns",
+        hide=("api",),
+        rows=20,
     ),
     "api_bill": Spec(
         "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what was paid once, and what is paid "
@@ -722,7 +725,7 @@ def _sorted(table: Table, spec: Spec) -> list[Row]:
     """Return the rows by the bar column, largest first; as given where there is no such column."""
     rows = list(table.rows or ())
     if spec.bar and any(c.name == spec.bar for c in table.columns):
-        rows.sort(key=lambda r: -(r.get(spec.bar) or 0))
+        rows.sort(key=lambda r: (r.get("what") == "rest", -(r.get(spec.bar) or 0)))
     return rows
 
 
@@ -732,6 +735,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, p
     Sums over ``steady`` steps and ``processes`` processes are shown per step.
     """
     spec = SPECS.get(table.key, Spec())
+    top = min(top, spec.rows)
     title = clean(table.title or label(table.key).capitalize(), 100)
     texts = Texts(redact, width)
     if table.rows is None:
