@@ -171,6 +171,10 @@ def report(
     step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
     device: Annotated[int | None, typer.Option(help="Look at this GPU only.")] = None,
     rank: Annotated[int | None, typer.Option(help="Look at this rank only.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Reports read at once; one per core by default.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 10,
     section: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")
@@ -199,6 +203,8 @@ def report(
             device=device,
             rank=rank,
             timelines=html is not None,
+            workers=workers,
+            cluster=cluster,
             progress=progress,
         )
         if html is not None:
@@ -269,6 +275,45 @@ def _end_quietly_with_reader() -> None:
 
 def _talk(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201 - stdout is the result, stderr the talk
+
+
+@app.command()
+def whatif(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite).")],
+    remove_wait: Annotated[
+        list[str] | None, typer.Option(metavar="SITE|all", help="These waits go (API, module, file:line).")
+    ] = None,
+    graph: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE|all", help="Launches of this module in a CUDA graph.")
+    ] = None,
+    kernel: Annotated[list[str] | None, typer.Option(metavar="NAME=2x", help="Kernels that much faster.")] = None,
+    remove_module: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="Without its GPU work.")] = None,
+    overlap_copies: Annotated[bool, typer.Option("--overlap-copies", help="Host copies pinned and hidden.")] = False,
+    free_loader: Annotated[bool, typer.Option("--free-loader", help="Data loading takes no time.")] = False,
+    remove_alloc: Annotated[bool, typer.Option("--remove-alloc", help="No allocator calls in the steps.")] = False,
+    no_host: Annotated[bool, typer.Option("--no-host", help="No host code between calls.")] = False,
+    no_comm: Annotated[bool, typer.Option("--no-comm", help="Communication takes no time.")] = False,
+    steps: Annotated[str | None, typer.Option(metavar="A:B", help="Replay these steps.")] = None,
+    step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
+) -> None:
+    """Say what the step would take with something changed: the recorded steps replayed with edits."""
+    from nsysx import pipeline
+    from nsysx import whatif as room
+
+    given = pipeline.gather(file, pipeline.Options(steps=steps, step_range=step_range))
+    wishes = room.Wishes(
+        remove_wait=remove_wait or (),
+        graph=graph or (),
+        kernel=kernel or (),
+        remove_module=remove_module or (),
+        overlap_copies=overlap_copies,
+        free_loader=free_loader,
+        remove_alloc=remove_alloc,
+        no_host=no_host,
+        no_comm=no_comm,
+    )
+    _end_quietly_with_reader()
+    typer.echo(room.text(given, wishes))
 
 
 @app.command()

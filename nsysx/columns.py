@@ -5,6 +5,7 @@ A report has millions of rows and a few hundred names: whatever is done to a nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -37,6 +38,14 @@ def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I6
     names, index = _distinct(column)
     numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[index]
     return numbers
+
+
+def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
+    """Return where a categorical column matches the pattern; it is tried once per distinct name, null never matches."""
+    names, index = _distinct(column)
+    found = re.compile(pattern)
+    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(found.search(n)) for n in names], np.bool_)[index]
+    return hits
 
 
 def named(names: Sequence[str | None], index: I64) -> pl.Series:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 # Exit codes of DESIGN 4. ``run`` passes the command's own code on and uses the 125 family for what is not the command's.
 EXIT_BUDGET = 1
 EXIT_USAGE = 2
@@ -26,6 +28,10 @@ class NsysxError(Exception):
         self.slug = slug
         self.hint = hint
         self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let a worker process hand the error on."""
+        return partial(type(self), slug=self.slug, hint=self.hint, exit_code=self.exit_code), (self.message,)
 
     def __str__(self) -> str:
         """Return the line that is printed after ``nsysx: error:``."""

@@ -33,6 +33,7 @@ _RECORD = {
     "process": pl.Int64,
     "thread": pl.Int64,
     "device": pl.Int64,
+    "context": pl.Int64,
     "stream": pl.Int64,
     "event": pl.Int64,
     "call": pl.Int64,
@@ -60,19 +61,24 @@ def _records(facts: Facts) -> pl.DataFrame:
         on=["process", "correlation_id"],
         how="inner",
     )
-    rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call")
-    return (
-        rows.with_columns(pl.col("device").fill_null(0))
-        .with_row_index("record")
-        .select(pl.col(c).cast(t) for c, t in _RECORD.items())
-    )
+    # nsys writes device 0 into rows like these; the context tells.
+    devices = facts.attributed.gpu_ops.drop_nulls("context").select("process", "context", "device")
+    devices = devices.unique(["process", "context"], keep="first", maintain_order=True)
+    rows = rows.join(devices, on=["process", "context"], how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col("device", "context").fill_null(0))
+    rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call").with_row_index("record")
+    return rows.select(pl.col(c).cast(t) for c, t in _RECORD.items())
 
 
 def _asked(facts: Facts) -> pl.DataFrame:
     """Return the calls about events: call, process, thread, name, event, stream, start_ns, end_ns, done."""
     calls = facts.attributed.api_calls
     sync = facts.trace.sync.filter(pl.col("correlation_id") != 0).select(
-        "process", "correlation_id", "event", pl.col("stream").alias("waiting_stream")
+        "process",
+        "correlation_id",
+        "event",
+        pl.col("context").fill_null(0).alias("waiting_context"),
+        pl.col("stream").alias("waiting_stream"),
     )
     rows = calls.with_columns(pl.col("name").cast(pl.String)).filter(
         pl.col("name").str.contains("EventQuery|StreamWaitEvent|EventSynchronize")
@@ -84,7 +90,7 @@ def _asked(facts: Facts) -> pl.DataFrame:
         answers, on=["process", "thread", "correlation_id", "start_ns"], how="left"
     )
     done = (pl.col("return_value").fill_null(0) == 0).alias("done")
-    chosen = ("call", "process", "thread", "name", "event", "waiting_stream", "start_ns", "end_ns")
+    chosen = ("call", "process", "thread", "name", "event", "waiting_context", "waiting_stream", "start_ns", "end_ns")
     return rows.select(*chosen, done).unique("call", keep="first", maintain_order=True).sort("call")
 
 
@@ -107,7 +113,7 @@ def _read_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, i
     waited = set(asked.filter(pl.col("name").str.contains("StreamWaitEvent")).select("process", "event").iter_rows())
     rows = queries.select("call", "process", "thread", "event", "start_ns", "end_ns").rows()
     pairs: list[tuple[int, int]] = []
-    streams = records["stream"].to_list()
+    streams = records.select("context", "stream").rows()
     i = 0
     while i + 1 < len(rows):
         (call, process, thread, first, _, asked_end), (next_call, _, next_thread, second, again, _) = (
@@ -137,7 +143,7 @@ def _ordered_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int
     used = asked.filter(pl.col("name").str.contains("StreamWaitEvent|EventQuery")).select("process", "event").unique()
     free = records.join(used, on=["process", "event"], how="anti").sort("record")
     pairs: list[tuple[int, int]] = []
-    for _, part in free.group_by("thread", "stream", maintain_order=True):
+    for _, part in free.group_by("thread", "context", "stream", maintain_order=True):
         rows, events = part["record"].to_list(), part["event"].to_list()
         turn = next((i for i in range(1, len(events)) if events[i] == events[0]), 0)
         if turn >= 3 and all(events[i] == events[i - turn] for i in range(turn, len(events))):
@@ -156,37 +162,38 @@ def _ordered_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int
 def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> tuple[I64, I64, I64]:
     """Return per record (estimate, earliest, latest) of when the device reached it; latest _FAR where nothing bounds it."""
     n = records.height
-    process, stream = records["process"].to_numpy(), records["stream"].to_numpy()
+    process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
     start, end = records["start_ns"].to_numpy(), records["end_ns"].to_numpy()
-    done, later = np.full(n, -1, np.int64), np.full(n, _FAR, np.int64)
+    done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
     ops = facts.attributed.gpu_ops.filter(pl.col("call_start_ns").is_not_null()).sort(
         "call_start_ns", "call", "start_ns"
     )
-    for (of, on), part in ops.group_by("process", "stream", maintain_order=True):
-        mine = np.flatnonzero((process == of) & (stream == on))
+    place = ["process", pl.col("context").fill_null(0), "stream"]
+    for (of, within, on), part in ops.group_by(place, maintain_order=True):
+        mine = np.flatnonzero((process == of) & (context == within) & (stream == on))
         if not len(mine):
             continue
         called = part["call_start_ns"].to_numpy()
         i = np.searchsorted(called, start[mine], side="left")
         reach = np.maximum.accumulate(part["end_ns"].to_numpy())
         first = np.minimum.accumulate(part["start_ns"].to_numpy()[::-1])[::-1]
-        done[mine] = np.where(i > 0, reach[np.maximum(i - 1, 0)], -1)
+        done[mine] = np.where(i > 0, reach[np.maximum(i - 1, 0)], -_FAR)
         later[mine] = np.where(i < len(first), first[np.minimum(i, len(first) - 1)], _FAR)
     waits = asked.filter(pl.col("name").str.contains("StreamWaitEvent"))
     steps = [(t, 0, row) for row, t in enumerate(start.tolist())]
-    told = waits.select("start_ns", "process", "waiting_stream", "event").rows()
+    told = waits.select("start_ns", "process", "waiting_context", "waiting_stream", "event").rows()
     steps += [(t[0], 1, row) for row, t in enumerate(told)]
-    floor: dict[tuple[int, int], int] = {}
+    floor: dict[tuple[int, int, int], int] = {}
     reached: dict[tuple[int, int], int] = {}
     earliest, estimate = np.zeros(n, np.int64), np.zeros(n, np.int64)
     events = records["event"].to_list()
     for _, kind, row in sorted(steps):
         if kind:
-            _, of, on, event = told[row]
-            floor[of, on] = max(floor.get((of, on), -1), reached.get((of, event), -1))
+            _, of, within, on, event = told[row]
+            floor[of, within, on] = max(floor.get((of, within, on), -_FAR), reached.get((of, event), -_FAR))
             continue
-        key = (int(process[row]), int(stream[row]))
-        before = max(int(done[row]), floor.get(key, -1))
+        key = (int(process[row]), int(context[row]), int(stream[row]))
+        before = max(int(done[row]), floor.get(key, -_FAR))
         earliest[row] = max(before, int(start[row]))
         estimate[row] = max(before, int(end[row]))
         estimate[row] = max(int(earliest[row]), min(int(estimate[row]), int(later[row])))
@@ -203,7 +210,7 @@ def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> St
     # A record is an op without length: what follows it was waited for anew.
     begin = np.concatenate([s, times])
     finish = np.concatenate([e, times])
-    issued = np.concatenate([ops["call_end_ns"].fill_null(-1).to_numpy(), records["end_ns"].to_numpy()])
+    issued = np.concatenate([ops["call_end_ns"].fill_null(-_FAR).to_numpy(), records["end_ns"].to_numpy()])
     order = np.lexsort((finish, begin))
     begin, finish, issued = begin[order], finish[order], issued[order]
     reach = np.concatenate([begin[:1], np.maximum.accumulate(finish)[:-1]])
@@ -232,15 +239,18 @@ def windows(facts: Facts) -> Windows:
     t1 = np.maximum(np.where(stamped, stamps[b], estimate[b]), t0) if len(a) else a
     parts = {name: np.zeros(len(a), np.int64) for name in PARTS}
     kernels, ops_count = np.zeros(len(a), np.int64), np.zeros(len(a), np.int64)
-    place = records.select("process", "device", "stream")
+    place = records.select("process", "device", "context", "stream")
     pair_place = place[a.tolist()] if len(a) else place.head(0)
     times = np.where(stamps > 0, stamps, estimate)
-    for (process, device, stream), rows in pair_place.with_row_index("i").group_by("process", "device", "stream"):
+    for (process, device, context, stream), rows in pair_place.with_row_index("i").group_by(place.columns):
         i = rows["i"].to_numpy()
         ops = facts.attributed.gpu_ops.filter(
-            (pl.col("process") == process) & (pl.col("stream") == stream) & (pl.col("device") == device)
+            (pl.col("process") == process)
+            & (pl.col("context").fill_null(0) == context)
+            & (pl.col("stream") == stream)
+            & (pl.col("device") == device)
         )
-        mine = ((place["process"] == process) & (place["stream"] == stream)).to_numpy()
+        mine = ((place["process"] == process) & (place["context"] == context) & (place["stream"] == stream)).to_numpy()
         own = _stream_function(ops, records.filter(pl.Series(mine)), times[mine])
         activity = facts.ledgers.activity.get(
             (int(process), int(device)), StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))

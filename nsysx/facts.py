@@ -13,6 +13,8 @@ from nsysx.attribute import Attributed
 from nsysx.ledger import Ledgers
 from nsysx.load import Trace
 from nsysx.ranges import Ranges
+from nsysx.replay import Replay, Withheld
+from nsysx.replay import build as build_replay
 from nsysx.steps import StepTable
 
 T = TypeVar("T")
@@ -49,6 +51,18 @@ class Facts:
         """Return whether the report has the tables of these frames at all."""
         return set(frames) <= self.trace.recorded
 
+    @property
+    def replay(self) -> Replay | Withheld:
+        """The replay of the steady steps, made when it is first asked for, or why there is none."""
+        return self.once("replay", build_replay)
+
+    def wait_sites(self) -> pl.DataFrame:
+        """Return the blocking calls of the steady steps with their split and their call site.
+
+        Columns of ``steady_calls`` and ``ledgers.waits``, and api, file, line, function, site (all of it in words).
+        """
+        return self.once("wait_sites", _wait_sites)
+
     def lines(self) -> pl.DataFrame:
         """Return call -> file, line, function of the first frame of the user's own code; no rows when not recorded.
 
@@ -73,13 +87,6 @@ class Facts:
         return pl.DataFrame(rows, schema=found.schema, orient="row") if rows else found
 
 
-def named(names: pl.Series, pattern: str) -> pl.Series:
-    """Return whether each name of a categorical column matches; the pattern is tried once per distinct name."""
-    distinct = names.unique()
-    hits = distinct.filter(distinct.cast(pl.String).str.contains(pattern).fill_null(False)).to_physical()
-    return names.to_physical().is_in(hits.implode()).fill_null(False)
-
-
 #: How long before its call a backtrace may lie; measured: 30 to 60 ns. No call that waits is as short as this.
 _LINE_EARLY_NS = 500
 
@@ -102,6 +109,21 @@ class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
         super().__init__(reason)
         self.reason = reason
         self.fix = fix
+
+
+def _wait_sites(facts: Facts) -> pl.DataFrame:
+    calls = facts.steady_calls.join(facts.ledgers.waits, on="call", how="inner", maintain_order="left")
+    calls = calls.join(facts.lines(), on="call", how="left", maintain_order="left").with_columns(
+        pl.col("name").cast(pl.String).alias("api"), pl.col("module").cast(pl.String), pl.col("phase").cast(pl.String)
+    )
+    place = pl.when(pl.col("file").is_not_null()).then(
+        pl.format("at {}:{}", pl.col("file").str.split("/").list.last(), pl.col("line"))
+    )
+    inside = pl.when(pl.col("module").is_not_null()).then(pl.format("in {}", "module"))
+    phase = pl.when(pl.col("phase").is_not_null()).then(pl.format("({})", "phase"))
+    return calls.with_columns(
+        pl.concat_str("api", place, inside, phase, separator=" ", ignore_nulls=True).alias("site")
+    )
 
 
 def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFrame:

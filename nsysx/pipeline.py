@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,11 +15,25 @@ import numpy as np
 import polars as pl
 
 import nsysx
-from nsysx import analyses, attribute, correlate, facts, ledger, load, quality, ranges, timeline, verdict
+from nsysx import (
+    analyses,
+    attribute,
+    correlate,
+    facts,
+    jobs,
+    ledger,
+    load,
+    quality,
+    ranges,
+    ranks,
+    timeline,
+    verdict,
+)
 from nsysx import steps as steps_room
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Check, Row, Steps, Summary, Table
+from nsysx.replay import Withheld
 
 #: The order of tables in the Summary; a new analysis that is not named here comes after them.
 _ORDER = (
@@ -27,6 +43,7 @@ _ORDER = (
     "data_loader",
     "modules",
     "waits",
+    "wait_chain",
     "first_calls",
     "api_bill",
     "api_calls",
@@ -43,9 +60,6 @@ _ORDER = (
     "alloc_flushes",
     "memory",
 )
-
-#: Keys of the contract that no analysis fills yet: null, and said so.
-_NOT_YET = ("ranks",)
 
 
 def _modules() -> list[ModuleType]:
@@ -171,6 +185,20 @@ def _steps(given: Facts) -> Steps:
     )
 
 
+def _replay(given: Facts) -> Row | None:
+    """Return what the replay claims about itself, null when there is none (a check says why)."""
+    replay = given.replay
+    if isinstance(replay, Withheld):
+        return None
+    return {
+        "recorded_ns": replay.recorded_ns,
+        "unchanged_ns": replay.unchanged_ns,
+        "error": replay.error,
+        "trusted": replay.trusted,
+        "steps": replay.steps,
+    }
+
+
 def _only(trace: load.Trace, process: int) -> load.Trace:
     """Return the trace of one process."""
     kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
@@ -203,6 +231,19 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
     return trace
 
 
+@dataclass(frozen=True)
+class Options:
+    """What a report is looked at with; picklable, so that a worker can be told."""
+
+    steps: str | None = None
+    step_range: str | None = None
+    device: int | None = None
+    rank: int | None = None
+    process: int | None = None
+    timelines: bool = False
+    progress: Callable[[str], None] | None = None
+
+
 def summarize(
     files: Sequence[Path],
     *,
@@ -212,52 +253,110 @@ def summarize(
     rank: int | None = None,
     timelines: bool = False,
     progress: Callable[[str], None] | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
 ) -> Summary:
-    """Return the Summary of a report.
+    """Return the Summary of a report, or of the reports of all ranks of one job.
 
-    ``steps`` is A:B or "all"; ``timelines`` also gathers the picture data; ``progress`` is told each stage.
-    Errors: NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to analyse, 2 for bad options.
+    ``steps`` is A:B or "all"; ``timelines`` also gathers the picture data; ``progress`` is told each stage. Of several reports
+    the tables show ``rank`` (by default the first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where
+    they are read, see ``jobs.run``. Errors: NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to
+    analyse, 2 for bad options.
     """
-    if len(files) != 1:
-        what = "several reports at once are not supported yet"
-        raise NsysxError(what, slug="one-report", hint="Give one file", exit_code=EXIT_USAGE)
+    if len({p.resolve() for p in files}) != len(files):
+        raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
+    options = Options(steps, step_range, device, rank, timelines=timelines, progress=progress)
+    if len(files) == 1:
+        summary, own = _report(files[0], options)
+        return _with_ranks(summary, own)
+    # Workers get no callback, and send no picture but that of the first rank.
+    alone = replace(options, rank=None, progress=None)
+    work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
+    done = jobs.run(work, files, workers=workers, cluster=cluster, progress=progress)
+    everyone = [replace(r, report=i) for i, (_, own) in enumerate(done) for r in own]
+    if rank is None:
+        first = done[0][0]
+        assert first is not None
+    else:
+        if not 0 <= rank < len(everyone):
+            what = f"--rank {rank}: the reports hold {len(everyone)} ranks"
+            raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
+        places = [(path, r.process) for path, (_, own) in zip(files, done, strict=True) for r in own]
+        path, process = places[rank]
+        first, _ = _report(path, replace(options, rank=None, process=process))
+    capture = replace(first.capture, files=tuple(p.name for p in files))
+    return _with_ranks(replace(first, capture=capture), everyone, shown=rank or 0)
+
+
+def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
+    """Return the ranks of one of several reports, and its Summary where that is the one to show."""
+    show = shown == path.resolve()
+    summary, own = _report(path, replace(options, timelines=options.timelines and show))
+    return (summary if show else None), own
+
+
+def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | None = None) -> Summary:
+    """Return the Summary with all ranks compared."""
+    table = ranks.table(everyone)
+    checks = [*summary.quality, *ranks.checks(everyone, table.rows or ())]
+    if shown is not None:
+        detail = f"{len(everyone)} ranks; every table but `ranks` shows rank {shown}"
+        checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
+    if table.rows is None:
+        checks.append(Check("table ranks", "missing", table.reason))
+    order = {"missing": 0, "warn": 1, "ok": 2}
+    named = [c for c in checks if not c.check.startswith("table ")]
+    checks = sorted(named, key=lambda c: order[c.status]) + [c for c in checks if c.check.startswith("table ")]
+    verdict = summary.verdict
+    if late := ranks.sentence(table.rows or ()):
+        verdict = replace(verdict, evidence=(*verdict.evidence, late))
+    return replace(summary, tables={**summary.tables, ranks.KEY: table}, quality=tuple(checks), verdict=verdict)
+
+
+def gather(path: Path, options: Options) -> Facts:
+    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``."""
 
     def say(stage: str) -> None:
-        if progress:
-            progress(stage)
+        if options.progress:
+            options.progress(stage)
 
     say("reading the report")
-    trace = _choose(load.load(files[0], progress), device, rank)
+    trace = load.load(path, options.progress)
+    trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
-        what = f"{files[0].name}: holds no CUDA and no NVTX rows"
+        what = f"{path.name}: holds no CUDA and no NVTX rows"
         raise NsysxError(what, slug="nothing-recorded", hint="Profile with: nsysx run -- CMD", exit_code=EXIT_EMPTY)
     say("correlating API calls and GPU work")
     correlated = correlate.correlate(trace)
     named = ranges.read(trace)
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
-    found = steps_room.find(named, attributed, steps=steps, step_range=step_range)
+    found = steps_room.find(named, attributed, steps=options.steps, step_range=options.step_range)
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
-    given = facts.gather(trace, named, attributed, found, ledgers, only_steady=steps not in (None, "all"))
+    return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
+
+
+def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ...]]:
+    """Return the Summary of one report, without the comparison of ranks, and its ranks."""
+    given = gather(path, options)
+    trace = given.trace
     tables = {}
     for module in _modules():
-        say(module.TITLE.lower())
+        if options.progress:
+            options.progress(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
-    for key in _NOT_YET:
-        tables.setdefault(key, Table(key, key.replace("_", " "), (), None, "not computed by this version"))
-    checks = [*quality.checks(given, tables)]
-    checks.append(Check("replay", "missing", "not computed by this version: savings are not given"))
-    return Summary(
+    summary = Summary(
         version=nsysx.__version__,
         capture=trace.capture,
-        quality=tuple(checks),
+        quality=quality.checks(given, tables),
         totals=_totals(given),
         steps=_steps(given),
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
-        replay=None,
+        replay=_replay(given),
         findings=None,
-        timelines=timeline.timelines(given) if timelines else (),
-        strips=timeline.strips(given) if timelines else (),
+        timelines=timeline.timelines(given) if options.timelines else (),
+        strips=timeline.strips(given) if options.timelines else (),
     )
+    return summary, ranks.records(given)

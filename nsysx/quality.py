@@ -9,6 +9,7 @@ import polars as pl
 from nsysx import units
 from nsysx.facts import Facts
 from nsysx.model import Check, Table
+from nsysx.replay import Withheld
 
 _RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=node"
 
@@ -205,9 +206,34 @@ def _steps(facts: Facts) -> list[Check]:
     return [Check("steps", "warn" if few else "ok", detail, "profile more steps" if few else "")]
 
 
+def _replayed(facts: Facts) -> list[Check]:
+    replay = facts.replay
+    if isinstance(replay, Withheld):
+        return [
+            Check(
+                "replay",
+                "missing",
+                f"no savings are given: {replay.reason}",
+                "profile a script with steps: nsysx run -- CMD",
+            )
+        ]
+    said = f"the unchanged replay gives {units.duration(replay.unchanged_ns)}, recorded were {units.duration(replay.recorded_ns)}"
+    if not replay.trusted:
+        return [Check("replay", "warn", f"{said}: off by {replay.error:.1%}, so no savings are given")]
+    return [Check("replay", "ok", f"{said}: every saving carries an error of {replay.error:.2%} of the step")]
+
+
 def checks(facts: Facts, tables: dict[str, Table]) -> tuple[Check, ...]:
     """Return every check, trouble first, and one line per table that the capture does not hold."""
-    found = [*_gpu_work(facts), *_rows(facts), *_probe(facts), *_cost(facts), *_attribution(facts), *_steps(facts)]
+    found = [
+        *_gpu_work(facts),
+        *_rows(facts),
+        *_probe(facts),
+        *_cost(facts),
+        *_attribution(facts),
+        *_steps(facts),
+        *_replayed(facts),
+    ]
     code = facts.trace.capture.exit_code
     if code:
         found.append(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from nsysx import ledger
+from nsysx import ledger, units
 from nsysx.facts import Facts
 from nsysx.intervals import I64, StepFunction, coverage, overlay
 from nsysx.model import Check, Column, Row, Table
@@ -25,7 +25,7 @@ KEY = "ranks"
 TITLE = "Ranks"
 COLUMNS = (
     Column("rank", "Int64", "", "order of files, then of processes and devices in a file"),
-    Column("file", "String", "", "report that holds it"),
+    Column("report", "String", "", "report that holds it"),
     Column("process", "Int64", "", "process key"),
     Column("pid", "Int64", "", "process id"),
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
@@ -78,12 +78,13 @@ _NOTABLE = 0.01
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank, small enough to be sent between machines.
+    """One rank, small enough to be sent between machines. ``report`` is the number of the report that it comes from.
 
     ``start_ns`` and ``end_ns`` hold its collectives in order of their start, ``sequence`` which (stream, kind) each belongs to:
     an index into ``sequences``. ``exposed`` are the stretches [start, end) of communication that no compute hides.
     """
 
+    report: int
     file: str
     process: int
     pid: int
@@ -144,6 +145,7 @@ def records(facts: Facts) -> tuple[Rank, ...]:
         median = lengths.median()
         result.append(
             Rank(
+                0,
                 facts.trace.path.name,
                 process,
                 process & 0xFFFFFF,
@@ -171,7 +173,6 @@ class _Aligned:
     correction: list[int | None]
     #: (rank -> rows of its collectives), one entry per group of ranks that run a sequence together; same length for all.
     groups: list[dict[int, I64]] = field(default_factory=list)
-    unmatched: dict[int, int] = field(default_factory=dict)
 
 
 def _shift(a: I64, b: I64) -> int:
@@ -199,12 +200,18 @@ def _shift(a: I64, b: I64) -> int:
     return found
 
 
-def _pairs(a: I64, b: I64, end_a: I64, end_b: I64) -> tuple[I64, I64]:
-    """Return the rows of ``a`` and of ``b`` that are the same collectives."""
+def _pairs(end_a: I64, end_b: I64) -> tuple[I64, I64]:
+    """Return the positions in both sequences that are the same collectives, by the ends of all."""
     shift = _shift(end_a, end_b)
     i, j = max(0, -shift), max(0, shift)
-    n = max(0, min(len(a) - i, len(b) - j))
-    return a[i : i + n], b[j : j + n]
+    both = np.arange(max(0, min(len(end_a) - i, len(end_b) - j)))
+    return both + i, both + j
+
+
+def _times(aligned: _Aligned, r: int, rows: I64) -> tuple[I64, I64]:
+    """Return start and end of collectives of rank r on the common clock."""
+    rank, offset = aligned.ranks[r], aligned.offset[r]
+    return rank.start_ns[rows] + offset, rank.end_ns[rows] + offset
 
 
 def _rows(rank: Rank) -> dict[tuple[int, str], I64]:
@@ -214,65 +221,95 @@ def _rows(rank: Rank) -> dict[tuple[int, str], I64]:
 def align(ranks: Sequence[Rank]) -> _Aligned:
     """Put all ranks on the clock of the first and match their collectives.
 
-    Session starts align the clocks roughly; then the median difference between the ends of matched collectives, which end
-    together, is taken off.
+    Session starts align the clocks of the reports roughly; then the median difference between the ends of matched collectives,
+    which end together, is taken off. The ranks of one report share its clock.
     """
-    epochs = [r.utc_epoch_ns for r in ranks]
-    known = [e for e in epochs if e is not None]
-    first = epochs[0] if epochs and epochs[0] is not None else (known[0] if known else 0)
-    aligned = _Aligned(ranks, [0 if e is None else e - first for e in epochs], [None] * len(ranks))
+    known = [r.utc_epoch_ns for r in ranks if r.utc_epoch_ns is not None]
+    offset = [0 if r.utc_epoch_ns is None else r.utc_epoch_ns - known[0] for r in ranks]
+    aligned = _Aligned(ranks, offset, [None] * len(ranks))
     rows = [_rows(r) for r in ranks]
-    if ranks:
-        aligned.correction[0] = 0
-    for r in range(1, len(ranks)):
-        _correct_clock(aligned, rows, r)
+    _correct_clocks(aligned, rows)
     for key in sorted({k for own in rows for k in own}):
         groups: list[dict[int, I64]] = []
         for r in range(len(ranks)):
             if key in rows[r]:
                 _join_group(aligned, groups, r, rows[r][key])
-        for group in groups:
-            if len(group) > 1:
-                aligned.groups.append(group)
-            else:
-                for r, alone in group.items():
-                    aligned.unmatched[r] = aligned.unmatched.get(r, 0) + len(alone)
+        aligned.groups += [group for group in groups if len(group) > 1]
     return aligned
 
 
-def _correct_clock(aligned: _Aligned, rows: list[dict[tuple[int, str], I64]], r: int) -> None:
-    """Refine the clock of rank r by the sequence that it shares with the first earlier rank that has one."""
-    for other in range(r):
-        shared = [k for k in rows[r] if k in rows[other]]
-        if aligned.correction[other] is None or not shared:
-            continue
-        key = max(shared, key=lambda k: (min(len(rows[r][k]), len(rows[other][k])), k))
-        a, b = aligned.ranks[other], aligned.ranks[r]
-        end_a = a.end_ns[rows[other][key]] + aligned.offset[other]
-        end_b = b.end_ns[rows[r][key]] + aligned.offset[r]
-        mine, theirs = _pairs(np.arange(len(end_a)), np.arange(len(end_b)), end_a, end_b)
-        if not len(mine):
-            continue
-        apart = end_a[mine] - end_b[theirs]
-        correction = int(np.median(apart))
-        # Collectives that do not end together even then are not the same ones: the clocks stay as the sessions say.
-        length = (a.end_ns - a.start_ns)[rows[other][key]]
-        if np.median(np.abs(apart - correction)) <= max(float(np.median(length)), 50_000.0):
+def _correct_clocks(aligned: _Aligned, rows: list[dict[tuple[int, str], I64]]) -> None:
+    """Refine the clock of each report by collectives that it shares with one whose clock is settled.
+
+    What already overlaps by the session starts is the same collective, and its end is the finer clock. A report that overlaps
+    with none of the others at all has a clock that is wrong by more; then the order of its collectives has to do. One that
+    overlaps only with others that wait too (another communicator) keeps its session start.
+    """
+    reports: dict[int, list[int]] = {}
+    for r, rank in enumerate(aligned.ranks):
+        reports.setdefault(rank.report, []).append(r)
+    waiting = list(reports.values())
+    settled: list[int] = []
+
+    def settle(members: list[int], correction: int) -> None:
+        waiting.remove(members)
+        settled.extend(members)
+        for r in members:
             aligned.offset[r] += correction
             aligned.correction[r] = correction
-            return
+
+    def fit(members: list[int], others: Sequence[int], *, overlapping: bool) -> int | None:
+        found = ((r, o) for o in others for r in members)
+        return next((c for r, o in found if (c := _correction(aligned, rows, r, o, overlapping)) is not None), None)
+
+    if waiting:
+        settle(waiting[0], 0)
+    while waiting:
+        for members in list(waiting):
+            if (correction := fit(members, settled, overlapping=True)) is not None:
+                settle(members, correction)
+                break
+        else:
+            members = waiting[0]
+            others = [r for other in waiting[1:] for r in other]
+            if fit(members, others, overlapping=True) is not None:
+                settle(members, 0)
+            else:
+                settle(members, fit(members, settled, overlapping=False) or 0)
+
+
+def _correction(
+    aligned: _Aligned, rows: list[dict[tuple[int, str], I64]], r: int, other: int, overlapping: bool
+) -> int | None:
+    """Return what to add to the times of rank r so that its collectives end with those of ``other``, None if they do not.
+
+    ``overlapping`` asks that they run at the same time as it is; else that they end together once corrected.
+    """
+    shared = [k for k in rows[r] if k in rows[other]]
+    if not shared:
+        return None
+    key = max(shared, key=lambda k: (min(len(rows[r][k]), len(rows[other][k])), k))
+    mine, theirs = rows[r][key], rows[other][key]
+    (start, end), (other_start, other_end) = _times(aligned, r, mine), _times(aligned, other, theirs)
+    i, j = _pairs(end, other_end)
+    if not len(i):
+        return None
+    apart = other_end[j] - end[i]
+    correction = int(np.median(apart))
+    if overlapping:
+        together = (start[i] < other_end[j]) & (other_start[j] < end[i])
+        return correction if np.mean(together) >= _TOGETHER else None
+    usual = max(float(np.median(end - start)), 50_000.0)
+    return correction if np.median(np.abs(apart - correction)) <= usual else None
 
 
 def _join_group(aligned: _Aligned, groups: list[dict[int, I64]], r: int, mine: I64) -> None:
     """Add rank r to the group whose kernels run at the same time as its own, else begin a group."""
-    rank, offset = aligned.ranks[r], aligned.offset[r]
-    start, end = rank.start_ns[mine] + offset, rank.end_ns[mine] + offset
+    start, end = _times(aligned, r, mine)
     for group in groups:
         leader = next(iter(group))
-        lead, lead_offset = aligned.ranks[leader], aligned.offset[leader]
-        theirs = group[leader]
-        lead_start, lead_end = lead.start_ns[theirs] + lead_offset, lead.end_ns[theirs] + lead_offset
-        i, j = _pairs(np.arange(len(theirs)), np.arange(len(mine)), lead_end, end)
+        lead_start, lead_end = _times(aligned, leader, group[leader])
+        i, j = _pairs(lead_end, end)
         if len(i) and np.mean((lead_start[i] < end[j]) & (start[j] < lead_end[i])) >= _TOGETHER:
             for member in group:
                 group[member] = group[member][i]
@@ -364,15 +401,18 @@ def table(ranks: Sequence[Rank], reason: str = "the report holds one rank; give 
     aligned = align(ranks)
     costs = _costs(aligned)
     worst = max(range(len(ranks)), key=lambda r: (costs[r].delay_ns, -r))
-    notable = costs[worst].delay_ns > _NOTABLE * sum(r.parts["window_ns"] for i, r in enumerate(ranks) if i != worst)
+    exposed = [_exposed(rank, cost) if cost.collectives else (0, 0) for rank, cost in zip(ranks, costs, strict=True)]
+    others = [i for i in range(len(ranks)) if i != worst]
+    notable = sum(exposed[i][0] for i in others) > _NOTABLE * sum(ranks[i].parts["window_ns"] for i in others)
     rows = []
     for r, (rank, cost) in enumerate(zip(ranks, costs, strict=True)):
         matched = cost.collectives > 0
-        waiting, moving = _exposed(rank, cost) if matched else (0, 0)
+        waiting, moving = exposed[r]
         rows.append(
             {
                 "rank": r,
-                **{k: getattr(rank, k) for k in ("file", "process", "pid", "device", "gpu", "steps", "step_ns")},
+                "report": rank.file,
+                **{k: getattr(rank, k) for k in ("process", "pid", "device", "gpu", "steps", "step_ns")},
                 **{k: rank.parts[k] for k in _LEDGER},
                 "idle_causes": dict(rank.idle_causes),
                 "collectives": cost.collectives,
@@ -415,14 +455,11 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
     if len(counts) > 1:
         found.append(Check("rank steps", "warn", f"the ranks hold {min(counts)} to {max(counts)} steady steps"))
     far = max((abs(r["clock_correction_ns"] or 0) for r in rows), default=0)
-    if any(r.utc_epoch_ns is None for r in ranks) and len({r.file for r in ranks}) > 1:
+    if any(r.utc_epoch_ns is None for r in ranks) and len({r.report for r in ranks}) > 1:
         found.append(Check("rank clocks", "warn", "a report does not say when its session began: collectives align it"))
     elif far > _CLOCKS_NS:
         detail = f"clocks of the ranks differ by up to {far / 1e6:.1f} ms (other hosts, or clocks that drift); collectives align them"
         found.append(Check("rank clocks", "warn", detail))
-    hosts = {(r.file, r.process >> 24) for r in ranks}
-    if len(hosts) != len({h for _, h in hosts}) and len({(r.file, r.process, r.device) for r in ranks}) == len(ranks):
-        pass  # the same machine in several reports: expected
     return found
 
 
@@ -431,11 +468,11 @@ def sentence(rows: Sequence[Row]) -> str | None:
     late = next((r for r in rows if r["straggler"]), None)
     if late is None:
         return None
-    others = [r for r in rows if not r["straggler"] and r["wait_ns"] is not None]
-    waited = max((r["wait_ns"] / max(r["steps"], 1) for r in others), default=0)
+    others = [r for r in rows if not r["straggler"] and r["exposed_wait_ns"] is not None]
+    waited = max((r["exposed_wait_ns"] // max(r["steps"], 1) for r in others), default=0)
     why = next(iter(late["late_because"].items()), None)
-    because = f"; it spends {why[1] / 1e6:.2f} ms more per step in {why[0]} than the others" if why else ""
+    because = f"; it spends {units.duration(why[1])} more per step in {why[0]} than the others" if why else ""
     return (
-        f"rank {late['rank']} arrives last at {late['last_share']:.0%} of its collectives and lets the others wait up to "
-        f"{waited / 1e6:.2f} ms per step{because}"
+        f"rank {late['rank']} arrives last at {late['last_share']:.0%} of its collectives, which costs another rank up to "
+        f"{units.duration(waited)} per step that no compute hides{because}"
     )

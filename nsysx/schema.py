@@ -212,7 +212,6 @@ SOURCES = {
             "event",
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
             (
-                _c("device", "deviceId", required=False, meaning="CUDA ordinal inside the process"),
                 _c("context", "contextId", required=False, meaning="CUDA context"),
                 _c("stream", "streamId", meaning="stream into which the event was recorded"),
                 _c("correlation_id", "correlationId", meaning="the cudaEventRecord call"),

@@ -320,12 +320,15 @@ def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tup
     tail = duration[n // 2 : last + 1] if last >= n // 2 else duration[-1:]
     base = float(np.median(tail))
     spread = 3 * float(np.median(np.abs(tail - base)))
+    once = ["load", "alloc", "host_alloc"]
     loads = attributed.api_calls.filter(
-        (pl.col("kind").cast(pl.String) == "load") & (pl.col("process") == cpu["process"][0])
+        pl.col("kind").cast(pl.String).is_in(once) & (pl.col("process") == cpu["process"][0])
     ).sort("start_ns")
     at = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
     first_calls = np.zeros(n)
     np.add.at(first_calls, at[at >= 0], loads["self_ns"].to_numpy()[at >= 0])
+    # What every step pays is no first call: an allocator that keeps missing is part of the steady step.
+    first_calls -= float(np.median(first_calls[n // 2 : last + 1])) if last >= n // 2 else 0.0
     fine = (duration <= base * (1 + _WARMUP_EXCESS) + spread) & (first_calls <= _FIRST_CALL_SHARE * max(base, 1.0))
     for first in range(min(n // 2 + 1, last + 1)):
         if full[first] and fine[first : first + 2].all():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import flushes
-from nsysx.facts import Facts, NotRecorded, named
+from nsysx.columns import matching
+from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
 KEY = "allocator"
@@ -36,7 +37,7 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    calls = facts.steady_calls.filter(named(facts.steady_calls["kind"], "^(alloc|free|host_alloc)$"))
+    calls = facts.steady_calls.filter(matching(facts.steady_calls["kind"], "^(alloc|free|host_alloc)$"))
     idle = facts.ledgers.waits.select("call", "idle_caused_ns")
     inside = flushes.members(facts).with_columns(pl.lit(1).alias("_flush"))
     calls = (

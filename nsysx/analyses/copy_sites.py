@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import schema
+from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.ledger import CLASSES
@@ -51,18 +52,16 @@ _LARGE_BYTES = 1 << 20
 
 def _followed_by_sync(facts: Facts, calls: I64) -> I64:
     """Return, per call, the end of the synchronize that is the thread's next GPU call, -1 when it is something else."""
-    kind = pl.col("kind").cast(pl.String)
-    gpu = facts.attributed.api_calls.filter(kind.is_in(["launch", "graph_launch", "copy", "memset", "sync"])).sort(
-        "thread", "start_ns", "call"
-    )
-    follows = gpu.select(
-        "call",
-        pl.when((kind.shift(-1) == "sync") & (pl.col("thread").shift(-1) == pl.col("thread")))
-        .then(pl.col("end_ns").shift(-1))
-        .alias("end"),
-    )
-    found = pl.DataFrame({"call": calls}).join(follows, on="call", how="left", maintain_order="left")
-    return found["end"].fill_null(-1).to_numpy()
+    every = facts.attributed.api_calls  # sorted by thread and time
+    gpu = np.flatnonzero(matching(every["kind"], "^(launch|graph_launch|copy|memset|sync)$"))
+    found = np.full(len(calls), -1, np.int64)
+    if not len(gpu):
+        return found
+    following = gpu[np.minimum(np.searchsorted(gpu, calls, side="right"), len(gpu) - 1)]
+    thread, end = every["thread"].to_numpy(), every["end_ns"].to_numpy()
+    sync = matching(every["kind"], "^sync$")[following]
+    known = (calls >= 0) & (following > calls) & (thread[following] == thread[np.maximum(calls, 0)])
+    return np.where(known & sync, end[following], found)
 
 
 def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
@@ -75,7 +74,7 @@ def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
         activity = facts.ledgers.activity[int(process), int(device)]
         start, end = (copies[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
         hidden[rows] = activity.within((activity.labels & kernels) > 0, start, end)
-    streams = facts.steady_ops.filter(pl.col("op_kind").cast(pl.String) == "kernel").select(
+    streams = facts.steady_ops.filter(matching(facts.steady_ops["op_kind"], "^kernel$")).select(
         "process", "device", "stream", pl.lit(True).alias("same_stream")
     )
     copies = copies.with_columns(pl.Series("hidden_ns", hidden))
@@ -85,9 +84,8 @@ def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
 def _limits(facts: Facts) -> dict[tuple[str, str, str], tuple[float, str]]:
     """Return (direction, source, destination) -> (bytes/s, where that comes from)."""
     ns = pl.col("end_ns") - pl.col("start_ns")
-    seen = facts.ops.filter(
-        (pl.col("op_kind").cast(pl.String) == "memcpy") & (pl.col("bytes") >= _LARGE_BYTES) & (ns > 0)
-    ).with_columns(_memory("src_kind"), _memory("dst_kind"), pl.col("name").cast(pl.String))
+    seen = facts.ops.filter(matching(facts.ops["op_kind"], "^memcpy$")).filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
+    seen = seen.with_columns(_memory("src_kind"), _memory("dst_kind"), pl.col("name").cast(pl.String))
     pinned = seen.filter((pl.col("src_kind") == "pinned") | (pl.col("dst_kind") == "pinned"))
     rates = {
         d: float(r)
@@ -113,7 +111,7 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per place and kind of memory, longest exposed first."""
     if not facts.recorded("kernel") and not facts.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
-    copies = facts.steady_ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy")
+    copies = facts.steady_ops.filter(matching(facts.steady_ops["op_kind"], "^memcpy$"))
     calls = facts.attributed.api_calls.select("call", "gpu_ops")
     copies = copies.join(calls, on="call", how="left", maintain_order="left")
     copies = copies.join(facts.lines(), on="call", how="left", maintain_order="left")

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import schema
+from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.model import Column
@@ -52,6 +53,8 @@ _STEADY, _RESOLUTION_NS = 0.10, 64
 _FIRST = 1.25
 _P, _EXPLAINED, _TIE = 0.01, 0.30, 0.05
 _LEAST = 5
+#: Executions of one kernel that are tested.
+_SAMPLE = 4_000
 #: Families whose kernels only move data: they run near the memory bandwidth.
 _MOVES_DATA = ("elementwise", "reduction", "optimizer", "norm", "copy", "softmax and loss", "random", "embedding")
 _BIN = 64
@@ -79,9 +82,9 @@ class _Features:
         self.overlapped = np.zeros(n, np.bool_)
         self.between_low, self.between_high = np.zeros(n, np.float64), np.zeros(n, np.float64)
         self.l2 = np.zeros(n, np.float64)
-        kernel = (ops["op_kind"].cast(pl.String) == "kernel").to_numpy()
+        kernel = matching(ops["op_kind"], "^kernel$")
         self.kernel = kernel
-        moves = ops["family"].cast(pl.String).is_in(_MOVES_DATA).to_numpy()
+        moves = matching(ops["family"], "^(" + "|".join(_MOVES_DATA) + ")$")
         size = ops["bytes"].fill_null(0).to_numpy().astype(np.float64)
         both_sides = (ops["copy_kind"].fill_null(0) == 8).to_numpy()
         known = np.where(both_sides, 2 * size, size)
@@ -96,11 +99,12 @@ class _Features:
             most = np.where(kernel[rows], self.duration[rows] * rate, known[rows])
             low[rows + 1] = np.where(kernel[rows], np.where(moves[rows], most / 2, 0), known[rows])
             high[rows + 1] = most
-            begun, ended = np.sort(start[rows]), np.sort(end[rows])
+            begun, ended = start[rows], np.sort(end[rows], kind="stable")
             others = np.searchsorted(begun, end[rows], "left") - np.searchsorted(ended, start[rows], "right") - 1
             self.overlapped[rows] = others > 0
         self.low, self.high = np.cumsum(low), np.cumsum(high)
-        self.module = ops["module"].cast(pl.String).fill_null("").to_numpy()
+        self.module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+        self.process, self.device = ops["process"].to_numpy(), ops["device"].to_numpy()
 
     def cache(self, rows: I64) -> tuple[Mask, Mask]:
         """Return (cold, warm) of executions of one kernel, in order; the first is neither."""
@@ -109,9 +113,7 @@ class _Features:
         # What the kernel itself touched last time is still there, as far as it fits.
         high = self.high[after] - self.high[before + 1]
         l2 = self.l2[after]
-        same = (self.ops["process"].to_numpy()[after] == self.ops["process"].to_numpy()[before]) & (
-            self.ops["device"].to_numpy()[after] == self.ops["device"].to_numpy()[before]
-        )
+        same = (self.process[after] == self.process[before]) & (self.device[after] == self.device[before])
         cold = np.concatenate([[False], same & (l2 > 0) & (low >= l2)])
         warm = np.concatenate([[False], same & (l2 > 0) & (high <= l2 / 2)])
         return cold, warm
@@ -174,11 +176,15 @@ def _verdict(features: _Features, rows: I64, common: F64) -> tuple[float | None,
         return spread, "steady", ""
     if len(rows) < 2 * _LEAST:
         return spread, "cannot_tell", "too few executions"
+    cold, warm = features.cache(rows)
+    if len(rows) > _SAMPLE:
+        # Evenly over the capture: a test gains nothing from more, and takes its time.
+        chosen = np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)
+        rows, every, cold, warm = rows[chosen], every[chosen], cold[chosen], warm[chosen]
     found: dict[str, tuple[float, float, str]] = {}
     beside = features.overlapped[rows]
     if answer := _two(every, beside, ~beside, ("beside other work", "alone")):
         found["concurrent"] = answer
-    cold, warm = features.cache(rows)
     if answer := _two(every, cold, warm, ("after more than the L2 of other data", "repeated")):
         found["cold_l2"] = answer
     modules = features.module[rows]

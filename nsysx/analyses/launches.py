@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.ledger import CAUSES
 from nsysx.model import Column
@@ -74,13 +75,12 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per launching API function, longest first; null idle where the report has no GPU work."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    calls = facts.steady_calls.filter(pl.col("kind").cast(pl.String).is_in(["launch", "graph_launch"]))
-    full = np.minimum(queue_full(facts.trace, facts.attributed, calls), calls["self_ns"].to_numpy())
-    calls = calls.with_columns(
-        pl.col("name").cast(pl.String),
-        pl.Series("_full", full),
-        pl.Series("_pending", pending(calls, facts.attributed.gpu_ops)),
-    ).with_columns((pl.col("self_ns") - pl.col("_full")).alias("_own"))
+    calls = facts.steady_calls.filter(matching(facts.steady_calls["kind"], "^(graph_)?launch$"))
+    full = np.minimum(queue_full(facts, calls), calls["self_ns"].to_numpy())
+    waiting = pending(facts, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
+    calls = calls.with_columns(pl.Series("_full", full), pl.Series("_pending", waiting)).with_columns(
+        (pl.col("self_ns") - pl.col("_full")).alias("_own")
+    )
     median = pl.col("_own").median().over("name")
     slow = (pl.col("_own") > _SLOW_FACTOR * median) & (pl.col("_own") > _SLOW_NS)
     calls = calls.with_columns(slow.alias("_slow"))
@@ -97,7 +97,9 @@ def table(facts: Facts) -> pl.DataFrame:
         pl.col("_slow").sum().cast(pl.Int64).alias("slow_calls"),
         pl.col("_pending").median().alias("pending_median"),
     )
-    rows = rows.join(_idle(facts), on="name", how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col("name").cast(pl.String)).join(
+        _idle(facts), on="name", how="left", maintain_order="left"
+    )
     windows = facts.steps.windows
     window = int((windows["end_ns"] - windows["start_ns"]).sum())
     idle = [

@@ -16,9 +16,12 @@ idle device). ``torch.utils.benchmark`` repeats the operation and reads the slow
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import polars as pl
 
+from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.model import Column
@@ -89,18 +92,17 @@ class _Calls:
     """The GPU calls of all threads, in order, with what stands before and after each on its thread."""
 
     def __init__(self, facts: Facts) -> None:
-        kind = pl.col("kind").cast(pl.String)
-        gpu = kind.is_in(["launch", "graph_launch", "copy", "memset", "sync"])
-        waits = facts.ledgers.waits.select("call", "backlog_ns")
-        calls = facts.attributed.api_calls.filter(gpu).sort("thread", "start_ns", "call")
-        calls = calls.join(waits, on="call", how="left", maintain_order="left")
+        calls = facts.attributed.api_calls  # sorted by thread and time
+        calls = calls.filter(matching(calls["kind"], "^(launch|graph_launch|copy|memset|sync)$"))
         self.call = calls["call"].to_numpy()
         self.start, self.end, self.thread = (calls[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
         # cudaStreamWaitEvent only tells the device to wait, and is no synchronize of the host; its kind is event.
-        self.sync = (calls["kind"].cast(pl.String) == "sync").to_numpy()
+        self.sync = matching(calls["kind"], "^sync$")
         self.row = np.full(facts.attributed.api_calls.height, -1, np.int64)
         self.row[self.call] = np.arange(len(self.call))
-        self.idle_after = pending(calls.with_columns(pl.col("end_ns").alias("start_ns")), facts.attributed.gpu_ops) == 0
+        self.idle_after = np.zeros(len(self.call), np.bool_)
+        process = calls["process"].to_numpy()
+        self.idle_after[self.sync] = pending(facts, process[self.sync], self.end[self.sync]) == 0
 
     def neighbour(self, row: I64, step: int) -> I64:
         """Return the row ``step`` further on the same thread, -1 where there is none."""
@@ -174,28 +176,28 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per kernel: custom ones first, then by kernel time; kernels with fewer than three launches are left out."""
     if not facts.recorded("runtime", "kernel"):
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
-    single = facts.attributed.api_calls.filter(pl.col("gpu_ops") == 1).select("call")
-    launches = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel").join(single, on="call", how="semi")
-    launches = launches.with_columns(pl.col("name").cast(pl.String), pl.col("module").cast(pl.String)).sort(
-        "call_start_ns", "call"
-    )
-    waiting = pending(launches.select("process", pl.col("call_start_ns").alias("start_ns")), facts.attributed.gpu_ops)
-    launches = launches.with_columns(pl.Series("_pending", waiting))
+    launches = facts.ops.filter(matching(facts.ops["op_kind"], "^kernel$") & facts.ops["call"].is_not_null().to_numpy())
+    alone = facts.attributed.api_calls["gpu_ops"].to_numpy()[launches["call"].to_numpy()] == 1
+    launches = launches.filter(alone).sort("call_start_ns", "call")
+    times = [launches[c].to_numpy() for c in ("process", "call_start_ns")]
+    launches = launches.with_columns(pl.Series("_pending", pending(facts, *times)))
     calls = _Calls(facts)
     order = (
         launches.group_by("name")
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
             (pl.col("end_ns") - pl.col("start_ns")).sum().alias("_total"),
-            pl.col("module").drop_nulls().mode().sort().first(),
+            pl.col("module").drop_nulls().mode().cast(pl.String).sort().first(),
         )
+        .with_columns(pl.col("name").cast(pl.String))
         .with_columns((~pl.col("name").str.contains(_LIBRARY)).alias("custom"))
         .filter(pl.col("calls") >= _LEAST)
         .sort("custom", "_total", "name", descending=[True, True, False])
         .head(_ROWS)
     )
     usual_return = _sync_return(launches, calls)
-    by_name = {name: part for (name,), part in launches.group_by("name", maintain_order=True)}
+    shown = launches.filter(matching(launches["name"], "^(" + "|".join(map(re.escape, order["name"])) + ")$"))
+    by_name = {str(name): part for (name,), part in shown.group_by("name", maintain_order=True)}
     rows = []
     for name, count, module, custom in order.select("name", "calls", "module", "custom").iter_rows():
         part = by_name[name]

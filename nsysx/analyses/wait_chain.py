@@ -1,0 +1,42 @@
+"""Where the wait moves: remove the longest wait, then the longest that is left, until the step gains more than 1 %."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.facts import Facts, NotRecorded
+from nsysx.model import Column
+from nsysx.replay import Replay
+
+KEY = "wait_chain"
+TITLE = "Where the wait moves"
+COLUMNS = (
+    Column("removed", "String", "", "the wait that goes, on top of all rows before"),
+    Column("step_ns", "Int64", "ns", "the step then, replayed"),
+    Column("saving_ns", "Int64", "ns", "gain over the unchanged replay, all rows so far together"),
+    Column("moves_to", "String", "", "the longest wait that is left"),
+    Column("wait_ns", "Int64", "ns", "how long it is then, per step"),
+)
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per wait removed. A report without a trusted replay has no rows to give."""
+    replay = facts.replay
+    if not isinstance(replay, Replay):
+        raise NotRecorded(replay.reason)
+    if not replay.trusted:
+        raise NotRecorded(f"the unchanged replay misses the recorded step by {replay.error:.1%}: no claims are made")
+    sites = facts.wait_sites().group_by("site", maintain_order=True).agg("call")
+    links = replay.chain({site: frozenset(calls) for site, calls in sites.iter_rows()})
+    rows = [(m.site, m.step_ns, m.saving_ns, m.next_site, m.next_wait_ns) for m in links]
+    return pl.DataFrame(
+        rows,
+        schema={
+            "removed": pl.String,
+            "step_ns": pl.Int64,
+            "saving_ns": pl.Int64,
+            "moves_to": pl.String,
+            "wait_ns": pl.Int64,
+        },
+        orient="row",
+    )

@@ -1,0 +1,133 @@
+"""One pure function over many reports: here, in a pool of processes, or on a cluster. The results are the same.
+
+A pool is spawned, never forked (polars holds threads), and each worker runs polars on one thread: with several reports at once
+the cores are busy anyway. A worker that dies loses nothing: what it had not finished is done again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nsysx.errors import EXIT_USAGE, NsysxError
+
+T = TypeVar("T")
+
+#: Below this much to read, starting workers takes longer than the work.
+_POOL_BYTES = 24_000_000
+
+#: dask's nanny makes glibc hand memory back at every free, which doubles the time of everything here.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": 268435456, "MALLOC_MMAP_THRESHOLD_": 33554432, "OMP_NUM_THREADS": 1}
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(
+    work: Callable[[Path], T],
+    paths: Sequence[Path],
+    *,
+    workers: int | None = None,
+    cluster: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[T]:
+    """Return ``work(path)`` of each path, in order. ``work`` must be picklable; what it raises is raised here.
+
+    ``workers`` is the number of processes (1: in this one), by default one per core where there is enough to read.
+    ``cluster`` is "local" or the address of a dask scheduler whose workers see the same paths.
+    """
+
+    def done(n: int, path: Path) -> None:
+        if progress:
+            progress(f"{path.name} ({n} of {len(paths)})")
+
+    if cluster is not None:
+        return _on_cluster(work, paths, cluster, workers, done)
+    if workers is None:
+        size = sum(p.stat().st_size for p in paths if p.is_file())
+        workers = min(cores(), len(paths)) if size >= _POOL_BYTES else 1
+    results: dict[int, T] = _in_pool(work, paths, workers, done) if workers > 1 and len(paths) > 1 else {}
+    for i, path in enumerate(paths):
+        if i not in results:
+            results[i] = work(path)
+            done(len(results), path)
+    return [results[i] for i in range(len(paths))]
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables that processes started inside inherit."""
+    before = {k: os.environ.get(k) for k in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+def _in_pool(
+    work: Callable[[Path], T], paths: Sequence[Path], workers: int, done: Callable[[int, Path], None]
+) -> dict[int, T]:
+    """Return index -> result; what a broken pool did not finish is missing."""
+    results: dict[int, T] = {}
+    with _environment(POLARS_MAX_THREADS="1"), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures: dict[Future[T], int] = {pool.submit(work, path): i for i, path in enumerate(paths)}
+        try:
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                done(len(results), paths[futures[future]])
+        except BrokenExecutor:
+            pass
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return results
+
+
+def _on_cluster(
+    work: Callable[[Path], T],
+    paths: Sequence[Path],
+    cluster: str,
+    workers: int | None,
+    done: Callable[[int, Path], None],
+) -> list[T]:
+    try:
+        import dask
+        import distributed
+    except ImportError:
+        what = f"--cluster {cluster}: dask.distributed is not installed"
+        hint = "Run: pip install 'nsysx[cluster]'"
+        raise NsysxError(what, slug="cluster-missing", hint=hint, exit_code=EXIT_USAGE) from None
+    count = min(workers or cores(), len(paths))
+    settings: dict[str, Any] = {"distributed.nanny.pre-spawn-environ": {**_MALLOC, "POLARS_MAX_THREADS": 1}}
+    with dask.config.set(settings):
+        try:
+            if cluster == "local":
+                client = distributed.Client(n_workers=count, threads_per_worker=1, dashboard_address=None)
+            else:
+                client = distributed.Client(cluster, timeout="10s")
+        except (OSError, ValueError, TimeoutError) as error:
+            what = f"--cluster {cluster}: {error}"
+            raise NsysxError(what, slug="cluster-unreachable", exit_code=EXIT_USAGE) from None
+        with client:
+            # Not a method of a file: the scheduler may already know a result under the same name from another run.
+            absolute = [p.resolve() for p in paths]
+            futures = client.map(work, absolute, pure=False, retries=2)
+            at = {f.key: i for i, f in enumerate(futures)}
+            results: dict[int, T] = {}
+            for future in distributed.as_completed(futures):
+                results[at[future.key]] = future.result()
+                done(len(results), paths[at[future.key]])
+                future.release()
+            return [results[i] for i in range(len(paths))]

@@ -1,0 +1,139 @@
+"""The first-call bill: what is paid once, by rule and as measured, and the same seconds in the table by API function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analyses import reason, rows, summary
+from tests.builder import Report
+
+
+def by_name(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in found}
+
+
+def training(steps: int = 6, *, first_launch: int = 50_000, longer: int = 0, schema: str = "3.20.3") -> Report:
+    """A few steps of two kernels each; the first launch of ``gemm`` loads its code, step 0 is ``longer`` in Python."""
+    report = Report(schema)
+    main = report.process(100).thread(100)
+    main.call("cudaMalloc_v3020", at=1_000, dur=2_000)
+    main.call("cudaMalloc_v3020", at=4_000, dur=3_000)
+    main.call("cuLibraryLoadData", at=10_000, dur=700_000)
+    for step in range(steps):
+        at = 1_000_000 + 1_000_000 * step + (longer if step else 0)
+        slow = first_launch if step == 0 else 5_000
+        main.launch(at=at, dur=slow, kernel="gemm", gpu_start=at + slow + 1_000, gpu_dur=100_000)
+        add = at + slow + 10_000
+        main.launch(at=add, dur=4_000, kernel="add", gpu_start=at + slow + 200_000, gpu_dur=50_000)
+        main.add_range(f"step {step}", at - 1_000, at + 600_000 + (slow - 5_000) + (0 if step else longer))
+    return report
+
+
+def test_first_call_counts_above_the_median_of_the_later_ones(tmp_path: Path) -> None:
+    bill = by_name(rows(training(), tmp_path, "first_calls"))
+    gemm = bill["gemm"]
+    assert (gemm["what"], gemm["api"], gemm["calls"]) == ("kernel", "cudaLaunchKernel", 6)
+    assert (gemm["first_ns"], gemm["later_median_ns"], gemm["one_time_ns"]) == (50_000, 5_000, 45_000)
+    assert gemm["evidence"] == "above median"
+    assert "add" not in bill  # its first launch costs what the later ones do
+
+
+def test_loading_and_filling_caches_count_in_full(tmp_path: Path) -> None:
+    bill = by_name(rows(training(), tmp_path, "first_calls"))
+    assert bill["cuLibraryLoadData"]["one_time_ns"] == 700_000
+    assert bill["cuLibraryLoadData"]["what"] == "library"
+    # Two allocations before the first steady step, none in it.
+    assert bill["cudaMalloc"]["one_time_ns"] == 5_000
+    assert bill["cudaMalloc"]["evidence"] == "in full"
+
+
+def test_longer_warm_up_outside_calls_is_a_row_of_its_own(tmp_path: Path) -> None:
+    found = summary(training(longer=300_000), tmp_path)
+    assert found.steps.rows[0]["warmup"]
+    host = next(r for r in found.rows("first_calls") if r["what"] == "host")
+    # Step 0 is 345 us longer than the others, 45 us of which its first launch took.
+    assert host["one_time_ns"] == 300_000
+    assert sum(r["one_time_ns"] for r in found.rows("first_calls")) == 45_000 + 700_000 + 5_000 + 300_000
+
+
+def test_overhead_rows_are_a_union_and_say_how_much_was_loading(tmp_path: Path) -> None:
+    report = Report("3.25.0")
+    main = report.process(100).thread(100)
+    first = main.launch(at=1_000, dur=10_000, kernel="gemm", gpu_start=12_000)
+    main.overhead(first, 1_500, 4_000, kind=6)
+    main.overhead(first, 3_500, 4_000, kind=6)  # 1,500 to 7,500 together
+    main.overhead(first, 8_000, 500, kind=7)
+    main.overhead(first, 8_500, 400, kind=3)  # a buffer flush is no loading
+    for i in range(1, 6):
+        main.launch(at=20_000 * i, dur=1_000, kernel="gemm", gpu_start=20_000 * i + 2_000)
+    (gemm,) = rows(report, tmp_path, "first_calls")
+    assert gemm["loading_ns"] == 6_500
+    assert gemm["one_time_ns"] == 9_000  # the first call shows more than the loading
+    assert gemm["evidence"] == "above median"
+
+
+def test_without_overhead_rows_loading_is_not_zero_but_unknown(tmp_path: Path) -> None:
+    assert all(r["loading_ns"] is None for r in rows(training(), tmp_path, "first_calls"))
+
+
+def test_waiting_and_the_profiler_are_no_first_call(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(100).thread(100)
+    main.launch(at=0, dur=100, kernel="k", gpu_start=200, gpu_dur=50_000)
+    main.sync("cudaDeviceSynchronize_v3020", at=1_000, dur=51_000)  # the kernel ends at 50,200
+    main.profiler_overhead(51_000, 500)
+    for i in range(3):
+        main.sync("cudaDeviceSynchronize_v3020", at=60_000 + 1_000 * i, dur=300)
+    found = summary(report, tmp_path)
+    sync = by_name([dict(r) for r in found.rows("first_calls")])["cudaDeviceSynchronize"]
+    # 51,000 = 49,200 backlog + 500 profiler + 1,300; the others take 300.
+    assert (sync["first_ns"], sync["one_time_ns"]) == (1_300, 1_000)
+    line = by_name([dict(r) for r in found.rows("api_bill")])["cudaDeviceSynchronize"]
+    assert (line["waiting_ns"], line["profiler_ns"], line["one_time_ns"]) == (49_200, 500, 1_000)
+
+
+def test_a_launch_that_met_a_full_queue_is_no_first_call(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(100).thread(100)
+    for i in range(1_000):
+        main.launch(at=1_000 * i, dur=500, kernel="long", gpu_start=2_000_000 + 3_000 * i, gpu_dur=3_000)
+    blocked = main.launch(at=1_000_000, dur=900_000, kernel="new", gpu_start=5_100_000, gpu_dur=100)
+    assert blocked.end < 2_000_000
+    found = summary(report, tmp_path)
+    assert not [r for r in found.rows("first_calls") if r["name"] == "new"]
+    (line,) = found.rows("launches")
+    assert (line["queue_full_calls"], line["queue_full_ns"]) == (1, 899_500)
+
+
+@pytest.mark.parametrize("schema", ["3.20.3", "3.25.0"])
+def test_every_api_nanosecond_is_in_one_part(tmp_path: Path, schema: str) -> None:
+    found = summary(training(schema=schema), tmp_path)
+    parts = ("waiting_ns", "profiler_ns", "one_time_ns", "repeated_ns")
+    for row in found.rows("api_bill"):
+        assert sum(row[p] for p in parts) == row["self_ns"]
+        assert min(row[p] for p in parts) >= 0
+    bill = [r for r in found.rows("first_calls") if r["what"] != "host"]
+    assert sum(r["one_time_ns"] for r in bill) == sum(r["one_time_ns"] for r in found.rows("api_bill"))
+    assert sum(r["share"] for r in found.rows("api_bill")) == pytest.approx(1)
+
+
+def test_many_kernels_are_cut_but_the_sum_is_whole(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(100).thread(100)
+    for i in range(100):
+        main.launch(at=100_000 * i, dur=10_000 + i, kernel=f"k{i}", gpu_start=100_000 * i + 20_000)
+        main.launch(at=100_000 * i + 40_000, dur=1_000, kernel=f"k{i}", gpu_start=100_000 * i + 50_000)
+    found = rows(report, tmp_path, "first_calls")
+    assert len(found) == 61
+    assert found[-1]["what"] == "rest"
+    assert sum(r["one_time_ns"] for r in found) == sum(9_000 + i for i in range(100))
+
+
+def test_without_api_calls_it_says_so(tmp_path: Path) -> None:
+    report = Report()
+    report.process(100).kernel("k", 100, 50)
+    for key in ("first_calls", "api_bill", "launches", "allocator", "alloc_flushes"):
+        assert "no CUDA API call was recorded" in reason(report, tmp_path, key)

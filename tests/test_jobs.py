@@ -1,0 +1,73 @@
+"""Work spread over processes: the same results in the same order, whatever happens to a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from nsysx import jobs
+from nsysx.errors import NsysxError
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def fails(path: Path) -> int:
+    raise NsysxError(f"{path.name}: no", slug="no", hint="do not", exit_code=4)
+
+
+def dies_once(path: Path) -> int:
+    """Kill this very process the first time."""
+    flag = path.with_suffix(".died")
+    if path.name == "b" and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.stat().st_size
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / name for name in "abc"]
+    for i, file in enumerate(files):
+        file.write_bytes(b"x" * i)
+    return files
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_keep_their_order(paths: list[Path], workers: int) -> None:
+    told: list[str] = []
+    assert jobs.run(size, paths, workers=workers, progress=told.append) == [0, 1, 2]
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_error_of_a_worker_arrives_whole(paths: list[Path], workers: int) -> None:
+    with pytest.raises(NsysxError) as caught:
+        jobs.run(fails, paths, workers=workers)
+    assert (caught.value.slug, caught.value.hint, caught.value.exit_code) == ("no", "do not", 4)
+
+
+def test_a_killed_worker_loses_nothing(paths: list[Path]) -> None:
+    assert jobs.run(dies_once, paths, workers=2) == [0, 1, 2]
+    assert paths[1].with_suffix(".died").exists()
+
+
+def test_a_killed_worker_of_a_cluster_loses_nothing(paths: list[Path]) -> None:
+    pytest.importorskip("distributed")
+    assert jobs.run(dies_once, paths, cluster="local", workers=2) == [0, 1, 2]
+
+
+def test_the_environment_is_left_as_it_was(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
+    jobs.run(size, paths, workers=2)
+    assert "POLARS_MAX_THREADS" not in os.environ
+
+
+def test_a_cluster_that_is_not_there(paths: list[Path]) -> None:
+    with pytest.raises(NsysxError) as caught:
+        jobs.run(size, paths, cluster="tcp://127.0.0.1:9")
+    assert caught.value.slug in {"cluster-unreachable", "cluster-missing"}
