@@ -203,7 +203,7 @@ def report(
             device=device,
             rank=rank,
             timelines=html is not None,
-            workers=workers,
+            workers=jobs,
             cluster=cluster,
             progress=progress,
         )
