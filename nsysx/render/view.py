@@ -244,6 +244,11 @@ SPECS: dict[str, Spec] = {
         "total_ns",
         steady=True,
     ),
+    "wait_chain": Spec(
+        "A replay of the step without its longest wait, then without the next as well: what that is worth, and which wait "
+        "takes its place.",
+        ("removed", "saving_ns", "step_ns", "moves_to", "wait_ns"),
+    ),
     "modules": Spec(
         "GPU time by module of the model. Forward and backward of a parent include its children; self time is its own and "
         "adds up to all GPU work.",
@@ -1032,6 +1037,24 @@ def _sentence(summary: Summary, texts: Texts) -> str:
     return text
 
 
+def _wait_line(summary: Summary, texts: Texts) -> list[str]:
+    """Return what removing the longest wait is worth: the first question of whoever sees a long one."""
+    steps = _steady_count(summary)
+    waits = [r for r in summary.rows("waits") if r.get("saving_ns") is not None]
+    window = max((r.get("window_ns") or 0 for r in summary.rows("gpu_ledger")), default=0)
+    if not waits or not steps or not window:
+        return []
+    row = max(waits, key=lambda r: r.get("total_ns") or 0)
+    if (row.get("total_ns") or 0) < 0.05 * window:
+        return []
+    place = f" in {texts(row['module'], 80)}" if row.get("module") else ""
+    line = (
+        f"The longest wait, {texts(row['api'], 80)}{place}, lasts {units.duration(row['total_ns'] / steps)} per step; "
+        f"without it the step is {units.duration(row['saving_ns'] / steps)} shorter"
+    )
+    return [line + (f", because the wait moves to {texts(row['moves_to'], 160)}" if row.get("moves_to") else "")]
+
+
 def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
     """Return the checks; tables that are not there are named once, by their own reason."""
     gone = {f"table {key}" for key, table in summary.tables.items() if table.rows is None}
@@ -1077,7 +1100,7 @@ def build(
         verdict_code=clean(summary.verdict.code, 30),
         verdict_label=VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30)),
         sentence=_sentence(summary, texts),
-        evidence=tuple(texts(e, 500) for e in summary.verdict.evidence),
+        evidence=(*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts)),
         first=found[0] if found and wanted("first") else None,
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
