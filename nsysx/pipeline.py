@@ -53,6 +53,7 @@ _ORDER = (
     "kernel_families",
     "kernel_spread",
     "stopwatch",
+    "module_stopwatch",
     "events",
     "event_windows",
     "copies",
@@ -335,7 +336,9 @@ def gather(path: Path, options: Options) -> Facts:
     named = ranges.read(trace)
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
-    found = steps_room.find(named, attributed, steps=options.steps, step_range=options.step_range)
+    found = steps_room.find(
+        named, attributed, steps=options.steps, step_range=options.step_range, probes=trace.capture.probe
+    )
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
     return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))

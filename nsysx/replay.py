@@ -429,6 +429,8 @@ def build(facts: Facts) -> Replay | Withheld:
     device = _busiest(facts, gpu)
     tiles = gpu.filter(pl.col("device") == device)
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
+    if recorded <= 0:
+        return Withheld("the steady steps hold no GPU time")
     calls = facts.attributed.api_calls.filter(
         (pl.col("process") == steps.process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
     )
@@ -558,11 +560,11 @@ def _chain(facts: Facts, calls: pl.DataFrame, ops: pl.DataFrame, start: int, end
         elif call in records:
             item, (event, stream) = _RECORD, records[call]
             target, tail = -2 - event, number(stream)
-            held[event] = recorded_free.get(stream, 0)
+            held[event] = recorded_free.get(stream, start)
         elif call in edges:
             item, (event, stream) = _WAIT_EVENT, edges[call]
             target, tail = -2 - event, number(stream)
-            recorded_free[stream] = max(recorded_free.get(stream, 0), held.get(event, 0))
+            recorded_free[stream] = max(recorded_free.get(stream, start), held.get(event, start))
         if item == _PLAIN and chain.kind and chain.kind[-1] == _PLAIN and not chain.loading[-1] and call not in loading:
             chain.cost[-1] += gap + cost  # nobody asks about it: one item for a run of them
             continue
