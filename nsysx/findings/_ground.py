@@ -183,7 +183,9 @@ class Ground:
         evidence: Iterable[Row] = (),
     ) -> Finding:
         """Return a finding; ``cost_ns`` is per step, and left out when there are no steps."""
-        place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None}
+        place = {
+            k: v for k, v in (where or {}).items() if k in SITE and v is not None and "outside modules" not in str(v)
+        }
         return Finding(
             rule.code,
             rule.slug,
