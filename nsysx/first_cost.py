@@ -87,7 +87,7 @@ def _costs(facts: Facts) -> pl.DataFrame:
     profiler = np.minimum(_profiler(facts, calls), active)
     cost = active - profiler
     free = cost - np.minimum(queue_full(facts, calls), cost)
-    measured = np.minimum(overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME), cost)
+    measured = np.minimum(overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME), free)
     once = _first_above_later(calls, kernel, free)
     first, above = once["row"].to_numpy(), once["above"].to_numpy()
     rule, alone = np.zeros(calls.height, np.int64), np.zeros(calls.height, np.bool_)

@@ -12,7 +12,7 @@ import polars as pl
 from nsysx import columns, units
 from nsysx.facts import Facts
 from nsysx.model import Finding, Row, Table
-from nsysx.replay import Edit, Replay
+from nsysx.replay import Edit, Replay, Withheld
 
 #: Below this part of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -42,8 +42,7 @@ class Ground:
 
     facts: Facts
     tables: Mapping[str, Table]
-    replay: Replay | None
-    why_not: str = ""
+    replay: Replay | Withheld | None
 
     @property
     def process(self) -> int:
@@ -54,6 +53,16 @@ class Ground:
     def steps(self) -> int:
         """How many steps the frames cover; a capture without steps is one."""
         return max(1, self.facts.steady_count)
+
+    @property
+    def stepless(self) -> bool:
+        """Whether the capture has no steps, so that all sums are over the whole of it, first calls included."""
+        return self.facts.steps.source == "capture"
+
+    @property
+    def per(self) -> str:
+        """What a sum is over, for people."""
+        return "in the capture" if self.stepless else "per step"
 
     @cached_property
     def device(self) -> int | None:
@@ -109,6 +118,20 @@ class Ground:
         ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
         return pieces.with_columns(ns.alias("ns"))
 
+    @cached_property
+    def upload_waits(self) -> pl.DataFrame:
+        """The synchronize calls that PyTorch makes directly after a copy from pageable memory to the device: call, copy."""
+        gpu = self.of_kind("launch", "graph_launch", "copy", "memset", "sync").sort("thread", "start_ns", "call")
+        before = gpu.select(
+            "call", "kind", *(pl.col(c).shift(1).over("thread").alias(f"_{c}") for c in ("call", "kind"))
+        )
+        uploads = self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)).select(
+            pl.col("call").alias("copy")
+        )
+        sync = (pl.col("kind").cast(pl.String) == "sync") & (pl.col("_kind").cast(pl.String) == "copy")
+        pairs = before.filter(sync).select("call", pl.col("_call").alias("copy"))
+        return pairs.join(uploads.drop_nulls().unique(), on="copy", how="semi", maintain_order="left")
+
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, none when it was not recorded."""
         table = self.tables.get(key)
@@ -135,9 +158,9 @@ class Ground:
 
     def worth(self, *edits: Edit, bound: bool = False) -> Worth:
         """Return what the replay says about a change; ``bound``: it can bring at most that."""
-        if self.replay is None:
-            return Worth(None, f"no replay: {self.why_not}" if self.why_not else "no replay")
-        error = f"replay error {100 * self.replay.error:.1f} %"
+        if not isinstance(self.replay, Replay):
+            return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
+        error = f"replay error {units.share(self.replay.error, 1)}"
         if not self.replay.trusted:
             return Worth(None, f"no claim: {error}")
         outcome = self.replay.saving(*edits)
@@ -159,7 +182,7 @@ class Ground:
         where: Row | None = None,
         evidence: Iterable[Row] = (),
     ) -> Finding:
-        """Return a finding; ``cost_ns`` is per step."""
+        """Return a finding; ``cost_ns`` is per step, and left out when there are no steps."""
         place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None}
         return Finding(
             rule.code,
@@ -168,11 +191,17 @@ class Ground:
             title,
             detail,
             place,
-            cost_ns,
+            None if self.stepless else cost_ns,
             worth.saving_ns,
             worth.confidence,
             fix,
             tuple(evidence),
+        )
+
+    def no_steps(self, rule: Rule) -> list[Finding]:
+        """Return that a rule needs steps."""
+        return self.cannot_tell(
+            rule, "the capture has no steps: warm-up and steady work cannot be told apart", "nsysx run -- CMD"
         )
 
     def clear(self, rule: Rule, detail: str) -> list[Finding]:
@@ -199,8 +228,9 @@ def ops_of(frame: pl.DataFrame) -> frozenset[int]:
 
 
 def in_module(row: Row) -> str:
-    """Return " in MODULE" of a place, "" where it is not known."""
-    return f" in {row['module']}" if row.get("module") else ""
+    """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
+    module = str(row.get("module") or "")
+    return f" in {module}" if module and "outside modules" not in module else ""
 
 
 def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:

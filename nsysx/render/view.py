@@ -150,6 +150,7 @@ class FindingView:
     confidence: str
     fix: str
     evidence: Grid | None
+    notable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ class View:
     alarms: tuple[Check, ...] = ()
     glossary: tuple[glossary.Entry, ...] = ()
     hidden: tuple[str, ...] = ()
+    no_first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -864,8 +866,21 @@ def _where(where: Row, texts: Texts) -> str:
     return ", ".join(parts)
 
 
-def _finding(finding: Finding, texts: Texts, width: int) -> FindingView:
+#: Savings below this part of the step are listed, and no reason to act.
+_NOTABLE = 0.01
+#: How the confidence of a saving begins that is an upper bound.
+_BOUND = "at most, "
+
+
+def _step_ns(summary: Summary) -> float:
+    """Return the length of a step that savings are measured by."""
+    replay = summary.replay or {}
+    return replay.get("recorded_ns") or summary.steps.gpu_median_ns or summary.steps.cpu_median_ns or 0
+
+
+def _finding(finding: Finding, texts: Texts, width: int, step_ns: float = 0) -> FindingView:
     """Return a finding as text."""
+    saving, bound = finding.saving_ns_per_step, finding.confidence.startswith(_BOUND)
     evidence = None
     if finding.evidence:
         names = {k: v for row in finding.evidence for k, v in row.items()}
@@ -881,10 +896,11 @@ def _finding(finding: Finding, texts: Texts, width: int) -> FindingView:
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, texts),
         cost="" if finding.cost_ns_per_step is None else units.duration(finding.cost_ns_per_step),
-        saving="" if finding.saving_ns_per_step is None else units.duration(finding.saving_ns_per_step),
-        confidence=texts(finding.confidence, 200),
+        saving="" if saving is None else ("at most " if bound else "") + units.duration(saving),
+        confidence=texts(finding.confidence.removeprefix(_BOUND), 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
+        notable=(finding.saving_ns_per_step or 0) > _NOTABLE * step_ns,
     )
 
 
@@ -894,7 +910,8 @@ def _findings(summary: Summary, texts: Texts, width: int) -> tuple[FindingView, 
         return None
     order = {"found": 0, "cannot_tell": 1, "clear": 2}
     ranked = sorted(summary.findings, key=lambda f: (order[f.verdict], -(f.saving_ns_per_step or 0), f.code))
-    return tuple(_finding(f, texts, width) for f in ranked)
+    step_ns = _step_ns(summary)
+    return tuple(_finding(f, texts, width, step_ns) for f in ranked)
 
 
 def _steps_line(summary: Summary) -> str:
@@ -1083,6 +1100,7 @@ def build(
     ledgers = tuple(_ledgers(summary, scale)) if wanted("ledger") else ()
     findings = _findings(summary, texts, width)
     found = [f for f in findings or () if f.verdict == "found"]
+    notable = bool(found) and found[0].notable
     keys = [k for k in SPECS if k in summary.tables] + [
         k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES
     ]
@@ -1101,7 +1119,8 @@ def build(
         verdict_label=VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30)),
         sentence=_sentence(summary, texts),
         evidence=(*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts)),
-        first=found[0] if found and wanted("first") else None,
+        first=found[0] if found and notable and wanted("first") else None,
+        no_first="" if notable or not found else "None of what was found is worth 1 % of the step.",
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
         step_times=_step_times(summary),
