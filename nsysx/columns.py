@@ -5,6 +5,7 @@ A report has millions of rows and a few hundred names: whatever is done to a nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -37,6 +38,13 @@ def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I6
     names, index = _distinct(column)
     numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[index]
     return numbers
+
+
+def matches(column: pl.Series, pattern: str) -> pl.Series:
+    """Return whether each name of a categorical column holds the pattern, false for null."""
+    names, index = _distinct(column)
+    hits = np.array([n is not None and re.search(pattern, n) is not None for n in names])
+    return pl.Series(hits[index], dtype=pl.Boolean)
 
 
 def named(names: Sequence[str | None], index: I64) -> pl.Series:

@@ -43,8 +43,13 @@ class Facts:
     def once(self, key: str, make: Callable[[Facts], T]) -> T:
         """Return ``make(self)``, made once for all analyses that ask by this key."""
         if key not in self._made:
-            self._made[key] = make(self)
+            try:
+                self._made[key] = make(self)
+            except NotRecorded as answer:
+                self._made[key] = answer
         found: T = self._made[key]
+        if isinstance(found, NotRecorded):
+            raise found
         return found
 
     def recorded(self, *frames: str) -> bool:

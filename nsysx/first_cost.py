@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import schema
+from nsysx import columns, schema
 from nsysx.facts import Facts, named
 from nsysx.intervals import I64, coverage
 from nsysx.queueing import overhead_inside, queue_full
@@ -122,7 +122,8 @@ def _first_above_later(calls: pl.DataFrame, kernel: I64, free: I64) -> pl.DataFr
     frame = calls.select("process", pl.col("name").to_physical().alias("_name"), "start_ns").with_columns(
         pl.Series("_kernel", kernel), pl.Series("_free", free)
     )
-    frame = frame.with_row_index("row").sort("start_ns", "row")
+    frame = frame.with_row_index("row")
+    frame = frame[columns.order(frame, "start_ns", ["row"])]
     group, function = ["process", "_name", "_kernel"], ["process", "_name"]
     firsts = frame.group_by(group, maintain_order=True).agg(
         pl.col("row").first(),

@@ -26,6 +26,8 @@ _ALONG = r"EventSynchronize|EventQuery|EventDestroy|EventRecord|IsCapturing|GetD
 def bytes_of_calls(facts: Facts) -> pl.DataFrame:
     """Return call -> bytes that it allocated or freed; no rows when not recorded."""
     rows = facts.trace.memory_usage.filter(pl.col("correlation_id").fill_null(0) != 0)
+    if not rows.height:
+        return pl.DataFrame(schema={"call": pl.Int64, "bytes": pl.Int64})
     calls = facts.attributed.api_calls.select("process", "correlation_id", "call").unique(
         ["process", "correlation_id"], keep="first", maintain_order=True
     )

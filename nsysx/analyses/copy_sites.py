@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import schema
-from nsysx.facts import Facts, NotRecorded
+from nsysx.facts import Facts, NotRecorded, named
 from nsysx.intervals import I64
 from nsysx.ledger import CLASSES
 from nsysx.model import Column
@@ -51,18 +51,17 @@ _LARGE_BYTES = 1 << 20
 
 def _followed_by_sync(facts: Facts, calls: I64) -> I64:
     """Return, per call, the end of the synchronize that is the thread's next GPU call, -1 when it is something else."""
-    kind = pl.col("kind").cast(pl.String)
-    gpu = facts.attributed.api_calls.filter(kind.is_in(["launch", "graph_launch", "copy", "memset", "sync"])).sort(
-        "thread", "start_ns", "call"
-    )
-    follows = gpu.select(
-        "call",
-        pl.when((kind.shift(-1) == "sync") & (pl.col("thread").shift(-1) == pl.col("thread")))
-        .then(pl.col("end_ns").shift(-1))
-        .alias("end"),
-    )
-    found = pl.DataFrame({"call": calls}).join(follows, on="call", how="left", maintain_order="left")
-    return found["end"].fill_null(-1).to_numpy()
+    every = facts.attributed.api_calls
+    gpu = np.flatnonzero(named(every["kind"], "^(launch|graph_launch|copy|memset|sync)$").to_numpy())
+    thread, end = every["thread"].to_numpy(), every["end_ns"].to_numpy()
+    sync = named(every["kind"], "^sync$").to_numpy()
+    # The calls come sorted by thread and time.
+    after = np.searchsorted(gpu, calls, side="right")
+    following = gpu[np.minimum(after, len(gpu) - 1)] if len(gpu) else np.zeros(len(calls), np.int64)
+    found = (after < len(gpu)) & (after > 0) & (gpu[np.maximum(after, 1) - 1] == calls if len(gpu) else False)
+    if len(gpu):
+        found &= sync[following] & (thread[following] == thread[np.maximum(calls, 0)])
+    return np.where(found, end[following], -1) if len(end) else np.full(len(calls), -1, np.int64)
 
 
 def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:

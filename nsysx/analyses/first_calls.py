@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import first_cost
+from nsysx import columns, first_cost
 from nsysx.facts import Facts, NotRecorded, named
 from nsysx.model import Column
 
@@ -53,10 +53,11 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     calls = first_cost.costs(facts)
+    order = columns.order(calls, "start_ns", ["call"])
     kernel = pl.col("kernel").is_not_null() & named(calls["kind"], "^launch$")
     rows = (
         calls.with_columns(pl.when(kernel).then(pl.col("kernel")).alias("kernel"))
-        .sort("start_ns", "call")
+        .select("kernel", "name", "kind", "cost_ns", "one_time_ns", "loading_ns", "evidence", "module", "phase")[order]
         .group_by("kernel", "name", "kind", maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
