@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 import polars as pl
 
+from nsysx import columns
 from nsysx.attribute import Attributed
 from nsysx.ledger import Ledgers
 from nsysx.load import Trace
@@ -94,9 +96,7 @@ class Facts:
 
 def named(names: pl.Series, pattern: str) -> pl.Series:
     """Return whether each name of a categorical column matches; the pattern is tried once per distinct name."""
-    distinct = names.unique()
-    hits = distinct.filter(distinct.cast(pl.String).str.contains(pattern).fill_null(False)).to_physical()
-    return names.to_physical().is_in(hits.implode()).fill_null(False)
+    return columns.matches(names, pattern)
 
 
 #: How long before its call a backtrace may lie; measured: 30 to 60 ns. No call that waits is as short as this.
@@ -140,10 +140,11 @@ def _wait_sites(facts: Facts) -> pl.DataFrame:
 
 def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFrame:
     """Return the rows whose ``time`` lies in the window of their process."""
-    bounds = windows.select("process", pl.col("start_ns").alias("_from"), pl.col("end_ns").alias("_to"))
-    joined = frame.join(bounds, on="process", how="left", maintain_order="left")
-    inside = (pl.col(time) >= pl.col("_from")) & (pl.col(time) < pl.col("_to"))
-    return joined.filter(inside).drop("_from", "_to")
+    process, at = frame["process"].fill_null(-1).to_numpy(), frame[time].fill_null(np.iinfo(np.int64).max).to_numpy()
+    inside = np.zeros(len(at), np.bool_)
+    for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
+        inside |= (process == key) & (at >= start) & (at < end)
+    return frame.filter(pl.Series(inside, dtype=pl.Boolean))
 
 
 def gather(

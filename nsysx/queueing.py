@@ -20,12 +20,12 @@ def pending(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
     """Return, per call, how many GPU ops of its process were launched before it starts and had not ended then."""
     found = np.zeros(calls.height, np.int64)
     process, start = calls["process"].to_numpy(), calls["start_ns"].to_numpy()
-    launched = ops.filter(pl.col("call_start_ns").is_not_null())
-    for (of,), part in launched.group_by("process"):
+    launched = ops.select("process", "call_start_ns", "end_ns").filter(pl.col("call_start_ns").is_not_null())
+    for (of,), part in launched.group_by("process", maintain_order=True):
         mine = np.flatnonzero(process == of)
-        begun = np.sort(part["call_start_ns"].to_numpy())
+        begun = np.sort(part["call_start_ns"].to_numpy(), kind="stable")  # in order but for the threads: runs to merge
         # Clock conversion may end an op before its call; it still was not pending earlier than its call.
-        ended = np.sort(np.maximum(part["end_ns"].to_numpy(), part["call_start_ns"].to_numpy()))
+        ended = np.sort(np.maximum(part["end_ns"].to_numpy(), part["call_start_ns"].to_numpy()), kind="stable")
         t = start[mine]
         found[mine] = np.searchsorted(begun, t, side="left") - np.searchsorted(ended, t, side="right")
     return np.maximum(found, 0)

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx import schema
-from nsysx.facts import Facts, NotRecorded
+from nsysx import columns, schema
+from nsysx.facts import Facts, NotRecorded, named
 from nsysx.intervals import I64
 from nsysx.model import Column
 from nsysx.stats import F64, mann_whitney, ranks, spearman
@@ -71,7 +71,10 @@ class _Features:
     """What may explain the time of each GPU op, as arrays over ``ops`` (all of the devices, sorted by place and start)."""
 
     def __init__(self, facts: Facts) -> None:
-        ops = facts.ops.sort("process", "device", "start_ns", "op")
+        wanted = ("op", "process", "device", "start_ns", "end_ns", "op_kind", "family", "bytes", "copy_kind", "module")
+        ops = facts.ops.select(*wanted, "name", "grid", "block")
+        if ops.select("process", "device").unique().height > 1:  # of one device they come in this order
+            ops = ops.sort("process", "device", "start_ns", "op")
         self.ops = ops
         n = ops.height
         start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
@@ -79,9 +82,9 @@ class _Features:
         self.overlapped = np.zeros(n, np.bool_)
         self.between_low, self.between_high = np.zeros(n, np.float64), np.zeros(n, np.float64)
         self.l2 = np.zeros(n, np.float64)
-        kernel = (ops["op_kind"].cast(pl.String) == "kernel").to_numpy()
+        kernel = named(ops["op_kind"], "^kernel$").to_numpy()
         self.kernel = kernel
-        moves = ops["family"].cast(pl.String).is_in(_MOVES_DATA).to_numpy()
+        moves = columns.coded(ops["family"], dict.fromkeys(_MOVES_DATA, 1)) > 0
         size = ops["bytes"].fill_null(0).to_numpy().astype(np.float64)
         both_sides = (ops["copy_kind"].fill_null(0) == 8).to_numpy()
         known = np.where(both_sides, 2 * size, size)
@@ -96,11 +99,12 @@ class _Features:
             most = np.where(kernel[rows], self.duration[rows] * rate, known[rows])
             low[rows + 1] = np.where(kernel[rows], np.where(moves[rows], most / 2, 0), known[rows])
             high[rows + 1] = most
-            begun, ended = np.sort(start[rows]), np.sort(end[rows])
+            begun, ended = (np.sort(x[rows], kind="stable") for x in (start, end))
             others = np.searchsorted(begun, end[rows], "left") - np.searchsorted(ended, start[rows], "right") - 1
             self.overlapped[rows] = others > 0
         self.low, self.high = np.cumsum(low), np.cumsum(high)
-        self.module = ops["module"].cast(pl.String).fill_null("").to_numpy()
+        self.module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+        self.process, self.device = ops["process"].to_numpy(), ops["device"].to_numpy()
 
     def cache(self, rows: I64) -> tuple[Mask, Mask]:
         """Return (cold, warm) of executions of one kernel, in order; the first is neither."""
@@ -109,9 +113,7 @@ class _Features:
         # What the kernel itself touched last time is still there, as far as it fits.
         high = self.high[after] - self.high[before + 1]
         l2 = self.l2[after]
-        same = (self.ops["process"].to_numpy()[after] == self.ops["process"].to_numpy()[before]) & (
-            self.ops["device"].to_numpy()[after] == self.ops["device"].to_numpy()[before]
-        )
+        same = (self.process[after] == self.process[before]) & (self.device[after] == self.device[before])
         cold = np.concatenate([[False], same & (l2 > 0) & (low >= l2)])
         warm = np.concatenate([[False], same & (l2 > 0) & (high <= l2 / 2)])
         return cold, warm

@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx import columns
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.model import Column
@@ -175,10 +176,9 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("runtime", "kernel"):
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
     single = facts.attributed.api_calls.filter(pl.col("gpu_ops") == 1).select("call")
-    launches = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel").join(single, on="call", how="semi")
-    launches = launches.with_columns(pl.col("name").cast(pl.String), pl.col("module").cast(pl.String)).sort(
-        "call_start_ns", "call"
-    )
+    wanted = ("name", "module", "process", "call", "start_ns", "end_ns", "call_start_ns", "call_end_ns", "op_kind")
+    launches = facts.ops.select(wanted).filter(pl.col("op_kind") == "kernel").join(single, on="call", how="semi")
+    launches = launches[columns.order(launches, "call_start_ns", ["call"])]
     waiting = pending(launches.select("process", pl.col("call_start_ns").alias("start_ns")), facts.attributed.gpu_ops)
     launches = launches.with_columns(pl.Series("_pending", waiting))
     calls = _Calls(facts)
@@ -187,15 +187,17 @@ def table(facts: Facts) -> pl.DataFrame:
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
             (pl.col("end_ns") - pl.col("start_ns")).sum().alias("_total"),
-            pl.col("module").drop_nulls().mode().sort().first(),
+            pl.col("module").drop_nulls().mode().cast(pl.String).sort().first(),
         )
+        .with_columns(pl.col("name", "module").cast(pl.String))
         .with_columns((~pl.col("name").str.contains(_LIBRARY)).alias("custom"))
         .filter(pl.col("calls") >= _LEAST)
         .sort("custom", "_total", "name", descending=[True, True, False])
         .head(_ROWS)
     )
     usual_return = _sync_return(launches, calls)
-    by_name = {name: part for (name,), part in launches.group_by("name", maintain_order=True)}
+    shown = launches.filter(columns.coded(launches["name"], dict.fromkeys(order["name"], 1)) > 0)
+    by_name = {name: part for (name,), part in shown.group_by("name", maintain_order=True)}
     rows = []
     for name, count, module, custom in order.select("name", "calls", "module", "custom").iter_rows():
         part = by_name[name]
