@@ -90,15 +90,13 @@ class _Calls:
     """The GPU calls of all threads, in order, with what stands before and after each on its thread."""
 
     def __init__(self, facts: Facts) -> None:
-        kind = pl.col("kind").cast(pl.String)
-        gpu = kind.is_in(["launch", "graph_launch", "copy", "memset", "sync"])
-        waits = facts.ledgers.waits.select("call", "backlog_ns")
-        calls = facts.attributed.api_calls.filter(gpu).sort("thread", "start_ns", "call")
-        calls = calls.join(waits, on="call", how="left", maintain_order="left")
+        calls = facts.attributed.api_calls.select("call", "process", "thread", "start_ns", "end_ns", "kind")
+        # They come sorted by thread and time.
+        calls = calls.filter(columns.matches(calls["kind"], "^(launch|graph_launch|copy|memset|sync)$"))
         self.call = calls["call"].to_numpy()
         self.start, self.end, self.thread = (calls[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
         # cudaStreamWaitEvent only tells the device to wait, and is no synchronize of the host; its kind is event.
-        self.sync = (calls["kind"].cast(pl.String) == "sync").to_numpy()
+        self.sync = columns.matches(calls["kind"], "^sync$").to_numpy()
         self.row = np.full(facts.attributed.api_calls.height, -1, np.int64)
         self.row[self.call] = np.arange(len(self.call))
         self.idle_after = pending(calls.with_columns(pl.col("end_ns").alias("start_ns")), facts.attributed.gpu_ops) == 0
