@@ -70,6 +70,10 @@ def run(
     backward: Annotated[
         str | None, typer.Option(metavar="off|phase|marks|ops", help="How closely backward is followed.")
     ] = None,
+    per_rank: Annotated[bool, typer.Option("--per-rank", help="Under torchrun: one report per rank.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Run CMD once more without profiler, to say what profiling cost.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and run nothing.")] = False,
 ) -> None:
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
@@ -93,6 +97,8 @@ def run(
         depth=depth,
         only=only,
         backward=backward,
+        per_rank=per_rank,
+        calibrate=calibrate,
     )
     if dry_run:
         typer.echo(capture.dry_run(command, options))
@@ -294,27 +300,43 @@ def doctor(
     raise typer.Exit(examination.main(nsys))
 
 
+def _rule_manual(name: str) -> str | None:
+    """Return the manual of a finding; polars is only loaded for what can be one."""
+    if not name.upper().startswith("NSX") and "-" not in name:
+        return None
+    from nsysx import findings
+
+    return findings.manual(name)
+
+
 @app.command()
 def explain(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="CUDA API functions or words of a report.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Codes of findings, CUDA API functions, words of a report."),
     ] = None,
 ) -> None:
-    """Say in plain words what a CUDA call or a word of the report means; without a name, list what is known."""
+    """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known."""
     from nsysx import glossary
 
     _end_quietly_with_reader()
     if not names:
-        typer.echo("\n".join(entry.name for entry in glossary.ENTRIES))
+        from nsysx import findings
+
+        rules = [f"{rule.RULE.code}  {rule.RULE.slug}: {rule.RULE.title}" for rule in findings.rules()]
+        typer.echo("\n".join([*rules, *(entry.name for entry in glossary.ENTRIES)]))
         return
-    entries = [glossary.lookup(name) for name in names]
-    for name, entry in zip(names, entries, strict=True):
-        if entry is None:
+    texts = []
+    for name in names:
+        entry = glossary.lookup(name)
+        text = glossary.manual(entry) if entry else _rule_manual(name)
+        if text is None:
             near = ", ".join(glossary.nearest(name)) or "none; nsysx explain lists all names"
             raise NsysxError(
                 f"{name[:100]!r} is not explained", slug="no-such-name", hint=f"Near: {near}", exit_code=EXIT_USAGE
             )
-    typer.echo("\n\n".join(glossary.manual(entry) for entry in entries if entry))
+        texts.append(text)
+    typer.echo("\n\n".join(texts))
 
 
 def main() -> NoReturn:

@@ -5,6 +5,7 @@ A report has millions of rows and a few hundred names: whatever is done to a nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -39,11 +40,12 @@ def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I6
     return numbers
 
 
-def matches(column: pl.Series, pattern: str) -> pl.Series:
-    """Return whether each name of a categorical column holds the pattern, false for null."""
+def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
+    """Return where a categorical column matches the pattern; it is tried once per distinct name, null never matches."""
     names, index = _distinct(column)
-    hits = pl.Series(names, dtype=pl.String).str.contains(pattern).fill_null(False).to_numpy()
-    return pl.Series(hits[index], dtype=pl.Boolean)
+    found = re.compile(pattern)
+    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(found.search(n)) for n in names], np.bool_)[index]
+    return hits
 
 
 def named(names: Sequence[str | None], index: I64) -> pl.Series:

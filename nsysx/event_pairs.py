@@ -20,7 +20,8 @@ import numpy as np
 import polars as pl
 
 from nsysx import columns
-from nsysx.facts import Facts, named
+from nsysx.columns import matching
+from nsysx.facts import Facts
 from nsysx.intervals import I64, StepFunction, coverage, overlay
 
 #: The two questions of one reading follow each other within this time.
@@ -55,7 +56,7 @@ class Windows:
 def _records(facts: Facts) -> pl.DataFrame:
     """Return the records in the order of their calls."""
     calls = facts.attributed.api_calls
-    calls = calls.filter(named(calls["kind"], "^event$") & named(calls["name"], "EventRecord"))
+    calls = calls.filter(matching(calls["kind"], "^event$") & matching(calls["name"], "EventRecord"))
     stamp = pl.when(pl.col("device_ns") > 0).then(pl.col("device_ns"))
     rows = facts.trace.event.with_columns(stamp.alias("stamp_ns")).join(
         calls.select("process", "thread", "correlation_id", "call", "start_ns", "end_ns"),
@@ -81,7 +82,7 @@ def _asked(facts: Facts) -> pl.DataFrame:
         pl.col("context").fill_null(0).alias("waiting_context"),
         pl.col("stream").alias("waiting_stream"),
     )
-    rows = calls.filter(named(calls["name"], "EventQuery|StreamWaitEvent|EventSynchronize"))
+    rows = calls.filter(matching(calls["name"], "EventQuery|StreamWaitEvent|EventSynchronize"))
     rows = rows.with_columns(pl.col("name").cast(pl.String)).join(sync, on=["process", "correlation_id"], how="inner")
     key = ["process", "thread", "correlation_id", "start_ns"]
     answers = facts.trace.runtime.select(*key, "return_value").join(rows.select(key), on=key, how="semi")

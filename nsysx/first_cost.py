@@ -15,16 +15,19 @@ again:
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx import columns, schema
-from nsysx.facts import Facts, named
+from nsysx.columns import matching
+from nsysx.facts import Facts
 from nsysx.intervals import I64, coverage
 from nsysx.queueing import overhead_inside, queue_full
 
 #: API functions that load code or start the driver.
 LOADS = r"LoadData|LoadFatBinary|LibraryLoad|ModuleLoad|cuLink|^cuInit$|PrimaryCtxRetain|^cuCtxCreate"
 _CREATES = r"Create"
+_EVIDENCE = ("in full", "measured", "only call", "above median")
 
 
 def _profiler(facts: Facts, calls: pl.DataFrame) -> I64:
@@ -41,18 +44,18 @@ def _profiler(facts: Facts, calls: pl.DataFrame) -> I64:
     return found
 
 
-def _filling(facts: Facts, calls: pl.DataFrame) -> pl.Series:
+def _filling(facts: Facts, calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which calls fill caches: allocations and creations before the first steady step, of functions unused in it."""
-    if facts.steps.source == "capture":
-        return pl.Series(np.zeros(calls.height, np.bool_))
-    begin = facts.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min().alias("_begin"))
-    used = facts.steady_calls.select("process", "name").unique().with_columns(pl.lit(True).alias("_used"))
-    kinds = named(calls["kind"], "^(alloc|host_alloc)$") | named(calls["name"], _CREATES)
-    rows = calls.with_columns(kinds.alias("_kind")).with_row_index("row").filter("_kind")
-    rows = rows.join(begin, on="process", how="inner").join(used, on=["process", "name"], how="anti")
     found = np.zeros(calls.height, np.bool_)
-    found[rows.filter(pl.col("start_ns") < pl.col("_begin"))["row"].to_numpy()] = True
-    return pl.Series(found)
+    if facts.steps.source == "capture":
+        return found
+    begin = facts.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min().alias("_begin"))
+    used = facts.steady_calls.select("process", "name").unique()
+    kinds = matching(calls["kind"], "^(alloc|host_alloc)$") | matching(calls["name"], _CREATES)
+    rows = calls.select("call", "process", "name", "start_ns").filter(kinds)
+    rows = rows.join(begin, on="process", how="inner").join(used, on=["process", "name"], how="anti")
+    found[rows.filter(pl.col("start_ns") < pl.col("_begin"))["call"].to_numpy()] = True
+    return found
 
 
 def costs(facts: Facts) -> pl.DataFrame:
@@ -68,7 +71,7 @@ def costs(facts: Facts) -> pl.DataFrame:
 def _launched(facts: Facts) -> I64:
     """Return, per call, the code of the name of the one kernel that it launched, -1 for none or several ops."""
     calls, ops = facts.attributed.api_calls, facts.attributed.gpu_ops
-    kernels = ops.filter(named(ops["op_kind"], "^kernel$") & pl.col("call").is_not_null())
+    kernels = ops.filter(matching(ops["op_kind"], "^kernel$") & ops["call"].is_not_null().to_numpy())
     found = np.full(calls.height, -1, np.int64)
     found[kernels["call"].to_numpy()] = kernels["name"].to_physical().to_numpy()
     return np.where(calls["gpu_ops"].to_numpy() == 1, found, -1)
@@ -83,64 +86,74 @@ def _costs(facts: Facts) -> pl.DataFrame:
     active[blocking] = np.minimum(active[blocking], waits["host_ns"].to_numpy())
     profiler = np.minimum(_profiler(facts, calls), active)
     cost = active - profiler
-    free = cost - np.minimum(queue_full(facts.trace, facts.attributed, calls), cost)
-    measured = np.minimum(overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME), cost)
+    free = cost - np.minimum(queue_full(facts, calls), cost)
+    measured = np.minimum(overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME), free)
     once = _first_above_later(calls, kernel, free)
-    only = once.select("row", "_only")
+    first, above = once["row"].to_numpy(), once["above"].to_numpy()
     rule, alone = np.zeros(calls.height, np.int64), np.zeros(calls.height, np.bool_)
-    rule[once["row"].to_numpy()] = once["_above"].to_numpy()
-    alone[only.filter("_only")["row"].to_numpy()] = True
-    in_full = (named(calls["name"], LOADS) | _filling(facts, calls)).to_numpy()
+    rule[first], alone[first] = above, once["only"].to_numpy()
+    in_full = matching(calls["name"], LOADS) | _filling(facts, calls)
     one_time = np.where(in_full, cost, np.maximum(rule, measured))
     why = np.select(
-        [in_full & (cost > 0), (measured > 0) & (measured >= rule), alone & (rule > 0), rule > 0],
-        ["in full", "measured", "only call", "above median"],
-        default="",
+        [one_time == 0, in_full, (measured > 0) & (measured >= rule), alone],
+        [-1, 0, 1, 2],
+        default=_EVIDENCE.index("above median"),
     )
-    codes = pl.DataFrame({"_code": kernel}).join(_names(facts), on="_code", how="left", maintain_order="left")
-    recorded = facts.recorded("cupti_overhead")
+    loading = pl.Series("loading_ns", measured)
+    if not facts.recorded("cupti_overhead"):
+        loading = pl.Series("loading_ns", [None], dtype=pl.Int64).new_from_index(0, calls.height)
     return calls.with_columns(
-        codes["kernel"],
+        columns.at(*_names(facts, kernel)).alias("kernel"),
         pl.Series("waiting_ns", calls["self_ns"].to_numpy() - active),
         pl.Series("profiler_ns", profiler),
         pl.Series("cost_ns", cost),
         pl.Series("one_time_ns", one_time),
         pl.Series("repeated_ns", cost - one_time),
-        pl.Series("loading_ns", measured if recorded else [None] * calls.height, dtype=pl.Int64),
-        pl.Series("evidence", why).replace("", None),
+        loading,
+        columns.named(_EVIDENCE, why).alias("evidence"),
     )
 
 
-def _names(facts: Facts) -> pl.DataFrame:
-    """Return _code -> kernel (categorical) of every name of a GPU op."""
+def _names(facts: Facts, kernel: I64) -> tuple[pl.Series, I64]:
+    """Return the distinct names of GPU ops, and each code's row among them, -1 for none."""
     names = facts.attributed.gpu_ops["name"].unique().drop_nulls()
-    return pl.DataFrame({"_code": names.to_physical().cast(pl.Int64), "kernel": names})
+    row = np.full(int(names.to_physical().max() or 0) + 2, -1, np.int64)  # type: ignore[arg-type]
+    row[names.to_physical().to_numpy()] = np.arange(len(names))
+    return names, row[kernel]
 
 
 def _first_above_later(calls: pl.DataFrame, kernel: I64, free: I64) -> pl.DataFrame:
-    """Return, for the first call of each (process, function, kernel), row, _above (ns) and _only (the only call at all)."""
-    frame = calls.select("process", pl.col("name").to_physical().alias("_name"), "start_ns").with_columns(
-        pl.Series("_kernel", kernel), pl.Series("_free", free)
+    """Return, for the first call of each (process, function, kernel): row, above (ns), only (the only call at all)."""
+    order = np.argsort(calls["start_ns"].to_numpy(), kind="stable")
+    frame = pl.DataFrame(
+        {
+            "row": order,
+            "process": calls["process"].to_numpy()[order],
+            "name": calls["name"].to_physical().to_numpy()[order],
+            "kernel": kernel[order],
+            "free": free[order],
+        }
     )
-    frame = frame.with_row_index("row")
-    frame = frame[columns.order(frame, "start_ns", ["row"])]
-    group, function = ["process", "_name", "_kernel"], ["process", "_name"]
-    firsts = frame.group_by(group, maintain_order=True).agg(
-        pl.col("row").first(),
-        pl.col("_free").first(),
-        pl.col("_free").slice(1).median().alias("_later"),
-        pl.len().alias("_n"),
+    function = ["process", "name"]
+    later = pl.col("free").slice(1)
+    firsts = frame.group_by(*function, "kernel").agg(
+        pl.col("row").first(), pl.col("free").first(), later.median().alias("later"), pl.len().alias("n")
     )
-    later = (
-        frame.join(firsts.select("row"), on="row", how="anti")
+    functions = firsts.group_by(function).agg(
+        pl.col("n").sum().alias("calls"), pl.len().alias("kernels"), (pl.col("n") == 1).any().alias("single")
+    )
+    # A kernel that ran once is compared with the later launches of other kernels.
+    others = (
+        frame.join(functions.filter(pl.col("single") & (pl.col("calls") > pl.col("kernels"))), on=function, how="semi")
+        .join(firsts.select("row"), on="row", how="anti")
         .group_by(function)
-        .agg(pl.col("_free").median().alias("_later_of_function"))
+        .agg(pl.col("free").median().alias("later_of_function"))
     )
-    # Where each call of the function launched another kernel, a call costs at most what the cheapest later one did.
-    cheapest = frame.group_by(function, maintain_order=True).agg(
-        pl.col("_free").slice(1).min().alias("_cheapest"), pl.len().alias("_calls")
-    )
-    firsts = firsts.join(later, on=function, how="left").join(cheapest, on=function, how="left")
-    base = pl.coalesce("_later", "_later_of_function", "_cheapest", pl.lit(0.0))
-    above = (pl.col("_free") - base).round(0).cast(pl.Int64).clip(lower_bound=0)
-    return firsts.select("row", above.alias("_above"), (pl.col("_calls") == 1).alias("_only"))
+    # Where each call launched another kernel, a call costs at most what the cheapest of the later ones did.
+    cheapest = frame.join(functions.filter(pl.col("calls") == pl.col("kernels")), on=function, how="semi")
+    cheapest = cheapest.group_by(function).agg(later.min().alias("cheapest"))
+    for more in (functions, others, cheapest):
+        firsts = firsts.join(more, on=function, how="left")
+    base = pl.coalesce("later", "later_of_function", "cheapest", pl.lit(0.0))
+    above = (pl.col("free") - base).round(0).cast(pl.Int64).clip(lower_bound=0)
+    return firsts.select("row", above.alias("above"), (pl.col("calls") == 1).alias("only"))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.facts import Facts, named
+from nsysx.columns import matching
+from nsysx.facts import Facts
 
 #: From free to free, and from the last free to the retry, the allocator goes straight on; a program that calls
 #: empty_cache() and then allocates takes longer than this in Python.
@@ -26,30 +27,30 @@ _ALONG = r"EventSynchronize|EventQuery|EventDestroy|EventRecord|IsCapturing|GetD
 def bytes_of_calls(facts: Facts) -> pl.DataFrame:
     """Return call -> bytes that it allocated or freed; no rows when not recorded."""
     rows = facts.trace.memory_usage.filter(pl.col("correlation_id").fill_null(0) != 0)
-    if not rows.height:
-        return pl.DataFrame(schema={"call": pl.Int64, "bytes": pl.Int64})
-    calls = facts.attributed.api_calls.select("process", "correlation_id", "call").unique(
+    calls = facts.attributed.api_calls.filter(matching(facts.attributed.api_calls["kind"], "^(alloc|free|host_alloc)$"))
+    # Of a call in a call under one id, the outer one stands for both.
+    calls = calls.select("process", "correlation_id", "call").unique(
         ["process", "correlation_id"], keep="first", maintain_order=True
     )
-    return (
-        rows.join(calls, on=["process", "correlation_id"], how="inner")
-        .group_by("call")
-        .agg(pl.col("bytes").abs().sum())
-    )
+    joined = rows.join(calls, on=["process", "correlation_id"], how="inner")
+    return joined.group_by("call").agg(pl.col("bytes").abs().sum())
 
 
 def members(facts: Facts) -> pl.DataFrame:
     """Return the calls that belong to flushes: flush (number), call, role ("free" or "retry"), in order of time."""
+    return facts.once("flush_members", _members)
+
+
+def _members(facts: Facts) -> pl.DataFrame:
     schema = {"flush": pl.Int64, "call": pl.Int64, "role": pl.String}
-    calls = facts.attributed.api_calls
-    # The calls come sorted by thread and time.
-    top = calls.filter(~named(calls["name"], _ALONG))
-    free, alloc = named(top["name"], _FREES).to_numpy(), named(top["name"], _ALLOCS).to_numpy()
-    if not free.any():
+    calls = facts.attributed.api_calls  # sorted by thread and time
+    free, alloc = matching(calls["name"], _FREES), matching(calls["name"], _ALLOCS)
+    if not free.any() or not alloc.any():
         return pl.DataFrame(schema=schema)
+    top = np.flatnonzero(~matching(calls["name"], _ALONG))
     # cuBLAS sets itself up with a free of nothing, an allocation and then events.
-    creates = named(top["name"], "EventCreate").to_numpy()
-    thread, start, end, call = (top[c].to_numpy() for c in ("thread", "start_ns", "end_ns", "call"))
+    free, alloc, creates = free[top], alloc[top], matching(calls["name"], "EventCreate")[top]
+    thread, start, end, call = (calls[c].to_numpy()[top] for c in ("thread", "start_ns", "end_ns", "call"))
     pause = np.concatenate([[_PAUSE_NS + 1], start[1:] - np.maximum(end[:-1], start[:-1])])
     follows = np.concatenate([[False], thread[1:] == thread[:-1]]) & (pause <= _PAUSE_NS)
     rows: list[tuple[int, int, str]] = []

@@ -385,7 +385,7 @@ def _records(trace: Trace, calls: pl.DataFrame, asked: pl.DataFrame) -> pl.DataF
     """
     records = (
         trace.event.join(
-            calls.filter(columns.matches(calls["kind"], "^event$")).select(
+            calls.filter(columns.matching(calls["kind"], "^event$")).select(
                 "process", "correlation_id", pl.col("start_ns").alias("rec_ns")
             ),
             on=["process", "correlation_id"],
@@ -419,7 +419,7 @@ class _Streams:
     def __init__(self, trace: Trace, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
         place = ["process", "context", "stream"]
         edges = trace.sync.join(
-            calls.filter(columns.matches(calls["name"], "StreamWaitEvent")).select(
+            calls.filter(columns.matching(calls["name"], "StreamWaitEvent")).select(
                 "process", "correlation_id", pl.col("start_ns").alias("at_ns")
             ),
             on=["process", "correlation_id"],

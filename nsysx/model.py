@@ -150,14 +150,44 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """How far the CPU runs ahead of one device: GPU time that is launched and not yet run, at instants of a window (ns).
+
+    Of the ``launches`` in the window, ``dry`` found nothing queued before them. Times of several streams add up.
+    """
+
+    label: str
+    at_ns: tuple[int, ...]
+    queued_ns: tuple[int, ...]
+    launches: int
+    dry: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
-    """What a reader sees of one window: CPU threads above, GPU streams below. For pictures only, never in the JSON."""
+    """What a reader sees of one window: CPU threads above, GPU streams below. For pictures only, never in the JSON.
+
+    ``marks`` are instants with a name, ns from the start of the window.
+    """
 
     title: str
     start_ns: int
     end_ns: int
     lanes: tuple[Lane, ...]
     merged: int = 0
+    queues: tuple[Queue, ...] = ()
+    marks: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Executions of one kernel and launch shape in order of time, evenly thinned out. For pictures only, never in the JSON."""
+
+    name: str
+    grid: str
+    block: str
+    count: int
+    durations_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +204,7 @@ class Summary:
     replay: Row | None
     findings: tuple[Finding, ...] | None
     timelines: tuple[Timeline, ...] = ()
+    strips: tuple[Strip, ...] = ()
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, empty when it was not recorded."""

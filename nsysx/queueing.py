@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from nsysx import schema
-from nsysx.attribute import Attributed
+from nsysx.columns import matching
+from nsysx.facts import Facts
 from nsysx.intervals import I64, union
 from nsysx.load import Trace
 
@@ -16,17 +17,24 @@ FULL_QUEUE = 900
 BLOCKED_FACTOR = 5
 
 
-def pending(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
-    """Return, per call, how many GPU ops of its process were launched before it starts and had not ended then."""
-    found = np.zeros(calls.height, np.int64)
-    process, start = calls["process"].to_numpy(), calls["start_ns"].to_numpy()
-    launched = ops.select("process", "call_start_ns", "end_ns").filter(pl.col("call_start_ns").is_not_null())
-    for (of,), part in launched.group_by("process", maintain_order=True):
-        mine = np.flatnonzero(process == of)
-        begun = np.sort(part["call_start_ns"].to_numpy(), kind="stable")  # in order but for the threads: runs to merge
+def _borders(facts: Facts) -> dict[int, tuple[I64, I64]]:
+    """Return process -> (when its GPU ops were launched, when they ended), each sorted."""
+    launched = facts.attributed.gpu_ops.filter(pl.col("call_start_ns").is_not_null())
+    found = {}
+    for (of,), part in launched.group_by("process"):
+        begun, ended = part["call_start_ns"].to_numpy(), part["end_ns"].to_numpy()
         # Clock conversion may end an op before its call; it still was not pending earlier than its call.
-        ended = np.sort(np.maximum(part["end_ns"].to_numpy(), part["call_start_ns"].to_numpy()), kind="stable")
-        t = start[mine]
+        # Nearly sorted already: a stable sort only merges runs.
+        found[int(of)] = (np.sort(begun, kind="stable"), np.sort(np.maximum(ended, begun), kind="stable"))
+    return found
+
+
+def pending(facts: Facts, process: I64, time: I64) -> I64:
+    """Return how many GPU ops of the process were launched before each instant and had not ended then."""
+    found = np.zeros(len(time), np.int64)
+    for of, (begun, ended) in facts.once("queue_borders", _borders).items():
+        mine = np.flatnonzero(process == of)
+        t = time[mine]
         found[mine] = np.searchsorted(begun, t, side="left") - np.searchsorted(ended, t, side="right")
     return np.maximum(found, 0)
 
@@ -53,23 +61,19 @@ def overhead_inside(trace: Trace, calls: pl.DataFrame, types: tuple[int, ...]) -
     return found
 
 
-def queue_full(trace: Trace, attributed: Attributed, calls: pl.DataFrame) -> I64:
+def queue_full(facts: Facts, calls: pl.DataFrame) -> I64:
     """Return, per launch call, how long it blocked because the launch queue was full (ns); 0 for other calls.
 
     Measured where the report has overhead rows of that kind. Else by rule: at least FULL_QUEUE ops pending and
     BLOCKED_FACTOR times the median launch; then all above the median is blocking.
     """
-    kind = calls["kind"].cast(pl.String)
-    launch = kind.is_in(["launch", "graph_launch"]).to_numpy()
-    measured = np.where(launch, overhead_inside(trace, calls, (schema.OVERHEAD_QUEUE_FULL,)), 0)
-    if "cupti_overhead" in trace.recorded or not launch.any():
-        return measured
+    launch = matching(calls["kind"], "^(graph_)?launch$")
+    if facts.recorded("cupti_overhead") or not launch.any():
+        return np.where(launch, overhead_inside(facts.trace, calls, (schema.OVERHEAD_QUEUE_FULL,)), 0)
     ns = calls["self_ns"].to_numpy()
     median = int(np.median(ns[launch]))
-    blocked = launch & (ns > BLOCKED_FACTOR * max(median, 1))
-    if not blocked.any():
-        return measured
-    deep = np.zeros(calls.height, np.bool_)
-    rows = np.flatnonzero(blocked)
-    deep[rows] = pending(calls[rows.tolist()], attributed.gpu_ops) >= FULL_QUEUE
-    return np.where(deep, ns - median, 0)
+    rows = np.flatnonzero(launch & (ns > BLOCKED_FACTOR * max(median, 1)))
+    process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
+    found = np.zeros(calls.height, np.int64)
+    found[rows] = np.where(pending(facts, process, start) >= FULL_QUEUE, ns[rows] - median, 0)
+    return found

@@ -1,17 +1,25 @@
-"""The picture data of single steps: what a reader sees of one window, bounded in size however busy it was."""
+"""The picture data: what a reader sees of one step, and of the times of one kernel, bounded in size however much there is."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
+from nsysx import schema
 from nsysx.facts import Facts
-from nsysx.model import Lane, Span, Timeline
+from nsysx.intervals import I64
+from nsysx.model import Lane, Queue, Span, Strip, Timeline
 
 #: More boxes than this in a lane are narrower than a pixel: neighbours of one kind are merged.
 _SPANS = 1500
 _LANES = 12
+#: Instants at which the queue is drawn: two pixels each.
+_INSTANTS = 480
+#: Less queued than this does not reach over a launch: the device runs dry.
+_DRY_NS = 1_000
+_STRIPS, _DOTS = 10, 300
 
 
 def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
@@ -33,6 +41,7 @@ def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
                 last,
                 end_ns=max(last.end_ns, span.end_ns),
                 label="several",
+                backlog_ns=last.backlog_ns + span.backlog_ns,
                 covered_ns=before + max(0, span.end_ns - max(span.start_ns, last.end_ns)),
             )
         else:
@@ -44,8 +53,50 @@ def _overlapping(frame: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     return frame.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end)).sort("start_ns")
 
 
-def draw(facts: Facts, process: int, start: int, end: int, title: str) -> Timeline:
-    """Return the lanes of [start, end): phases and API calls of each thread, GPU ops of each stream."""
+def queued(ops: pl.DataFrame, at: I64) -> I64:
+    """Return the GPU time (ns) of ``ops`` that is launched before each instant and not yet run then, summed over streams."""
+    ops = ops.filter(pl.col("call_start_ns").is_not_null())
+    if not ops.height or not len(at):
+        return np.zeros(len(at), np.int64)
+    base = int(at.min())
+    launch = ops["call_start_ns"].to_numpy() - base
+    # Clock conversion may put an op before its call; it was not done before it was asked for.
+    start = np.maximum(ops["start_ns"].to_numpy() - base, launch)
+    end = np.maximum(ops["end_ns"].to_numpy() - base, start)
+    live = end > 0  # what is done before the first instant is queued at none
+    launch, start, end, t = launch[live], start[live], end[live], at - base
+    order = np.argsort(launch, kind="stable")
+    asked = np.concatenate([[0], np.cumsum((end - start)[order])])[np.searchsorted(launch[order], t, side="left")]
+    start, end = np.sort(start), np.sort(end)
+    begun, ended = np.searchsorted(start, t, side="left"), np.searchsorted(end, t, side="left")
+    sums = np.concatenate([[0], np.cumsum(start)]), np.concatenate([[0], np.cumsum(end)])
+    run = t * begun - sums[0][begun] - (t * ended - sums[1][ended])
+    return np.asarray(asked - run, np.int64)
+
+
+def _queues(facts: Facts, process: int, start: int, end: int) -> tuple[Queue, ...]:
+    """Return the queue of every device that works in [start, end)."""
+    ops = facts.attributed.gpu_ops.filter(pl.col("process") == process)
+    at = np.linspace(start, end, _INSTANTS).astype(np.int64)
+    found = []
+    for (device,), mine in ops.group_by("device", maintain_order=True):
+        launches = mine.filter(pl.col("call_start_ns").is_between(start, end, closed="left"))
+        moments = launches["call_start_ns"].unique().sort().to_numpy()
+        if not len(moments):
+            continue
+        values = queued(mine, np.concatenate([at, moments]))
+        dry = int((values[len(at) :] < _DRY_NS).sum())
+        label = f"GPU {device}: work queued"
+        found.append(
+            Queue(label, tuple((at - start).tolist()), tuple(values[: len(at)].tolist()), len(moments), dry),
+        )
+    return tuple(found[:2])
+
+
+def draw(
+    facts: Facts, process: int, start: int, end: int, title: str, marks: tuple[tuple[int, str], ...] = ()
+) -> Timeline:
+    """Return the lanes of [start, end): phases and API calls of each thread, GPU ops of each stream, and what is queued."""
     calls = _overlapping(facts.attributed.api_calls.filter(pl.col("process") == process), start, end)
     ops = _overlapping(facts.attributed.gpu_ops.filter(pl.col("process") == process), start, end)
     phases = _overlapping(facts.attributed.phase_spans.filter(pl.col("process") == process), start, end)
@@ -75,7 +126,14 @@ def draw(facts: Facts, process: int, start: int, end: int, title: str) -> Timeli
             pl.col("backlog_ns").fill_null(0),
         )
         boxes = [
-            Span(max(a, start) - start, min(b, end) - start, k, n, backlog_ns=w) for a, b, k, n, w in mine.iter_rows()
+            Span(
+                max(a, start) - start,
+                min(b, end) - start,
+                k,
+                n,
+                backlog_ns=max(0, min(a + w, end) - max(a, start)),
+            )
+            for a, b, k, n, w in mine.iter_rows()
         ]
         spans, gone = _merge(boxes, end - start)
         merged += gone
@@ -110,7 +168,8 @@ def draw(facts: Facts, process: int, start: int, end: int, title: str) -> Timeli
         spans, gone = _merge(boxes, end - start)
         merged += gone
         lanes.append(Lane("stream", f"GPU {device} stream {stream}", spans))
-    return Timeline(title, start, end, tuple(lanes), merged)
+    inside = tuple((at - start, name) for at, name in marks if start <= at < end)
+    return Timeline(title, start, end, tuple(lanes), merged, _queues(facts, process, start, end), inside)
 
 
 def timelines(facts: Facts) -> tuple[Timeline, ...]:
@@ -138,5 +197,28 @@ def timelines(facts: Facts) -> tuple[Timeline, ...]:
     for title, (index, start, end) in (("A typical step", rows[len(rows) // 2]), ("The slowest steady step", rows[-1])):
         # Begin with the CPU step, so that its launches are seen before the kernels that they start; a CPU far ahead is cut.
         begin = max(min(cpu.get(index, start), start), start - (end - start))
-        result.append(draw(facts, steps.process, begin, end, f"{title} (step {index})"))
+        marks = ((start, f"step {index} on the GPU"),)
+        result.append(draw(facts, steps.process, begin, end, f"{title} (step {index})", marks))
     return tuple(result[:1] if len(rows) == 1 else result)
+
+
+def strips(facts: Facts) -> tuple[Strip, ...]:
+    """Return the times of the kernels that take longest in all, one entry per launch shape, as ``kernel_spread`` has them."""
+    kernels = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel")
+    kernels = kernels.with_columns(pl.col("name").cast(pl.String), (pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+    grouped = (
+        kernels.sort("start_ns", "op")
+        .group_by("name", "grid", "block", maintain_order=True)
+        .agg(pl.col("ns"), pl.len().alias("count"))
+        .with_columns(pl.col("ns").list.sum().alias("total"))
+        .filter(pl.col("count") > 1)
+        .sort("total", "name", "count", descending=[True, False, False])
+        .head(_STRIPS)
+    )
+    found = []
+    for name, grid, block, times in grouped.select("name", "grid", "block", "ns").iter_rows():
+        picked = np.unique(np.linspace(0, len(times) - 1, min(len(times), _DOTS)).astype(np.int64))
+        shape = "" if grid is None else "x".join(map(str, schema.unpack(grid, schema.GRID)))
+        threads = "" if block is None else "x".join(map(str, schema.unpack(block, schema.BLOCK)[:3]))
+        found.append(Strip(name, shape, threads, len(times), tuple(times[i] for i in picked)))
+    return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import columns, units
+from nsysx import columns, first_cost, units
 from nsysx.facts import Facts
 from nsysx.ledger import CAUSES
 from nsysx.model import Row, Verdict
@@ -13,14 +13,30 @@ from nsysx.model import Row, Verdict
 _MINOR = 0.15
 
 _SENTENCES = {
-    "comm_bound": "Communication that no compute hides takes {share} of the step.",
-    "copy_bound": "Copies that no kernel hides take {share} of the step.",
-    "input_bound": "The GPU waits for input data {share} of the step.",
-    "sync_bound": "The GPU runs dry behind synchronizing calls {share} of the step: the CPU waits for the GPU, then the GPU for the CPU.",
-    "alloc_bound": "The GPU waits for memory allocation and free calls {share} of the step.",
-    "warmup": "The GPU waits for kernels and libraries to be loaded {share} of the time: this window is warm-up, not steady work.",
-    "launch_bound": "The GPU waits for the CPU to launch work {share} of the step{why}.",
+    "comm_bound": "Communication that no compute hides takes {share} of the {what}.",
+    "copy_bound": "Copies that no kernel hides take {share} of the {what}.",
+    "input_bound": "The GPU waits for input data {share} of the {what}.",
+    "sync_bound": "The GPU runs dry behind synchronizing calls {share} of the {what}: the CPU waits for the GPU, then the GPU for the CPU.",
+    "alloc_bound": "The GPU waits for memory allocation and free calls {share} of the {what}.",
+    "warmup": "The GPU waits for kernels and libraries to be loaded {share} of the {what}: this window is warm-up, not steady work.",
+    "launch_bound": "The GPU waits for the CPU to launch work {share} of the {what}{why}.",
 }
+
+#: What could be removed, in words, for the line that says how the idle time is divided.
+_GROUPS = {
+    "input_bound": "input data",
+    "sync_bound": "synchronizing calls and the CPU work after them",
+    "alloc_bound": "allocation and free calls",
+    "warmup": "loading of kernels and libraries",
+    "launch_bound": "launches and the CPU work before them",
+    "gpu_bound": "other GPU work and the gaps between queued kernels",
+    "profiler": "the profiler itself",
+    "untraced": "work launched outside the trace",
+}
+
+_MARK_STEPS = (
+    "For a verdict on steady work run a loop under nsysx run, or mark its steps with NVTX and give --step-range"
+)
 
 #: Profiling makes every launch slower; a launch-bound program pays it in full.
 _CAVEAT = "Profiling slows launches, so an unprofiled step idles less: compare with its wall time before acting on this"
@@ -29,10 +45,11 @@ _CAVEAT = "Profiling slows launches, so an unprofiled step idles less: compare w
 def idle_groups(facts: Facts, process: int, device: int, start: int, end: int) -> dict[str, int]:
     """Return device idle time in [start, end) by who could remove it (ns); sums to the idle time.
 
-    Like the idle causes, but the CPU time after a synchronizing call is counted to that call when the device ran dry inside
-    it: had the CPU run ahead instead of waiting, the gap would not be there.
+    Like the idle causes, but within steps the CPU time after a synchronizing call is counted to that call when the device ran
+    dry inside it: had the CPU run ahead instead of waiting, the gap would not be there. Without steps that cannot be said:
+    what came after may be another part of the program.
     """
-    waiting = {"sync", "copy"}
+    waiting = {"sync", "copy"} if facts.steps.source != "capture" else set()
     mine = facts.ledgers.idle.filter(
         (pl.col("process") == process)
         & (pl.col("device") == device)
@@ -80,33 +97,38 @@ def judge(facts: Facts, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     profiler, untraced = parts.pop("profiler", 0), parts.pop("untraced", 0)
     code, worst = max(parts.items(), key=lambda item: (item[1], item[0]))
     busy = units.share(row["busy_ns"], window)
-    what = "of the whole capture" if facts.steps.whole else f"of {facts.steady_count} steady steps"
-    evidence = [
-        f"GPU busy {busy} {what} (device {key[1]}, {units.duration(window)})",
-        f"compute {units.share(row['compute_ns'], window)}, exposed communication {units.share(row['comm_ns'], window)}, "
-        f"exposed copies {units.share(row['copy_ns'], window)}, memset {units.share(row['memset_ns'], window)}, "
-        f"idle {units.share(row['idle_ns'], window)}",
-    ]
-    causes = sorted(row["idle_causes"].items(), key=lambda item: -item[1])[:4]
-    if causes:
-        evidence.append(
-            "idle by cause: " + ", ".join(f"{c.replace('_', ' ')} {units.share(ns, window)}" for c, ns in causes)
-        )
+    steps = facts.steady_count
+    over = "the whole capture" if facts.steps.whole else f"{steps} steady step{'s' * (steps != 1)}"
+    what = "capture" if facts.steps.whole else "step"
+    evidence = [f"GPU {key[1]} busy {busy} of {over} ({units.duration(window)})"]
     if untraced > window * 0.5:
         return Verdict("unknown", "Cannot tell: most GPU work was launched outside the trace.", tuple(evidence))
     lost = sum(parts.values())
     if lost < _MINOR * window:
-        step = facts.steps
-        own = step.gpu.filter((pl.col("process") == key[0]) & (pl.col("device") == key[1]))
         sync = _sync_share(facts)
-        sentence = f"The GPU is the limit: it is busy {busy} of the step"
-        if sync is not None and sync > 0.3 and own.height:
-            sentence += (
-                f"; the CPU sits in synchronizing calls {sync:.0%} of the time, which costs the GPU almost nothing"
-            )
+        sentence = f"The GPU is the limit: it is busy {busy} of the {what}"
+        if sync is not None and sync > 0.3:
+            sentence += f"; the CPU sits in synchronizing calls {units.share(sync, 1)} of the time, which costs the GPU almost nothing"
         return Verdict("gpu_bound", sentence + ".", tuple(evidence))
     if profiler > worst:
         return Verdict("unknown", "Cannot tell: the profiler's own work dominates the idle time.", tuple(evidence))
+    idle = {k: v for k, v in {**parts, "gpu_bound": within, "profiler": profiler}.items() if k in _GROUPS}
+    divided = sorted(((ns, k) for k, ns in idle.items() if ns > 0.01 * window), reverse=True)[:4]
+    idles = lost - parts["comm_bound"] - parts["copy_bound"] > _MINOR * window
+    if idles and len(divided) > 1:
+        said = ", ".join(f"{_GROUPS[k]} {units.share(ns, window)}" for ns, k in divided)
+        evidence.append(f"GPU idle, by what could remove it: {said}")
+    if facts.steps.source == "capture" and code not in ("comm_bound", "copy_bound"):
+        once, repeated = _one_time(facts)
+        if once > max(_MINOR * window, repeated):
+            sentence = (
+                f"This is start-up, not steady work: what is paid only once takes {units.share(once, window)} of the capture, "
+                f"in which the GPU is busy {busy}. No steps were found."
+            )
+            return Verdict("warmup", sentence, (*evidence, _MARK_STEPS))
+        if worst < 0.5 * window:
+            sentence = f"Cannot tell: no steps were found, and over the whole capture, start-up included, the GPU is busy {busy}."
+            return Verdict("unknown", sentence, (*evidence, _MARK_STEPS))
     why = ""
     if code == "launch_bound":
         host, launch = row["idle_causes"].get("host_code", 0), row["idle_causes"].get("launch_latency", 0)
@@ -116,13 +138,17 @@ def judge(facts: Facts, gpu_rows: tuple[Row, ...] | None) -> Verdict:
             else ", most of it in the launches themselves"
         )
         evidence.append(_CAVEAT)
-    if blamed := _blamed(facts, key, start, end):
+    if idles and (blamed := _blamed(facts, key, start, end)):
         evidence.append(blamed)
     if within > _MINOR * window:
-        evidence.append(
-            f"gaps between queued kernels {units.share(within, window)}: only fewer, larger kernels or graphs remove them"
-        )
-    return Verdict(code, _SENTENCES[code].format(share=units.share(worst, window), why=why), tuple(evidence))
+        evidence.append("Only fewer, larger kernels or CUDA graphs remove the gaps between queued kernels")
+    return Verdict(code, _SENTENCES[code].format(share=units.share(worst, window), what=what, why=why), tuple(evidence))
+
+
+def _one_time(facts: Facts) -> tuple[int, int]:
+    """Return what the CUDA calls of the shown process cost once, and every time; without waiting (ns)."""
+    costs = first_cost.costs(facts).filter(pl.col("process") == facts.steps.process)
+    return int(costs["one_time_ns"].sum()), int(costs["repeated_ns"].sum())
 
 
 def _blamed(facts: Facts, key: tuple[int, int], start: int, end: int) -> str:
@@ -141,9 +167,11 @@ def _blamed(facts: Facts, key: tuple[int, int], start: int, end: int) -> str:
         .sort("ns", "module", descending=[True, False], nulls_last=True)
     )
     whole = int(by_module["ns"].sum())
-    if not whole or by_module["module"][0] is None or by_module["ns"][0] < 0.2 * whole:
+    name = by_module["module"][0] if whole else None
+    # Names in parentheses stand for what lies outside modules.
+    if name is None or name.startswith("(") or by_module["ns"][0] < 0.2 * whole:
         return ""
-    return f"{units.share(by_module['ns'][0], whole)} of the idle time lies before work of {by_module['module'][0]}"
+    return f"{units.share(by_module['ns'][0], whole)} of the GPU idle time lies before work of module '{name}'"
 
 
 def _sync_share(facts: Facts) -> float | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import flushes
-from nsysx.facts import Facts, NotRecorded, named
+from nsysx.columns import matching
+from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
 KEY = "allocator"
@@ -23,9 +24,17 @@ COLUMNS = (
     Column("bytes", "Int64", "bytes", "bytes allocated or freed; null when not recorded (nsysx run --memory)"),
     Column("in_flushes", "Int64", "", "of the calls, how many belong to a flush of the cache and its retry"),
     Column(
-        "idle_caused_ns", "Int64", "ns", "device idle time that began while the launching thread was in such a call"
+        "idle_caused_ns",
+        "Int64",
+        "ns",
+        "device idle time that began while the launching thread was in such a call; null without GPU rows",
     ),
-    Column("advice", "String", "", "what usually makes it go away"),
+    Column(
+        "advice",
+        "String",
+        "",
+        "what usually makes it go away; null where steps are not known, so that set-up cannot be told apart",
+    ),
 )
 
 
@@ -33,7 +42,7 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    calls = facts.steady_calls.filter(named(facts.steady_calls["kind"], "^(alloc|free|host_alloc)$"))
+    calls = facts.steady_calls.filter(matching(facts.steady_calls["kind"], "^(alloc|free|host_alloc)$"))
     idle = facts.ledgers.waits.select("call", "idle_caused_ns")
     inside = flushes.members(facts).with_columns(pl.lit(1).alias("_flush"))
     calls = (
@@ -55,7 +64,11 @@ def table(facts: Facts) -> pl.DataFrame:
         (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns"),
         (pl.col("bytes").sum() if recorded else pl.lit(None, dtype=pl.Int64)).alias("bytes"),
         pl.col("_flush").sum().cast(pl.Int64).alias("in_flushes"),
-        pl.col("idle_caused_ns").fill_null(0).sum(),
+        (
+            pl.col("idle_caused_ns").fill_null(0).sum()
+            if facts.attributed.gpu_ops.height
+            else pl.lit(None, dtype=pl.Int64).alias("idle_caused_ns")
+        ),
     )
     advice = (
         pl.when(pl.col("in_flushes") > 0)
@@ -64,6 +77,8 @@ def table(facts: Facts) -> pl.DataFrame:
                 "the cache is flushed: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or less memory"
             )
         )
+        .when(pl.lit(not known))
+        .then(None)
         .when(pl.col("kind") == "host_alloc")
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
         .when(pl.col("kind") == "free")

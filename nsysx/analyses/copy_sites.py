@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from nsysx import schema
-from nsysx.facts import Facts, NotRecorded, named
+from nsysx.columns import matching
+from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.ledger import CLASSES
 from nsysx.model import Column
@@ -51,17 +52,16 @@ _LARGE_BYTES = 1 << 20
 
 def _followed_by_sync(facts: Facts, calls: I64) -> I64:
     """Return, per call, the end of the synchronize that is the thread's next GPU call, -1 when it is something else."""
-    every = facts.attributed.api_calls
-    gpu = np.flatnonzero(named(every["kind"], "^(launch|graph_launch|copy|memset|sync)$").to_numpy())
+    every = facts.attributed.api_calls  # sorted by thread and time
+    gpu = np.flatnonzero(matching(every["kind"], "^(launch|graph_launch|copy|memset|sync)$"))
+    found = np.full(len(calls), -1, np.int64)
+    if not len(gpu):
+        return found
+    following = gpu[np.minimum(np.searchsorted(gpu, calls, side="right"), len(gpu) - 1)]
     thread, end = every["thread"].to_numpy(), every["end_ns"].to_numpy()
-    sync = named(every["kind"], "^sync$").to_numpy()
-    # The calls come sorted by thread and time.
-    after = np.searchsorted(gpu, calls, side="right")
-    following = gpu[np.minimum(after, len(gpu) - 1)] if len(gpu) else np.zeros(len(calls), np.int64)
-    found = (after < len(gpu)) & (after > 0) & (gpu[np.maximum(after, 1) - 1] == calls if len(gpu) else False)
-    if len(gpu):
-        found &= sync[following] & (thread[following] == thread[np.maximum(calls, 0)])
-    return np.where(found, end[following], -1) if len(end) else np.full(len(calls), -1, np.int64)
+    sync = matching(every["kind"], "^sync$")[following]
+    known = (calls >= 0) & (following > calls) & (thread[following] == thread[np.maximum(calls, 0)])
+    return np.where(known & sync, end[following], found)
 
 
 def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
@@ -74,7 +74,7 @@ def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
         activity = facts.ledgers.activity[int(process), int(device)]
         start, end = (copies[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
         hidden[rows] = activity.within((activity.labels & kernels) > 0, start, end)
-    streams = facts.steady_ops.filter(pl.col("op_kind").cast(pl.String) == "kernel").select(
+    streams = facts.steady_ops.filter(matching(facts.steady_ops["op_kind"], "^kernel$")).select(
         "process", "device", "stream", pl.lit(True).alias("same_stream")
     )
     copies = copies.with_columns(pl.Series("hidden_ns", hidden))
@@ -84,9 +84,8 @@ def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
 def _limits(facts: Facts) -> dict[tuple[str, str, str], tuple[float, str]]:
     """Return (direction, source, destination) -> (bytes/s, where that comes from)."""
     ns = pl.col("end_ns") - pl.col("start_ns")
-    seen = facts.ops.filter(
-        (pl.col("op_kind").cast(pl.String) == "memcpy") & (pl.col("bytes") >= _LARGE_BYTES) & (ns > 0)
-    ).with_columns(_memory("src_kind"), _memory("dst_kind"), pl.col("name").cast(pl.String))
+    seen = facts.ops.filter(matching(facts.ops["op_kind"], "^memcpy$")).filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
+    seen = seen.with_columns(_memory("src_kind"), _memory("dst_kind"), pl.col("name").cast(pl.String))
     pinned = seen.filter((pl.col("src_kind") == "pinned") | (pl.col("dst_kind") == "pinned"))
     rates = {
         d: float(r)
@@ -112,7 +111,7 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per place and kind of memory, longest exposed first."""
     if not facts.recorded("kernel") and not facts.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
-    copies = facts.steady_ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy")
+    copies = facts.steady_ops.filter(matching(facts.steady_ops["op_kind"], "^memcpy$"))
     calls = facts.attributed.api_calls.select("call", "gpu_ops")
     copies = copies.join(calls, on="call", how="left", maintain_order="left")
     copies = copies.join(facts.lines(), on="call", how="left", maintain_order="left")

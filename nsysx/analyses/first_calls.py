@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import columns, first_cost
-from nsysx.facts import Facts, NotRecorded, named
+from nsysx import first_cost
+from nsysx.columns import matching
+from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
 KEY = "first_calls"
@@ -53,11 +54,11 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     calls = first_cost.costs(facts)
-    order = columns.order(calls, "start_ns", ["call"])
-    kernel = pl.col("kernel").is_not_null() & named(calls["kind"], "^launch$")
+    kernel = pl.col("kernel").is_not_null() & pl.Series(matching(calls["kind"], "^launch$"))
+    needed = ("name", "kind", "start_ns", "call", "cost_ns", "one_time_ns", "loading_ns", "evidence", "module", "phase")
     rows = (
-        calls.with_columns(pl.when(kernel).then(pl.col("kernel")).alias("kernel"))
-        .select("kernel", "name", "kind", "cost_ns", "one_time_ns", "loading_ns", "evidence", "module", "phase")[order]
+        calls.select(pl.when(kernel).then(pl.col("kernel")).alias("kernel"), *needed)
+        .sort("start_ns", "call")
         .group_by("kernel", "name", "kind", maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),

@@ -14,10 +14,15 @@ COLUMNS = (
     Column("api", "String", "", "API function that blocks"),
     Column("calls", "Int64", "", "calls in the steady steps"),
     Column("total_ns", "Int64", "ns", "duration, summed: backlog + own op + host"),
-    Column("backlog_ns", "Int64", "ns", "waiting for GPU work that was queued before the call"),
-    Column("own_op_ns", "Int64", "ns", "its own copy or memset"),
-    Column("host_ns", "Int64", "ns", "everything else"),
-    Column("idle_caused_ns", "Int64", "ns", "device idle time that began while the launching thread was in this call"),
+    Column("backlog_ns", "Int64", "ns", "waiting for GPU work that was queued before the call; null without GPU rows"),
+    Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise"),
+    Column("host_ns", "Int64", "ns", "everything else; null likewise"),
+    Column(
+        "idle_caused_ns",
+        "Int64",
+        "ns",
+        "device idle time that began while the launching thread was in this call; null likewise",
+    ),
     Column("module", "String", "", "innermost module at the call, in parentheses what lies outside modules"),
     Column("phase", "String", "", "phase at the call"),
     Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
@@ -36,7 +41,7 @@ COLUMNS = (
 _SITE = ["api", "module", "phase", "file", "line", "function"]
 
 #: Each replay costs about a microsecond per item of the chain; this bounds what a report spends on savings.
-_REPLAYED_ITEMS = 400_000
+_REPLAYED_ITEMS = 200_000
 
 
 def table(facts: Facts) -> pl.DataFrame:
@@ -44,16 +49,17 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     ns = pl.col("end_ns") - pl.col("start_ns")
-    # Without GPU work nothing could idle: then the idle time that a wait causes is not zero but unknown.
-    idle = pl.col("idle_caused_ns").sum() if facts.ops.height else pl.lit(None, dtype=pl.Int64)
+    # What a call waited for shows only in GPU rows: without any it is not known, and not 0.
+    split = [pl.col(c).sum() for c in ("backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns")]
+    if not facts.attributed.gpu_ops.height:
+        split = [pl.lit(None, dtype=pl.Int64).alias(e.meta.output_name()) for e in split]
     grouped = (
         facts.wait_sites()
         .group_by(_SITE)
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
             ns.sum().alias("total_ns"),
-            *(pl.col(c).sum() for c in ("backlog_ns", "own_op_ns", "host_ns")),
-            idle.alias("idle_caused_ns"),
+            *split,
             pl.col("call").alias("_calls"),
         )
         .sort("total_ns", *_SITE, descending=[True] + [False] * len(_SITE), nulls_last=True)

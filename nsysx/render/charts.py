@@ -10,13 +10,13 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from nsysx import units
-from nsysx.model import Lane, Span, Timeline
+from nsysx.model import Lane, Queue, Row, Span, Strip, Timeline
 from nsysx.render.clean import clean, scrub, shorten, shorten_kernel
 from nsysx.render.view import Ledger, StepBar
 
@@ -368,18 +368,24 @@ def _split(spans: Sequence[Span], pixel_ns: float) -> tuple[list[Span], dict[int
     return wide, filled
 
 
-def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Picture:
-    """Return one window as lanes: CPU threads above (waits hatched), GPU streams below, arrows from launch to start."""
+def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_ns: int | None = None) -> Picture:
+    """Return one window as lanes: CPU threads above (waits hatched), GPU streams below, arrows from launch to start.
+
+    Under them stands what is queued for each device. ``span_ns`` is the length of the time axis, for pictures that are
+    compared; at least the window.
+    """
     with _settings():
-        row = 30
+        row, deep = 30, 54
         lanes = picture.lanes
-        height = row * len(lanes) + 84
+        below = deep * len(picture.queues)
+        height = row * len(lanes) + below + 84 + 14 * bool(picture.marks)
         left_px = 176
         figure = _figure(width, height)
-        axes = figure.add_axes((left_px / width, 68 / height, 1 - (left_px + 12) / width, 1 - 74 / height))
-        window = max(1, picture.end_ns - picture.start_ns)
+        left, wide = left_px / width, 1 - (left_px + 12) / width
+        window = max(1, picture.end_ns - picture.start_ns, span_ns or 0)
         divisor, unit = _scale(window)
         pixel = window / (width - left_px - 12)
+        axes = figure.add_axes((left, (68 + below) / height, wide, row * len(lanes) / height))
         seen: dict[str, str] = {}
         for index, lane in enumerate(lanes):
             y = len(lanes) - 1 - index
@@ -389,28 +395,294 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120) -> Pi
             text = clean(lane.label, 60)
             if sum(other.label == lane.label for other in lanes) > 1:
                 text += {"phases": ": phases", "api": ": CUDA calls"}.get(lane.role, "")
-            axes.text(
-                -8 * pixel / divisor,
-                y,
-                shorten(scrub(text) if redact else text, 28),
-                ha="right",
-                va="center",
-                fontsize=8.5,
-                color=_INK,
-            )
+            text = shorten(scrub(text) if redact else text, 28)
+            _lane_name(axes, -8 * pixel / divisor, y, text)
         _draw_arrows(axes, lanes, divisor)
         axes.set_xlim(0, window / divisor)
         axes.set_ylim(-0.5, len(lanes) - 0.5)
         axes.set_yticks([])
-        axes.set_xlabel(f"{unit} from the start of the window", fontsize=8.5, color=_NEUTRAL)
-        axes.tick_params(labelsize=8)
         axes.spines["left"].set_visible(False)
+        last = axes
+        for position, queue in enumerate(picture.queues):
+            axes.spines["bottom"].set_visible(False)
+            axes.set_xticks([])
+            bottom = 68 + below - deep * (position + 1)
+            last = figure.add_axes((left, bottom / height, wide, (deep - 10) / height))
+            _draw_queue(last, queue, divisor, window, pixel)
+        for at, name in picture.marks:
+            axes.axvline(at / divisor, color=_INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=6)
+            axes.text(at / divisor, len(lanes) - 0.42, clean(name, 60), ha="left", va="bottom", fontsize=8, color=_INK)
+        last.set_xlabel(f"{unit} from the start of the window", fontsize=8.5, color=_NEUTRAL)
+        last.tick_params(labelsize=8)
         present = {
             s.kind if s.kind in KIND_NAMES else "other" for lane in lanes if lane.role != "phases" for s in lane.spans
         }
         kinds = {name: KIND_COLOURS[kind] for kind, name in KIND_NAMES.items() if kind in present}
         _draw_legend(figure, kinds, any(s.backlog_ns for lane in lanes for s in lane.spans), height)
         return _png(figure, width, height)
+
+
+def _lane_name(axes: Any, x: float, y: float, text: str) -> None:
+    """Write the name of a lane to its left."""
+    axes.text(x, y, text, ha="right", va="center", fontsize=8.5, color=_INK)
+
+
+def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: float) -> None:
+    """Draw how much GPU time is launched and not yet run, with its peak as text."""
+    x = [at / divisor for at in queue.at_ns]
+    most = max(max(queue.queued_ns), 1)
+    axes.fill_between(x, [ns / most for ns in queue.queued_ns], 0, color=KIND_COLOURS["comm"], alpha=0.55, linewidth=0)
+    axes.plot(x, [ns / most for ns in queue.queued_ns], color=KIND_COLOURS["launch"], linewidth=0.9)
+    axes.set_xlim(0, window / divisor)
+    axes.set_ylim(0, 1.12)
+    axes.set_yticks([0, 1], ["0", units.duration(most)], fontsize=7)
+    axes.tick_params(axis="y", length=2, pad=2, labelcolor=_NEUTRAL)
+    _lane_name(axes, -52 * pixel / divisor, 0.5, shorten(clean(queue.label, 60), 24))
+
+
+def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120) -> Picture:
+    """Return the times of each kernel as dots in order of time from top to bottom, over their median; the first ringed.
+
+    ``verdicts`` stand beside them. A dot outside the axis is drawn at its edge as an arrow head.
+    """
+    low, high = 0.5, 2.0
+    with _settings():
+        row = 34
+        height = row * len(entries) + 64
+        figure = _figure(width, height)
+        left_px, right_px = 400, 190
+        axes = figure.add_axes(
+            (left_px / width, 40 / height, 1 - (left_px + right_px) / width, row * len(entries) / height)
+        )
+        axes.axvline(1, color=_NEUTRAL, linewidth=0.8)
+        for index, (entry, verdict) in enumerate(zip(entries, verdicts, strict=True)):
+            y = len(entries) - 1 - index
+            if index % 2 == 0:
+                axes.axhspan(y - 0.5, y + 0.5, color="#7f7f7f", alpha=0.08, linewidth=0)
+            times = sorted(entry.durations_ns)
+            median = times[len(times) // 2] or 1
+            step = 0.7 / max(1, len(entry.durations_ns) - 1)
+            places = [(ns / median, y + 0.35 - i * step) for i, ns in enumerate(entry.durations_ns)]
+            inside = [(x, at) for x, at in places if low <= x <= high]
+            if inside:
+                axes.scatter(
+                    [x for x, _ in inside],
+                    [at for _, at in inside],
+                    s=7,
+                    color=KIND_COLOURS["compute"],
+                    alpha=0.6,
+                    linewidths=0,
+                    rasterized=True,
+                )
+            for edge, marker, out in (
+                (low, "<", [at for x, at in places if x < low]),
+                (high, ">", [at for x, at in places if x > high]),
+            ):
+                if out:
+                    axes.scatter(
+                        [edge] * len(out),
+                        out,
+                        s=16,
+                        marker=marker,
+                        color=KIND_COLOURS["sync"],
+                        clip_on=False,
+                        linewidths=0,
+                        rasterized=True,
+                    )
+            first = min(max(places[0][0], low), high)
+            axes.scatter(
+                [first], [places[0][1]], s=34, facecolors="none", edgecolors=_INK, linewidths=0.9, clip_on=False
+            )
+            name = shorten_kernel(clean(entry.name, 200), 44)
+            axes.annotate(
+                name,
+                (0, y),
+                (-10, 4),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=8,
+                color=_INK,
+            )
+            said = f"{units.count(entry.count)} runs, median {units.duration(median)}"
+            axes.annotate(
+                said,
+                (0, y),
+                (-10, -7),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=7.5,
+                color=_NEUTRAL,
+            )
+            axes.annotate(
+                clean(verdict, 40),
+                (1, y),
+                (12, 0),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                ha="left",
+                va="center",
+                fontsize=8.5,
+                color=_INK,
+            )
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        axes.set_xticks([0.5, 0.7, 1, 1.4, 2], ["x 0.5", "x 0.7", "median", "x 1.4", "x 2"])
+        axes.minorticks_off()
+        axes.set_ylim(-0.5, len(entries) - 0.5)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("time of one execution over the kernel's median", fontsize=8.5, color=_NEUTRAL)
+        axes.tick_params(labelsize=8)
+        return _svg(figure, width, height)
+
+
+#: Kinds of memory, in colours that no kind of work has on the same picture.
+_MEMORY_COLOURS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
+
+
+def memory(lines: Mapping[str, Sequence[tuple[float, float]]], width: int = 1120, height: int = 230) -> Picture:
+    """Return bytes over time (ns) as one stepped line for each kind of memory, its peak written beside it."""
+    with _settings():
+        figure = _figure(width, height)
+        axes = figure.add_axes((0.075, 42 / height, 0.921, 1 - 74 / height))
+        last = max((at for points in lines.values() for at, _ in points), default=1)
+        most = max((size for points in lines.values() for _, size in points), default=1) or 1
+        time, unit = _scale(last)
+        divisor, name = next(
+            ((d, n) for d, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")) if most >= 2 * d), (1, "bytes")
+        )
+        for position, (label, points) in enumerate(lines.items()):
+            kind = label.rpartition(" ")[2]
+            colour = _MEMORY_COLOURS.get(kind, KIND_COLOURS["other"])
+            x = [at / time for at, _ in points] + [last / time]
+            y = [size / divisor for _, size in points] + [points[-1][1] / divisor]
+            dashes: Any = "solid" if position == 0 else (0, (5, 2))
+            peak = units.size(max(size for _, size in points))
+            axes.plot(
+                x,
+                y,
+                drawstyle="steps-post",
+                color=colour,
+                linewidth=1.4,
+                linestyle=dashes,
+                label=f"{clean(label, 40)}, peak {peak}",
+            )
+            if position == 0:
+                axes.fill_between(x, y, 0, step="post", color=colour, alpha=0.15, linewidth=0)
+        axes.set_ylim(0, most / divisor * 1.06)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"{unit} from the start of the capture", fontsize=8.5, color=_NEUTRAL)
+        axes.set_ylabel(name, fontsize=8.5, color=_NEUTRAL)
+        axes.tick_params(labelsize=8, labelcolor=_NEUTRAL)
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1.02),
+            ncols=4,
+            fontsize=8,
+            frameon=False,
+            labelcolor=_INK,
+            borderpad=0,
+        )
+        return _svg(figure, width, height)
+
+
+#: The parts of a rank's step, in the order of drawing: label, colour, hatch.
+RANK_PARTS = (
+    ("compute", KIND_COLOURS["compute"], ""),
+    ("exposed transfer", KIND_COLOURS["comm"], ""),
+    ("waiting for another rank", KIND_COLOURS["comm"], "////"),
+    ("other communication", "#9fd3ef", ""),
+    ("copy", KIND_COLOURS["copy"], ""),
+    ("memset", KIND_COLOURS["memset"], ""),
+    ("idle", "#ececec", ""),
+)
+_RANK_BARS = 32
+
+
+def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
+    """Return the ranks beside each other: a bar of their step each, or above 32 ranks a heat map of its parts.
+
+    A row has ``rank``, ``straggler`` and the ns per step of each label of RANK_PARTS.
+    """
+    with _settings():
+        most = max((sum(r[name] for name, _, _ in RANK_PARTS) for r in rows), default=1) or 1
+        divisor, unit = _scale(most)
+        if len(rows) > _RANK_BARS:
+            return _rank_map(rows, divisor, unit, width)
+        row = 24
+        height = row * len(rows) + 76
+        figure = _figure(width, height)
+        axes = figure.add_axes((0.1, 40 / height, 0.89, row * len(rows) / height))
+        y = [len(rows) - 1 - i for i in range(len(rows))]
+        left = [0.0] * len(rows)
+        for name, colour, hatch in RANK_PARTS:
+            values = [r[name] / divisor for r in rows]
+            if not any(values):
+                continue
+            axes.barh(
+                y,
+                values,
+                0.72,
+                left=left,
+                color=_mix(colour, 0.38) if hatch else colour,
+                edgecolor=colour if hatch else "white",
+                hatch=hatch or None,
+                linewidth=0.5,
+                label=name,
+            )
+            left = [a + b for a, b in zip(left, values, strict=True)]
+        for at, r in zip(y, rows, strict=True):
+            text = f"rank {clean(r['rank'], 12)}" + (" (last)" if r.get("straggler") else "")
+            axes.annotate(
+                text,
+                (0, at),
+                (-6, 0),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=8.5,
+                color=_INK,
+            )
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_ylim(-0.5, len(rows) - 0.5)
+        axes.set_xlim(0, most / divisor)
+        axes.set_xlabel(f"mean steady step on the GPU, {unit}", fontsize=8.5, color=_NEUTRAL)
+        axes.tick_params(labelsize=8)
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1.0),
+            ncols=7,
+            fontsize=8,
+            frameon=False,
+            labelcolor=_INK,
+            handlelength=1.1,
+            columnspacing=1.2,
+            borderpad=0.2,
+        )
+        return _svg(figure, width, height)
+
+
+def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int) -> Picture:
+    """Return many ranks as a heat map: a column for each rank, a line for each part of its step."""
+    parts = [name for name, _, _ in RANK_PARTS if any(r[name] for r in rows)]
+    height = 26 * len(parts) + 62
+    figure = _figure(width, height)
+    axes = figure.add_axes((0.16, 44 / height, 0.74, 26 * len(parts) / height))
+    values = [[r[name] / divisor for r in rows] for name in parts]
+    image = axes.imshow(values, aspect="auto", cmap="cividis", interpolation="nearest", vmin=0)
+    axes.set_yticks(range(len(parts)), parts, fontsize=8.5)
+    axes.tick_params(labelsize=8)
+    axes.set_xlabel("rank", fontsize=8.5)
+    bar = figure.colorbar(image, cax=figure.add_axes((0.92, 44 / height, 0.012, 26 * len(parts) / height)))
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label(f"{unit} per step", fontsize=8)
+    return _png(figure, width, height)
 
 
 def _lane_colour(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:

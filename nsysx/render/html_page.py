@@ -10,9 +10,10 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import glossary, units
-from nsysx.model import Summary
+from nsysx.model import Queue, Summary, Timeline
 from nsysx.render import charts, markdown, view
 from nsysx.render.charts import Picture
+from nsysx.render.clean import clean, shorten_kernel
 
 _TEMPLATES = files("nsysx.render") / "templates"
 
@@ -60,17 +61,112 @@ def _steps_figure(shown: view.View) -> Figure | None:
     return Figure(charts.steps(bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
 
 
+def _lane_words(entry: Timeline) -> str:
+    """Return what the lanes show: how busy the busiest stream is, and the longest wait."""
+    length = max(1, entry.end_ns - entry.start_ns)
+    said = []
+    busy = [
+        (sum(s.end_ns - s.start_ns if s.covered_ns is None else s.covered_ns for s in lane.spans), lane.label)
+        for lane in entry.lanes
+        if lane.role == "stream"
+    ]
+    if busy:
+        most, label = max(busy)
+        said.append(f"{clean(label, 60)} is busy {units.share(min(most, length), length)} of it")
+    waits = [
+        s for lane in entry.lanes if lane.role == "api" for s in lane.spans if s.backlog_ns and s.covered_ns is None
+    ]
+    if waits:
+        longest = max(waits, key=lambda s: s.backlog_ns)
+        said.append(
+            f"the longest wait is {clean(longest.label, 80)}, {units.duration(longest.backlog_ns)} for earlier GPU work"
+        )
+    return "; ".join(said)
+
+
+def _queue_words(queue: Queue, several: bool) -> str:
+    """Return how far the CPU runs ahead."""
+    name = f" ({clean(queue.label.partition(':')[0], 20)})" if several else ""
+    dry = f"{units.count(queue.dry)} of {units.count(queue.launches)} launches find an empty queue"
+    return f"The CPU is up to {units.duration(max(queue.queued_ns))} of GPU work ahead{name}; {dry}."
+
+
 def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
-    """Return the pictures of single windows."""
+    """Return the pictures of single windows, on one time scale where that leaves all of them readable."""
+    entries = summary.timelines[:4]
+    lengths = [entry.end_ns - entry.start_ns for entry in entries]
+    common = max(lengths) if lengths and max(lengths) <= 2 * min(lengths) else None
     figures = []
-    for entry in summary.timelines[:4]:
-        texts = view.Texts(redact, 110)
-        length = units.duration(entry.end_ns - entry.start_ns)
-        title = texts(entry.title, 200)
+    for entry, window in zip(entries, lengths, strict=True):
+        title = view.Texts(redact, 110)(entry.title, 200)
+        words = _lane_words(entry)
+        ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
+        caption = f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead}".strip()
         lanes = sum(lane.role != "stream" for lane in entry.lanes)
-        alt = f"Timeline, {title}: {length}, {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams."
-        figures.append(Figure(charts.timeline(entry, redact=redact), alt, f"{title}, a window of {length}."))
+        alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams. {caption}"
+        figures.append(Figure(charts.timeline(entry, redact=redact, span_ns=common), alt, caption))
     return figures
+
+
+def _strips_figure(summary: Summary) -> Figure | None:
+    """Return the picture of the times of single executions, with the verdicts of the table."""
+    rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.rows("kernel_spread")}
+    known = [(s, rows[s.name, s.grid, s.block]) for s in summary.strips if (s.name, s.grid, s.block) in rows]
+    if not known:
+        return None
+    verdicts = [str(row["verdict"]).replace("_", " ") for _, row in known]
+    loose = [(s, row, v) for (s, row), v in zip(known, verdicts, strict=True) if v != "steady"]
+    text = f"{len(known) - len(loose)} of the {len(known)} kernels that take most time are steady"
+    for strip, row, verdict in loose[:3]:
+        spread = "" if row.get("spread") is None else f", spread {units.share(row['spread'], 1)}"
+        text += f"; {shorten_kernel(clean(strip.name, 200), 40)}: {verdict}{spread}"
+    caption = f"{text}. Each dot is one execution, first at the top (ringed), last at the bottom."
+    return Figure(charts.strips([s for s, _ in known], verdicts), caption, caption)
+
+
+def _memory_figure(summary: Summary) -> Figure | None:
+    """Return the picture of memory over time."""
+    rows = summary.rows("memory")
+    if len(rows) < 2:
+        return None
+    places = {(r["process"], r["device"]) for r in rows}
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        name = f"GPU {row['device']} {row['kind']}" if len(places) > 1 else str(row["kind"])
+        lines.setdefault(clean(name, 40), []).append((row["time_ns"], row["peak_bytes"]))
+    lines = dict(sorted(lines.items(), key=lambda e: -max(size for _, size in e[1]))[:6])
+    peaks = ", ".join(f"{name} peaks at {units.size(max(b for _, b in points))}" for name, points in lines.items())
+    text = f"Memory since the capture began: {peaks}."
+    return Figure(charts.memory(lines), text, text)
+
+
+def _ranks_figure(summary: Summary) -> Figure | None:
+    """Return the picture of the ranks, per step."""
+    rows = []
+    for r in summary.rows("ranks"):
+        steps = max(1, r.get("steps") or 1)
+        transfer, wait = r.get("exposed_transfer_ns") or 0, r.get("exposed_wait_ns") or 0
+        parts = {
+            "compute": r["compute_ns"],
+            "exposed transfer": transfer,
+            "waiting for another rank": wait,
+            "other communication": max(0, r["comm_ns"] - transfer - wait),
+            "copy": r["copy_ns"],
+            "memset": r["memset_ns"],
+            "idle": r["idle_ns"],
+        }
+        rows.append({"rank": r["rank"], "straggler": r.get("straggler"), **{k: v / steps for k, v in parts.items()}})
+    if len(rows) < 2:
+        return None
+    last = next((r for r in rows if r["straggler"]), None)
+    text = f"{len(rows)} ranks. " + (
+        f"The others wait for rank {last['rank']}." if last else "No rank is waited for by the others."
+    )
+    return Figure(charts.ranks(rows), text, text)
+
+
+#: Pictures that stand in the section of a table.
+_FIGURES = {"kernel_spread": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure}
 
 
 def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
@@ -93,6 +189,7 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
         steps_figure=_steps_figure(shown),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=_timeline_figures(summary, redact),
+        figures={key: figure for key, make in _FIGURES.items() if (figure := make(summary)) is not None},
         ticket=markdown.render(summary, top=8, redact=redact),
         colours=charts.KIND_COLOURS,
         duration=units.duration,

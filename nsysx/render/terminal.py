@@ -23,7 +23,7 @@ _STYLES = {
     "sync": "red",
     "alloc": "magenta",
 }
-_ASCII = str.maketrans({"…": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
+_ASCII = str.maketrans({"…": "~", "≈": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MIN_NAME = 16
 _MAX_PROSE = 100
@@ -160,16 +160,17 @@ def _first(out: _Out, first: view.FindingView) -> None:
 
 
 def _findings(out: _Out, findings: Iterable[view.FindingView]) -> None:
-    """Print one line for each finding that was made."""
+    """Print what is worth a change with its fix, and one line for each other finding that was made."""
     found = [f for f in findings if f.verdict == "found"]
     if not found:
         return
-    out.head("Findings")
+    out.head("Findings", "savings overlap and must not be added")
     for f in found:
         worth = f", saves {f.saving} per step" if f.saving else ""
         out.line(f"{f.code}  {f.title}{worth}")
-        if f.where:
-            out.line(f.where, "dim", indent=8)
+        for text in (f.where, f.fix if f.notable else ""):
+            if text:
+                out.line(text, "dim", indent=8)
 
 
 def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
@@ -192,8 +193,13 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
         out.line(shown.sentence, "bold", first=(f"{shown.verdict_label}: ", "bold cyan"))
         for evidence in shown.evidence:
             out.line(evidence, "dim", indent=2)
+        for check in shown.alarms:
+            out.line(check.detail, first=("Read with care: ", "bold yellow"))
     if wanted("first") and shown.first:
         _first(out, shown.first)
+    elif wanted("first") and shown.no_first:
+        out.head("What to do first")
+        out.line(shown.no_first)
     if wanted("steps"):
         console.print()
         out.line(f"{shown.step_times} {shown.steps_line}".strip())
@@ -208,9 +214,15 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
             out.line(f"Not recorded: {reason}", "dim")
     if wanted("findings") and shown.findings:
         _findings(out, shown.findings)
+    # Without steps it is an experiment with single operations, and the tables about those are the answer.
+    deepest = 1 if summary.steps.source == "capture" else 0
+    folded = [g.key for g in shown.grids if g.rows and g.depth > deepest] if sections is None else []
     for grid in shown.grids:
-        if grid.rows or sections is not None:
+        if (grid.rows or sections is not None) and grid.key not in folded:
             _grid(out, grid)
+    if folded:
+        out.head("More tables")
+        out.line("--section NAME prints one: " + ", ".join(folded), "dim")
     missing = [g for g in shown.grids if not g.rows]
     if missing and sections is None:
         out.head("Not in this capture")

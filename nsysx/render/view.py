@@ -94,6 +94,7 @@ class Grid:
     reason: str = ""
     folded: int = 0
     scope: str = ""
+    depth: int = 0
     without_data: tuple[str, ...] = ()
 
 
@@ -149,6 +150,7 @@ class FindingView:
     confidence: str
     fix: str
     evidence: Grid | None
+    notable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +189,10 @@ class View:
     capture: tuple[Fact, ...]
     diagnostics: tuple[str, ...]
     quality: tuple[Check, ...]
+    alarms: tuple[Check, ...] = ()
     glossary: tuple[glossary.Entry, ...] = ()
     hidden: tuple[str, ...] = ()
+    no_first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +201,9 @@ class Spec:
 
     ``intro`` is a sentence for people, ``first`` names columns in order of importance, ``bar`` the column with bars,
     ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs. ``steady``: the rows are
-    sums over the steady steps, shown per step.
+    sums over the steady steps, shown per step; ``per_row``: so are these columns, over the row's own ``steps``. ``depth``: 0 is
+    shown everywhere, 1 is left out of the terminal where there are steps to talk about, 2 is left out unless it is asked for,
+    and the page folds its rows.
     """
 
     intro: str = ""
@@ -206,6 +212,8 @@ class Spec:
     unknown: str = "-"
     hide: tuple[str, ...] = ()
     steady: bool = False
+    per_row: tuple[str, ...] = ()
+    depth: int = 0
 
 
 #: Known tables in the order in which they are shown; tables that are not named here follow in their own order.
@@ -275,7 +283,41 @@ SPECS: dict[str, Spec] = {
         hide=("min_ns", "std_ns"),
     ),
     "kernel_families": Spec(
-        "The same GPU work by what it does.", ("family", "total_ns", "share", "count"), "total_ns", steady=True
+        "The same GPU work by what it does.",
+        ("family", "total_ns", "share", "count"),
+        "total_ns",
+        steady=True,
+        depth=1,
+    ),
+    "kernel_spread": Spec(
+        "Whether a kernel always takes the same time and, where it does not, why: first call, cold L2 cache, other work beside "
+        "it, other data, or the clock.",
+        ("name", "verdict", "median_ns", "first_ns", "p10_ns", "p90_ns", "spread", "count", "detail", "total_ns"),
+        depth=1,
+    ),
+    "first_calls": Spec(
+        "What is paid once: the first call of an API, a kernel or a library loads code and fills caches. It belongs to no "
+        "steady step, so cutting it shortens the start and nothing else.",
+        ("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "api", "evidence", "phase"),
+        "one_time_ns",
+    ),
+    "api_bill": Spec(
+        "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what was paid once, and what is paid "
+        "every time. Only the last column can be cut from a steady step.",
+        (
+            "name",
+            "self_ns",
+            "waiting_ns",
+            "one_time_ns",
+            "repeated_ns",
+            "profiler_ns",
+            "calls",
+            "repeated_share",
+            "share",
+            "kind",
+        ),
+        "self_ns",
+        depth=1,
     ),
     "api_calls": Spec(
         "CUDA calls made by the CPU. Self time leaves out calls nested inside. A blocking call splits into backlog (waiting "
@@ -294,22 +336,205 @@ SPECS: dict[str, Spec] = {
         ),
         "self_ns",
     ),
+    "launches": Spec(
+        "What launching costs. A launch costs GPU time only where the GPU stands idle for it; one that blocks on a full queue "
+        "means that the GPU is behind, not the CPU.",
+        (
+            "name",
+            "verdict",
+            "launches",
+            "gpu_ops",
+            "median_ns",
+            "p90_ns",
+            "total_ns",
+            "usual_ns",
+            "queue_full_ns",
+            "slow_ns",
+            "idle_launch_ns",
+            "idle_host_ns",
+            "idle_share",
+            "pending_median",
+        ),
+        hide=("launches_per_step",),
+        steady=True,
+        depth=1,
+    ),
     "copies": Spec(
         "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned "
         "does not.",
         ("direction", "src_kind", "dst_kind", "count", "bytes", "total_ns", "bandwidth_bytes_per_s"),
         "total_ns",
     ),
-    "memory": Spec("Device memory."),
-    "first_calls": Spec(
-        "What is paid once: the first call of an API, a kernel or a library loads code and creates contexts. It belongs to "
-        "no steady step.",
-        ("name", "kind", "first_ns", "steady_median_ns", "extra_ns"),
+    "copy_sites": Spec(
+        "Copies by the place that asks for them. Hidden time runs beside kernels and costs nothing; the obstacle says what keeps "
+        "the rest from being hidden.",
+        (
+            "direction",
+            "module",
+            "file",
+            "exposed_ns",
+            "hidden_ns",
+            "obstacle",
+            "count",
+            "bytes",
+            "bandwidth_bytes_per_s",
+            "limit_bytes_per_s",
+            "src_kind",
+            "dst_kind",
+            "phase",
+        ),
+        "exposed_ns",
+        steady=True,
+        depth=2,
     ),
-    "events": Spec("Windows between pairs of torch.cuda.Event records, and what was really inside each of them."),
+    "allocator": Spec(
+        "Memory calls inside steady steps. PyTorch keeps memory for itself, so a steady step should make none.",
+        (
+            "api",
+            "module",
+            "file",
+            "total_ns",
+            "idle_caused_ns",
+            "calls",
+            "bytes",
+            "advice",
+            "in_flushes",
+            "steps",
+            "phase",
+            "kind",
+        ),
+        "total_ns",
+        steady=True,
+    ),
+    "alloc_flushes": Spec(
+        "Each time that PyTorch gave cached memory back to the driver because it could not find room: frees, then a new "
+        "allocation, and the GPU runs dry.",
+        (
+            "start_ns",
+            "step",
+            "duration_ns",
+            "idle_caused_ns",
+            "frees",
+            "freed_bytes",
+            "retry_bytes",
+            "module",
+            "phase",
+            "steady",
+        ),
+        depth=1,
+    ),
+    "memory": Spec(
+        "Memory as the driver handed it out since the capture began, PyTorch's cache included.",
+        ("time_ns", "kind", "bytes", "peak_bytes", "allocations", "frees", "allocated_bytes", "freed_bytes", "device"),
+        hide=("process",),
+        depth=2,
+    ),
+    "data_loader": Spec(
+        "Each step's wait for its batch. Waiting costs nothing while the GPU still works on what was launched before.",
+        ("index", "gpu_idle_ns", "wait_ns", "gpu_hidden_ns", "step_ns", "api_ns", "pin_thread_ns", "verdict", "steady"),
+        "gpu_idle_ns",
+        depth=2,
+    ),
+    "stopwatch": Spec(
+        "One operation, timed four ways: what a clock around it reads depends on where you synchronize, and only the kernel "
+        "column is the work. A value with ≈ is put together from its parts, the others were measured in this capture.",
+        (
+            "name",
+            "kernel_ns",
+            "api_ns",
+            "host_ns",
+            "latency_ns",
+            "queue_ns",
+            "both_ns",
+            "before_ns",
+            "after_ns",
+            "none_ns",
+            "event_idle_ns",
+            "event_queued_ns",
+            "benchmark_ns",
+            "sync_return_ns",
+            "calls",
+            "module",
+            "custom",
+        ),
+        hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
+        depth=1,
+    ),
+    "events": Spec(
+        "Windows between pairs of torch.cuda.Event records, and what was really inside each of them: only the kernel part is "
+        "work.",
+        (
+            "site",
+            "module",
+            "verdict",
+            "median_ns",
+            "kernel_median_ns",
+            "first_ns",
+            "min_ns",
+            "max_ns",
+            "windows",
+            "kernels_each",
+            "launch_wait_ns",
+            "idle_ns",
+            "copy_ns",
+        ),
+        depth=1,
+    ),
+    "event_windows": Spec(
+        "The same windows one by one, in order of time.",
+        (
+            "start_ns",
+            "site",
+            "reading_ns",
+            "kernel_ns",
+            "copy_ns",
+            "memset_ns",
+            "launch_wait_ns",
+            "other_streams_ns",
+            "idle_ns",
+        ),
+        depth=2,
+    ),
     "threads": Spec("CPU threads that called CUDA."),
-    "ranks": Spec("Ranks of the job."),
+    "ranks": Spec(
+        "The ranks of the job side by side. In a collective all wait for the rank that comes last: make that one faster, the "
+        "others follow.",
+        (
+            "rank",
+            "step_ns",
+            "straggler",
+            "compute_ns",
+            "exposed_wait_ns",
+            "exposed_transfer_ns",
+            "idle_ns",
+            "delay_ns",
+            "last_share",
+            "late_because",
+            "gpu",
+            "steps",
+        ),
+        hide=("file", "process", "window_ns", "idle_causes", "clock_correction_ns"),
+        per_row=(
+            "compute_ns",
+            "comm_ns",
+            "copy_ns",
+            "memset_ns",
+            "idle_ns",
+            "hidden_comm_ns",
+            "collectives",
+            "transfer_ns",
+            "wait_ns",
+            "exposed_wait_ns",
+            "exposed_transfer_ns",
+            "delay_ns",
+        ),
+    ),
 }
+
+#: Checks that make the numbers themselves doubtful where they fail: said at the top, not only among the other checks.
+_ALARMS = frozenset(
+    {"gpu work", "launches without kernel", "diagnostics", "lost ranges", "probe cost", "bad times", "exit code"}
+)
 
 LEDGER_TABLES = ("gpu_ledger", "cpu_ledger")
 
@@ -343,6 +568,34 @@ _LABELS = {
     "tid": "tid",
     "sm_count": "SMs",
     "l2_bytes": "L2 cache",
+    "one_time_ns": "paid once",
+    "repeated_ns": "paid every time",
+    "later_median_ns": "later, median",
+    "first_ns": "first call",
+    "both_ns": "sync before and after",
+    "before_ns": "sync only before",
+    "after_ns": "sync only after",
+    "none_ns": "no sync",
+    "event_idle_ns": "cuda.Event, idle GPU",
+    "event_queued_ns": "cuda.Event, queued",
+    "benchmark_ns": "torch benchmark",
+    "sync_return_ns": "sync return",
+    "kernels_each": "kernels in each",
+    "idle_launch_ns": "GPU idle in launch",
+    "idle_host_ns": "GPU idle before it",
+    "pending_median": "queued, median",
+    "gpu_ops": "GPU ops",
+    "limit_bytes_per_s": "possible",
+    "exposed_wait_ns": "waits for a rank",
+    "exposed_transfer_ns": "exposed transfer",
+    "delay_ns": "makes others wait",
+    "last_share": "comes last",
+    "late_because": "spends more on",
+    "step_ns": "step",
+    "index": "step",
+    "reading_ns": "reading",
+    "start_ns": "time",
+    "time_ns": "time",
 }
 _UNIT_SUFFIX = re.compile(r"_(?:ns|bytes|bytes_per_s|per_s)$")
 _TEXT_TYPES = ("String", "Utf8", "Categorical", "Enum", "Boolean", "List", "Struct", "Object")
@@ -372,7 +625,7 @@ def number(value: Any, name: str, unit: str) -> str:
         return units.bandwidth(value)
     if unit in ("bytes", "B") or name.endswith("_bytes") or name == "bytes":
         return units.size(value)
-    if unit in ("share", "fraction", "ratio", "1") or name in ("share", "error"):
+    if unit in ("share", "fraction", "ratio", "1") or name in ("share", "error", "spread") or name.endswith("_share"):
         return units.share(value, 1)
     if unit in ("%", "percent"):
         return units.share(value, 100)
@@ -460,6 +713,13 @@ def _tree(rows: Sequence[Row], top: int) -> list[Row]:
     return [by_path[path] for path in sorted(keep, key=lambda path: [order(p) for p in chain(path)])]
 
 
+def _scale_of(row: Row, column: Column, spec: Spec, scale: int) -> int:
+    """Return by how many steps a whole number of this cell is divided."""
+    if spec.per_row:
+        return max(1, row.get("steps") or 1) if column.name in spec.per_row else 1
+    return 1 if column.name == "steps" else scale
+
+
 def _sorted(table: Table, spec: Spec) -> list[Row]:
     """Return the rows by the bar column, largest first; as given where there is no such column."""
     rows = list(table.rows or ())
@@ -489,7 +749,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, p
     empty = [c for c in empty if c not in columns]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
     scale = max(1, steady) if spec.steady else 1
-    scope = ["per step"] if spec.steady and steady else []
+    scope = ["per step"] if (spec.steady and steady) or spec.per_row else []
     if spec.steady and processes > 1:
         scope.append(f"{processes} processes together")
 
@@ -497,7 +757,9 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, p
         value = row.get(column.name)
         if value in (None, "") and column is columns[0]:
             return Cell(spec.unknown)
-        made = _describe(value, column, texts, scale)
+        made = _describe(value, column, texts, _scale_of(row, column, spec, scale))
+        if value is not None and row.get(f"{column.name.removesuffix('_ns')}_from") == "composed":
+            made = replace(made, text=f"≈ {made.text}")
         if column.name == "file" and value and row.get("line"):
             function = f" {texts(row['function'], 60)}" if row.get("function") else ""
             place = f":{int(row['line'])}{function}"
@@ -520,6 +782,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, p
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, len(table.rows) - len(rows)),
         scope=", ".join(scope),
+        depth=spec.depth,
         without_data=tuple(label(c.name) for c in empty),
     )
 
@@ -594,8 +857,21 @@ def _where(where: Row, texts: Texts) -> str:
     return ", ".join(parts)
 
 
-def _finding(finding: Finding, texts: Texts, width: int) -> FindingView:
+#: Savings below this part of the step are listed, and no reason to act.
+_NOTABLE = 0.01
+#: How the confidence of a saving begins that is an upper bound.
+_BOUND = "at most, "
+
+
+def _step_ns(summary: Summary) -> float:
+    """Return the length of a step that savings are measured by."""
+    replay = summary.replay or {}
+    return replay.get("recorded_ns") or summary.steps.gpu_median_ns or summary.steps.cpu_median_ns or 0
+
+
+def _finding(finding: Finding, texts: Texts, width: int, step_ns: float = 0) -> FindingView:
     """Return a finding as text."""
+    saving, bound = finding.saving_ns_per_step, finding.confidence.startswith(_BOUND)
     evidence = None
     if finding.evidence:
         names = {k: v for row in finding.evidence for k, v in row.items()}
@@ -611,10 +887,11 @@ def _finding(finding: Finding, texts: Texts, width: int) -> FindingView:
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, texts),
         cost="" if finding.cost_ns_per_step is None else units.duration(finding.cost_ns_per_step),
-        saving="" if finding.saving_ns_per_step is None else units.duration(finding.saving_ns_per_step),
-        confidence=texts(finding.confidence, 200),
+        saving="" if saving is None else ("at most " if bound else "") + units.duration(saving),
+        confidence=texts(finding.confidence.removeprefix(_BOUND), 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
+        notable=(finding.saving_ns_per_step or 0) > _NOTABLE * step_ns,
     )
 
 
@@ -624,7 +901,8 @@ def _findings(summary: Summary, texts: Texts, width: int) -> tuple[FindingView, 
         return None
     order = {"found": 0, "cannot_tell": 1, "clear": 2}
     ranked = sorted(summary.findings, key=lambda f: (order[f.verdict], -(f.saving_ns_per_step or 0), f.code))
-    return tuple(_finding(f, texts, width) for f in ranked)
+    step_ns = _step_ns(summary)
+    return tuple(_finding(f, texts, width, step_ns) for f in ranked)
 
 
 def _steps_line(summary: Summary) -> str:
@@ -795,6 +1073,7 @@ def build(
     ledgers = tuple(_ledgers(summary, scale)) if wanted("ledger") else ()
     findings = _findings(summary, texts, width)
     found = [f for f in findings or () if f.verdict == "found"]
+    notable = bool(found) and found[0].notable
     keys = [k for k in SPECS if k in summary.tables] + [
         k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES
     ]
@@ -804,6 +1083,7 @@ def build(
         if (t := summary.tables.get(key)) is not None and t.rows is None
     ]
     steps = _steady_count(summary)
+    checks = _quality(summary, texts)
     processes = len({row.get("process") for key in LEDGER_TABLES for row in summary.rows(key)})
     return View(
         title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3])
@@ -812,7 +1092,8 @@ def build(
         verdict_label=VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30)),
         sentence=_sentence(summary, texts),
         evidence=tuple(texts(e, 500) for e in summary.verdict.evidence),
-        first=found[0] if found and wanted("first") else None,
+        first=found[0] if found and notable and wanted("first") else None,
+        no_first="" if notable or not found else "None of what was found is worth 1 % of the step.",
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
         step_times=_step_times(summary),
@@ -831,7 +1112,8 @@ def build(
         ),
         capture=_capture(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
-        quality=_quality(summary, texts),
+        quality=checks,
+        alarms=tuple(c for c in checks if c.status != "ok" and c.check in _ALARMS),
         glossary=glossary.used(summary),
         hidden=(
             "home folders",

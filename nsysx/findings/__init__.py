@@ -1,0 +1,55 @@
+"""Findings: one file per rule, found by package walk. Each has RULE, a manual as its docstring, and ``check``.
+
+``check(ground)`` returns a list of Finding: one or more "found", else one "clear" or "cannot_tell". What a change is worth
+comes from the replay alone; a long wait is no argument. Savings of findings overlap and must never be added.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import ModuleType
+
+from nsysx.facts import Facts
+from nsysx.findings import nsx111_straggler
+from nsysx.findings._ground import Ground
+from nsysx.model import Finding, Table
+from nsysx.replay import Replay, Withheld
+
+_ORDER = {"found": 0, "clear": 1, "cannot_tell": 2}
+
+
+@cache
+def rules() -> tuple[ModuleType, ...]:
+    """Return the modules of all rules, by code."""
+    names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    return tuple(sorted((importlib.import_module(f"{__name__}.{n}") for n in names), key=lambda m: str(m.RULE.code)))
+
+
+def rank(finding: Finding) -> tuple[int, int, str]:
+    """Return the place of a finding: what saves most first, never what waits longest; then clear, then cannot tell."""
+    return _ORDER[finding.verdict], -(finding.saving_ns_per_step or 0), finding.code
+
+
+def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
+    """Return what every rule has to say, ranked. Without a replay no saving is given."""
+    ground = Ground(facts, tables, replay)
+    return tuple(sorted((f for rule in rules() for f in rule.check(ground)), key=rank))
+
+
+def with_ranks(findings: Iterable[Finding], table: Table) -> tuple[Finding, ...]:
+    """Return the findings of one rank with what the comparison of all ranks adds."""
+    straggler = nsx111_straggler.of_ranks(table)
+    return tuple(sorted((straggler if f.code == straggler.code else f for f in findings), key=rank))
+
+
+def manual(name: str) -> str | None:
+    """Return the manual of a rule by its code or slug, None when there is no such rule."""
+    asked = name.strip().lower()
+    for rule in rules():
+        if asked in (rule.RULE.code.lower(), rule.RULE.slug):
+            return inspect.cleandoc(rule.__doc__ or "")
+    return None

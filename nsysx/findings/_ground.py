@@ -1,0 +1,241 @@
+"""What a rule stands on: facts, tables and replay of one report, the shown process, and sums per step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import polars as pl
+
+from nsysx import columns, units
+from nsysx.facts import Facts
+from nsysx.model import Finding, Row, Table
+from nsysx.replay import Edit, Replay, Withheld
+
+#: Below this part of the step nothing is worth a change.
+NOTABLE = 0.01
+SITE = ("module", "phase", "file", "line")
+
+
+class Rule(NamedTuple):
+    """What a rule is called. ``title`` names what it looks for."""
+
+    code: str
+    slug: str
+    title: str
+
+
+class Worth(NamedTuple):
+    """What a change brings: ns per step (None when no claim can be made), how sure that is, where a wait moves."""
+
+    saving_ns: int | None
+    confidence: str
+    moves_to: str | None = None
+    next_limit: str | None = None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Frames here hold the steady steps of the shown process alone, so that sums over ``steps`` are per step."""
+
+    facts: Facts
+    tables: Mapping[str, Table]
+    replay: Replay | Withheld | None
+
+    @property
+    def process(self) -> int:
+        """The shown process."""
+        return self.facts.steps.process
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps the frames cover; a capture without steps is one."""
+        return max(1, self.facts.steady_count)
+
+    @property
+    def stepless(self) -> bool:
+        """Whether the capture has no steps, so that all sums are over the whole of it, first calls included."""
+        return self.facts.steps.source == "capture"
+
+    @property
+    def per(self) -> str:
+        """What a sum is over, for people."""
+        return "in the capture" if self.stepless else "per step"
+
+    @cached_property
+    def device(self) -> int | None:
+        """The device on which the shown process works most."""
+        mine = [r for r in self.rows("gpu_ledger") if r["process"] == self.process]
+        best = max(mine, key=lambda r: (r["busy_ns"], -r["device"]), default=None)
+        return None if best is None else int(best["device"])
+
+    @cached_property
+    def window(self) -> tuple[int, int]:
+        """The steady steps on the timeline of the busiest device, else on the CPU; (0, 0) when there are none."""
+        steps = self.facts.steps
+        gpu = steps.windows.filter((pl.col("process") == self.process) & (pl.col("device") == self.device))
+        rows = gpu if gpu.height else steps.cpu_windows.filter(pl.col("process") == self.process)
+        if not rows.height:
+            return 0, 0
+        start, end = rows.select("start_ns", "end_ns").row(0)
+        return int(start), int(end)
+
+    @cached_property
+    def step_ns(self) -> int:
+        """The mean steady step; 0 when the report has no events."""
+        return (self.window[1] - self.window[0]) // self.steps
+
+    @cached_property
+    def calls(self) -> pl.DataFrame:
+        """API calls with ``ns`` (duration), file, line."""
+        mine = self.facts.steady_calls.filter(pl.col("process") == self.process)
+        lines = self.facts.once("lines", Facts.lines)
+        return mine.join(lines, on="call", how="left", maintain_order="left").with_columns(
+            (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
+        )
+
+    @cached_property
+    def ops(self) -> pl.DataFrame:
+        """GPU ops with ``ns`` (duration)."""
+        mine = self.facts.steady_ops.filter(pl.col("process") == self.process)
+        return mine.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+
+    def of_kind(self, *kinds: str) -> pl.DataFrame:
+        """Return the API calls of these kinds."""
+        return self.calls.filter(columns.matching(self.calls["kind"], f"^({'|'.join(kinds)})$"))
+
+    def idle(self) -> pl.DataFrame:
+        """Return the idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
+        start, end = self.window
+        pieces = self.facts.ledgers.idle.filter(
+            (pl.col("process") == self.process)
+            & (pl.col("device") == self.device)
+            & (pl.col("end_ns") > start)
+            & (pl.col("start_ns") < end)
+        )
+        ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
+        return pieces.with_columns(ns.alias("ns"))
+
+    @cached_property
+    def upload_waits(self) -> pl.DataFrame:
+        """The synchronize calls that PyTorch makes directly after a copy from pageable memory to the device: call, copy."""
+        gpu = self.of_kind("launch", "graph_launch", "copy", "memset", "sync").sort("thread", "start_ns", "call")
+        before = gpu.select(
+            "call", "kind", *(pl.col(c).shift(1).over("thread").alias(f"_{c}") for c in ("call", "kind"))
+        )
+        uploads = self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)).select(
+            pl.col("call").alias("copy")
+        )
+        sync = (pl.col("kind").cast(pl.String) == "sync") & (pl.col("_kind").cast(pl.String) == "copy")
+        pairs = before.filter(sync).select("call", pl.col("_call").alias("copy"))
+        return pairs.join(uploads.drop_nulls().unique(), on="copy", how="semi", maintain_order="left")
+
+    def rows(self, key: str) -> Sequence[Row]:
+        """Return the rows of a table, none when it was not recorded."""
+        table = self.tables.get(key)
+        return (table.rows or ()) if table else ()
+
+    def missing(self, key: str) -> str | None:
+        """Return why the capture does not hold a table, None when it does."""
+        table = self.tables.get(key)
+        if table is None:
+            return f"the table {key} was not made"
+        return None if table.rows is not None else table.reason or "not recorded"
+
+    def per_step(self, ns: float) -> int:
+        """Return a sum over the frames as its part of one step."""
+        return round(ns / self.steps)
+
+    def notable(self, ns_per_step: float, share: float = NOTABLE) -> bool:
+        """Return whether a time per step is at least this part of the step."""
+        return ns_per_step > 0 and ns_per_step >= share * self.step_ns
+
+    def share(self, ns_per_step: float) -> str:
+        """Return a time per step as a share of the step, for people."""
+        return units.share(ns_per_step, self.step_ns)
+
+    def worth(self, *edits: Edit, bound: bool = False) -> Worth:
+        """Return what the replay says about a change; ``bound``: it can bring at most that."""
+        if not isinstance(self.replay, Replay):
+            return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
+        error = f"replay error {units.share(self.replay.error, 1)}"
+        if not self.replay.trusted:
+            return Worth(None, f"no claim: {error}")
+        outcome = self.replay.saving(*edits)
+        saving = max(0, outcome.saving_ns)
+        sure = f"at most, {error}" if bound else error
+        if 0 < saving < self.replay.error * self.replay.recorded_ns:
+            sure += ", which is more than this"
+        return Worth(saving, sure, outcome.moves_to, outcome.next_limit)
+
+    def found(
+        self,
+        rule: Rule,
+        title: str,
+        detail: str,
+        *,
+        worth: Worth,
+        cost_ns: int | None,
+        fix: str,
+        where: Row | None = None,
+        evidence: Iterable[Row] = (),
+    ) -> Finding:
+        """Return a finding; ``cost_ns`` is per step, and left out when there are no steps."""
+        place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None}
+        return Finding(
+            rule.code,
+            rule.slug,
+            "found",
+            title,
+            detail,
+            place,
+            None if self.stepless else cost_ns,
+            worth.saving_ns,
+            worth.confidence,
+            fix,
+            tuple(evidence),
+        )
+
+    def no_steps(self, rule: Rule) -> list[Finding]:
+        """Return that a rule needs steps."""
+        return self.cannot_tell(
+            rule, "the capture has no steps: warm-up and steady work cannot be told apart", "nsysx run -- CMD"
+        )
+
+    def clear(self, rule: Rule, detail: str) -> list[Finding]:
+        """Return that a rule looked and found nothing."""
+        return [Finding(rule.code, rule.slug, "clear", rule.title, detail)]
+
+    def cannot_tell(self, rule: Rule, detail: str, fix: str = "") -> list[Finding]:
+        """Return that the capture does not hold what a rule needs."""
+        return [Finding(rule.code, rule.slug, "cannot_tell", rule.title, detail, fix=fix)]
+
+
+#: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
+NO_SAVING = Worth(None, "not a cost of the step")
+
+
+def calls_of(frame: pl.DataFrame) -> frozenset[int]:
+    """Return the calls of a frame, as edits want them."""
+    return frozenset(frame["call"].drop_nulls().to_list())
+
+
+def ops_of(frame: pl.DataFrame) -> frozenset[int]:
+    """Return the GPU ops of a frame, as edits want them."""
+    return frozenset(frame["op"].to_list())
+
+
+def in_module(row: Row) -> str:
+    """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
+    module = str(row.get("module") or "")
+    return f" in {module}" if module and "outside modules" not in module else ""
+
+
+def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:
+    """Return the condition that a frame's row has these values, null for null."""
+    return pl.all_horizontal(
+        pl.col(c).cast(pl.String).eq_missing(pl.lit(None if row[c] is None else str(row[c]), dtype=pl.String))
+        for c in columns
+    )

@@ -1,0 +1,105 @@
+"""NSX101 hidden-sync: a call makes the CPU wait until the GPU has worked off its queue.
+
+What it means
+    The program asked for a value or a size that only the GPU knows: .item(), float(t), if t:, nonzero, unique, a boolean
+    mask, .cpu(), print(t). The CPU stands still until the GPU gets there, and then the GPU may stand still until the CPU has
+    launched the next work. Only the second half costs time. The length of the wait says nothing about it: in a step that
+    the GPU limits, the CPU merely waits here instead of later, and removing the wait moves it to the next such call.
+    Therefore the saving, from a replay of the step without this wait, is what counts; below 1 % of the step, leave it.
+
+In the trace
+    A long cudaStreamSynchronize, cudaDeviceSynchronize or a copy to the host, after a short copy or a scan kernel.
+    "GPU idle caused" is the time for which the device ran dry while the thread was in the call.
+
+Bad
+    running += loss.item()                    # waits in every step
+    rows = mask.nonzero()                     # waits for the number of rows
+    if torch.isnan(loss): ...                 # waits for the answer
+
+Good
+    running += loss.detach()                  # stays on the GPU; .item() once in 100 steps
+    out = torch.where(mask, x, 0)             # the shape is known without asking
+    loss = F.cross_entropy(y, t, ignore_index=-1)
+
+Harmless when
+    The step is GPU-bound and the CPU is far ahead: the saving is then about zero. Once per epoch or per log line is fine.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import units
+from nsysx.columns import matching
+from nsysx.findings._ground import SITE, Ground, Rule, calls_of, same_place
+from nsysx.model import Finding
+from nsysx.replay import RemoveWaits
+
+RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization")
+#: A site is listed from this part of the step on, if it waits in every second step or more often, or saves something.
+_LISTED = 0.001
+_SITES = 8
+
+
+def _sites(ground: Ground) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the calls that wait for the GPU and do not copy to it, and their places, longest wait first."""
+    calls = (
+        ground.facts.wait_sites()
+        .filter(pl.col("process") == ground.process)
+        .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+    )
+    calls = calls.filter(matching(calls["kind"], "^(sync|copy)$"))
+    # What a copy to the device waits for is the business of NSX105.
+    to_device = ground.ops.filter(pl.col("name").cast(pl.String) == "HtoD").select("call").drop_nulls().unique()
+    for others in (to_device, ground.upload_waits.select("call")):
+        calls = calls.join(others, on="call", how="anti", maintain_order="left")
+    steps = ground.facts.steps.cpu.filter(pl.col("process") == ground.process).sort("start_ns")
+    calls = calls.sort("start_ns", "call").join_asof(
+        steps.select(pl.col("start_ns").alias("_at"), "index"), left_on="start_ns", right_on="_at"
+    )
+    sites = calls.group_by("api", *SITE).agg(
+        pl.len().alias("calls"),
+        pl.col("index").n_unique().alias("in_steps"),
+        pl.col("ns", "backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns").sum(),
+    )
+    return calls, sites.sort("ns", "api", *SITE, descending=[True] + [False] * 5, nulls_last=True)
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return a finding per place that waits for 0.1 % of the step or more."""
+    if missing := ground.missing("waits"):
+        return ground.cannot_tell(RULE, missing)
+    calls, sites = _sites(ground)
+    listed = _LISTED * ground.step_ns * ground.steps
+    waiting = sites.filter(pl.max_horizontal("ns", "idle_caused_ns") >= max(listed, 1)).head(_SITES)
+    rows = waiting.to_dicts()
+    found = []
+    for row in rows:
+        mine = calls.filter(same_place(row, ("api", *SITE)))
+        worth = ground.worth(RemoveWaits(calls_of(mine)))
+        if 2 * row["in_steps"] < ground.steps and not ground.notable(worth.saving_ns or 0):
+            continue
+        wait, idle = ground.per_step(row["ns"]), ground.per_step(row["idle_caused_ns"])
+        times = row["calls"] / ground.steps
+        detail = (
+            f"{row['api']} waits {units.duration(wait)} {ground.per} ({times:.3g} call{'s' * (times != 1)}): "
+            f"{units.duration(ground.per_step(row['backlog_ns']))} for work queued before it. "
+            f"The GPU runs dry {units.duration(idle)} for it."
+        )
+        if worth.saving_ns is not None:
+            gone = f"Without this wait the step is {units.duration(worth.saving_ns)} shorter"
+            detail += f" {gone} ({ground.share(worth.saving_ns)})."
+            if worth.moves_to:
+                detail += f" The wait moves to {worth.moves_to}."
+            if not ground.notable(worth.saving_ns):
+                detail += " A wait is no cost while the GPU is busy: leave it."
+        fix = "keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
+        if row["file"] is None:
+            fix += "; nsysx run --lines records the Python line"
+        title = f"{row['api']} holds the CPU {units.duration(wait)}"
+        found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=wait, where=row, fix=fix))
+    if not found:
+        return ground.clear(
+            RULE, "no call waits for the GPU for 0.1 % of the step in most steps, or saves 1 % if removed"
+        )
+    return found

@@ -1,0 +1,117 @@
+"""NSX120 mask-work: sort, scan and gather kernels that a cheaper form of the operation does not need.
+
+What it means
+    Boolean masks, nonzero, unique and indexing with tensors pick rows whose number only the GPU knows. They are built
+    from scans, sorts, gathers and, in backward, a scatter that sorts its indices first. These kernels are slow for what they
+    do. People remove the wait that comes with them, and gain nothing; the kernels are what costs. A form with a fixed shape
+    (where, masked_fill, ignore_index, weights of 0) needs none of them.
+
+In the trace
+    DeviceSelectSweepKernel, write_indices (nonzero), DeviceRadixSort (sort, unique, index backward), index_elementwise_kernel
+    (indexing), indexing_backward_kernel (its backward), scatter and gather, in the module that masks.
+
+Bad
+    keep = target != IGNORE
+    loss = F.cross_entropy(logits[keep], target[keep])
+
+Good
+    loss = F.cross_entropy(logits, target, ignore_index=IGNORE)
+    # or: loss = (per_pixel * keep).sum() / keep.sum()
+
+Harmless when
+    The operation really is a sort or a lookup (embedding, top-k, routing to experts), or picks a small part of the data, so
+    that what follows is cheaper by more than the picking costs.
+"""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from nsysx import units
+from nsysx.findings._ground import Ground, Rule, Worth, in_module, ops_of, same_place
+from nsysx.model import Finding
+from nsysx.replay import RemoveOps
+
+RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks")
+_FAMILY = "sort, scan and gather"
+#: What masks leave behind, and what it comes from.
+_ORIGINS = (
+    (r"DeviceSelect|DeviceCompactInit|write_indices|nonzero", "nonzero or a boolean mask"),
+    (r"indexing_backward|index_put|elementwise_kernel_with_index", "backward of indexing"),
+    (r"index_elementwise|index_kernel|index_?Select|masked_", "indexing with a tensor or a mask"),
+    (r"DeviceRunLength|DeviceReduceByKey|unique", "unique"),
+    (r"sort|radix", "sort: unique, or backward of indexing"),
+    (r"scatter|gather", "scatter or gather"),
+)
+_MASK = "|".join(pattern for pattern, _ in _ORIGINS)
+#: These make a module one that masks; a sort or a gather alone does not.
+_SIGN = r"(?i)DeviceSelect|write_indices|nonzero|indexing_backward|index_put|masked_|DeviceRunLength|unique|index_elementwise"
+_MODULES = 4
+
+
+def _origin(kernel: str) -> str:
+    return next((what for pattern, what in _ORIGINS if re.search(pattern, kernel, re.IGNORECASE)), "scan")
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return a finding per module whose mask kernels take 1 % of the step or more."""
+    if missing := ground.missing("kernels"):
+        return ground.cannot_tell(RULE, missing)
+    kernels = ground.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel").with_columns(
+        pl.col("name", "module", "family").cast(pl.String)
+    )
+    mask = (pl.col("family") == _FAMILY) | pl.col("name").str.contains(f"(?i){_MASK}")
+    mine = kernels.filter(mask & (pl.col("family") != "embedding"))
+    modules = (
+        mine.group_by("module")
+        .agg(pl.col("ns").sum(), pl.col("name").str.contains(_SIGN).any().alias("masks"))
+        .filter("masks")
+        .sort("ns", "module", descending=[True, False], nulls_last=True)
+        .head(_MODULES)
+    )
+    found = []
+    for row in modules.select("module", "ns").to_dicts():
+        cost = ground.per_step(row["ns"])
+        if not ground.notable(cost):
+            continue
+        own = mine.filter(same_place(row, ("module",)))
+        whole = ground.ops.filter(same_place(row, ("module",)))
+        whole_ns = ground.per_step(int(whole["ns"].sum()))
+        # Where masking is what a module mostly does, the rest of its work is done on what the mask picked.
+        all_of_it = 2 * cost >= whole_ns and row["module"] is not None
+        worth: Worth = ground.worth(RemoveOps(ops_of(whole if all_of_it else own)), bound=True)
+        by_kernel = own.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())
+        by_kernel = by_kernel.sort("ns", "name", descending=[True, False])
+        detail = f"Sort, scan and gather kernels take {units.duration(cost)} per step ({ground.share(cost)})"
+        if all_of_it:
+            detail += (
+                f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they pick, "
+                "in a form that fixed shapes do not need either. The saving is of all of it, so it is an upper bound."
+            )
+        else:
+            detail += ", an upper bound of what a form with fixed shapes saves."
+        if worth.saving_ns is not None:
+            detail += f" The step would be limited by {worth.next_limit}."
+        evidence = [
+            {"kernel": k, "from": _origin(k), "count": n / ground.steps, "total_ns": ground.per_step(ns)}
+            for k, n, ns in by_kernel.head(8).iter_rows()
+        ]
+        title = f"Mask kernels take {units.duration(cost)}{in_module(row)}"
+        if all_of_it:
+            title = f"Mask work takes {units.duration(whole_ns)}{in_module(row)}"
+        fix = "use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
+        found.append(
+            ground.found(
+                RULE,
+                title,
+                detail,
+                worth=worth,
+                cost_ns=whole_ns if all_of_it else cost,
+                where=row,
+                fix=fix,
+                evidence=evidence,
+            )
+        )
+    return found or ground.clear(RULE, "kernels of masks take less than 1 % of the step in every module")
