@@ -102,6 +102,11 @@ class Ground:
         mine = self.facts.steady_ops.filter(pl.col("process") == self.process)
         return mine.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
 
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        """The kernels among ``ops``."""
+        return self.ops.filter(columns.matching(self.ops["op_kind"], "^kernel$"))
+
     def of_kind(self, *kinds: str) -> pl.DataFrame:
         """Return the API calls of these kinds."""
         return self.calls.filter(columns.matching(self.calls["kind"], f"^({'|'.join(kinds)})$"))

@@ -60,9 +60,7 @@ def check(ground: Ground) -> list[Finding]:
     """Return a finding per module whose mask kernels take 1 % of the step or more."""
     if missing := ground.missing("kernels"):
         return ground.cannot_tell(RULE, missing)
-    kernels = ground.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel").with_columns(
-        pl.col("name", "module", "family").cast(pl.String)
-    )
+    kernels = ground.kernels.with_columns(pl.col("name", "module", "family").cast(pl.String))
     mine = kernels.filter((pl.col("family") == _FAMILY) | pl.col("name").str.contains(_HELPERS))
     modules = (
         mine.group_by("module")
