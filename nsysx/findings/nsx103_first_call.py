@@ -56,7 +56,7 @@ def check(ground: Ground) -> list[Finding]:
     evidence = [
         {"name": r["name"], "what": r["what"], "calls": r["calls"], "one_time_ns": r["one_time_ns"]} for r in rows[:6]
     ]
-    fix = "let the first steps run before the clock starts; leave them out of every average"
+    fix = "Let the first steps run before the clock starts; leave them out of every average"
     if ground.facts.steps.whole:
         window = ground.window[1] - ground.window[0]
         if bill < _IN_WINDOW * window:

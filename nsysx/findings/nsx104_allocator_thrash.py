@@ -66,7 +66,8 @@ def check(ground: Ground) -> list[Finding]:
         }
         for r in rows[:6]
     ]
-    fix = rows[0]["advice"] if rows else "fixed shapes"
+    advice = str(rows[0]["advice"]) if rows else "fixed shapes"
+    fix = advice[:1].upper() + advice[1:]
     title = f"Memory calls take {units.duration(cost)} of each step"
     where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
     return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

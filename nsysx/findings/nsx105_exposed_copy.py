@@ -81,9 +81,9 @@ def check(ground: Ground) -> list[Finding]:
             detail += f" They reach {row['bandwidth_bytes_per_s'] / 1e9:.1f} GB/s"
             detail += f" of {limit / 1e9:.1f} GB/s ({row['limit_from']})." if limit else "."
         if row["direction"] == "HtoD":
-            fix = "pin the memory (pin_memory=True), copy with non_blocking=True, and the next batch on a stream of its own"
+            fix = "Pin the memory (pin_memory=True), copy with non_blocking=True, and the next batch on a stream of its own"
         else:
-            fix = "copy to pinned memory with non_blocking=True and read it a step later"
+            fix = "Copy to pinned memory with non_blocking=True and read it a step later"
         title = f"{row['direction']} copies cost {units.duration(exposed)}, hold the CPU {units.duration(held)}{in_module(row)}"
         found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
     return found or ground.clear(RULE, "exposed copies take less than 1 % of the step at every place")

@@ -52,6 +52,6 @@ def check(ground: Ground) -> list[Finding]:
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
         detail += f" Of the wait {units.duration(api)} are CUDA calls: copies and pinning."
-    fix = "more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"
+    fix = "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"
     title = f"The GPU waits {units.duration(idle)} per step for data"
     return [ground.found(RULE, title, detail, worth=worth, cost_ns=idle, where={"phase": "data"}, fix=fix)]

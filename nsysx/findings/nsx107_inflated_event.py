@@ -59,7 +59,7 @@ def check(ground: Ground) -> list[Finding]:
             f"the first {units.duration(row['first_ns'])}. Of the readings, {units.share(row['kernel_ns'], row['total_ns'])} "
             f"are kernels, {said}."
         )
-        fix = "move copies out of the window, warm up, and keep the stream busy while the CPU launches"
+        fix = "Move copies out of the window, warm up, and keep the stream busy while the CPU launches"
         evidence = (
             {"part": "kernels", "ns": row["kernel_ns"]},
             *({"part": _PARTS[k], "ns": ns} for ns, k in rest if ns),

@@ -33,11 +33,11 @@ RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread")
 _CAUSES = {
     "cold_l2": (
         "cold L2 cache",
-        "compare with the cache in the state that training sees: write over it between repeats",
+        "Compare with the cache in the state that training sees: write over it between repeats",
     ),
     "clock": (
         "changing clocks",
-        "lock the clocks for benchmarks (nvidia-smi --lock-gpu-clocks); nsysx run --clocks shows them",
+        "Lock the clocks for benchmarks (nvidia-smi --lock-gpu-clocks); nsysx run --clocks shows them",
     ),
 }
 #: A spread that sums to a smaller part of the kernel time is not worth a word.

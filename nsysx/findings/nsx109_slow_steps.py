@@ -103,6 +103,6 @@ def check(ground: Ground) -> list[Finding]:
         for n, v in ranked[:5]
         if v > 0
     ]
-    fix = "look at what these steps do besides: checkpoints, logging, validation, garbage collection, larger shapes"
+    fix = "Look at what these steps do besides: checkpoints, logging, validation, garbage collection, larger shapes"
     sure = Worth(None, "from step lengths, not replayed")
     return [ground.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, evidence=evidence)]

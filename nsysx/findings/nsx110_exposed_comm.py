@@ -56,6 +56,6 @@ def check(ground: Ground) -> list[Finding]:
         f"Only communication runs {units.duration(cost)} per step ({ground.share(cost)}); {units.duration(hidden)} more are "
         "hidden behind compute."
     )
-    fix = "start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
+    fix = "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
     title = f"Communication is exposed {units.duration(cost)} per step"
     return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=evidence)]

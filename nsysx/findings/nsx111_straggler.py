@@ -41,7 +41,7 @@ def of_ranks(table: Table | None) -> Finding:
     matched = [r for r in table.rows if r["wait_ns"] is not None]
     late = next((r for r in table.rows if r["straggler"]), None)
     if len(matched) < 2:
-        fix = "capture the same steps on every rank"
+        fix = "Capture the same steps on every rank"
         return _answer("cannot_tell", RULE.title, "no collective is seen on two ranks", fix=fix)
     if late is None:
         detail = f"no rank of {len(table.rows)} lets the others wait for 1 % of the step"
@@ -58,7 +58,7 @@ def of_ranks(table: Table | None) -> Finding:
         detail,
         cost_ns=wait,
         confidence="from the clocks of all ranks, not replayed",
-        fix="give every rank the same work: equal lengths per batch, the same loader, the same clocks",
+        fix="Give every rank the same work: equal lengths per batch, the same loader, the same clocks",
         evidence=tuple({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
     )
 

@@ -88,7 +88,7 @@ def check(ground: Ground) -> list[Finding]:
             f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {ground.share(cost)} of "
             "the step before them."
         )
-        fix = "one batched, foreach or fused operation instead of a loop; torch.compile or a CUDA graph of this part"
+        fix = "One batched, foreach or fused operation instead of a loop; torch.compile or a CUDA graph of this part"
         where = {"module": row["part"], "phase": row["phase"]}
         found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
     return found or ground.clear(RULE, _CLEAR)

@@ -101,6 +101,6 @@ def check(ground: Ground) -> list[Finding]:
             "thread makes no CUDA call and the GPU idles. The capture does not say what it does: Python, the GIL, "
             "garbage collection or the operating system."
         )
-        fix = "nsysx run --osrt shows OS waits, --nsys-arg=--python-sampling=true Python stacks; move that work out of the loop"
+        fix = "Move that work out of the loop; nsysx run --osrt shows waits in the OS, --nsys-arg=--python-sampling=true stacks"
         found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
     return found or ground.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

@@ -99,7 +99,7 @@ def check(ground: Ground) -> list[Finding]:
         title = f"Mask kernels take {units.duration(cost)}{in_module(row)}"
         if all_of_it:
             title = f"Mask work takes {units.duration(whole_ns)}{in_module(row)}"
-        fix = "use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
+        fix = "Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
         found.append(
             ground.found(
                 RULE,
