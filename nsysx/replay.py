@@ -33,7 +33,7 @@ TRUSTED_ERROR = 0.05
 #: Rounds of the steady steps: one to settle, one to measure, one to end it.
 _ROUNDS = 3
 #: More GPU ops than this are not replayed: the last steady steps that fit stand for the others.
-_MOST_OPS = 20_000
+_MOST_OPS = 8_000
 #: A launch of this many pending ops or more can find the queue full; CUDA's limit is 1024.
 _DEEP = 900
 #: What a launch of a whole graph costs the CPU, and the pause between its kernels: measured on an H200.
