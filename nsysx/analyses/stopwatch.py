@@ -182,6 +182,8 @@ def table(facts: Facts) -> pl.DataFrame:
     times = [launches[c].to_numpy() for c in ("process", "call_start_ns")]
     launches = launches.with_columns(pl.Series("_pending", pending(facts, *times)))
     calls = _Calls(facts)
+    # A kernel that something else than a launch put on the GPU has no neighbours to look at.
+    launches = launches.filter(pl.Series(calls.row[launches["call"].to_numpy()] >= 0))
     order = (
         launches.group_by("name")
         .agg(
