@@ -84,6 +84,11 @@ def _rows(facts: Facts) -> list[Check]:
                 "export the report again",
             )
         )
+    if trace.unplaced_rows:
+        detail = (
+            f"{units.count(trace.unplaced_rows)} rows have no possible time, thread, device or stream and are left out"
+        )
+        checks.append(Check("bad rows", "warn", detail, "export the report again"))
     if lost := [d["text"] for d in trace.capture.diagnostics]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(
