@@ -49,6 +49,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LIBRARIES = {
     "render": {"rich", "jinja2", "matplotlib"},
     "cli": {"typer", "rich"},
+    "progress": {"rich"},
     "load": {"polars", "adbc_driver_manager", "adbc_driver_sqlite"},
     "inject": {"torch", "nvtx"},
     "jobs": {"dask", "distributed"},

@@ -165,13 +165,13 @@ class Ground:
         """Return what the replay says about a change; ``bound``: it can bring at most that."""
         if not isinstance(self.replay, Replay):
             return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
-        error = f"replay error {units.share(self.replay.error, 1)}"
+        error = f"+- {units.duration(self.replay.bar_ns)}"
         if not self.replay.trusted:
-            return Worth(None, f"no claim: {error}")
+            return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
         outcome = self.replay.saving(*edits)
         saving = max(0, outcome.saving_ns)
         sure = f"at most, {error}" if bound else error
-        if 0 < saving < self.replay.error * self.replay.recorded_ns:
+        if 0 < saving < self.replay.bar_ns:
             sure += ", which is more than this"
         return Worth(saving, sure, outcome.moves_to, outcome.next_limit)
 
