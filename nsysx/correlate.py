@@ -166,7 +166,7 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
     kernels = _ops_of(trace.kernel, "kernel", name, "compute")
     family = columns.changed(kernels["name"], families.family)
     cls = columns.changed(family, lambda f: "comm" if f == families.COMMUNICATION else "compute")
-    rows = pl.concat(
+    return pl.concat(
         [
             kernels.with_columns(family.alias("family"), cls.alias("cls")),
             _ops_of(trace.memcpy, "memcpy", kind, "copy"),
@@ -180,11 +180,6 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
             ),
         ]
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))
-    if rows["process"].null_count() == rows.height:
-        processes = trace.runtime["process"].drop_nulls().unique()
-        only = processes.item() if len(processes) == 1 else 0
-        rows = rows.with_columns(pl.lit(only, dtype=pl.Int64).alias("process"))
-    return rows
 
 
 def _compact(ids: I64, asked: I64) -> tuple[I64, I64]:

@@ -204,7 +204,7 @@ def _replay(given: Facts) -> Row | None:
 def _only(trace: load.Trace, process: int) -> load.Trace:
     """Return the trace of one process."""
     kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
-    return load.Trace(trace.path, kept, trace.recorded, trace.domains, trace.capture, trace.run, trace.python_lines)
+    return replace(trace, frames=kept)
 
 
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
@@ -227,9 +227,7 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
         kept = {
             n: f.filter(pl.col("device") == device) if "device" in f.columns else f for n, f in trace.frames.items()
         }
-        trace = load.Trace(
-            trace.path, kept, trace.recorded, trace.domains, trace.capture, trace.run, trace.python_lines
-        )
+        trace = replace(trace, frames=kept)
     return trace
 
 

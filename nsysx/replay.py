@@ -28,6 +28,8 @@ import polars as pl
 if TYPE_CHECKING:
     from nsysx.facts import Facts
 
+#: What predictions were off by in the median over twelve measured before/after pairs (README): no claim is surer than this.
+VALIDATED_ERROR = 0.01
 #: Above this, the model does not describe the program and nothing is claimed.
 TRUSTED_ERROR = 0.05
 #: Rounds of the steady steps: one to settle, one to measure, one to end it.
@@ -242,6 +244,8 @@ class Replay:
         self.unchanged_ns = self._period(self._unchanged)
         self.error = abs(self.unchanged_ns - recorded_ns) / recorded_ns if recorded_ns else 1.0
         self.trusted = self.error <= TRUSTED_ERROR
+        #: The error bar of every saving, per step: the replay's own error, and never less than what was seen in reality.
+        self.bar_ns = round(max(self.error, VALIDATED_ERROR) * recorded_ns)
         self.items = len(chain.kind)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
 

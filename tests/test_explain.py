@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx import glossary
+from nsysx import findings, glossary
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,7 +55,18 @@ def test_nonsense_is_one_line_too() -> None:
 def test_without_a_name_all_names_are_listed() -> None:
     done = explain()
     assert done.returncode == 0
-    assert done.stdout.split("\n")[:-1] == [entry.name for entry in glossary.ENTRIES]
+    rules = findings.rules()
+    lines = done.stdout.split("\n")[:-1]
+    assert [line.split()[0] for line in lines[: len(rules)]] == [rule.RULE.code for rule in rules]
+    assert lines[len(rules) :] == [entry.name for entry in glossary.ENTRIES]
+
+
+@pytest.mark.parametrize("name", ["NSX101", "nsx101", "hidden-sync"])
+def test_the_manual_of_a_finding_is_printed(name: str) -> None:
+    done = explain(name)
+    assert done.returncode == 0
+    assert done.stdout.startswith("NSX101 hidden-sync: ")
+    assert "Harmless when" in done.stdout
 
 
 @pytest.mark.parametrize("entry", glossary.ENTRIES, ids=lambda e: e.name)

@@ -28,7 +28,8 @@ ORDER = (
     "queueing event_pairs flushes",
     "first_cost stopwatches",
     "analyses*",
-    "findings* verdict quality timeline whatif ranks",
+    "verdict quality",
+    "findings* timeline whatif ranks",
     "jobs",
     "pipeline",
     "glossary",
@@ -48,6 +49,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LIBRARIES = {
     "render": {"rich", "jinja2", "matplotlib"},
     "cli": {"typer", "rich"},
+    "progress": {"rich"},
     "load": {"polars", "adbc_driver_manager", "adbc_driver_sqlite"},
     "inject": {"torch", "nvtx"},
     "jobs": {"dask", "distributed"},

@@ -102,6 +102,11 @@ class Ground:
         mine = self.facts.steady_ops.filter(pl.col("process") == self.process)
         return mine.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
 
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        """The kernels among ``ops``."""
+        return self.ops.filter(columns.matching(self.ops["op_kind"], "^kernel$"))
+
     def of_kind(self, *kinds: str) -> pl.DataFrame:
         """Return the API calls of these kinds."""
         return self.calls.filter(columns.matching(self.calls["kind"], f"^({'|'.join(kinds)})$"))
@@ -160,13 +165,13 @@ class Ground:
         """Return what the replay says about a change; ``bound``: it can bring at most that."""
         if not isinstance(self.replay, Replay):
             return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
-        error = f"replay error {units.share(self.replay.error, 1)}"
+        error = f"+- {units.duration(self.replay.bar_ns)}"
         if not self.replay.trusted:
-            return Worth(None, f"no claim: {error}")
+            return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
         outcome = self.replay.saving(*edits)
         saving = max(0, outcome.saving_ns)
         sure = f"at most, {error}" if bound else error
-        if 0 < saving < self.replay.error * self.replay.recorded_ns:
+        if 0 < saving < self.replay.bar_ns:
             sure += ", which is more than this"
         return Worth(saving, sure, outcome.moves_to, outcome.next_limit)
 
@@ -183,7 +188,9 @@ class Ground:
         evidence: Iterable[Row] = (),
     ) -> Finding:
         """Return a finding; ``cost_ns`` is per step, and left out when there are no steps."""
-        place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None}
+        place = {
+            k: v for k, v in (where or {}).items() if k in SITE and v is not None and "outside modules" not in str(v)
+        }
         return Finding(
             rule.code,
             rule.slug,

@@ -94,6 +94,8 @@ def check(ground: Ground) -> list[Finding]:
             if not ground.notable(worth.saving_ns):
                 detail += " A wait is no cost while the GPU is busy: leave it."
         fix = "keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
+        if worth.saving_ns is not None and not ground.notable(worth.saving_ns):
+            fix = "leave it: removing it is worth less than 1 % of the step"
         if row["file"] is None:
             fix += "; nsysx run --lines records the Python line"
         title = f"{row['api']} holds the CPU {units.duration(wait)}"

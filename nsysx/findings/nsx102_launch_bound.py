@@ -40,14 +40,12 @@ _FOUND = 0.05
 
 def _blockers(ground: Ground) -> list[Row]:
     """Return what would break the capture of a graph, most frequent first."""
-    calls = ground.calls.with_columns(pl.col("kind", "name", "module", "phase").cast(pl.String))
+    calls = ground.of_kind("sync", "alloc", "free", "host_alloc", "copy")
     waits = ground.facts.ledgers.waits.select("call", pl.lit(True).alias("_blocks"))
-    calls = calls.join(waits, on="call", how="left", maintain_order="left")
-    blocks = (
-        (pl.col("kind") == "sync")
-        | pl.col("kind").is_in(["alloc", "free", "host_alloc"])
-        | ((pl.col("kind") == "copy") & pl.col("_blocks").fill_null(False))
+    calls = calls.join(waits, on="call", how="left", maintain_order="left").with_columns(
+        pl.col("kind", "name", "module", "phase").cast(pl.String)
     )
+    blocks = (pl.col("kind") != "copy") | pl.col("_blocks").fill_null(False)
     rows = calls.filter(blocks).group_by("name", *SITE).agg(pl.len().alias("calls"))
     rows = rows.sort("calls", "name", *SITE, descending=[True] + [False] * 5, nulls_last=True)
     return [
@@ -70,7 +68,7 @@ def check(ground: Ground) -> list[Finding]:
         share = ground.share(cost)
         return ground.clear(RULE, f"launches and host code let the GPU idle for {share} of the step, less than 5 %")
     launches = ground.of_kind("launch", "graph_launch")
-    kernels = ground.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel")
+    kernels = ground.kernels
     median = kernels["ns"].median()
     each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
     worth = ground.worth(Graph(), bound=True)

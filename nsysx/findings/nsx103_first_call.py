@@ -67,7 +67,8 @@ def check(ground: Ground) -> list[Finding]:
             f"{units.duration(bill)} of CPU time in it were paid once: loading code, first allocations."
         )
         return [ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)]
-    costs = first_cost.costs(ground.facts).join(ground.calls.select("call"), on="call", how="semi")
+    costs = first_cost.costs(ground.facts).filter(pl.col("one_time_ns") > 0)
+    costs = costs.join(ground.calls.select("call"), on="call", how="semi")
     inside = ground.per_step(int(costs["one_time_ns"].sum()))
     clock = _clock(ground)
     said = f"{units.duration(bill)} of CPU time were paid once in this run"
@@ -81,6 +82,5 @@ def check(ground: Ground) -> list[Finding]:
     evidence = [
         {"call": str(name), "kernel": kernel, "one_time_ns": ns}
         for name, kernel, ns in worst.select("name", "kernel", "one_time_ns").iter_rows()
-        if ns
     ]
     return [ground.found(RULE, title, f"{said}.", worth=NO_SAVING, cost_ns=inside, fix=fix, evidence=evidence)]

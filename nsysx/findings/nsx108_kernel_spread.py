@@ -40,7 +40,7 @@ _CAUSES = {
         "lock the clocks for benchmarks (nvidia-smi --lock-gpu-clocks); nsysx run --clocks shows them",
     ),
 }
-#: Kernels that are a smaller part of the kernel time are not worth a word.
+#: A spread that sums to a smaller part of the kernel time is not worth a word.
 _SHARE = 0.01
 
 
@@ -58,14 +58,14 @@ def _finding(ground: Ground, cause: str, rows: Sequence[Row]) -> Finding:
 
 
 def check(ground: Ground) -> list[Finding]:
-    """Return a finding per cause that a rank test supports, over kernels of 1 % of the kernel time or more."""
+    """Return a finding per cause that a rank test supports, where the spread sums to 1 % of the kernel time."""
     if missing := ground.missing("kernel_spread"):
         return ground.cannot_tell(RULE, missing)
     rows = ground.rows("kernel_spread")
     least = _SHARE * sum(r["total_ns"] for r in rows)
     found = []
     for cause in _CAUSES:
-        mine = [r for r in rows if r["verdict"] == cause and r["total_ns"] >= least]
+        mine = [r for r in rows if r["verdict"] == cause and r["count"] * (r["p90_ns"] - r["p10_ns"]) >= least]
         mine.sort(key=lambda r: (-(r["p90_ns"] - r["p10_ns"]), r["name"]))
         if mine:
             found.append(_finding(ground, cause, mine))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import units
+from nsysx import columns, units
 from nsysx.findings._ground import Ground, Rule, Worth, ops_of
 from nsysx.model import Finding
 from nsysx.replay import RemoveOps
@@ -37,7 +37,7 @@ _FOUND = 0.10
 
 def _chains(ground: Ground) -> pl.DataFrame:
     """Return the elementwise kernels with ``run``: neighbours on one stream in one module and phase; and ``longest``."""
-    ops = ground.ops.filter(pl.col("op_kind").cast(pl.String).is_in(["kernel", "memset", "memcpy"])).sort(
+    ops = ground.ops.filter(columns.matching(ground.ops["op_kind"], "^(kernel|memset|memcpy)$")).sort(
         "device", "stream", "start_ns", "op"
     )
     ops = ops.with_columns(

@@ -22,21 +22,26 @@ Harmless when
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
-from nsysx import units
-from nsysx.findings._ground import Ground, Rule, calls_of
+from nsysx import columns, units
+from nsysx.findings._ground import Ground, Rule, calls_of, same_place
 from nsysx.model import Finding
 from nsysx.replay import Graph
 
 RULE = Rule("NSX113", "tiny-launches", "Many tiny launches in one module")
 _LAUNCHES, _TINY_NS = 20, 10_000
 _MODULES = 3
+_CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
 
 
-def _pattern(column: str) -> pl.Expr:
-    """Return module paths with numbered parts as one: layers.3.norm and layers.4.norm are layers.*.norm."""
-    return pl.col(column).cast(pl.String).str.replace_all(r"(^|\.)\d+(\.|$)", "${1}*${2}").alias("part")
+def _part(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add ``part``: module paths with numbers as one, so that layers.3.norm and layers.4.norm are layers.*.norm."""
+    return frame.with_columns(
+        columns.changed(frame["module"], lambda m: re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", m)).alias("part")
+    )
 
 
 def check(ground: Ground) -> list[Finding]:
@@ -45,37 +50,37 @@ def check(ground: Ground) -> list[Finding]:
         return ground.no_steps(RULE)
     if missing := ground.missing("kernels"):
         return ground.cannot_tell(RULE, missing)
-    kernels = ground.ops.filter((pl.col("op_kind").cast(pl.String) == "kernel") & pl.col("call").is_not_null())
+    kernels = ground.kernels.filter(pl.col("call").is_not_null())
     if not kernels.height:
         return ground.cannot_tell(RULE, "the calls that launch the kernels were not recorded", "-t cuda")
     if not kernels["module"].drop_nulls().len():
         return ground.cannot_tell(RULE, "modules were not recorded", "nsysx run -- CMD")
     # A kernel of a graph is not launched by itself.
     single = ground.calls.filter(pl.col("gpu_ops") == 1).select("call")
-    kernels = kernels.join(single, on="call", how="semi").with_columns(_pattern("module"))
+    key = ["part", "phase"]
     tiny = (
-        kernels.drop_nulls("part")
-        .group_by("part", "phase")
+        _part(kernels.join(single, on="call", how="semi").drop_nulls("module"))
+        .group_by(key)
         .agg(pl.len().alias("launches"), pl.col("ns").median().alias("median_ns"))
         .filter((pl.col("launches") >= _LAUNCHES * ground.steps) & (pl.col("median_ns") < _TINY_NS))
+        .with_columns(pl.col(key).cast(pl.String))
     )
-    idle = ground.idle().join(ground.ops.select("op", "phase", _pattern("module")), on="op", how="inner")
-    blamed = idle.group_by("part", "phase").agg(pl.col("ns").sum().alias("idle_ns"))
-    rows = tiny.join(blamed, on=["part", "phase"], how="left", nulls_equal=True).with_columns(
-        pl.col("phase").cast(pl.String)
+    if not tiny.height:
+        return ground.clear(RULE, _CLEAR)
+    idle = ground.idle().join(ground.ops.select("op", "module", "phase"), on="op", how="inner")
+    blamed = (
+        _part(idle).group_by(key).agg(pl.col("ns").sum().alias("idle_ns")).with_columns(pl.col(key).cast(pl.String))
     )
-    rows = rows.filter(pl.col("idle_ns") > 0).sort(
-        "idle_ns", "part", "phase", descending=[True, False, False], nulls_last=True
-    )
+    rows = tiny.join(blamed, on=key, how="inner", nulls_equal=True)
+    rows = rows.sort("idle_ns", *key, descending=[True, False, False], nulls_last=True)
+    calls = _part(ground.calls)
     found = []
     for row in rows.head(_MODULES).to_dicts():
         cost = ground.per_step(row["idle_ns"])
-        calls = ground.calls.with_columns(_pattern("module")).filter(
-            (pl.col("part") == row["part"])
-            & pl.col("phase").cast(pl.String).eq_missing(pl.lit(row["phase"], dtype=pl.String))
-        )
-        worth = ground.worth(Graph(calls_of(calls)), bound=True)
-        if not ground.notable(cost) or (worth.saving_ns is not None and not ground.notable(worth.saving_ns)):
+        if not ground.notable(cost):
+            continue
+        worth = ground.worth(Graph(calls_of(calls.filter(same_place(row, key)))), bound=True)
+        if worth.saving_ns is not None and not ground.notable(worth.saving_ns):
             continue
         each = row["launches"] / ground.steps
         title = f"{row['part']}: {each:.0f} tiny launches per step, the GPU idles {units.duration(cost)}"
@@ -86,6 +91,4 @@ def check(ground: Ground) -> list[Finding]:
         fix = "one batched, foreach or fused operation instead of a loop; torch.compile or a CUDA graph of this part"
         where = {"module": row["part"], "phase": row["phase"]}
         found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
-    return found or ground.clear(
-        RULE, "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
-    )
+    return found or ground.clear(RULE, _CLEAR)

@@ -80,8 +80,9 @@ def check(ground: Ground) -> list[Finding]:
     if missing := ground.missing("launches"):
         return ground.cannot_tell(RULE, missing)
     ops = ground.facts.attributed.gpu_ops.select("op", "call")
-    places = ground.calls.select("call", "name", *SITE).with_columns(pl.col("name", "module", "phase").cast(pl.String))
-    stalls = _stalls(ground).join(ops, on="op", how="inner").join(places, on="call", how="inner")
+    stalls = _stalls(ground).join(ops, on="op", how="inner")
+    stalls = stalls.join(ground.calls.select("call", *SITE), on="call", how="inner")
+    stalls = stalls.with_columns(pl.col("module", "phase").cast(pl.String))
     rows = stalls.group_by(*SITE).agg(
         pl.len().alias("stalls"), pl.col("ns").sum(), pl.col("ns").max().alias("longest_ns")
     )

@@ -62,7 +62,7 @@ if _nsysx_compiling():
 _nsysx_e = _nsysx_find(id(self)) or _nsysx_learn(self)
 if _nsysx_task() != -1:
     _nsysx_e = _nsysx_e.again
-if _nsysx_e.slow:
+if _nsysx_e.slow and (_nsysx_e.always or not _nsysx_thread.open):
     _nsysx_t = _nsysx_enter(_nsysx_e, self)
     _nsysx_in(_nsysx_e, args, kwargs)
     try:
@@ -93,7 +93,7 @@ MODULE_CALL_IDLE = """
 if _nsysx_compiling():
     BODY
 _nsysx_e = _nsysx_find(id(self)) or _nsysx_learn(self)
-if not _nsysx_e.slow:
+if not _nsysx_e.slow or (_nsysx_thread.open and not _nsysx_e.always):
     BODY
 _nsysx_t = _nsysx_enter(_nsysx_e, self)
 try:
@@ -108,6 +108,7 @@ class Entry:
 
     __slots__ = (
         "again",
+        "always",
         "backward_text",
         "cls",
         "hook",
@@ -127,10 +128,11 @@ class Entry:
         self.text: Any = None  # prepared range, None: no range
         self.backward_text: Any = None
         self.again: Entry = self  # the entry for a call inside backward: recompute
-        self.slow = False  # takes the way through enter and leave
+        self.slow = False  # takes the way through enter and leave, where it is called outside of any other
+        self.always = False  # takes it inside of others, too
         self.root = ""  # the phase that a call outside of everything else opens
         self.quiet = False  # the inside of a compiled region, which has its range already
-        self.leaf = False  # has no children and opens no phase
+        self.leaf = False  # has no children, and is no loss
         self.marked = True  # backward marks are wanted
         self.hook: Any = None  # the tensor that carries the backward mark, built at first use
         self.up: Entry | None = None  # the surrounding module
@@ -393,7 +395,7 @@ class Probe:
             self.timing.border(index)
             return
         if self.window and self.window[0] <= index < self.window[1]:
-            self._start_capture()
+            self._start_capture(time.perf_counter_ns())
         self.step_began = (time.perf_counter_ns(), self.counted()) if index <= THINNED_BY or self.window else None
         if not self.recording:
             return
@@ -437,11 +439,11 @@ class Probe:
         elif share > 2 * BUDGET and self.thinned:
             self._thin("ranges", self.steps.index + 1, share)
 
-    def _weigh_ahead(self) -> None:
+    def _weigh_ahead(self, now_ns: int) -> None:
         """The same before a capture window: by what the step before took and the modules that were called so far."""
         if self.step_began is None or not self.may_thin or not self.module_cost_ns:
             return
-        spent = max(time.perf_counter_ns() - self.step_began[0], 1)
+        spent = max(now_ns - self.step_began[0], 1)
         called = [e for e in list(self.entries.values()) if e.text is not None]
         marked = len(called) * (self.backward_mark_cost_ns or 0)
         share = (len(called) * self.module_cost_ns + marked) / spent
@@ -464,13 +466,13 @@ class Probe:
 
     # ---- capture window ---------------------------------------------------------------------------------------------
 
-    def _start_capture(self) -> None:
+    def _start_capture(self, now_ns: int) -> None:
         if self.recording:
             return
         self._cuda_profiler("cudaProfilerStart")
         self.recording = True
         self.calibrate()
-        self._weigh_ahead()
+        self._weigh_ahead(now_ns)
         self.hello()
 
     def _stop_capture(self) -> None:
@@ -616,8 +618,9 @@ class Probe:
             entry.root = "forward"
         entry.quiet = again.quiet = name.quiet
         entry.slow = bool(entry.root) or name.quiet
-        entry.leaf = not entry.slow and not _children(module)
-        again.slow = name.quiet
+        entry.always = name.level == 0 or entry.root == "loss" or name.quiet
+        entry.leaf = not entry.always and not _children(module)
+        again.slow = again.always = name.quiet
         if (self.depth is None or name.level <= self.depth) and (self.only is None or self.only.search(name.path)):
             compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
             flags = ("compiled",) if compiled else ()
@@ -983,6 +986,7 @@ class Probe:
             "_nsysx_find": self.entries.get,
             "_nsysx_learn": self.learn,
             "_nsysx_task": torch._C._current_graph_task_id,
+            "_nsysx_thread": self.thread,
             "_nsysx_enter": self.enter,
             "_nsysx_leave": self.leave,
             "_nsysx_push": backend.push,

@@ -902,6 +902,13 @@ def _step_ns(summary: Summary) -> float:
     return replay.get("recorded_ns") or summary.steps.gpu_median_ns or summary.steps.cpu_median_ns or 0
 
 
+def _no_first(summary: Summary) -> str:
+    """Return why there is nothing to do first."""
+    if summary.replay is None or not summary.replay.get("trusted", True):
+        return "What a change would save cannot be said: there is no replay of steady steps that could be trusted."
+    return "Nothing that was looked for saves 1 % of the step."
+
+
 def _finding(finding: Finding, texts: Texts, width: int, step_ns: float = 0) -> FindingView:
     """Return a finding as text."""
     saving, bound = finding.saving_ns_per_step, finding.confidence.startswith(_BOUND)
@@ -1147,7 +1154,7 @@ def build(
         sentence=_sentence(summary, texts),
         evidence=(*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts)),
         first=found[0] if found and notable and wanted("first") else None,
-        no_first="" if notable or not found else "None of what was found is worth 1 % of the step.",
+        no_first="" if notable or findings is None else _no_first(summary),
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
         step_times=_step_times(summary),
