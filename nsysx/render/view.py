@@ -468,6 +468,27 @@ SPECS: dict[str, Spec] = {
         hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
         depth=1,
     ),
+    "module_stopwatch": Spec(
+        "The same for whole modules, forward only: what four ways of timing would have read, and the GPU time that is the work.",
+        (
+            "name",
+            "work_ns",
+            "range_ns",
+            "api_ns",
+            "alone_ns",
+            "both_ns",
+            "before_ns",
+            "after_ns",
+            "none_ns",
+            "event_idle_ns",
+            "event_queued_ns",
+            "benchmark_ns",
+            "kernels_each",
+            "calls",
+        ),
+        hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
+        depth=1,
+    ),
     "events": Spec(
         "Windows between pairs of torch.cuda.Event records, and what was really inside each of them: only the kernel part is "
         "work.",
@@ -577,6 +598,9 @@ _LABELS = {
     "sm_count": "SMs",
     "l2_bytes": "L2 cache",
     "one_time_ns": "paid once",
+    "work_ns": "GPU work",
+    "range_ns": "CPU range",
+    "alone_ns": "on an idle GPU",
     "repeated_ns": "paid every time",
     "later_median_ns": "later, median",
     "first_ns": "first call",
@@ -1076,7 +1100,10 @@ def _wait_line(summary: Summary, texts: Texts) -> list[str]:
         f"The longest wait, {texts(row['api'], 80)}{place}, lasts {units.duration(row['total_ns'] / steps)} per step; "
         f"without it the step is {units.duration(row['saving_ns'] / steps)} shorter"
     )
-    return [line + (f", because the wait moves to {texts(row['moves_to'], 160)}" if row.get("moves_to") else "")]
+    if not row.get("moves_to"):
+        return [line]
+    little = row["saving_ns"] < 0.2 * row["total_ns"]
+    return [f"{line}{', because' if little else ', and'} the wait moves to {texts(row['moves_to'], 160)}"]
 
 
 def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
