@@ -123,7 +123,9 @@ def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
     runtime = trace.runtime.select(wanted).with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
     runtime = runtime.with_columns(columns.changed(runtime["name"], plain_name).alias("plain"))
     # A row that ends before it begins cannot be placed; the check "bad times" counts them.
-    runtime = _one_row_per_call(runtime.filter(pl.col("end_ns") >= pl.col("start_ns")))
+    if runtime.select((pl.col("end_ns") < pl.col("start_ns")).any()).item():
+        runtime = runtime.filter(pl.col("end_ns") >= pl.col("start_ns"))
+    runtime = _one_row_per_call(runtime)
     runtime = runtime.drop("name", "event_class").rename({"plain": "name"})
     calls = runtime[
         columns.order(runtime, "start_ns", ["end_ns", "correlation_id"], group="thread", descending=[True, False])
@@ -164,7 +166,7 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
     kernels = _ops_of(trace.kernel, "kernel", name, "compute")
     family = columns.changed(kernels["name"], families.family)
     cls = columns.changed(family, lambda f: "comm" if f == families.COMMUNICATION else "compute")
-    rows = pl.concat(
+    return pl.concat(
         [
             kernels.with_columns(family.alias("family"), cls.alias("cls")),
             _ops_of(trace.memcpy, "memcpy", kind, "copy"),
@@ -178,11 +180,6 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
             ),
         ]
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))
-    if rows["process"].null_count() == rows.height:
-        processes = trace.runtime["process"].drop_nulls().unique()
-        only = processes.item() if len(processes) == 1 else 0
-        rows = rows.with_columns(pl.lit(only, dtype=pl.Int64).alias("process"))
-    return rows
 
 
 def _compact(ids: I64, asked: I64) -> tuple[I64, I64]:

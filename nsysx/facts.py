@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 import polars as pl
 
 from nsysx.attribute import Attributed
@@ -45,8 +46,13 @@ class Facts:
     def once(self, key: str, make: Callable[[Facts], T]) -> T:
         """Return ``make(self)``, made once for all analyses that ask by this key."""
         if key not in self._made:
-            self._made[key] = make(self)
+            try:
+                self._made[key] = make(self)
+            except NotRecorded as answer:
+                self._made[key] = answer
         found: T = self._made[key]
+        if isinstance(found, NotRecorded):
+            raise found
         return found
 
     def recorded(self, *frames: str) -> bool:
@@ -173,10 +179,11 @@ def _wait_sites(facts: Facts) -> pl.DataFrame:
 
 def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFrame:
     """Return the rows whose ``time`` lies in the window of their process."""
-    bounds = windows.select("process", pl.col("start_ns").alias("_from"), pl.col("end_ns").alias("_to"))
-    joined = frame.join(bounds, on="process", how="left", maintain_order="left")
-    inside = (pl.col(time) >= pl.col("_from")) & (pl.col(time) < pl.col("_to"))
-    return joined.filter(inside).drop("_from", "_to")
+    process, at = frame["process"].fill_null(-1).to_numpy(), frame[time].fill_null(np.iinfo(np.int64).max).to_numpy()
+    inside = np.zeros(len(at), np.bool_)
+    for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
+        inside |= (process == key) & (at >= start) & (at < end)
+    return frame.filter(pl.Series(inside, dtype=pl.Boolean))
 
 
 def gather(

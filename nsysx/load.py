@@ -25,6 +25,12 @@ from nsysx.model import Capture, Gpu
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _LFS_MAGIC = b"version https://git-lfs"
+#: Beyond this is no time of a session, not even counted from 1970, but a damaged row; nor does anything last a year.
+_LAST_NS = 1 << 61
+_LONGEST_NS = 1 << 55
+_MOST_BYTES = 1 << 53
+#: Without these a row belongs nowhere.
+_PLACE = {"start_ns", "end_ns", "time_ns", "thread", "device", "stream", "event", "event_type", "node"}
 #: Below this a second thread costs more than it saves.
 _SPLIT_ROWS = 200_000
 
@@ -46,6 +52,7 @@ class Trace:
 
     ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
     ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
+    ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time.
     """
 
     path: Path
@@ -55,6 +62,7 @@ class Trace:
     capture: Capture
     run: dict[str, Any] = field(default_factory=dict)
     python_lines: pl.DataFrame | None = None
+    unplaced_rows: int = 0
 
     def __getattr__(self, name: str) -> pl.DataFrame:
         """Return a frame by its name, e.g. ``trace.kernel``."""
@@ -144,7 +152,9 @@ def _rows(path: Path, query: str, types: dict[str, pl.DataType]) -> pl.DataFrame
         blocks = []
         while block := cursor.fetchmany(65536):
             columns = [
-                pl.Series(name, [v if not isinstance(v, (float, str)) else None for v in values], dtype=t)
+                pl.Series(
+                    name, [v if isinstance(v, int if t == pl.Int64() else bytes) else None for v in values], dtype=t
+                )
                 for (name, t), values in zip(types.items(), zip(*block, strict=True), strict=True)
             ]
             blocks.append(pl.DataFrame(columns))
@@ -176,6 +186,37 @@ def _read(path: Path, source: schema.Source, present: set[str], where: str = "")
         return _rows(path, f"{base} WHERE {where or '1'}", types)
 
 
+def _sane(frame: pl.DataFrame, source: schema.Source) -> pl.DataFrame:
+    """Drop rows that cannot be placed: without a time, thread, device or stream, or at a time that no clock shows.
+
+    Whatever is left can be summed in 64 bits. A missing correlation id is 0, as nsys writes it; an impossible size is null.
+    """
+    for column in source.columns:
+        values = frame[column.name]
+        if column.name == "correlation_id" and values.null_count():
+            frame = frame.with_columns(values.fill_null(0))
+        if column.unit == "bytes" and _outside(values, -_MOST_BYTES, _MOST_BYTES):
+            possible = pl.col(column.name).is_between(-_MOST_BYTES, _MOST_BYTES)
+            frame = frame.with_columns(pl.when(possible).then(column.name).alias(column.name))
+        if column.unit == "ns" and _outside(values, -_LAST_NS, _LAST_NS):
+            inside = pl.col(column.name).is_between(-_LAST_NS, _LAST_NS)
+            # Marks and open ranges have no end, and an event no time on the device: null is not outside.
+            frame = frame.filter(inside | pl.col(column.name).is_null())
+        placed = column.name in _PLACE and (column.required or source.frame == "nvtx")
+        if placed and not (source.frame == "nvtx" and column.name == "end_ns") and frame[column.name].null_count():
+            frame = frame.filter(pl.col(column.name).is_not_null())
+    if {"start_ns", "end_ns"} <= set(frame.columns):
+        lasted = frame["end_ns"] - frame["start_ns"]
+        if _outside(lasted, -_LAST_NS * 2, _LONGEST_NS):
+            frame = frame.filter((lasted <= _LONGEST_NS) | lasted.is_null())
+    return frame
+
+
+def _outside(values: pl.Series, low: int, high: int) -> bool:
+    least, most = values.min(), values.max()
+    return isinstance(least, int) and isinstance(most, int) and (least < low or most > high)
+
+
 def _strings(path: Path, ids: pl.Series) -> pl.DataFrame:
     """Return (id, value) of the referenced strings; a table can hold millions that nothing refers to."""
     wanted = ids.drop_nulls().unique().to_list()
@@ -184,10 +225,21 @@ def _strings(path: Path, ids: pl.Series) -> pl.DataFrame:
         for i in range(0, len(wanted), 10_000):
             listed = ",".join(str(int(w)) for w in wanted[i : i + 10_000])
             found += connection.execute(f"SELECT id, value FROM StringIds WHERE id IN ({listed})").fetchall()
-    return pl.DataFrame(
-        {"id": [f[0] for f in found], "value": [None if f[1] is None else str(f[1]) for f in found]},
+    strings = pl.DataFrame(
+        {"id": [f[0] for f in found], "value": [_text(f[1]) for f in found]},
         schema={"id": pl.Int64(), "value": pl.String()},
-    ).with_columns(pl.col("value").cast(pl.Categorical))
+    )
+    # A table without its primary key could hold an id twice, and each would double the rows that name it.
+    return strings.unique("id", keep="first", maintain_order=True).with_columns(pl.col("value").cast(pl.Categorical))
+
+
+def _text(value: Any) -> str | None:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else None if value is None else str(value)
+
+
+def _limit(value: Any) -> int | None:
+    """Return a limit of a device, None where the report does not name it."""
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _named(frame: pl.DataFrame, source: schema.Source, strings: pl.DataFrame) -> pl.DataFrame:
@@ -200,12 +252,9 @@ def _named(frame: pl.DataFrame, source: schema.Source, strings: pl.DataFrame) ->
             raw = frame[column.name].drop_nulls().unique()
             text = [b.decode("utf-8", "replace") or None for b in raw.to_list()]
             known = pl.DataFrame({"key": raw, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
-        frame = (
-            frame.rename({column.name: "key"})
-            .join(known, on="key", how="left", maintain_order="left")
-            .drop("key")
-            .rename({"value": column.name})
-        )
+        # Only the key takes part in the join: nothing else of a long table is copied.
+        joined = frame.select(pl.col(column.name).alias("key")).join(known, on="key", how="left", maintain_order="left")
+        frame = frame.with_columns(joined["value"].alias(column.name))
     return frame.select(c.name for c in source.columns)
 
 
@@ -237,10 +286,7 @@ def _gpus(connection: sqlite3.Connection, tables: dict[str, set[str]], used: lis
         if card is None:
             result.append(Gpu(process, pid, device, "unknown GPU"))
         else:
-            name, l2, memory, bandwidth, sms = card[3:]
-            result.append(
-                Gpu(process, pid, device, str(name), l2 or None, memory or None, bandwidth or None, sms or None)
-            )
+            result.append(Gpu(process, pid, device, _text(card[3]) or "unknown GPU", *map(_limit, card[4:])))
     return tuple(result)
 
 
@@ -259,7 +305,7 @@ def _python_lines(
         .unique()
         .to_list()
     )
-    if not ids or "jsonText" not in tables["NVTX_EVENTS"]:
+    if not ids or "jsonText" not in tables["NVTX_EVENTS"] or "StringIds" not in tables:
         return None
     listed = ",".join(str(i) for i in ids)
     rows = connection.execute(
@@ -281,7 +327,7 @@ def _python_lines(
             try:
                 stack = json.loads(text)[schema.PYTHON_BACKTRACE_DOMAIN]["Frames"]
                 seen[text] = [f"{name(int(f['File']))}:{int(f['Line'])} {name(int(f['Function']))}" for f in stack]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 seen[text] = []
         out.append((thread, start, seen[text]))
     return pl.DataFrame(
@@ -319,7 +365,7 @@ def _capture(
     threads = pl.concat([frames["runtime"].select("process"), frames["nvtx"].select("process"), gpu.select("process")])
     names = dict(_query(connection, tables, "PROCESSES", "pid", "name"))
     processes = tuple(
-        {"process": p, "pid": p & 0xFFFFFF, "name": Path(str(names.get(p & 0xFFFFFF) or "")).name}
+        {"process": p, "pid": p & 0xFFFFFF, "name": Path(_text(names.get(p & 0xFFFFFF)) or "").name}
         for p in threads["process"].drop_nulls().unique().sort().to_list()
     )
     diagnostics = tuple(
@@ -335,8 +381,8 @@ def _capture(
     exit_code = run.get("exit_code")
     return Capture(
         files=(path.name,),
-        nsys_version=meta.get("EXPORT_PRODUCT_VERSION"),
-        schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
+        nsys_version=_text(meta.get("EXPORT_PRODUCT_VERSION")),
+        schema_version=_text(meta.get("EXPORT_SCHEMA_VERSION")),
         gpus=_gpus(connection, tables, used),
         processes=processes,
         duration_ns=duration[0] if duration else None,
@@ -358,6 +404,8 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         raise _fail(path, f"cannot be read ({error})", "Export the report again", "input-damaged") from None
     except sqlite3.DatabaseError as error:
         raise _fail(path, f"is damaged ({error})", "Export the report again", "input-damaged") from None
+    except UnicodeDecodeError:  # SQLite's own message quotes the bytes that it stumbled over
+        raise _fail(path, "is damaged", "Export the report again", "input-damaged") from None
 
 
 def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
@@ -380,6 +428,7 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
                 "input-foreign",
             )
         raw: dict[str, pl.DataFrame] = {}
+        unplaced = 0
         for frame, source in schema.SOURCES.items():
             if source.table not in tables:
                 continue
@@ -399,16 +448,25 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
                 raise _fail(path, what, "Export it again with the nsys that captured it", "input-columns")
             if progress:
                 progress(f"reading {source.table}")
-            raw[frame] = _read(path, source, tables[source.table])
+            read = _read(path, source, tables[source.table])
+            raw[frame] = _sane(read, source)
+            unplaced += read.height - raw[frame].height
         ids = [raw[f][c.name] for f in raw for c in schema.SOURCES[f].columns if c.kind == "name"]
         no_ids = pl.Series("id", [], dtype=pl.Int64)
         strings = _strings(path, pl.concat([no_ids, *(i.alias("id") for i in ids)])) if "StringIds" in tables else None
         if strings is None:
             strings = pl.DataFrame(schema={"id": pl.Int64(), "value": pl.Categorical()})
         frames = {}
+        recorded = frozenset(raw)
         for frame, source in schema.SOURCES.items():
-            named = _named(raw[frame], source, strings) if frame in raw else schema.empty(frame)
+            named = _named(raw.pop(frame), source, strings) if frame in raw else schema.empty(frame)
             frames[frame] = _with_process(named)
+        # Old exports do not name the process of GPU work; where only one made calls, it was that one.
+        own = frames["runtime"]["process"].unique()
+        only = pl.lit(own.item() if len(own) == 1 else 0, dtype=pl.Int64)
+        for frame, source in schema.SOURCES.items():
+            if any(c.name == "global_pid" for c in source.columns) and frames[frame]["process"].null_count():
+                frames[frame] = frames[frame].with_columns(pl.col("process").fill_null(only))
         domains = (
             frames["nvtx"]
             .filter(pl.col("event_type") == schema.NVTX_DOMAIN)
@@ -421,7 +479,7 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
-    return Trace(path, frames, frozenset(raw), domains, capture, run, lines)
+    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced)
 
 
 def _with_process(frame: pl.DataFrame) -> pl.DataFrame:

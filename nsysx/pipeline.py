@@ -20,6 +20,7 @@ from nsysx import (
     attribute,
     correlate,
     facts,
+    findings,
     jobs,
     ledger,
     load,
@@ -52,6 +53,7 @@ _ORDER = (
     "kernel_families",
     "kernel_spread",
     "stopwatch",
+    "module_stopwatch",
     "events",
     "event_windows",
     "copies",
@@ -202,7 +204,7 @@ def _replay(given: Facts) -> Row | None:
 def _only(trace: load.Trace, process: int) -> load.Trace:
     """Return the trace of one process."""
     kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
-    return load.Trace(trace.path, kept, trace.recorded, trace.domains, trace.capture, trace.run, trace.python_lines)
+    return replace(trace, frames=kept)
 
 
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
@@ -225,9 +227,7 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
         kept = {
             n: f.filter(pl.col("device") == device) if "device" in f.columns else f for n, f in trace.frames.items()
         }
-        trace = load.Trace(
-            trace.path, kept, trace.recorded, trace.domains, trace.capture, trace.run, trace.python_lines
-        )
+        trace = replace(trace, frames=kept)
     return trace
 
 
@@ -241,6 +241,7 @@ class Options:
     rank: int | None = None
     process: int | None = None
     timelines: bool = False
+    judged: bool = True
     progress: Callable[[str], None] | None = None
 
 
@@ -291,7 +292,7 @@ def summarize(
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
     show = shown == path.resolve()
-    summary, own = _report(path, replace(options, timelines=options.timelines and show))
+    summary, own = _report(path, replace(options, timelines=options.timelines and show, judged=show))
     return (summary if show else None), own
 
 
@@ -310,7 +311,9 @@ def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | N
     verdict = summary.verdict
     if late := ranks.sentence(table.rows or ()):
         verdict = replace(verdict, evidence=(*verdict.evidence, late))
-    return replace(summary, tables={**summary.tables, ranks.KEY: table}, quality=tuple(checks), verdict=verdict)
+    judged = None if summary.findings is None else findings.with_ranks(summary.findings, table)
+    tables = {**summary.tables, ranks.KEY: table}
+    return replace(summary, tables=tables, quality=tuple(checks), verdict=verdict, findings=judged)
 
 
 def gather(path: Path, options: Options) -> Facts:
@@ -348,6 +351,8 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         if options.progress:
             options.progress(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
+    if options.judged and options.progress:
+        options.progress("looking for what can be changed")
     summary = Summary(
         version=nsysx.__version__,
         capture=trace.capture,
@@ -357,7 +362,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
         replay=_replay(given),
-        findings=None,
+        findings=findings.judge(given, tables, given.replay) if options.judged else None,
         timelines=timeline.timelines(given) if options.timelines else (),
         strips=timeline.strips(given) if options.timelines else (),
     )

@@ -20,9 +20,10 @@ _LIBRARY_DOMAINS = re.compile(
     r"^(cu(BLAS|DNN|FFT|SPARSE|SOLVER|RAND|DF|ML|Tensor)\w*|NCCL|NVSHMEM|CCCL|NPP|TensorRT|libcu\w+|Python .*)$",
     re.IGNORECASE,
 )
-_STEP = re.compile(r"^(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?|ProfilerStep)[\s_#:=\-]*(\d+)$", re.IGNORECASE)
+# Numbers of more digits count nothing, and do not fit 64 bits.
+_STEP = re.compile(r"^(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?|ProfilerStep)[\s_#:=\-]*(\d{1,18})$", re.IGNORECASE)
 _MODULE = re.compile(r"^([\w.\-]*):([A-Za-z_]\w*)$")
-_OP = re.compile(r"^(.*?), (?:seq = (\d+)|op_id = \d+)")
+_OP = re.compile(r"^(.*?), (?:seq = (\d{1,18})(?!\d)|op_id = \d+)")
 _PHASES = (
     ("data", re.compile(r"^:?(data[ _]?load(ing|er)?|data|next[ _]batch|get[ _]batch|load[ _]batch)\b", re.IGNORECASE)),
     ("evaluation", re.compile(r"^:?(eval(uation)?|valid(ation)?|inference)\b", re.IGNORECASE)),

@@ -34,7 +34,7 @@ def table(facts: Facts) -> pl.DataFrame:
     """
     if not facts.recorded("memory_usage"):
         raise NotRecorded("memory events were not recorded", "nsysx run --memory -- CMD")
-    rows = facts.trace.memory_usage.sort("time_ns", "address", "freed")
+    rows = facts.trace.memory_usage.drop_nulls("bytes").sort("time_ns", "address", "freed")
     size = pl.col("bytes").abs()
     freed = pl.col("freed") != 0
     kind = pl.col("memory_kind").replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)

@@ -103,7 +103,7 @@ def decode(text: str) -> Label:
     """Return what a range text means; anything that is not of the grammar is ``other`` under its own name."""
     text = text.removeprefix(PREFIX)
     head, _, tail = text.partition(" ")
-    if head == "step" and tail.isascii() and tail.isdigit():
+    if head == "step" and tail.isascii() and tail.isdigit() and len(tail) <= 18:
         return Label("step", text, number=int(tail))
     if head in ("info", "sync"):
         return Label(head, tail)

@@ -1,0 +1,176 @@
+"""The rooms and who may import whom, held against the code: one way, and only a few touch files or print."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "nsysx"
+
+#: The rooms in the order in which data flows; a room imports earlier lines only, or rooms of its own line where marked "*".
+#: A new module needs a place here.
+ORDER = (
+    "errors units model __init__",
+    "files clocks launch inject*",
+    "schema intervals families stats",
+    "columns",
+    "load",
+    "correlate ranges",
+    "attribute",
+    "steps",
+    "ledger",
+    "replay",
+    "facts",
+    "queueing event_pairs flushes",
+    "first_cost stopwatches",
+    "analyses*",
+    "verdict quality",
+    "findings* timeline whatif ranks",
+    "jobs",
+    "pipeline",
+    "glossary",
+    "render*",
+    "capture progress",
+    "doctor",
+    "cli",
+    "__main__",
+)
+LEVEL = {room.rstrip("*"): i for i, line in enumerate(ORDER) for room in line.split()}
+FAMILY = {room.rstrip("*") for line in ORDER for room in line.split() if room.endswith("*")}
+
+#: Between load and render: what turns frames into other frames. The two exceptions read their own data.
+PURE = [r for r in LEVEL if LEVEL["schema"] <= LEVEL[r] <= LEVEL["pipeline"] and r not in ("load", "families", "jobs")]
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+LIBRARIES = {
+    "render": {"rich", "jinja2", "matplotlib"},
+    "cli": {"typer", "rich"},
+    "progress": {"rich"},
+    "load": {"polars", "adbc_driver_manager", "adbc_driver_sqlite"},
+    "inject": {"torch", "nvtx"},
+    "jobs": {"dask", "distributed"},
+    "pipeline": {"polars", "numpy"},
+}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, *, top_only: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield (module, line) of every import that runs; those for the type checker alone do not."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            todo += node.orelse
+            continue
+        if top_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            module = str(node.module)
+            if module == "nsysx":
+                yield from ((f"nsysx.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield module, node.lineno
+        todo += ast.iter_child_nodes(node)
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_no_room_imports_a_later_one(path: Path) -> None:
+    room = room_of(path)
+    assert room in LEVEL, f"{room} has no place in the order of rooms"
+    for module, line in imports(path):
+        parts = module.split(".")
+        if parts[0] != "nsysx":
+            continue
+        other = parts[1] if len(parts) > 1 else "__init__"
+        if other not in LEVEL:  # a name of the package itself, such as nsysx.__version__
+            other = "__init__"
+        inside = other == room and room in FAMILY
+        assert inside or LEVEL[other] < LEVEL[room], f"{path.name}:{line}: {room} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_third_party_packages_stay_where_they_belong(path: Path) -> None:
+    room = room_of(path)
+    pure = {"polars", "numpy"} if LEVEL["schema"] <= LEVEL[room] < LEVEL["jobs"] else set()
+    allowed = LIBRARIES.get(room, set()) | pure
+    for module, line in imports(path):
+        name = module.split(".")[0]
+        if name == "nsysx" or name in sys.stdlib_module_names:
+            continue
+        if room == "inject" and name.startswith("nsysx_"):
+            continue
+        assert name in allowed, f"{path.name}:{line}: {room} imports {module}"
+
+
+@pytest.mark.parametrize("path", [f for f in FILES if room_of(f) in PURE], ids=ids)
+def test_between_load_and_render_nothing_touches_the_world(path: Path) -> None:
+    for module, line in imports(path):
+        name = module.split(".")[0]
+        assert name not in {
+            "os", "io", "sys", "sqlite3", "subprocess", "shutil", "tempfile", "socket", "logging", "urllib", "time",
+            "random", "matplotlib", "rich", "typer",
+        }, f"{path.name}:{line}: imports {name}"  # fmt: skip
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name):
+            assert function.id not in {"open", "print", "input", "exec", "eval"}, f"{path.name}:{node.lineno}"
+        if isinstance(function, ast.Attribute):
+            assert function.attr not in {
+                "read_text", "write_text", "read_bytes", "write_bytes", "unlink", "mkdir", "touch", "iterdir", "savefig",
+                "write_parquet", "read_csv", "write_csv", "scan_parquet",
+            }, f"{path.name}:{node.lineno}: {function.attr}"  # fmt: skip
+
+
+def test_the_probe_needs_nothing_of_ours() -> None:
+    for path in (PACKAGE / "inject").glob("*.py"):
+        for module, line in imports(path):
+            name = module.split(".")[0]
+            assert name != "nsysx", f"{path.name}:{line}: the target program has no nsysx"
+            assert name in sys.stdlib_module_names or name in {"torch", "nvtx"} or (path.parent / f"{name}.py").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["cli", "__main__", "capture", "doctor", "errors", "units", "model", "files", "glossary"]
+)
+def test_commands_start_without_heavy_packages(name: str) -> None:
+    """What runs before a command is chosen, and all of ``run``, imports nothing heavy at top level."""
+    reached, todo = set(), [PACKAGE / f"{name}.py"]
+    while todo:
+        path = todo.pop()
+        if path in reached or not path.exists():
+            continue
+        reached.add(path)
+        for module, line in imports(path, top_only=True):
+            parts = module.split(".")
+            heavy = {"polars", "numpy", "matplotlib", "torch", "nvtx", "jinja2", "rich", "adbc_driver_sqlite", "dask"}
+            assert parts[0] not in heavy, f"{path.name}:{line}: {module}, reached from {name}"
+            if parts[0] == "nsysx":
+                todo.append(PACKAGE.joinpath(*parts[1:]).with_suffix(".py"))
+
+
+def test_analyses_do_not_import_their_package_neighbours_freely() -> None:
+    """An analysis is one file: at most it reuses what another one declares, and never in a circle."""
+    edges = {
+        path.stem: {m.split(".")[2] for m, _ in imports(path) if m.startswith("nsysx.analyses.") and m.count(".") == 2}
+        for path in (PACKAGE / "analyses").glob("*.py")
+    }
+    for name, others in edges.items():
+        for other in others:
+            assert name not in edges[other], f"{name} and {other} import each other"
