@@ -619,7 +619,7 @@ def option_words(options: Options) -> list[str]:
     words: list[str] = []
     for name, value in asdict(options).items():
         option = "--" + name.replace("_", "-")
-        if name in ("output", "report", "probe", "nsys_args") or value in (None, False):
+        if name in ("output", "report", "probe", "nsys_args") or value is None or value is False:
             continue
         words += [option] if value is True else [option, str(value)]
     words += [] if options.report else ["--no-report"]

@@ -436,7 +436,7 @@ class Probe:
         share = cost / max(time.perf_counter_ns() - began, 1)
         if share > BUDGET and not self.thinned:
             self._thin("marks", self.steps.index + 1, share)
-        elif share > 2 * BUDGET and self.thinned:
+        elif share > 2 * BUDGET and self.thinned and self.thinned["level"] == "marks":
             self._thin("ranges", self.steps.index + 1, share)
 
     def _weigh_ahead(self, now_ns: int) -> None:
