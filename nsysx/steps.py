@@ -190,16 +190,21 @@ def _whole(attributed: Attributed) -> pl.DataFrame:
     )
 
 
+def _labelled(frame: pl.DataFrame, pattern: re.Pattern[str]) -> pl.DataFrame:
+    """Return the rows whose label the pattern is found in; it is tried once per distinct label."""
+    labels = [label for label in frame["label"].unique().to_list() if pattern.search(label)]
+    return frame.filter(pl.col("label").is_in(labels))
+
+
 def _find(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tuple[str, str, pl.DataFrame]:
     rows, marks, calls = ranges.ranges, ranges.marks, attributed.api_calls
     if step_range:
         try:
-            re.compile(step_range)
-            chosen = rows.filter(pl.col("label").str.contains(step_range))
-            chosen_marks = marks.filter(pl.col("label").str.contains(step_range))
-        except (re.error, pl.exceptions.PolarsError) as error:
+            pattern = re.compile(step_range)
+        except re.error as error:
             what = f"--step-range {step_range}: {error}"
             raise NsysxError(what, slug="step-range-syntax", exit_code=EXIT_USAGE) from None
+        chosen, chosen_marks = _labelled(rows, pattern), _labelled(marks, pattern)
         found = _from_spans(chosen) if chosen.height else _from_marks(chosen_marks, calls)
         if not found.height:
             what = f"--step-range {step_range} matches no range and no mark"

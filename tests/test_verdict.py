@@ -1,128 +1,233 @@
-"""The verdict: what limits the step, in words and numbers that cannot be read two ways."""
+"""What limits the step: every code reached by a small program, and silence where the capture does not hold it."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from nsysx import pipeline
-from tests.builder import Report, Thread, case_a
+from nsysx import ledger, verdict
+from nsysx.model import Verdict
+from nsysx.pipeline import summarize
+from tests import builder
+from tests.builder import Report, Thread
+from tests.reports import PERIOD, US, gather
 
-US = 1_000
+#: Every step is 1 ms; ``body(main, t)`` fills one that begins at ``t``.
+Body = Callable[[Thread, int], None]
 
 
-def verdict(report: Report, path, **options):
-    return pipeline.summarize([report.write(path / "r.sqlite")], **options).verdict
-
-
-def steps(thread: Thread, count: int, work, length: int = 1_000 * US) -> None:
-    """Add ``count`` steps in ranges of the user's own; ``work`` adds the calls of one, given its begin."""
+def loop(body: Body, count: int = 8, *, marked: bool = True) -> Report:
+    report = Report()
+    main = report.process(1).thread(1, "python")
     for i in range(count):
-        at = i * length
-        work(at)
-        thread.add_range(f"step {i}", at, at + length - 10)
+        t = i * PERIOD
+        body(main, t)
+        if marked:
+            main.add_range(f"step {i}", t, t + 990 * US)
+    return report
 
 
-def words(found) -> str:
-    return " ".join([found.sentence, *found.evidence])
+def judged(report: Report, folder: Path, **options: str) -> Verdict:
+    return summarize([report.write(folder / "r.sqlite")], **options).verdict  # type: ignore[arg-type]
 
 
-def test_percentages_are_written_one_way(tmp_path):
+def kernel(main: Thread, t: int, at: int, begin: int, dur: int, name: str = "gemm") -> None:
+    stream = 13 if "nccl" in name else 7
+    main.launch(t + at * US, 5 * US, kernel=name, gpu_start=t + begin * US, gpu_dur=dur * US, stream=stream)
+
+
+def gpu_bound(main: Thread, t: int) -> None:
+    """One kernel of 950 us; the CPU sits in a synchronize meanwhile."""
+    kernel(main, t, 10, 20, 950)
+    main.sync(at=t + 20 * US, dur=952 * US)
+
+
+def launch_bound(main: Thread, t: int) -> None:
+    """A kernel of 20 us every 95 us."""
+    for k in range(10):
+        kernel(main, t, 10 + 95 * k, 18 + 95 * k, 20)
+
+
+def slow_launches(main: Thread, t: int) -> None:
+    """The same, but it is the launches themselves that take the time."""
+    for k in range(10):
+        main.launch(t + (10 + 95 * k) * US, 70 * US, kernel="k", gpu_start=t + (81 + 95 * k) * US, gpu_dur=20 * US)
+
+
+def input_bound(main: Thread, t: int) -> None:
+    main.add_range("data DataLoader", t, t + 700 * US)
+    kernel(main, t, 710, 720, 250)
+
+
+def sync_bound(main: Thread, t: int) -> None:
+    """Each kernel is waited for, and what the CPU does afterwards the GPU waits for."""
+    for k in range(2):
+        kernel(main, t, 10 + 480 * k, 20 + 480 * k, 150)
+        main.sync(at=t + (20 + 480 * k) * US, dur=170 * US)
+
+
+def copy_bound(main: Thread, t: int) -> None:
+    main.memcpy(t + 10 * US, 5 * US, kind="HtoD", gpu_start=t + 20 * US, gpu_dur=600 * US)
+    kernel(main, t, 20, 620, 370)
+
+
+def comm_bound(main: Thread, t: int) -> None:
+    kernel(main, t, 10, 20, 370)
+    kernel(main, t, 20, 390, 600, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+
+
+def alloc_bound(main: Thread, t: int) -> None:
+    main.call("cudaMalloc_v3020", t + 5 * US, 600 * US)
+    kernel(main, t, 610, 620, 370)
+
+
+def warmup(main: Thread, t: int) -> None:
+    main.call("cuLibraryLoadData", t + 5 * US, 600 * US)
+    kernel(main, t, 610, 620, 370)
+
+
+CODES = {
+    "gpu_bound": gpu_bound,
+    "launch_bound": launch_bound,
+    "input_bound": input_bound,
+    "sync_bound": sync_bound,
+    "copy_bound": copy_bound,
+    "comm_bound": comm_bound,
+    "alloc_bound": alloc_bound,
+    "warmup": warmup,
+}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_each_code(tmp_path: Path, code: str) -> None:
+    found = judged(loop(CODES[code]), tmp_path)
+    assert found.code == code, found
+    assert found.sentence.endswith(".")
+    assert "{" not in found.sentence
+    assert found.evidence[0].startswith("GPU 0 busy ")
+    assert "7 steady steps" in found.evidence[0]
+
+
+def test_the_share_in_the_sentence_is_the_ledgers(tmp_path: Path) -> None:
+    """Copies run 600 us of each step of 1 ms."""
+    assert judged(loop(copy_bound), tmp_path).sentence == "Copies that no kernel hides take 60 % of the step."
+    assert judged(loop(comm_bound), tmp_path).sentence == "Communication that no compute hides takes 60 % of the step."
+
+
+def test_a_gpu_bound_step_whose_cpu_waits_says_that_it_costs_nothing(tmp_path: Path) -> None:
+    found = judged(loop(gpu_bound), tmp_path)
+    assert "busy 95 % of the step" in found.sentence
+    assert "costs the GPU almost nothing" in found.sentence
+
+
+def test_the_long_waits_of_a_gpu_bound_capture(tmp_path: Path) -> None:
+    """Case A: waits of 19 and 39 ms that are worth nothing."""
+    assert judged(builder.case_a(), tmp_path).code == "gpu_bound"
+
+
+def test_an_exposed_copy_behind_a_kernel_is_none(tmp_path: Path) -> None:
+    def hidden(main: Thread, t: int) -> None:
+        main.memcpy(t + 10 * US, 5 * US, kind="HtoD", gpu_start=t + 20 * US, gpu_dur=600 * US, stream=13)
+        kernel(main, t, 20, 20, 950)
+
+    assert judged(loop(hidden), tmp_path).code == "gpu_bound"
+
+
+def test_launch_bound_says_what_profiling_itself_costs(tmp_path: Path) -> None:
+    found = judged(loop(launch_bound), tmp_path)
+    assert "Python and framework code" in found.sentence
+    assert any("Profiling slows launches" in e for e in found.evidence)
+
+
+def test_launch_bound_by_the_launches_themselves(tmp_path: Path) -> None:
+    found = judged(loop(slow_launches), tmp_path)
+    assert found.code == "launch_bound"
+    assert "in the launches themselves" in found.sentence
+
+
+def test_the_module_before_whose_work_the_gpu_idles(tmp_path: Path) -> None:
+    def named(main: Thread, t: int) -> None:
+        main.add_range("head:Linear", t, t + 980 * US, domain="nsysx")
+        launch_bound(main, t)
+
+    assert any("module 'head'" in e for e in judged(loop(named), tmp_path).evidence)
+
+
+def test_idle_by_who_could_remove_it_sums_to_the_idle_time(tmp_path: Path) -> None:
+    for code, body in CODES.items():
+        given = gather(loop(body), tmp_path)
+        (row,) = given.steps.windows.iter_rows(named=True)
+        where = (row["process"], row["device"], row["start_ns"], row["end_ns"])
+        causes = ledger.idle_in(given.ledgers.idle, *where)
+        assert sum(verdict.idle_groups(given, *where).values()) == sum(causes.values()), code
+
+
+# --- what cannot be told --------------------------------------------------------------------------------------------------
+
+
+def unknown(report: Report, folder: Path, words: str) -> None:
+    found = judged(report, folder)
+    assert found.code == "unknown", found
+    assert found.sentence.startswith("Cannot tell")
+    assert words in found.sentence
+
+
+def test_without_gpu_work(tmp_path: Path) -> None:
+    def calls_only(main: Thread, t: int) -> None:
+        main.call("cudaFree_v3020", t, 10)
+
+    unknown(loop(calls_only), tmp_path, "no GPU work")
+
+
+def test_when_most_work_was_launched_outside_the_trace(tmp_path: Path) -> None:
+    def untraced(main: Thread, t: int) -> None:
+        main.process.kernel("k", t + 700 * US, 100 * US)
+        main.launch(t, 5, kernel="traced", gpu_start=t + 20, gpu_dur=5)
+
+    unknown(loop(untraced), tmp_path, "outside the trace")
+
+
+def test_when_the_profiler_is_in_the_way(tmp_path: Path) -> None:
+    def flushing(main: Thread, t: int) -> None:
+        main.profiler_overhead(t + 10 * US, 400 * US)
+        kernel(main, t, 600, 610, 350)
+
+    unknown(loop(flushing), tmp_path, "profiler")
+
+
+def test_without_steps_and_without_one_cause(tmp_path: Path) -> None:
     report = Report()
-    thread = report.process(100).thread(100, "python")
-
-    def work(at):
-        thread.launch(at=at + 10 * US, dur=5 * US, gpu_start=at + 20 * US, gpu_dur=970 * US)
-        thread.sync(at=at + 30 * US, dur=961 * US)
-
-    steps(thread, 12, work)
-    found = verdict(report, tmp_path, step_range="^step ")
-    assert found.code == "gpu_bound"
-    assert "synchronizing calls 96 % of the time" in found.sentence
-    assert not re.search(r"\d%", words(found))
+    main = report.process(1).thread(1)
+    for i in range(20):  # all kernels differ: no repeated sequence
+        kernel(main, i * 100 * US, 0, 10, 70, f"k{i}")
+    unknown(report, tmp_path, "no steps were found")
 
 
-def test_a_step_that_runs_dry_behind_a_sync_names_the_module_in_quotes(tmp_path):
+def test_without_steps_what_is_paid_once_is_start_up(tmp_path: Path) -> None:
     report = Report()
-    thread = report.process(100).thread(100, "python")
-
-    def work(at):
-        thread.launch(at=at + 10 * US, dur=5 * US, gpu_start=at + 20 * US, gpu_dur=300 * US)
-        thread.sync(at=at + 30 * US, dur=292 * US)
-        thread.launch(at=at + 600 * US, dur=5 * US, gpu_start=at + 610 * US, gpu_dur=200 * US)
-
-    steps(thread, 12, work)
-    found = verdict(report, tmp_path, step_range="^step ")
-    assert found.code == "sync_bound"
-    assert "of the step" in found.sentence
-    assert "before work of (" not in words(found)
-
-
-def test_first_calls_make_a_capture_without_steps_start_up(tmp_path):
-    report = Report()
-    thread = report.process(100).thread(100, "python")
-    at = 0
-    for i in range(6):
-        load = thread.call("cuLibraryLoadData", at, 4_000 * US)
-        thread.launch(at=load.end + 10 * US, dur=5 * US, kernel=f"k{i}", gpu_start=load.end + 20 * US, gpu_dur=100 * US)
-        at = load.end + 2_000 * US
-    found = verdict(report, tmp_path)
+    main = report.process(1).thread(1)
+    for i in range(10):
+        main.call("cuLibraryLoadData", i * PERIOD, 800 * US)
+        kernel(main, i * PERIOD, 810, 820, 150, f"k{i}")
+    found = judged(report, tmp_path)
     assert found.code == "warmup"
-    assert "what is paid only once takes" in found.sentence
-    assert "of the step" not in words(found)
-    assert any("--step-range" in line for line in found.evidence)
+    assert found.sentence.startswith("This is start-up, not steady work")
+    assert any("--step-range" in e for e in found.evidence)
 
 
-def test_a_capture_without_steps_is_not_blamed_on_its_syncs(tmp_path):
-    """Experiments one after the other: the pauses after a synchronize are other parts of the program, not its cost."""
+def test_work_without_length(tmp_path: Path) -> None:
     report = Report()
-    thread = report.process(100).thread(100, "python")
-    at, pauses = 0, (900, 100, 1_700, 300, 1_100, 2_500, 60)
-    for i, pause in enumerate(pauses):
-        thread.launch(at=at, dur=5 * US, kernel=f"k{i}", gpu_start=at + 10 * US, gpu_dur=(400 + 90 * i) * US)
-        done = at + (410 + 90 * i) * US
-        thread.sync(at=at + 20 * US, dur=done - at - 18 * US)
-        at = done + pause * US
-    found = verdict(report, tmp_path)
-    assert found.code in ("launch_bound", "unknown")
-    assert "of the step" not in words(found)
-    assert "synchronizing" not in found.sentence
+    report.process(1).thread(1).launch(0, 5, gpu_start=10, gpu_dur=0)
+    assert judged(report, tmp_path).code == "unknown"
 
 
-def test_a_busy_capture_without_steps_is_said_to_be_one(tmp_path):
-    found = verdict(case_a(), tmp_path)
+def test_the_busiest_device_is_judged(tmp_path: Path) -> None:
+    def two(main: Thread, t: int) -> None:
+        gpu_bound(main, t)
+        main.launch(t + 500 * US, US, kernel="small", gpu_start=t + 510 * US, gpu_dur=US, device=1)
+
+    found = judged(loop(two), tmp_path)
     assert found.code == "gpu_bound"
-    assert "of the capture" in found.sentence
-    assert "whole capture" in found.evidence[0]
-
-
-def test_without_gpu_rows_nothing_is_concluded_and_no_wait_is_split(tmp_path):
-    report = Report()
-    thread = report.process(100).thread(100, "python")
-    thread.launch(at=0, dur=5 * US)
-    thread.sync(at=10 * US, dur=500 * US)
-    summary = pipeline.summarize([report.write(tmp_path / "r.sqlite")])
-    assert summary.verdict.code == "unknown"
-    (wait,) = summary.rows("waits")
-    assert wait["total_ns"] == 500 * US
-    for part in ("backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns"):
-        assert wait[part] is None
-
-
-@pytest.mark.parametrize("steady", [True, False])
-def test_copies_that_nothing_hides(tmp_path, steady):
-    report = Report()
-    thread = report.process(100).thread(100, "python")
-
-    def work(at):
-        thread.memcpy(
-            at=at + 5 * US, dur=800 * US, pageable=True, gpu_start=at + 10 * US, gpu_dur=790 * US, bytes=1 << 20
-        )
-        thread.launch(at=at + 806 * US, dur=5 * US, gpu_start=at + 815 * US, gpu_dur=180 * US)
-
-    steps(thread, 8, work)
-    found = verdict(report, tmp_path, step_range="^step ", steps=None if steady else "all")
-    assert found.code == "copy_bound"
-    assert f"of the {'step' if steady else 'capture'}" in found.sentence
-    assert "idle time lies before" not in words(found)
+    assert found.evidence[0].startswith("GPU 0 busy 95 %")
