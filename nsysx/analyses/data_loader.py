@@ -71,7 +71,7 @@ def table(facts: Facts) -> pl.DataFrame:
     ]
     parts = []
     for (thread,), steps in facts.steps.cpu.filter(pl.col("process") == process).group_by("thread"):
-        waits = loads.filter(pl.col("thread") == thread)
+        waits = loads.filter(pl.col("thread").eq_missing(pl.lit(thread)))
         wait = coverage([(waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy())])
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         api = facts.ledgers.threads.get(int(thread), StepFunction(_NOTHING, _NOTHING))
