@@ -67,6 +67,12 @@ GET_NSYS = (
     "Install Nsight Systems (part of the CUDA toolkit; on Debian scripts/install_nsys needs no root rights) "
     "or name it with --nsys PATH"
 )
+#: Programs that start a script in several processes: results are named after the script.
+_LAUNCHERS = frozenset(("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"))
+
+#: Where a process that was started as one of several finds its number.
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
 LOW_DISK_BYTES = 2 << 30
 _FULL_BYTES = 1 << 20
 
@@ -90,6 +96,8 @@ class Options:
     only: str | None = None
     backward: str | None = None
     clocks: bool = False
+    per_rank: bool = False
+    calibrate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,12 +338,16 @@ def probe_environment(
 def default_name(command: Sequence[str]) -> str:
     """Return the name for the results when ``-o`` gives none: that of the script, else of the program."""
     words = list(command)
-    if re.fullmatch(r"python[\d.]*", Path(words[0]).name):
+    program = Path(words[0]).name
+    if re.fullmatch(r"python[\d.]*", program):
         script = next((word for word in words[1:] if word.endswith(".py")), None)
         if "-m" in words[1:-1]:
-            script = words[words.index("-m") + 1]
+            program = words[words.index("-m") + 1]
+            script = script if program in _LAUNCHERS else program
         if script:
             return Path(script).name.removesuffix(".py")
+    elif program in _LAUNCHERS and (script := next((word for word in words[1:] if word.endswith(".py")), None)):
+        return Path(script).name.removesuffix(".py")
     return Path(words[0]).name.removesuffix(".sh").removesuffix(".py") or "command"
 
 
@@ -451,6 +463,7 @@ class _Signals:
         self.came: list[int] = []
         self.dropped = False
         self._asked = False
+        self._calibration: subprocess.Popen[bytes] | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Signals:
@@ -470,7 +483,15 @@ class _Signals:
         if watch is not None:
             watch.waiting += self.came
 
+    def attend_calibration(self, process: subprocess.Popen[bytes]) -> None:
+        """From now on a signal ends the run without profiler; what was profiled is kept."""
+        self._calibration = process
+
     def _pass_on(self, number: int, _: FrameType | None) -> None:
+        if self._calibration is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._calibration.pid, signal.SIGKILL)
+            return
         # A lost terminal asks the command to end the way that lets it end well: Python's exit code runs on that one.
         number = signal.SIGTERM if number == signal.SIGHUP else number
         self.came.append(number)
@@ -529,7 +550,18 @@ def run(command: Sequence[str], options: Options) -> Result:
     check_command(command)
     if any(re.match(r"-o|--output\b", word) for word in options.nsys_args):
         raise NsysxError("--nsys-arg: use nsysx's own -o", slug="nsys-output", exit_code=EXIT_RUN_FAILED)
+    if options.calibrate and (options.per_rank or not options.probe):
+        other = "--per-rank" if options.per_rank else "--no-probe"
+        what = f"--calibrate does not go with {other}"
+        hint = "It runs the whole command once more and needs the probe's step borders"
+        raise NsysxError(what, slug="calibrate", hint=hint, exit_code=EXIT_USAGE)
     nsys = find_nsys(options.nsys)
+    if options.per_rank:
+        rank = rank_of(os.environ)
+        if rank is None:
+            return _run_ranks(command, options)
+        base = Outputs.named(options.output or Path(default_name(command))).report
+        options = replace(options, output=base.with_name(f"{base.name.removesuffix('.nsys-rep')}.rank{rank}"))
     if options.lines:
         nsys = with_sampling(nsys)
     if options.output is None:
@@ -574,6 +606,108 @@ class _Recording:
     clocks: dict[str, Any] | None
 
 
+# --- one report per rank ----------------------------------------------------------------------------------------------
+
+
+def rank_of(environ: Mapping[str, str]) -> str | None:
+    """Return the number of this process among those that a launcher started, None when it is no such process."""
+    return next((environ[name] for name in _RANKS if environ.get(name, "").isdigit()), None)
+
+
+def option_words(options: Options) -> list[str]:
+    """Return the words of the command line that give these options again, but for the output's name."""
+    words: list[str] = []
+    for name, value in asdict(options).items():
+        option = "--" + name.replace("_", "-")
+        if name in ("output", "report", "probe", "nsys_args") or value is None or value is False:
+            continue
+        words += [option] if value is True else [option, str(value)]
+    words += [] if options.report else ["--no-report"]
+    words += [] if options.probe else ["--no-probe"]
+    return [*words, *(word for argument in options.nsys_args for word in ("--nsys-arg", argument))]
+
+
+def _run_ranks(command: Sequence[str], options: Options) -> Result:
+    """Run a launcher whose ranks run under an nsys each.
+
+    torchrun and what is built on it start each rank with the Python that PYTHON_EXEC names: that is `nsysx run` here.
+    """
+    name = options.output or Path(default_name(command))
+    outputs = Outputs.named(name)
+    check_output(outputs.report, force=True, exit_code=EXIT_RUN_FAILED)  # the folder, before anything starts
+    stem = outputs.report.name.removesuffix(".nsys-rep")
+    before = sorted(outputs.report.parent.glob(f"{_literal(stem)}.rank*.nsys-rep"))
+    if before and not options.force:
+        what = f"{before[0]} exists"
+        raise NsysxError(what, slug="output-exists", hint="Use --force or another -o", exit_code=EXIT_RUN_FAILED)
+    for stale in before:  # a job of fewer ranks must not leave those of a larger one among its own
+        for path in Outputs.named(stale).all():
+            path.unlink(missing_ok=True)
+    result = Result(EXIT_RUN_FAILED, outputs)
+    with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as place:
+        python = Path(place).absolute() / "python"
+        inner = [
+            sys.executable,
+            "-m",
+            "nsysx",
+            "run",
+            *option_words(options),
+            "-o",
+            str(outputs.report.absolute()),
+            "--",
+        ]
+        target = os.environ.get("PYTHON_EXEC") or _launchers_python(command)
+        python.write_text(f'#!/bin/sh\nexec {shlex.join([*inner, target])} "$@"\n', encoding="utf-8")
+        python.chmod(0o700)
+        before_signals = {n: signal.getsignal(n) for n in _Signals.NAMES}
+        process = subprocess.Popen(command, env=dict(os.environ) | {"PYTHON_EXEC": str(python)})
+
+        def pass_on(number: int, _: FrameType | None) -> None:
+            if number != signal.SIGINT:  # the terminal gives that one to everybody
+                process.send_signal(number)
+
+        for number in _Signals.NAMES:
+            if before_signals[number] is not signal.SIG_IGN:
+                signal.signal(number, pass_on)
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in before_signals.items():
+                signal.signal(number, handler)
+    made = sorted(outputs.report.parent.glob(f"{_literal(stem)}.rank*.sqlite"))
+    result.exit_code = code if code >= 0 else 128 - code
+    if made:
+        result.notes.append(f"one report for each of {len(made)} ranks: nsysx report {shlex.join(map(str, made))}")
+    else:
+        hint = "Start it inside each rank: LAUNCHER ... nsysx run --per-rank -o NAME -- python SCRIPT"
+        result.problems.append(
+            _failed("no rank ran under nsysx: this launcher does not heed PYTHON_EXEC", "no-rank", hint)
+        )
+        result.exit_code = result.exit_code or EXIT_RUN_FAILED
+    return result
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", text)
+
+
+def _launchers_python(command: Sequence[str]) -> str:
+    """Return the Python that a launcher would start its ranks with: the one it runs in itself."""
+    found = Path(shutil.which(command[0]) or command[0])
+    if re.fullmatch(r"python[\d.]*", found.name):
+        return str(found)
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        with found.open("rb") as file:
+            first = file.readline(1024).decode()
+        interpreter = shlex.split(first[2:])[0] if first.startswith("#!") else ""
+        if re.fullmatch(r"python[\d.]*", Path(interpreter).name) and Path(interpreter).is_file():
+            return interpreter
+    return shutil.which("python") or shutil.which("python3") or sys.executable
+
+
+# --- one run under nsys -----------------------------------------------------------------------------------------------
+
+
 def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, result: Result) -> None:
     probe_dir = folder / "probe"
     probe_dir.mkdir()
@@ -599,6 +733,8 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         try:
             _keep(folder, recording, options, nsys, signals, result)
             facts = _facts(command, options, nsys, recording, result) | {"probe": read_probe(probe_dir)}
+            if options.calibrate and result.sqlite and recording.code == 0:
+                facts["calibration"] = _calibrate(folder, command, options, signals)
             written = folder / "run.json"
             written.write_text(json.dumps(facts, indent=1), encoding="utf-8")
             move_into_place(written, result.outputs.run, force=options.force)
@@ -606,6 +742,32 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             result.problems.append(_failed(f"results are not complete: {error}", "results-incomplete", ""))
     own_failure = recording.code < 0 or (recording.code == 0 and result.problems)
     result.exit_code = EXIT_RUN_FAILED if own_failure else recording.code
+
+
+def _calibrate(folder: Path, command: Sequence[str], options: Options, signals: _Signals) -> dict[str, Any]:
+    """Run the command once more without nsys and return how long its steps took, by their number."""
+    place = folder / "timing"
+    place.mkdir()
+    environment = dict(os.environ) | probe_environment(options, os.environ, place, own_lines=False)
+    environment |= {"NSYSX_TIMING": "1", "NSYSX_FORCE": "1"}
+    say("--calibrate: the command runs once more, without profiler and unheard")
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(
+        command, stdin=nothing, stdout=nothing, stderr=nothing, env=environment, start_new_session=True
+    )
+    signals.attend_calibration(process)
+    code = process.wait()
+    timed = [p for p in read_probe(place) if isinstance(p.get("timing"), dict) and p["timing"].get("steps_ns")]
+    # Of several ranks one is enough: a step ends for all of them when it ends for one.
+    best = min(timed, key=lambda p: (str(p.get("rank") or "0") != "0", -len(p["timing"]["steps_ns"])), default=None)
+    if code != 0 or best is None:
+        why = f"it ended with {code}" if code else "no step was seen"
+        return {"exit_code": code, "error": why}
+    steps = dict(best["timing"]["steps_ns"])
+    told = best.get("steps", {})
+    if told.get("last_closed_by") == "exit":  # it holds the end of the program, too
+        steps.pop(str(told.get("count", 0) - 1), None)
+    return {"exit_code": code, "error": None, "clock": best["timing"].get("clock"), "steps_ns": steps}
 
 
 def _record(

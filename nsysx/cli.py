@@ -70,6 +70,10 @@ def run(
     backward: Annotated[
         str | None, typer.Option(metavar="off|phase|marks|ops", help="How closely backward is followed.")
     ] = None,
+    per_rank: Annotated[bool, typer.Option("--per-rank", help="Under torchrun: one report per rank.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Run CMD once more without profiler, to say what profiling cost.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and run nothing.")] = False,
 ) -> None:
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
@@ -93,6 +97,8 @@ def run(
         depth=depth,
         only=only,
         backward=backward,
+        per_rank=per_rank,
+        calibrate=calibrate,
     )
     if dry_run:
         typer.echo(capture.dry_run(command, options))
@@ -114,14 +120,17 @@ def _report_run(result: Result) -> None:
     """Write the page of a run and note its headline. The capture is safe already: nothing here may hide that."""
     from nsysx import capture
     from nsysx.files import write_text
+    from nsysx.progress import Progress
 
     assert result.sqlite is not None
     try:
         from nsysx import pipeline
         from nsysx.render import html_page
 
-        summary = pipeline.summarize([result.sqlite], timelines=True)
-        write_text(result.outputs.html, html_page.render(summary), force=True)
+        with Progress() as progress:
+            summary = pipeline.summarize([result.sqlite], timelines=True, progress=progress)
+            progress("drawing the page")
+            write_text(result.outputs.html, html_page.render(summary), force=True)
         capture.note_html(result.outputs)
     except ModuleNotFoundError as error:
         result.notes.append(f"no report here, {error.name} is not installed: run nsysx report where it is")
@@ -163,6 +172,7 @@ def report(
     html: Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")] = None,
     json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")] = None,
     markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")] = None,
     steps: Annotated[str | None, typer.Option(metavar="A:B|all", help="Look at these steps only.")] = None,
     step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
     device: Annotated[int | None, typer.Option(help="Look at this GPU only.")] = None,
@@ -178,31 +188,36 @@ def report(
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")] = False,
     no_redact: Annotated[bool, typer.Option("--no-redact", help="Keep host, user and paths in the page.")] = False,
 ) -> None:
-    """Say where the step time went: tables here, or a page, JSON or Markdown."""
-    from nsysx.files import check_output, write_text
+    """Say where the step time went: tables here, or a page, JSON, Markdown or CSV."""
+    from nsysx.files import check_folder, check_output, write_text
+    from nsysx.progress import Progress
 
     targets = [Path(name) for name in (html, json, markdown) if name is not None and str(name) != "-"]
     for path in targets:
         check_output(path, force=force)
     if json == markdown == "-":
         raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
+    if csv is not None:
+        check_folder(csv)
     from nsysx import pipeline
 
-    summary = pipeline.summarize(
-        files,
-        steps=steps,
-        step_range=step_range,
-        device=device,
-        rank=rank,
-        timelines=html is not None,
-        workers=jobs,
-        cluster=cluster,
-        progress=(lambda stage: _talk(f"nsysx: read {stage}")) if len(files) > 1 else None,
-    )
-    if html is not None:
-        from nsysx.render import html_page
+    with Progress() as progress:
+        summary = pipeline.summarize(
+            files,
+            steps=steps,
+            step_range=step_range,
+            device=device,
+            rank=rank,
+            timelines=html is not None,
+            workers=jobs,
+            cluster=cluster,
+            progress=progress,
+        )
+        if html is not None:
+            from nsysx.render import html_page
 
-        write_text(html, html_page.render(summary, redact=not no_redact), force=force)
+            progress("drawing the page")
+            write_text(html, html_page.render(summary, redact=not no_redact), force=force)
     if json is not None:
         from nsysx.render import json_text
 
@@ -211,10 +226,33 @@ def report(
         from nsysx.render import markdown as markdown_page
 
         _emit(markdown, markdown_page.render(summary, top=top), force=force)
-    if html is None and json is None and markdown is None:
+    if csv is not None:
+        targets += _write_tables(summary, csv, force=force)
+    if html is None and json is None and markdown is None and csv is None:
         _tables(summary, top, section)
     for path in targets:
-        _talk(f"nsysx: wrote {path}")
+        _talk(f"nsysx: wrote {_link(path)}")
+
+
+def _write_tables(summary: Summary, folder: Path, *, force: bool) -> list[Path]:
+    """Write the tables that were recorded, each to its file; all or none are refused when one is there already."""
+    from nsysx.files import check_output, write_text
+    from nsysx.render import csv_text
+
+    folder.mkdir(exist_ok=True)
+    tables = [(folder / f"{key}.csv", table) for key, table in summary.tables.items() if table.rows is not None]
+    for path, _ in tables:
+        check_output(path, force=force)
+    for path, table in tables:
+        write_text(path, csv_text.render(table), force=force)
+    return [path for path, _ in tables]
+
+
+def _link(path: Path) -> str:
+    """Return a written file's name, on a terminal as a link to it."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return str(path)
+    return f"\x1b]8;;{path.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\"
 
 
 def _emit(target: str, text: str, *, force: bool) -> None:
@@ -294,27 +332,43 @@ def doctor(
     raise typer.Exit(examination.main(nsys))
 
 
+def _rule_manual(name: str) -> str | None:
+    """Return the manual of a finding; polars is only loaded for what can be one."""
+    if not name.upper().startswith("NSX") and "-" not in name:
+        return None
+    from nsysx import findings
+
+    return findings.manual(name)
+
+
 @app.command()
 def explain(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="CUDA API functions or words of a report.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Codes of findings, CUDA API functions, words of a report."),
     ] = None,
 ) -> None:
-    """Say in plain words what a CUDA call or a word of the report means; without a name, list what is known."""
+    """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known."""
     from nsysx import glossary
 
     _end_quietly_with_reader()
     if not names:
-        typer.echo("\n".join(entry.name for entry in glossary.ENTRIES))
+        from nsysx import findings
+
+        rules = [f"{rule.RULE.code}  {rule.RULE.slug}: {rule.RULE.title}" for rule in findings.rules()]
+        typer.echo("\n".join([*rules, *(entry.name for entry in glossary.ENTRIES)]))
         return
-    entries = [glossary.lookup(name) for name in names]
-    for name, entry in zip(names, entries, strict=True):
-        if entry is None:
+    texts = []
+    for name in names:
+        entry = glossary.lookup(name)
+        text = glossary.manual(entry) if entry else _rule_manual(name)
+        if text is None:
             near = ", ".join(glossary.nearest(name)) or "none; nsysx explain lists all names"
             raise NsysxError(
                 f"{name[:100]!r} is not explained", slug="no-such-name", hint=f"Near: {near}", exit_code=EXIT_USAGE
             )
-    typer.echo("\n\n".join(glossary.manual(entry) for entry in entries if entry))
+        texts.append(text)
+    typer.echo("\n\n".join(texts))
 
 
 def main() -> NoReturn:

@@ -123,7 +123,9 @@ def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
     runtime = trace.runtime.select(wanted).with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
     runtime = runtime.with_columns(columns.changed(runtime["name"], plain_name).alias("plain"))
     # A row that ends before it begins cannot be placed; the check "bad times" counts them.
-    runtime = _one_row_per_call(runtime.filter(pl.col("end_ns") >= pl.col("start_ns")))
+    if runtime.select((pl.col("end_ns") < pl.col("start_ns")).any()).item():
+        runtime = runtime.filter(pl.col("end_ns") >= pl.col("start_ns"))
+    runtime = _one_row_per_call(runtime)
     runtime = runtime.drop("name", "event_class").rename({"plain": "name"})
     calls = runtime[
         columns.order(runtime, "start_ns", ["end_ns", "correlation_id"], group="thread", descending=[True, False])

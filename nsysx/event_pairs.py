@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx import columns
+from nsysx.columns import matching
 from nsysx.facts import Facts
 from nsysx.intervals import I64, StepFunction, coverage, overlay
 
@@ -53,8 +55,8 @@ class Windows:
 
 def _records(facts: Facts) -> pl.DataFrame:
     """Return the records in the order of their calls."""
-    calls = facts.attributed.api_calls.filter(pl.col("kind").cast(pl.String) == "event")
-    calls = calls.filter(pl.col("name").cast(pl.String).str.contains("EventRecord"))
+    calls = facts.attributed.api_calls
+    calls = calls.filter(matching(calls["kind"], "^event$") & matching(calls["name"], "EventRecord"))
     stamp = pl.when(pl.col("device_ns") > 0).then(pl.col("device_ns"))
     rows = facts.trace.event.with_columns(stamp.alias("stamp_ns")).join(
         calls.select("process", "thread", "correlation_id", "call", "start_ns", "end_ns"),
@@ -80,15 +82,11 @@ def _asked(facts: Facts) -> pl.DataFrame:
         pl.col("context").fill_null(0).alias("waiting_context"),
         pl.col("stream").alias("waiting_stream"),
     )
-    rows = calls.with_columns(pl.col("name").cast(pl.String)).filter(
-        pl.col("name").str.contains("EventQuery|StreamWaitEvent|EventSynchronize")
-    )
-    answers = facts.trace.runtime.select("process", "thread", "correlation_id", "start_ns", "return_value").unique(
-        ["process", "thread", "correlation_id", "start_ns"], keep="first"
-    )
-    rows = rows.join(sync, on=["process", "correlation_id"], how="inner").join(
-        answers, on=["process", "thread", "correlation_id", "start_ns"], how="left"
-    )
+    rows = calls.filter(matching(calls["name"], "EventQuery|StreamWaitEvent|EventSynchronize"))
+    rows = rows.with_columns(pl.col("name").cast(pl.String)).join(sync, on=["process", "correlation_id"], how="inner")
+    key = ["process", "thread", "correlation_id", "start_ns"]
+    answers = facts.trace.runtime.select(*key, "return_value").join(rows.select(key), on=key, how="semi")
+    rows = rows.join(answers.unique(key, keep="first"), on=key, how="left")
     done = (pl.col("return_value").fill_null(0) == 0).alias("done")
     chosen = ("call", "process", "thread", "name", "event", "waiting_context", "waiting_stream", "start_ns", "end_ns")
     return rows.select(*chosen, done).unique("call", keep="first", maintain_order=True).sort("call")
@@ -165,9 +163,9 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
     process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
     start, end = records["start_ns"].to_numpy(), records["end_ns"].to_numpy()
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
-    ops = facts.attributed.gpu_ops.filter(pl.col("call_start_ns").is_not_null()).sort(
-        "call_start_ns", "call", "start_ns"
-    )
+    ops = facts.attributed.gpu_ops.select("process", "context", "stream", "call_start_ns", "call", "start_ns", "end_ns")
+    ops = ops.filter(pl.col("call_start_ns").is_not_null())
+    ops = ops[columns.order(ops, "call_start_ns", ["call", "start_ns"])]
     place = ["process", pl.col("context").fill_null(0), "stream"]
     for (of, within, on), part in ops.group_by(place, maintain_order=True):
         mine = np.flatnonzero((process == of) & (context == within) & (stream == on))

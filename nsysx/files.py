@@ -39,6 +39,14 @@ def check_output(path: Path, *, force: bool, exit_code: int = EXIT_USAGE) -> Non
         ) from error
 
 
+def check_folder(path: Path) -> None:
+    """Raise NsysxError unless ``path`` is a folder that takes files, or can be made into one."""
+    if path.is_dir():
+        check_output(path / "table.csv", force=True)
+    else:
+        check_output(path, force=False)
+
+
 def move_into_place(source: Path, target: Path, *, force: bool) -> None:
     """Rename ``source`` to ``target`` in the same folder tree; without ``force`` never over a file, not even one made just now.
 

@@ -30,6 +30,12 @@ class StepFunction:
         """Return the label at each instant, -1 outside."""
         if not len(self.labels):
             return np.full(len(t), -1, np.int64)
+        if len(t) > len(self.times) and (t[1:] >= t[:-1]).all():
+            # Many sorted instants: look for the few borders among them instead.
+            border = np.searchsorted(t, self.times, side="left")
+            found = np.full(len(t), -1, np.int64)
+            found[border[0] : border[-1]] = np.repeat(self.labels, np.diff(border))
+            return found
         i = np.searchsorted(self.times, t, side="right") - 1
         inside = (i >= 0) & (i < len(self.labels))
         return np.asarray(np.where(inside, self.labels[np.clip(i, 0, len(self.labels) - 1)], -1), np.int64)
@@ -185,10 +191,12 @@ def nesting(start: I64, end: I64) -> Nesting:
     else:
         gap = np.concatenate((s[1:] > e[:-1], [True]))
         # Each interval, followed by an empty label where the next does not begin at once.
-        times = np.concatenate((s, e[gap]))
-        labels = np.concatenate((order, np.full(int(gap.sum()), -1)))
-        by_time = np.argsort(times, kind="stable")
-        top = (times[by_time], labels[by_time], np.full(len(s), -1, np.int64), np.zeros(len(s), np.int64))
+        place = np.arange(len(s)) + np.cumsum(gap) - gap
+        times = np.empty(len(s) + int(gap.sum()), np.int64)
+        labels = np.full(len(times), -1, np.int64)
+        times[place], labels[place] = s, order
+        times[place[gap] + 1] = e[gap]
+        top = (times, labels, np.full(len(s), -1, np.int64), np.zeros(len(s), np.int64))
     times, labels, parents, depths = top
     parent[order], depth[order] = parents, depths
     self_ns = np.zeros(n + 1, np.int64)

@@ -188,8 +188,9 @@ def _blame(
     n = len(g0)
     if not n:
         return pl.DataFrame(schema=_IDLE)
-    real = ops.filter(pl.col("end_ns") > pl.col("start_ns"))
-    real = real.sort("start_ns", "call_start_ns", "call", "stream", "op", nulls_last=True)
+    wanted = ("start_ns", "end_ns", "call_start_ns", "call_end_ns", "call", "thread", "stream", "op")
+    real = ops.select(wanted).filter(pl.col("end_ns") > pl.col("start_ns"))
+    real = real[columns.order(real, "start_ns", ["call_start_ns", "call", "stream", "op"])]
     start = real["start_ns"].to_numpy()
     x = np.searchsorted(start, g1, side="left")
     ended = x < len(start)
@@ -201,12 +202,14 @@ def _blame(
     has_call = ended & (called < far)
     thread = real["thread"].fill_null(-1).to_numpy()[x] if len(start) else np.full(n, -1)
     # Whether X's own stream ran until g0: then X only waited for its turn.
-    by_end = real.select("stream", "end_ns").unique().sort("stream", "end_ns")
-    own = pl.DataFrame({"stream": real["stream"].to_numpy()[x] if len(start) else np.full(n, -1), "end_ns": g0})
-    followed = own.join(
-        by_end.with_columns(pl.lit(True).alias("hit")), on=["stream", "end_ns"], how="left", maintain_order="left"
-    )
-    same_stream = followed["hit"].fill_null(False).to_numpy()
+    same_stream = np.zeros(n, np.bool_)
+    if len(start):
+        by_end = np.argsort(real["end_ns"].to_numpy(), kind="stable")
+        ends, stream = real["end_ns"].to_numpy()[by_end], real["stream"].to_numpy()
+        candidate, past = np.searchsorted(ends, g0, side="left"), np.searchsorted(ends, g0, side="right")
+        while (left := np.flatnonzero(candidate < past)).size:  # as often as ops end at one instant
+            same_stream[left] |= stream[by_end[candidate[left]]] == stream[x[left]]
+            candidate[left] += 1
     in_gap = has_call & (called >= g0)
     latency = int(np.median((g1 - np.minimum(called, g1))[in_gap])) if in_gap.any() else 0
     queued = has_call & ~in_gap
@@ -256,7 +259,7 @@ def _blame(
 def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
     """Return call, pageable (one end is host memory that is not pinned), inside (device to device) of copy calls."""
     pageable = (pl.col("src_kind") == 0).fill_null(False) | (pl.col("dst_kind") == 0).fill_null(False)
-    copies = ops.filter((pl.col("op_kind").cast(pl.String) == "memcpy") & pl.col("call").is_not_null())
+    copies = ops.filter((pl.col("op_kind") == "memcpy") & pl.col("call").is_not_null())
     return copies.group_by("call").agg(
         pageable.any().alias("pageable"), (pl.col("copy_kind") == 8).all().alias("inside")
     )
@@ -270,16 +273,19 @@ def _waits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     allocation that goes on long after d.
     """
     calls, ops = attributed.api_calls, attributed.gpu_ops
+    calls = calls.select("call", "process", "start_ns", "end_ns", "kind", "name", "correlation_id")
+    may = {"sync": 1, "alloc": 1, "free": 1, "host_alloc": 1, "copy": 1}
+    rows = calls.filter(pl.Series(columns.coded(calls["kind"], may) > 0))
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     is_async = name.str.contains("Async")
     # A copy inside the device never holds the host, whatever its name; one from or to pageable memory does, likewise.
     holds = pl.col("pageable") | (~is_async & ~pl.col("inside"))
-    rows = calls.join(_blocking_copies(ops), on="call", how="left", maintain_order="left").filter(
+    rows = rows.join(_blocking_copies(ops), on="call", how="left", maintain_order="left").filter(
         (kind == "sync") | (kind.is_in(["alloc", "free", "host_alloc"]) & ~is_async) | ((kind == "copy") & holds)
     )
-    rows = rows.select("call", "process", "start_ns", "end_ns", "kind", "name", "correlation_id")
+    rows = rows.select(calls.columns)
     own = (
-        ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy")
+        ops.filter(pl.col("op_kind") == "memcpy")
         .group_by("call")
         .agg(
             pl.col("start_ns").min().alias("own_start_ns"),
@@ -379,7 +385,9 @@ def _records(trace: Trace, calls: pl.DataFrame, asked: pl.DataFrame) -> pl.DataF
     """
     records = (
         trace.event.join(
-            calls.select("process", "correlation_id", pl.col("start_ns").alias("rec_ns")),
+            calls.filter(columns.matching(calls["kind"], "^event$")).select(
+                "process", "correlation_id", pl.col("start_ns").alias("rec_ns")
+            ),
             on=["process", "correlation_id"],
             how="inner",
         )
@@ -411,7 +419,7 @@ class _Streams:
     def __init__(self, trace: Trace, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
         place = ["process", "context", "stream"]
         edges = trace.sync.join(
-            calls.filter(pl.col("name").cast(pl.String).str.contains("StreamWaitEvent")).select(
+            calls.filter(columns.matching(calls["name"], "StreamWaitEvent")).select(
                 "process", "correlation_id", pl.col("start_ns").alias("at_ns")
             ),
             on=["process", "correlation_id"],
@@ -419,7 +427,8 @@ class _Streams:
         ).with_columns(pl.col("at_ns").alias("start_ns"))
         edges = _records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
         # Work that was launched outside the trace was launched at the latest when it started.
-        work = ops.with_columns(pl.coalesce("call_start_ns", "start_ns").alias("launch_ns")).sort("launch_ns", "op")
+        work = ops.select(*place, "op", "end_ns", pl.coalesce("call_start_ns", "start_ns").alias("launch_ns"))
+        work = work[columns.order(work, "launch_ns", ["op"])]
         self.work: dict[tuple[int, int | None, int], tuple[I64, I64]] = {
             key: (part["launch_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
             for key, part in work.group_by(place, maintain_order=True)

@@ -252,12 +252,9 @@ def _named(frame: pl.DataFrame, source: schema.Source, strings: pl.DataFrame) ->
             raw = frame[column.name].drop_nulls().unique()
             text = [b.decode("utf-8", "replace") or None for b in raw.to_list()]
             known = pl.DataFrame({"key": raw, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
-        frame = (
-            frame.rename({column.name: "key"})
-            .join(known, on="key", how="left", maintain_order="left")
-            .drop("key")
-            .rename({"value": column.name})
-        )
+        # Only the key takes part in the join: nothing else of a long table is copied.
+        joined = frame.select(pl.col(column.name).alias("key")).join(known, on="key", how="left", maintain_order="left")
+        frame = frame.with_columns(joined["value"].alias(column.name))
     return frame.select(c.name for c in source.columns)
 
 
@@ -460,8 +457,9 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
         if strings is None:
             strings = pl.DataFrame(schema={"id": pl.Int64(), "value": pl.Categorical()})
         frames = {}
+        recorded = frozenset(raw)
         for frame, source in schema.SOURCES.items():
-            named = _named(raw[frame], source, strings) if frame in raw else schema.empty(frame)
+            named = _named(raw.pop(frame), source, strings) if frame in raw else schema.empty(frame)
             frames[frame] = _with_process(named)
         # Old exports do not name the process of GPU work; where only one made calls, it was that one.
         own = frames["runtime"]["process"].unique()
@@ -481,7 +479,7 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
-    return Trace(path, frames, frozenset(raw), domains, capture, run, lines, unplaced)
+    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced)
 
 
 def _with_process(frame: pl.DataFrame) -> pl.DataFrame:

@@ -20,6 +20,7 @@ from nsysx import (
     attribute,
     correlate,
     facts,
+    findings,
     jobs,
     ledger,
     load,
@@ -52,6 +53,7 @@ _ORDER = (
     "kernel_families",
     "kernel_spread",
     "stopwatch",
+    "module_stopwatch",
     "events",
     "event_windows",
     "copies",
@@ -239,6 +241,7 @@ class Options:
     rank: int | None = None
     process: int | None = None
     timelines: bool = False
+    judged: bool = True
     progress: Callable[[str], None] | None = None
 
 
@@ -289,7 +292,7 @@ def summarize(
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
     show = shown == path.resolve()
-    summary, own = _report(path, replace(options, timelines=options.timelines and show))
+    summary, own = _report(path, replace(options, timelines=options.timelines and show, judged=show))
     return (summary if show else None), own
 
 
@@ -308,7 +311,9 @@ def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | N
     verdict = summary.verdict
     if late := ranks.sentence(table.rows or ()):
         verdict = replace(verdict, evidence=(*verdict.evidence, late))
-    return replace(summary, tables={**summary.tables, ranks.KEY: table}, quality=tuple(checks), verdict=verdict)
+    judged = None if summary.findings is None else findings.with_ranks(summary.findings, table)
+    tables = {**summary.tables, ranks.KEY: table}
+    return replace(summary, tables=tables, quality=tuple(checks), verdict=verdict, findings=judged)
 
 
 def gather(path: Path, options: Options) -> Facts:
@@ -329,7 +334,9 @@ def gather(path: Path, options: Options) -> Facts:
     named = ranges.read(trace)
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
-    found = steps_room.find(named, attributed, steps=options.steps, step_range=options.step_range)
+    found = steps_room.find(
+        named, attributed, steps=options.steps, step_range=options.step_range, probes=trace.capture.probe
+    )
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
     return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
@@ -344,6 +351,8 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         if options.progress:
             options.progress(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
+    if options.judged and options.progress:
+        options.progress("looking for what can be changed")
     summary = Summary(
         version=nsysx.__version__,
         capture=trace.capture,
@@ -353,7 +362,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
         replay=_replay(given),
-        findings=None,
+        findings=findings.judge(given, tables, given.replay) if options.judged else None,
         timelines=timeline.timelines(given) if options.timelines else (),
         strips=timeline.strips(given) if options.timelines else (),
     )

@@ -8,7 +8,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.facts import Facts
-from nsysx.model import Check, Table
+from nsysx.model import Check, Row, Table
 from nsysx.replay import Withheld
 
 _RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=node"
@@ -163,30 +163,81 @@ def _whole(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
+#: From this share of a step on, what profiling adds is a distortion worth a warning.
+_COSTLY = 0.05
+
+
 def _cost(facts: Facts) -> list[Check]:
-    """Say what the ranges themselves cost: pushes in the steady steps times the probe's measured cost of one."""
-    costs = [_whole(p.get("pair_cost_ns")) for p in facts.trace.capture.probe]
-    cost = max(costs, default=0)
+    """Say what the probe itself cost in the steady steps: its calls times their cost, which it measured at its start."""
     window = facts.steps.cpu_windows.filter(pl.col("process") == facts.steps.process)
-    if not cost or not window.height:
+    probes = [p for p in facts.trace.capture.probe if _whole(p.get("pair_cost_ns"))]
+    pid = facts.steps.process & 0xFFFFFF
+    probe = next((p for p in probes if p.get("pid") == pid), max(probes, key=_pushed, default=None))
+    if probe is None or not window.height:
         return []
     start, end = window.select("start_ns", "end_ns").row(0)
-    inside = facts.ranges.ranges.filter(
-        pl.col("own")
-        & (pl.col("process") == facts.steps.process)
-        & (pl.col("start_ns") >= start)
-        & (pl.col("start_ns") < end)
-    ).height
-    share = inside * cost / max(end - start, 1)
-    detail = f"{units.count(inside)} ranges at {units.duration(cost)} are {share:.1%} of the steady CPU time; nsys itself comes on top"
-    return [
-        Check(
-            "probe cost",
-            "warn" if share > 0.05 else "ok",
-            detail,
-            "--depth N ranges fewer modules" if share > 0.05 else "",
-        )
-    ]
+    inside = pl.col("own") & (pl.col("process") == facts.steps.process) & pl.col("start_ns").is_between(start, end)
+    pair = _whole(probe["pair_cost_ns"])
+    modules = facts.ranges.ranges.filter(inside & (pl.col("kind") == "module")).height
+    others = facts.ranges.ranges.filter(inside & (pl.col("kind") != "module")).height
+    marks = facts.ranges.marks.filter(inside).height
+    module, mark = _whole(probe.get("module_cost_ns")) or pair, _whole(probe.get("backward_mark_cost_ns")) or pair
+    share = (modules * module + marks * mark + others * pair) / max(end - start, 1)
+    detail = (
+        f"{units.count(modules)} module calls at {units.duration(module)}, {units.count(marks)} backward marks at "
+        f"{units.duration(mark)}, {units.count(others)} other ranges at {units.duration(pair)} are {share:.1%} of the "
+        "steady CPU time at least; nsys itself comes on top"
+    )
+    costly = share > _COSTLY
+    fix = "--depth N ranges fewer modules, --backward phase marks none in backward" if costly else ""
+    return [Check("probe cost", "warn" if costly else "ok", detail, fix), *_thinned(probe)]
+
+
+def _pushed(probe: Row) -> int:
+    return _whole(probe.get("ranges_pushed"))
+
+
+def _thinned(probe: Row) -> list[Check]:
+    """Say what the probe left out by itself, to stay cheap."""
+    thinned = probe.get("thinned")
+    if not isinstance(thinned, dict):
+        return []
+    what = "no ranges" if thinned.get("level") == "ranges" else "no marks in backward"
+    detail = (
+        f"from step {_whole(thinned.get('from_step'))} on, modules without children have {what}, which would have cost too "
+        "much of these short steps: their time counts for the module that holds them"
+    )
+    return [Check("cheap modules", "ok", detail, "--backward marks follows all of them, at their cost")]
+
+
+def _calibration(facts: Facts) -> list[Check]:
+    """Hold the profiled step against the same step without a profiler (``nsysx run --calibrate``)."""
+    timing = facts.trace.run.get("calibration")
+    if not isinstance(timing, dict):
+        return []
+    if timing.get("error"):
+        return [Check("profiling cost", "missing", f"the run without profiler gave no times: {timing['error']}")]
+    mine = facts.steps.cpu.filter((pl.col("process") == facts.steps.process) & pl.col("steady"))
+    gpu = facts.steps.gpu.filter(pl.col("process") == facts.steps.process)
+    profiled = gpu if timing.get("clock") == "gpu" else mine
+    lengths = profiled.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("ns"))
+    spent = dict(lengths.iter_rows())
+    listed = timing.get("steps_ns")
+    bare = {int(k): _whole(v) for k, v in listed.items() if k.isdigit()} if isinstance(listed, dict) else {}
+    # The same steps, by their numbers: a program may do other work in others.
+    both = [(bare[n], spent[i]) for i, n in mine.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
+    if not both:
+        return [
+            Check("profiling cost", "missing", "the run without profiler has no step in common with the steady ones")
+        ]
+    without, with_ = (sorted(column)[len(both) // 2] for column in zip(*both, strict=True))
+    share = (with_ - without) / without
+    detail = (
+        f"an un-profiled step took {units.duration(without)}, the profiled one {units.duration(with_)}: profiling cost "
+        f"{share:.1%} of a step (medians of the same {len(both)} steps)"
+    )
+    fix = "waits for launches are overstated by about that much" if share > _COSTLY else ""
+    return [Check("profiling cost", "warn" if share > _COSTLY else "ok", detail, fix)]
 
 
 def _attribution(facts: Facts) -> list[Check]:
@@ -225,7 +276,13 @@ def _replayed(facts: Facts) -> list[Check]:
     said = f"the unchanged replay gives {units.duration(replay.unchanged_ns)}, recorded were {units.duration(replay.recorded_ns)}"
     if not replay.trusted:
         return [Check("replay", "warn", f"{said}: off by {replay.error:.1%}, so no savings are given")]
-    return [Check("replay", "ok", f"{said}: every saving carries an error of {replay.error:.2%} of the step")]
+    return [
+        Check(
+            "replay",
+            "ok",
+            f"{said}, {replay.error:.2%} off; against measured changes savings were off by 1 % of the step in the median",
+        )
+    ]
 
 
 def checks(facts: Facts, tables: dict[str, Table]) -> tuple[Check, ...]:
@@ -235,6 +292,7 @@ def checks(facts: Facts, tables: dict[str, Table]) -> tuple[Check, ...]:
         *_rows(facts),
         *_probe(facts),
         *_cost(facts),
+        *_calibration(facts),
         *_attribution(facts),
         *_steps(facts),
         *_replayed(facts),

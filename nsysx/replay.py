@@ -28,12 +28,14 @@ import polars as pl
 if TYPE_CHECKING:
     from nsysx.facts import Facts
 
+#: What predictions were off by in the median over twelve measured before/after pairs (README): no claim is surer than this.
+VALIDATED_ERROR = 0.01
 #: Above this, the model does not describe the program and nothing is claimed.
 TRUSTED_ERROR = 0.05
 #: Rounds of the steady steps: one to settle, one to measure, one to end it.
 _ROUNDS = 3
 #: More GPU ops than this are not replayed: the last steady steps that fit stand for the others.
-_MOST_OPS = 60_000
+_MOST_OPS = 8_000
 #: A launch of this many pending ops or more can find the queue full; CUDA's limit is 1024.
 _DEEP = 900
 #: What a launch of a whole graph costs the CPU, and the pause between its kernels: measured on an H200.
@@ -157,9 +159,9 @@ class _Chain:
 
 @dataclass(frozen=True)
 class _Run:
-    """What a replay yields per round: first op's start, CPU time blocked by call, GPU busy time by the last stream."""
+    """What a replay yields per round: when all of its GPU work is done; CPU time blocked by call; CPU and GPU work."""
 
-    starts: list[int]
+    ends: list[int]
     blocked: dict[int, int]
     cpu_ns: int
     gpu_ns: int
@@ -170,7 +172,7 @@ def _run(chain: _Chain, rounds: int = _ROUNDS) -> _Run:
     free = [0] * (chain.streams + 1)
     events: dict[int, int] = {}
     pending: list[int] = []  # starts of all ops in launch order, for the queue limit
-    starts: list[int] = []
+    ends: list[int] = []
     blocked: dict[int, int] = {}
     kind, gap, cost, waits, tail, target, first = (
         chain.kind, chain.gap, chain.cost, chain.waits, chain.tail, chain.target, chain.first,
@@ -179,7 +181,6 @@ def _run(chain: _Chain, rounds: int = _ROUNDS) -> _Run:
     limit = chain.limit or 1024
     t = cpu = gpu = 0
     for round_ in range(rounds):
-        fresh = True
         measured = round_ == rounds - 2
         for i, what in enumerate(kind):
             t += gap[i]
@@ -200,9 +201,6 @@ def _run(chain: _Chain, rounds: int = _ROUNDS) -> _Run:
                     end = begin + duration[k]
                     free[s] = end
                     pending.append(begin)
-                    if fresh:
-                        starts.append(begin)
-                        fresh = False
                     if measured:
                         gpu += duration[k]
                 t += cost[i]
@@ -231,7 +229,8 @@ def _run(chain: _Chain, rounds: int = _ROUNDS) -> _Run:
                 t += cost[i]
             if measured:
                 cpu += gap[i] + cost[i]
-    return _Run(starts, blocked, cpu, gpu)
+        ends.append(max(free))
+    return _Run(ends, blocked, cpu, gpu)
 
 
 class Replay:
@@ -245,11 +244,14 @@ class Replay:
         self.unchanged_ns = self._period(self._unchanged)
         self.error = abs(self.unchanged_ns - recorded_ns) / recorded_ns if recorded_ns else 1.0
         self.trusted = self.error <= TRUSTED_ERROR
+        #: The error bar of every saving, per step: the replay's own error, and never less than what was seen in reality.
+        self.bar_ns = round(max(self.error, VALIDATED_ERROR) * recorded_ns)
         self.items = len(chain.kind)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
 
     def _period(self, run: _Run) -> int:
-        return (run.starts[-1] - run.starts[-2]) // self.steps if len(run.starts) == _ROUNDS else 0
+        # The last end, not the first start: a copy stream that runs ahead is not what the step takes.
+        return (run.ends[-1] - run.ends[-2]) // self.steps
 
     def saving(self, *edits: Edit) -> Outcome:
         """Return the step with the edits made, all at once."""
@@ -431,6 +433,8 @@ def build(facts: Facts) -> Replay | Withheld:
     device = _busiest(facts, gpu)
     tiles = gpu.filter(pl.col("device") == device)
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
+    if recorded <= 0:
+        return Withheld("the steady steps hold no GPU time")
     calls = facts.attributed.api_calls.filter(
         (pl.col("process") == steps.process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
     )
@@ -560,11 +564,11 @@ def _chain(facts: Facts, calls: pl.DataFrame, ops: pl.DataFrame, start: int, end
         elif call in records:
             item, (event, stream) = _RECORD, records[call]
             target, tail = -2 - event, number(stream)
-            held[event] = recorded_free.get(stream, 0)
+            held[event] = recorded_free.get(stream, start)
         elif call in edges:
             item, (event, stream) = _WAIT_EVENT, edges[call]
             target, tail = -2 - event, number(stream)
-            recorded_free[stream] = max(recorded_free.get(stream, 0), held.get(event, 0))
+            recorded_free[stream] = max(recorded_free.get(stream, start), held.get(event, start))
         if item == _PLAIN and chain.kind and chain.kind[-1] == _PLAIN and not chain.loading[-1] and call not in loading:
             chain.cost[-1] += gap + cost  # nobody asks about it: one item for a run of them
             continue

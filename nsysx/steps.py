@@ -10,7 +10,7 @@ launched in step i + 1, so that GPU steps tile the device timeline without a gap
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ import polars as pl
 from nsysx.attribute import Attributed
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.intervals import I64
+from nsysx.model import Row
 from nsysx.ranges import Ranges
 
 #: A step belongs to the warm-up while it is this much longer than the later ones, or carries first-call work.
@@ -304,8 +305,23 @@ def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return np.asarray(counts >= np.median(counts) / 2)
 
 
-def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tuple[int, int]:
-    """Return the first and last steady step of one process.
+def _told(probes: Sequence[Row], process: int) -> Row:
+    """Return what the probe of a process wrote about its steps; empty when there is none."""
+    told = next((p.get("steps") for p in probes if p.get("pid") == process & 0xFFFFFF), None)
+    return told if isinstance(told, dict) else {}
+
+
+def _worked(steps: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
+    """Leave out the steps that began and held nothing, as the probe knows: a fetch that found its loader exhausted."""
+    for process in steps["process"].unique().to_list():
+        empty = _told(probes, process).get("empty")
+        numbers = [n for n in empty if isinstance(n, int)] if isinstance(empty, list) else []
+        steps = steps.filter(~((pl.col("process") == process) & pl.col("number").is_in(numbers)))
+    return steps
+
+
+def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, told: Row) -> tuple[int, int]:
+    """Return the first and last steady step of one process. ``told`` is what the probe wrote about the steps.
 
     Warm-up is the longest prefix whose steps are longer than the later ones, carry first-call work (loading kernels), or hold
     little GPU work (the capture of a CUDA graph).
@@ -320,7 +336,8 @@ def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tup
         duration = np.array([by_index.get(i) or 0 for i in cpu["index"].to_list()], float)
     full = _full(cpu, attributed.gpu_ops)
     last = int(np.flatnonzero(full)[-1])
-    if n >= 4 and last >= 1:
+    # A step that only the program's exit ended holds whatever came after training.
+    if last >= 1 and (n >= 4 or (told.get("last_closed_by") == "exit" and last == n - 1)):
         last -= 1
     tail = duration[n // 2 : last + 1] if last >= n // 2 else duration[-1:]
     base = float(np.median(tail))
@@ -335,21 +352,35 @@ def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed) -> tup
     # What every step pays is no first call: an allocator that keeps missing is part of the steady step.
     first_calls -= float(np.median(first_calls[n // 2 : last + 1])) if last >= n // 2 else 0.0
     fine = (duration <= base * (1 + _WARMUP_EXCESS) + spread) & (first_calls <= _FIRST_CALL_SHARE * max(base, 1.0))
-    for first in range(min(n // 2 + 1, last + 1)):
+    # Before the probe took the cheap leaves back, steps cost more and modules were told apart otherwise.
+    thinned = told.get("thinned_from")
+    least = int((cpu["number"] < thinned).sum()) if isinstance(thinned, int) else 0
+    least = least if least <= last else 0
+    for first in range(least, min(max(n // 2, least) + 1, last + 1)):
         if full[first] and fine[first : first + 2].all():
             return first, last
-    return min(n // 2, last), last
+    return min(max(n // 2, least), last), last
 
 
 def find(
-    ranges: Ranges, attributed: Attributed, *, steps: str | None = None, step_range: str | None = None
+    ranges: Ranges,
+    attributed: Attributed,
+    *,
+    steps: str | None = None,
+    step_range: str | None = None,
+    probes: Sequence[Row] = (),
 ) -> StepTable:
     """Return the steps of a report, the steady ones, and the windows that averages are taken over.
 
-    ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). Errors: NsysxError with exit
-    code 2 for a malformed window, 4 for one that holds no step.
+    ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). ``probes`` is what the probe
+    of each process wrote about itself. Errors: NsysxError with exit code 2 for a malformed window, 4 for one that holds no
+    step.
     """
     source, rule, found = _find(ranges, attributed, step_range)
+    if source == "nsysx":
+        found = _worked(found, probes)
+    else:
+        probes = ()
     cpu = found.sort("process", "start_ns").with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
         (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
@@ -374,7 +405,7 @@ def find(
             what = f"--steps {steps}: the report holds steps 0 to {mine.height - 1}"
             raise NsysxError(what, slug="steps-empty", exit_code=EXIT_EMPTY)
     elif mine.height and source != "capture":
-        steady = _steady(mine, gpu.filter(pl.col("process") == process), attributed)
+        steady = _steady(mine, gpu.filter(pl.col("process") == process), attributed, _told(probes, process))
     elif mine.height:
         steady = (0, mine.height - 1)
     first, last = steady or (0, -1)

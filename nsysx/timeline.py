@@ -20,6 +20,8 @@ _INSTANTS = 480
 #: Less queued than this does not reach over a launch: the device runs dry.
 _DRY_NS = 1_000
 _STRIPS, _DOTS = 10, 300
+#: GPU operations in a closer look.
+_CLOSE = 10
 
 
 def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
@@ -181,7 +183,12 @@ def timelines(facts: Facts) -> tuple[Timeline, ...]:
         if not window.height:
             return ()
         start, end = window.select("start_ns", "end_ns").row(0)
-        return (draw(facts, steps.process, start, end, "The whole capture"),)
+        whole = draw(facts, steps.process, start, end, "The whole capture")
+        closer = _closer(facts, steps.process)
+        # Single operations show only where the window is much shorter than the capture.
+        if closer is None or closer[1] - closer[0] > (end - start) / 4:
+            return (whole,)
+        return whole, draw(facts, steps.process, *closer, "A closer look, where the GPU works most")
     busiest = (
         mine.group_by("device")
         .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
@@ -200,6 +207,22 @@ def timelines(facts: Facts) -> tuple[Timeline, ...]:
         marks = ((start, f"step {index} on the GPU"),)
         result.append(draw(facts, steps.process, begin, end, f"{title} (step {index})", marks))
     return tuple(result[:1] if len(rows) == 1 else result)
+
+
+def _closer(facts: Facts, process: int) -> tuple[int, int] | None:
+    """Return the window of a few launches in a row, with all that they start, in which the GPU works most of the time."""
+    ops = facts.attributed.gpu_ops.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null())
+    ops = ops.sort("call_start_ns", "op")
+    if ops.height < 2 * _CLOSE:
+        return None
+    begin = ops["call_start_ns"].to_numpy()[: -_CLOSE + 1]
+    length = ops["end_ns"].to_numpy() - np.maximum(ops["start_ns"].to_numpy(), ops["call_start_ns"].to_numpy())
+    sums = np.concatenate([[0], np.cumsum(length)])
+    last = np.lib.stride_tricks.sliding_window_view(ops["end_ns"].to_numpy(), _CLOSE).max(axis=1)
+    span = np.maximum(last - begin, 1)
+    best = int(np.argmax((sums[_CLOSE:] - sums[:-_CLOSE]) / span))
+    margin = int(span[best]) // 20
+    return int(begin[best]) - margin, int(last[best]) + margin
 
 
 def strips(facts: Facts) -> tuple[Strip, ...]:

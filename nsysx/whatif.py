@@ -163,7 +163,6 @@ def text(facts: Facts, wishes: Wishes) -> str:
         raise NsysxError(
             "nothing to change", slug="whatif-nothing", hint="See nsysx whatif --help", exit_code=EXIT_USAGE
         )
-    bar = max(round(replay.error * replay.recorded_ns), 1)
     lines = [
         f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steady steps",
         f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {replay.error:.2%}",
@@ -176,7 +175,7 @@ def text(facts: Facts, wishes: Wishes) -> str:
             "",
             words,
             f"  step     {units.duration(outcome.step_ns)}",
-            f"  saves    {units.duration(outcome.saving_ns)} ({share}) +- {units.duration(bar)}",
+            f"  saves    {units.duration(outcome.saving_ns)} ({share}) +- {units.duration(replay.bar_ns)}",
             f"  limit    {outcome.next_limit}",
         ]
         if outcome.moves_to:

@@ -211,9 +211,9 @@ def test_bad_steps(steps: str) -> None:
     [
         (["python", "train.py", "--epochs", "2"], "train"),
         (["/usr/bin/python3.12", "-u", "a/b/train.py"], "train"),
-        (["python", "-m", "torch.distributed.run", "train.py"], "torch.distributed.run"),
+        (["python", "-m", "torch.distributed.run", "train.py"], "train"),
         (["python", "-c", "1"], "python"),
-        (["torchrun", "--nproc-per-node=2", "train.py"], "torchrun"),
+        (["torchrun", "--nproc-per-node=2", "train.py"], "train"),
         (["./go.sh"], "go"),
         (["bash", "go.sh"], "bash"),
         (["python", "-m"], "python"),
@@ -584,6 +584,81 @@ def wait_for(condition: object, seconds: float = 10) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+# --- ranks, and the run without profiler ---------------------------------------------------------------------------------
+
+
+def test_a_rank_names_its_own_results(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    result = capture.run(command("pass"), Options(nsys=fake.path, output=Path("out.sqlite"), per_rank=True))
+    assert result.exit_code == 0
+    assert result.outputs.run.name == "out.rank3.run.json" and result.outputs.run.is_file()
+
+
+LAUNCHER = """
+import os, subprocess, sys
+codes = [subprocess.call([os.environ["PYTHON_EXEC"], "-u", *sys.argv[1:]], env={**os.environ, "RANK": str(r)}) for r in (0, 1)]
+sys.exit(max(codes))
+"""
+
+
+def test_a_launcher_starts_every_rank_under_nsysx(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+    monkeypatch.delenv("RANK", raising=False)
+    (here / "torchrun.py").write_text(LAUNCHER)
+    (here / "a train.py").write_text(
+        "import os, sys; sys.exit(int(os.environ['RANK']) * 4 + (sys.argv[1:] != ['a b']))"
+    )
+    words = [sys.executable, "torchrun.py", "a train.py", "a b"]
+    options = Options(nsys=fake.path, output=Path("job"), per_rank=True, report=False, lines=True)
+    result = capture.run(words, options)
+    assert result.exit_code == 4, "the launcher's own"
+    assert {p.name for p in here.glob("job.*.run.json")} == {"job.rank0.run.json", "job.rank1.run.json"}
+    facts = json.loads((here / "job.rank1.run.json").read_text())
+    assert facts["exit_code"] == 4 and facts["options"]["lines"] is True
+    assert not list(here.glob(".nsysx-*")), "the wrapper is gone"
+    with pytest.raises(NsysxError, match="exists"):
+        capture.run(words, options)
+
+
+def test_a_launcher_that_does_not_heed(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    result = capture.run(command("pass"), Options(nsys=fake.path, output=Path("job"), per_rank=True))
+    assert result.exit_code == 125
+    assert result.problems[0].slug == "no-rank"
+
+
+def test_options_of_a_rank_are_those_that_were_given() -> None:
+    options = Options(steps="1:2", lines=True, depth=0, per_rank=True, report=False, probe=False, nsys_args=("--a=b",))
+    assert capture.option_words(options) == [
+        *("--steps", "1:2", "--lines", "--graphs", "node", "--depth", "0", "--per-rank"),
+        *("--no-report", "--no-probe", "--nsys-arg", "--a=b"),
+    ]
+
+
+@pytest.mark.parametrize("options", [Options(calibrate=True, per_rank=True), Options(calibrate=True, probe=False)])
+def test_what_calibrate_does_not_go_with(options: Options) -> None:
+    with pytest.raises(NsysxError, match="--calibrate") as caught:
+        capture.run(command("pass"), options)
+    assert caught.value.exit_code == 2
+
+
+def test_calibration_runs_the_command_again_and_keeps_its_steps(
+    here: Path, fake: FakeNsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    again = """
+import json, os, pathlib
+print("run")
+if os.environ.get("NSYSX_TIMING"):
+    facts = {"pid": 1, "timing": {"clock": "gpu", "steps_ns": {"0": 5, "1": 6}}, "steps": {"last_closed_by": "exit", "count": 2}}
+    pathlib.Path(os.environ["NSYSX_PROBE_DIR"], "probe-1.json").write_text(json.dumps(facts))
+"""
+    capture.run(command(again), Options(nsys=fake.path, output=Path("out"), calibrate=True))
+    facts = json.loads((here / "out.run.json").read_text())
+    # The last step, which only the exit ended, is not kept.
+    assert facts["calibration"] == {"exit_code": 0, "error": None, "clock": "gpu", "steps_ns": {"0": 5}}
+    assert capfd.readouterr().out == "run\n", "the second run is unheard"
 
 
 def test_clocks_of_every_gpu() -> None:

@@ -1019,6 +1019,80 @@ def test_capture_window() -> None:
         lab.close()
 
 
+# ---- what is too cheap to be ranged ----------------------------------------------------------------------------------
+
+
+def _steps(net: nn.Module, count: int) -> None:
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(count):
+        opt.zero_grad()
+        net(torch.randn(2, 8)).sum().backward()
+        opt.step()
+
+
+LEAVES = {p.format(i) for i in (0, 1) for p in BLOCK[1:]} | {"head"}
+
+
+@pytest.mark.parametrize(("level", "from_step"), [("marks", 2), ("ranges", 3)])
+def test_leaves_that_cost_too_much_lose_marks_then_ranges(level: str, from_step: int) -> None:
+    with armed() as lab:
+        net = Net()
+        lab.probe.module_cost_ns = lab.probe.backward_mark_cost_ns = 10**12
+        _steps(net, 3)
+        if level == "marks":  # without those marks it is cheap enough
+            lab.probe.module_cost_ns = lab.probe.backward_mark_cost_ns = 1
+        _steps(net, 4)
+        by_step: list[set[str]] = []
+        for label in lab.tape.labels("step", "module", "backward_module"):
+            if label.kind == "step":
+                by_step.append(set())
+            else:
+                by_step[-1].add(("bwd " if label.kind == "backward_module" else "") + label.name)
+        marks = {f"bwd {path}" for path in LEAVES}
+        assert LEAVES | marks <= by_step[1]
+        assert not marks & by_step[2] and by_step[2] >= LEAVES
+        assert {"bwd ", "bwd blocks.0", "bwd blocks.1"} <= by_step[-1], "who holds the leaves keeps its own"
+        assert bool(LEAVES & by_step[-1]) == (level == "marks")
+        thinned = lab.probe.record()["thinned"]
+        assert (thinned["level"], thinned["from_step"]) == (level, from_step)
+        assert lab.probe.facts()["steps"]["thinned_from"] == from_step
+
+
+@pytest.mark.parametrize("option", [{"NSYSX_BACKWARD": "marks"}, {"NSYSX_DEPTH": "9"}, {"NSYSX_ONLY": "."}])
+def test_what_was_asked_for_is_never_thinned(option: dict[str, str]) -> None:
+    with armed(**option) as lab:
+        lab.probe.module_cost_ns = lab.probe.backward_mark_cost_ns = 10**12
+        _steps(Net(), 5)
+        assert lab.probe.thinned is None
+        assert lab.tape.modules().count("blocks.0.ln") == 5
+
+
+def test_modules_of_usual_size_keep_everything(lab: Lab) -> None:
+    lab.probe.module_cost_ns = lab.probe.backward_mark_cost_ns = 1
+    _steps(Net(), 5)
+    assert lab.probe.thinned is None
+
+
+def test_direct_children_open_a_phase_only_outside_of_their_network(lab: Lab) -> None:
+    net = Net()
+    net(torch.randn(2, 8)).sum().backward()
+    net.head(torch.randn(2, 8)).sum().backward()
+    forwards = [text for text in lab.tape.texts("phase") if text.startswith("forward")]
+    assert forwards == ["forward Net", "forward Linear"]
+
+
+def test_timing_run_has_borders_and_no_ranges(tmp_path: Path) -> None:
+    with armed(NSYSX_TIMING="1", NSYSX_STEPS="2:5") as lab:
+        _steps(Net(), 8)
+        timing = lab.probe.timing
+        assert timing is not None
+        facts = timing.facts()
+    assert facts["clock"] == "cpu"
+    assert list(facts["steps_ns"]) == [2, 3, 4]
+    assert all(ns > 0 for ns in facts["steps_ns"].values())
+    assert lab.tape.calls == []
+
+
 # ---- failure of ours -------------------------------------------------------------------------------------------------
 
 

@@ -70,7 +70,7 @@ def test_the_queue_is_what_is_launched_and_not_run(ops, at):
 
 def test_the_queue_of_a_step_that_runs_ahead(tmp_path):
     summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")], timelines=True)
-    (picture,) = summary.timelines
+    picture = summary.timelines[0]
     (queue,) = picture.queues
     # At 1,000 us all 100 forward kernels of 200 us are launched and 990 us of them have run.
     at = min(range(len(queue.at_ns)), key=lambda i: abs(queue.at_ns[i] - 1_000 * US))
@@ -84,7 +84,7 @@ def test_the_queue_of_a_step_that_runs_ahead(tmp_path):
 
 def test_lanes_hold_everything_of_the_window(tmp_path):
     summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")], timelines=True)
-    (picture,) = summary.timelines
+    picture = summary.timelines[0]
     stream = next(lane for lane in picture.lanes if lane.role == "stream")
     assert covered(stream.spans) == summary.totals["kernel_ns"] + summary.totals["memcpy_ns"]
     calls = [lane for lane in picture.lanes if lane.role == "api"]
@@ -141,3 +141,17 @@ def test_strips_are_the_rows_of_the_spread_table_thinned_out(tmp_path):
 def test_pictures_are_made_only_when_asked_for(tmp_path):
     summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")])
     assert summary.timelines == summary.strips == ()
+
+
+def test_a_capture_without_steps_has_a_closer_look_at_its_busiest_launches(tmp_path):
+    report = Report()
+    thread = report.process(100).thread(100, "python")
+    for i in range(40):
+        at = i * 10 * MS if i < 20 else 200 * MS + i * 100 * US
+        thread.launch(at=at, dur=5 * US, gpu_start=at + 10 * US, gpu_dur=80 * US)
+    whole, closer = pipeline.summarize([report.write(tmp_path / "r.sqlite")], timelines=True).timelines
+    assert whole.end_ns - whole.start_ns > 190 * MS
+    assert closer.start_ns > 200 * MS
+    assert closer.end_ns - closer.start_ns < 1_200 * US
+    (stream,) = [lane for lane in closer.lanes if lane.role == "stream"]
+    assert len(stream.spans) >= 10

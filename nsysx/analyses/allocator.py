@@ -29,7 +29,12 @@ COLUMNS = (
         "ns",
         "device idle time that began while the launching thread was in such a call; null without GPU rows",
     ),
-    Column("advice", "String", "", "what usually makes it go away"),
+    Column(
+        "advice",
+        "String",
+        "",
+        "what usually makes it go away; null where steps are not known, so that set-up cannot be told apart",
+    ),
 )
 
 
@@ -72,6 +77,8 @@ def table(facts: Facts) -> pl.DataFrame:
                 "the cache is flushed: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or less memory"
             )
         )
+        .when(pl.lit(not known))
+        .then(None)
         .when(pl.col("kind") == "host_alloc")
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
         .when(pl.col("kind") == "free")

@@ -51,10 +51,10 @@ _LARGE_BYTES = 1 << 20
 
 
 def _followed_by_sync(facts: Facts, calls: I64) -> I64:
-    """Return, per call, the end of the synchronize that is the thread's next GPU call, -1 when it is something else."""
+    """Return, per call, the end of the synchronize that is the thread's next GPU call, long before all time when it is none."""
     every = facts.attributed.api_calls  # sorted by thread and time
     gpu = np.flatnonzero(matching(every["kind"], "^(launch|graph_launch|copy|memset|sync)$"))
-    found = np.full(len(calls), -1, np.int64)
+    found = np.full(len(calls), -(1 << 62), np.int64)
     if not len(gpu):
         return found
     following = gpu[np.minimum(np.searchsorted(gpu, calls, side="right"), len(gpu) - 1)]

@@ -8,7 +8,7 @@ Executions of one name, grid, block, registers and shared memory are one kernel 
   of it could have been touched. Bytes of copies and memsets are known. A kernel touches at most its time at the device's full
   memory bandwidth, and one that only moves data (elementwise, reduction, optimizer ...) at least half of that;
 - data: call sites (modules) differ: other sizes behind the same launch shape, other values, other layouts;
-- clock: all kernels slow down and speed up together.
+- clock: the times follow the SM clock where it was sampled (``--clocks``), else all kernels slow down and speed up together.
 
 A reason is named when a rank test gives p < 0.01 and the reason explains at least 30 % of the variance of ranks, and no other
 reason explains about as much. Otherwise the verdict is cannot_tell: that is an answer too.
@@ -104,6 +104,7 @@ class _Features:
             self.overlapped[rows] = others > 0
         self.low, self.high = np.cumsum(low), np.cumsum(high)
         self.module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+        self.clock = _sampled_clock(facts, ops)
         self.process, self.device = ops["process"].to_numpy(), ops["device"].to_numpy()
 
     def cache(self, rows: I64) -> tuple[Mask, Mask]:
@@ -152,6 +153,50 @@ def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple
     return _explained(duration, [slow, fast]), p, detail
 
 
+def _sampled_clock(facts: Facts, ops: pl.DataFrame) -> F64:
+    """Return the SM clock at the start of each op (MHz), NaN where it was not sampled.
+
+    NVML counts devices its own way, so samples are used only where there is one device on both sides.
+    """
+    found = np.full(ops.height, np.nan)
+    clocks, epoch = facts.trace.run.get("clocks"), facts.trace.capture.utc_epoch_ns
+    devices = clocks.get("devices") if isinstance(clocks, dict) else None
+    if epoch is None or not isinstance(devices, list) or len(devices) != 1 or ops["device"].n_unique() != 1:
+        return found
+    times, values = (devices[0].get(key) if isinstance(devices[0], dict) else None for key in ("utc_ns", "sm_mhz"))
+    if not isinstance(times, list) or not isinstance(values, list):
+        return found
+    pairs = [(t, v) for t, v in zip(times, values, strict=False) if isinstance(t, int) and isinstance(v, int)]
+    if len(pairs) < _LEAST:
+        return found
+    at = np.array([t for t, _ in pairs], np.int64) - epoch
+    start = ops["start_ns"].to_numpy()
+    row = np.searchsorted(at, start, side="right") - 1
+    known = (row >= 0) & (start <= at[-1] + 1_000_000_000)
+    found[known] = np.array([v for _, v in pairs], np.float64)[row[known]]
+    return found
+
+
+def _clock(
+    features: _Features, rows: I64, every: F64, common: F64, range_log: float
+) -> tuple[float, float, str] | None:
+    """Return (explained, p, detail) of the clock as the reason, None when nothing speaks for it."""
+    sampled = features.clock[rows]
+    known = np.isfinite(sampled)
+    if known.sum() >= 20 and len(np.unique(sampled[known])) > 1:
+        rho, p = spearman(every[known], -sampled[known])
+        detail = f"SM clock {sampled[known].min():.0f} to {sampled[known].max():.0f} MHz, rank correlation {rho:.2f}"
+        return (rho * rho, p, detail) if rho > 0 else None
+    known = np.isfinite(common[rows])
+    if known.sum() < 20:
+        return None
+    rho, p = spearman(every[known], common[rows][known])
+    others = np.quantile(common[rows][known], [0.1, 0.9])
+    if rho <= 0 or float(others[1] - others[0]) < 0.5 * range_log:
+        return None
+    return rho * rho, p, f"rank correlation {rho:.2f} with the other kernels of the time"
+
+
 def _verdict(features: _Features, rows: I64, common: F64) -> tuple[float | None, str, str]:
     """Return (spread, verdict, detail) of the executions ``rows`` of one kernel, in order of time."""
     every = features.duration[rows].astype(np.float64)
@@ -194,12 +239,8 @@ def _verdict(features: _Features, rows: I64, common: F64) -> tuple[float | None,
         medians = sorted(float(np.median(every[g])) for g in groups)
         detail = f"{len(groups)} modules, medians {medians[0] / 1e3:.1f} to {medians[-1] / 1e3:.1f} us"
         found["data"] = (_explained(every, groups), _kruskal(every, groups), detail)
-    known = np.isfinite(common[rows])
-    if known.sum() >= 20:
-        rho, p = spearman(every[known], common[rows][known])
-        others = np.quantile(common[rows][known], [0.1, 0.9])
-        if rho > 0 and low and float(others[1] - others[0]) >= 0.5 * log(high / low):
-            found["clock"] = (rho * rho, p, f"rank correlation {rho:.2f} with the other kernels of the time")
+    if low and (answer := _clock(features, rows, every, common, log(high / low))):
+        found["clock"] = answer
     good = sorted(((e, k, d) for k, (e, p, d) in found.items() if p < _P and e >= _EXPLAINED), reverse=True)
     if not good:
         return spread, "cannot_tell", "no reason explains the spread"
@@ -254,7 +295,7 @@ def table(facts: Facts) -> pl.DataFrame:
             ns.quantile(0.9, "linear").alias("p90_ns"),
             pl.col("row"),
         )
-        .sort("total_ns", "name", "shape", descending=[True, False, False])
+        .sort("total_ns", "name", "grid", "block", descending=[True, False, False, False])
     )
     rows: list[dict[str, object]] = []
     for line in grouped.head(_ROWS).iter_rows(named=True):

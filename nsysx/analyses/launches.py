@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx import first_cost
 from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.ledger import CAUSES
@@ -22,8 +23,9 @@ COLUMNS = (
     Column("launches", "Int64", "", "calls in the steady steps"),
     Column("launches_per_step", "Float64", "", "calls per steady step of one process; null without steps"),
     Column("gpu_ops", "Int64", "", "kernels and other GPU work that they started"),
-    Column("total_ns", "Int64", "ns", "self time on the CPU: usual + queue_full + slow"),
+    Column("total_ns", "Int64", "ns", "self time on the CPU: usual + first_call + queue_full + slow"),
     Column("usual_ns", "Int64", "ns", "of it in launches of the usual kind"),
+    Column("first_call_ns", "Int64", "ns", "of it paid once: see the first-call bill"),
     Column(
         "queue_full_ns",
         "Int64",
@@ -78,9 +80,9 @@ def table(facts: Facts) -> pl.DataFrame:
     calls = facts.steady_calls.filter(matching(facts.steady_calls["kind"], "^(graph_)?launch$"))
     full = np.minimum(queue_full(facts, calls), calls["self_ns"].to_numpy())
     waiting = pending(facts, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
-    calls = calls.with_columns(pl.Series("_full", full), pl.Series("_pending", waiting)).with_columns(
-        (pl.col("self_ns") - pl.col("_full")).alias("_own")
-    )
+    once = first_cost.costs(facts)["one_time_ns"].to_numpy()[calls["call"].to_numpy()]
+    calls = calls.with_columns(pl.Series("_full", full), pl.Series("_pending", waiting), pl.Series("_once", once))
+    calls = calls.with_columns((pl.col("self_ns") - pl.col("_full") - pl.col("_once")).alias("_own"))
     median = pl.col("_own").median().over("name")
     slow = (pl.col("_own") > _SLOW_FACTOR * median) & (pl.col("_own") > _SLOW_NS)
     calls = calls.with_columns(slow.alias("_slow"))
@@ -89,6 +91,7 @@ def table(facts: Facts) -> pl.DataFrame:
         pl.col("gpu_ops").sum(),
         pl.col("self_ns").sum().alias("total_ns"),
         pl.col("_own").filter(~pl.col("_slow")).sum().alias("usual_ns"),
+        pl.col("_once").sum().alias("first_call_ns"),
         pl.col("_full").sum().alias("queue_full_ns"),
         pl.col("_own").filter("_slow").sum().alias("slow_ns"),
         pl.col("self_ns").median().alias("median_ns"),

@@ -26,10 +26,10 @@ from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.model import Column
 from nsysx.queueing import pending
+from nsysx.stopwatches import LEAST, WAYS, GpuCalls, median, readings, total
 
 KEY = "stopwatch"
 TITLE = "Stopwatch: four ways of timing"
-_WAYS = ("both", "before", "after", "none")
 COLUMNS = (
     Column("name", "String", "", "kernel"),
     Column("custom", "Boolean", "", "neither PyTorch's own nor from a CUDA library, as far as its name tells"),
@@ -63,7 +63,7 @@ COLUMNS = (
     ),
     *(
         column
-        for way, words in zip(_WAYS, ("before and after", "only before", "only after", "nowhere"), strict=True)
+        for way, words in zip(WAYS, ("before and after", "only before", "only after", "nowhere"), strict=True)
         for column in (
             Column(f"{way}_ns", "Float64", "ns", f"a clock with synchronize {words}; null when it cannot be told"),
             Column(f"{way}_from", "String", "", "measured or composed; null likewise"),
@@ -74,55 +74,19 @@ COLUMNS = (
     Column("benchmark_ns", "Float64", "ns", "torch.utils.benchmark: the slower of host + api and kernel"),
 )
 _ROWS = 30
-#: Fewer executions of a kind are no measurement.
-_LEAST = 3
 _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|nccl|cufft|cusparse|cusolver|splitKreduce|gemm|^void native::"
 
 
-def _median(values: I64) -> float | None:
-    return float(np.median(values)) if len(values) >= _LEAST else None
-
-
-def _sum(*parts: float | None) -> float | None:
-    known = [p for p in parts if p is not None]
-    return sum(known) if len(known) == len(parts) else None
-
-
-class _Calls:
-    """The GPU calls of all threads, in order, with what stands before and after each on its thread."""
-
-    def __init__(self, facts: Facts) -> None:
-        calls = facts.attributed.api_calls  # sorted by thread and time
-        calls = calls.filter(matching(calls["kind"], "^(launch|graph_launch|copy|memset|sync)$"))
-        self.call = calls["call"].to_numpy()
-        self.start, self.end, self.thread = (calls[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
-        # cudaStreamWaitEvent only tells the device to wait, and is no synchronize of the host; its kind is event.
-        self.sync = matching(calls["kind"], "^sync$")
-        self.row = np.full(facts.attributed.api_calls.height, -1, np.int64)
-        self.row[self.call] = np.arange(len(self.call))
-        self.idle_after = np.zeros(len(self.call), np.bool_)
-        process = calls["process"].to_numpy()
-        self.idle_after[self.sync] = pending(facts, process[self.sync], self.end[self.sync]) == 0
-
-    def neighbour(self, row: I64, step: int) -> I64:
-        """Return the row ``step`` further on the same thread, -1 where there is none."""
-        other = row + step
-        inside = (other >= 0) & (other < len(self.call))
-        same = inside & (self.thread[np.clip(other, 0, len(self.call) - 1)] == self.thread[row])
-        return np.where(same, other, -1)
-
-
-def _sync_return(launches: pl.DataFrame, calls: _Calls) -> float | None:
+def _sync_return(launches: pl.DataFrame, calls: GpuCalls) -> float | None:
     """Return how long after the end of the work a synchronize returns, over all kernels."""
     row = calls.row[launches["call"].to_numpy()]
     end = launches["end_ns"].to_numpy()
     following = calls.neighbour(row, 1)
-    returned, began = calls.end[np.maximum(following, 0)], calls.start[np.maximum(following, 0)]
-    waited = (following >= 0) & calls.sync[np.maximum(following, 0)] & (returned >= end) & (began < end)
-    return _median((returned - end)[waited])
+    _, after, returned = calls.synced(row, following, end)
+    return median((returned - end)[after & (calls.start[np.maximum(following, 0)] < end)])
 
 
-def _line(launches: pl.DataFrame, calls: _Calls, pending_at: I64, usual_return: float | None) -> dict[str, object]:
+def _line(launches: pl.DataFrame, calls: GpuCalls, pending_at: I64, usual_return: float | None) -> dict[str, object]:
     """Return the row of one kernel. ``usual_return`` stands in where no synchronize follows this one."""
     row = calls.row[launches["call"].to_numpy()]
     begin, end = launches["start_ns"].to_numpy(), launches["end_ns"].to_numpy()
@@ -130,28 +94,26 @@ def _line(launches: pl.DataFrame, calls: _Calls, pending_at: I64, usual_return: 
     previous, following = calls.neighbour(row, -1), calls.neighbour(row, 1)
     known = previous >= 0
     clock = np.where(known, calls.end[np.maximum(previous, 0)], api_start)
-    before = known & calls.sync[np.maximum(previous, 0)] & calls.idle_after[np.maximum(previous, 0)]
-    returned = calls.end[np.maximum(following, 0)]
-    after = (following >= 0) & calls.sync[np.maximum(following, 0)] & (returned >= end)
+    before, after, returned = calls.synced(previous, following, end)
     waited = after & (calls.start[np.maximum(following, 0)] < end)
     alone = pending_at == 0
-    host, api = _median((api_start - clock)[known]), _median(api_end - api_start)
-    latency = _median(np.maximum(begin - api_end, 0)[alone])
-    queue = _median(np.maximum(begin - api_end, 0)[~alone])
-    kernel = _median(end - begin)
-    sync_return = _median((returned - end)[waited])
+    host, api = median((api_start - clock)[known]), median(api_end - api_start)
+    latency = median(np.maximum(begin - api_end, 0)[alone])
+    queue = median(np.maximum(begin - api_end, 0)[~alone])
+    kernel = median(end - begin)
+    sync_return = median((returned - end)[waited])
     back = usual_return if sync_return is None else sync_return
     measured = {
-        "both": _median((returned - clock)[before & after]),
-        "before": _median((api_end - clock)[before]),
-        "after": _median((returned - clock)[known & ~before & after]),
-        "none": _median((api_end - clock)[known & ~before]),
+        "both": median((returned - clock)[before & after]),
+        "before": median((api_end - clock)[before]),
+        "after": median((returned - clock)[known & ~before & after]),
+        "none": median((api_end - clock)[known & ~before]),
     }
     composed = {
-        "both": _sum(host, api, latency, kernel, back),
-        "before": _sum(host, api),
-        "after": _sum(host, api, queue, kernel, back),
-        "none": _sum(host, api),
+        "both": total(host, api, latency, kernel, back),
+        "before": total(host, api),
+        "after": total(host, api, queue, kernel, back),
+        "none": total(host, api),
     }
     found: dict[str, object] = {
         "host_ns": host,
@@ -161,12 +123,9 @@ def _line(launches: pl.DataFrame, calls: _Calls, pending_at: I64, usual_return: 
         "kernel_ns": kernel,
         "sync_return_ns": sync_return,
     }
-    for way in _WAYS:
-        value = measured[way] if measured[way] is not None else composed[way]
-        found[f"{way}_ns"] = value
-        found[f"{way}_from"] = None if value is None else "composed" if measured[way] is None else "measured"
-    handed = _sum(host, api)
-    found["event_idle_ns"] = _sum(host, api, latency, kernel)
+    found |= readings(measured, composed)
+    handed = total(host, api)
+    found["event_idle_ns"] = total(host, api, latency, kernel)
     found["event_queued_ns"] = kernel
     found["benchmark_ns"] = max(handed, kernel) if handed is not None and kernel is not None else None
     return found
@@ -178,12 +137,11 @@ def table(facts: Facts) -> pl.DataFrame:
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
     launches = facts.ops.filter(matching(facts.ops["op_kind"], "^kernel$") & facts.ops["call"].is_not_null().to_numpy())
     alone = facts.attributed.api_calls["gpu_ops"].to_numpy()[launches["call"].to_numpy()] == 1
-    launches = launches.filter(alone).sort("call_start_ns", "call")
+    calls = GpuCalls(facts)
+    launches = launches.filter(alone)
+    launches = launches.filter(calls.row[launches["call"].to_numpy()] >= 0).sort("call_start_ns", "call")
     times = [launches[c].to_numpy() for c in ("process", "call_start_ns")]
     launches = launches.with_columns(pl.Series("_pending", pending(facts, *times)))
-    calls = _Calls(facts)
-    # A kernel that something else than a launch put on the GPU has no neighbours to look at.
-    launches = launches.filter(pl.Series(calls.row[launches["call"].to_numpy()] >= 0))
     order = (
         launches.group_by("name")
         .agg(
@@ -193,7 +151,7 @@ def table(facts: Facts) -> pl.DataFrame:
         )
         .with_columns(pl.col("name").cast(pl.String))
         .with_columns((~pl.col("name").str.contains(_LIBRARY)).alias("custom"))
-        .filter(pl.col("calls") >= _LEAST)
+        .filter(pl.col("calls") >= LEAST)
         .sort("custom", "_total", "name", descending=[True, True, False])
         .head(_ROWS)
     )

@@ -41,7 +41,7 @@ COLUMNS = (
 _SITE = ["api", "module", "phase", "file", "line", "function"]
 
 #: Each replay costs about a microsecond per item of the chain; this bounds what a report spends on savings.
-_REPLAYED_ITEMS = 400_000
+_REPLAYED_ITEMS = 200_000
 
 
 def table(facts: Facts) -> pl.DataFrame:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import ModuleType
 
 from nsysx.facts import Facts
+from nsysx.findings import nsx111_straggler
 from nsysx.findings._ground import Ground
 from nsysx.model import Finding, Table
-from nsysx.replay import Replay
+from nsysx.replay import Replay, Withheld
 
 _ORDER = {"found": 0, "clear": 1, "cannot_tell": 2}
 
@@ -33,10 +34,16 @@ def rank(finding: Finding) -> tuple[int, int, str]:
     return _ORDER[finding.verdict], -(finding.saving_ns_per_step or 0), finding.code
 
 
-def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | None, why_not: str = "") -> tuple[Finding, ...]:
-    """Return what every rule has to say, ranked. ``why_not``: why there is no replay."""
-    ground = Ground(facts, tables, replay, why_not)
+def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
+    """Return what every rule has to say, ranked. Without a replay no saving is given."""
+    ground = Ground(facts, tables, replay)
     return tuple(sorted((f for rule in rules() for f in rule.check(ground)), key=rank))
+
+
+def with_ranks(findings: Iterable[Finding], table: Table) -> tuple[Finding, ...]:
+    """Return the findings of one rank with what the comparison of all ranks adds."""
+    straggler = nsx111_straggler.of_ranks(table)
+    return tuple(sorted((straggler if f.code == straggler.code else f for f in findings), key=rank))
 
 
 def manual(name: str) -> str | None:

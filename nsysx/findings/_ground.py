@@ -12,7 +12,7 @@ import polars as pl
 from nsysx import columns, units
 from nsysx.facts import Facts
 from nsysx.model import Finding, Row, Table
-from nsysx.replay import Edit, Replay
+from nsysx.replay import Edit, Replay, Withheld
 
 #: Below this part of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -42,8 +42,7 @@ class Ground:
 
     facts: Facts
     tables: Mapping[str, Table]
-    replay: Replay | None
-    why_not: str = ""
+    replay: Replay | Withheld | None
 
     @property
     def process(self) -> int:
@@ -55,6 +54,16 @@ class Ground:
         """How many steps the frames cover; a capture without steps is one."""
         return max(1, self.facts.steady_count)
 
+    @property
+    def stepless(self) -> bool:
+        """Whether the capture has no steps, so that all sums are over the whole of it, first calls included."""
+        return self.facts.steps.source == "capture"
+
+    @property
+    def per(self) -> str:
+        """What a sum is over, for people."""
+        return "in the capture" if self.stepless else "per step"
+
     @cached_property
     def device(self) -> int | None:
         """The device on which the shown process works most."""
@@ -65,8 +74,8 @@ class Ground:
     @cached_property
     def window(self) -> tuple[int, int]:
         """The steady steps on the timeline of the busiest device, else on the CPU; (0, 0) when there are none."""
-        steps = self.facts.steps
-        gpu = steps.windows.filter((pl.col("process") == self.process) & (pl.col("device") == self.device))
+        steps, device = self.facts.steps, -1 if self.device is None else self.device
+        gpu = steps.windows.filter((pl.col("process") == self.process) & (pl.col("device") == device))
         rows = gpu if gpu.height else steps.cpu_windows.filter(pl.col("process") == self.process)
         if not rows.height:
             return 0, 0
@@ -93,6 +102,11 @@ class Ground:
         mine = self.facts.steady_ops.filter(pl.col("process") == self.process)
         return mine.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
 
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        """The kernels among ``ops``."""
+        return self.ops.filter(columns.matching(self.ops["op_kind"], "^kernel$"))
+
     def of_kind(self, *kinds: str) -> pl.DataFrame:
         """Return the API calls of these kinds."""
         return self.calls.filter(columns.matching(self.calls["kind"], f"^({'|'.join(kinds)})$"))
@@ -102,12 +116,26 @@ class Ground:
         start, end = self.window
         pieces = self.facts.ledgers.idle.filter(
             (pl.col("process") == self.process)
-            & (pl.col("device") == self.device)
+            & (pl.col("device") == (-1 if self.device is None else self.device))
             & (pl.col("end_ns") > start)
             & (pl.col("start_ns") < end)
         )
         ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
         return pieces.with_columns(ns.alias("ns"))
+
+    @cached_property
+    def upload_waits(self) -> pl.DataFrame:
+        """The synchronize calls that PyTorch makes directly after a copy from pageable memory to the device: call, copy."""
+        gpu = self.of_kind("launch", "graph_launch", "copy", "memset", "sync").sort("thread", "start_ns", "call")
+        before = gpu.select(
+            "call", "kind", *(pl.col(c).shift(1).over("thread").alias(f"_{c}") for c in ("call", "kind"))
+        )
+        uploads = self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)).select(
+            pl.col("call").alias("copy")
+        )
+        sync = (pl.col("kind").cast(pl.String) == "sync") & (pl.col("_kind").cast(pl.String) == "copy")
+        pairs = before.filter(sync).select("call", pl.col("_call").alias("copy"))
+        return pairs.join(uploads.drop_nulls().unique(), on="copy", how="semi", maintain_order="left")
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, none when it was not recorded."""
@@ -135,15 +163,15 @@ class Ground:
 
     def worth(self, *edits: Edit, bound: bool = False) -> Worth:
         """Return what the replay says about a change; ``bound``: it can bring at most that."""
-        if self.replay is None:
-            return Worth(None, f"no replay: {self.why_not}" if self.why_not else "no replay")
-        error = f"replay error {100 * self.replay.error:.1f} %"
+        if not isinstance(self.replay, Replay):
+            return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
+        error = f"+- {units.duration(self.replay.bar_ns)}"
         if not self.replay.trusted:
-            return Worth(None, f"no claim: {error}")
+            return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
         outcome = self.replay.saving(*edits)
         saving = max(0, outcome.saving_ns)
         sure = f"at most, {error}" if bound else error
-        if 0 < saving < self.replay.error * self.replay.recorded_ns:
+        if 0 < saving < self.replay.bar_ns:
             sure += ", which is more than this"
         return Worth(saving, sure, outcome.moves_to, outcome.next_limit)
 
@@ -159,8 +187,10 @@ class Ground:
         where: Row | None = None,
         evidence: Iterable[Row] = (),
     ) -> Finding:
-        """Return a finding; ``cost_ns`` is per step."""
-        place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None}
+        """Return a finding; ``cost_ns`` is per step, and left out when there are no steps."""
+        place = {
+            k: v for k, v in (where or {}).items() if k in SITE and v is not None and "outside modules" not in str(v)
+        }
         return Finding(
             rule.code,
             rule.slug,
@@ -168,11 +198,17 @@ class Ground:
             title,
             detail,
             place,
-            cost_ns,
+            None if self.stepless else cost_ns,
             worth.saving_ns,
             worth.confidence,
             fix,
             tuple(evidence),
+        )
+
+    def no_steps(self, rule: Rule) -> list[Finding]:
+        """Return that a rule needs steps."""
+        return self.cannot_tell(
+            rule, "the capture has no steps: warm-up and steady work cannot be told apart", "nsysx run -- CMD"
         )
 
     def clear(self, rule: Rule, detail: str) -> list[Finding]:
@@ -199,8 +235,9 @@ def ops_of(frame: pl.DataFrame) -> frozenset[int]:
 
 
 def in_module(row: Row) -> str:
-    """Return " in MODULE" of a place, "" where it is not known."""
-    return f" in {row['module']}" if row.get("module") else ""
+    """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
+    module = str(row.get("module") or "")
+    return f" in {module}" if module and "outside modules" not in module else ""
 
 
 def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:

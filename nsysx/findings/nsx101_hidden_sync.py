@@ -30,7 +30,8 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._ground import SITE, Ground, Rule, calls_of, in_module, same_place
+from nsysx.columns import matching
+from nsysx.findings._ground import SITE, Ground, Rule, calls_of, same_place
 from nsysx.model import Finding
 from nsysx.replay import RemoveWaits
 
@@ -42,21 +43,26 @@ _SITES = 8
 
 def _sites(ground: Ground) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the calls that wait for the GPU and do not copy to it, and their places, longest wait first."""
-    calls = ground.of_kind("sync", "copy").join(ground.facts.ledgers.waits, on="call", maintain_order="left")
+    calls = (
+        ground.facts.wait_sites()
+        .filter(pl.col("process") == ground.process)
+        .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+    )
+    calls = calls.filter(matching(calls["kind"], "^(sync|copy)$"))
     # What a copy to the device waits for is the business of NSX105.
     to_device = ground.ops.filter(pl.col("name").cast(pl.String) == "HtoD").select("call").drop_nulls().unique()
-    calls = calls.join(to_device, on="call", how="anti", maintain_order="left")
+    for others in (to_device, ground.upload_waits.select("call")):
+        calls = calls.join(others, on="call", how="anti", maintain_order="left")
     steps = ground.facts.steps.cpu.filter(pl.col("process") == ground.process).sort("start_ns")
     calls = calls.sort("start_ns", "call").join_asof(
         steps.select(pl.col("start_ns").alias("_at"), "index"), left_on="start_ns", right_on="_at"
     )
-    text = [pl.col(c).cast(pl.String) for c in ("name", "module", "phase")]
-    sites = calls.group_by(*text, "file", "line").agg(
+    sites = calls.group_by("api", *SITE).agg(
         pl.len().alias("calls"),
         pl.col("index").n_unique().alias("in_steps"),
         pl.col("ns", "backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns").sum(),
     )
-    return calls, sites.sort("ns", "name", *SITE, descending=[True] + [False] * 5, nulls_last=True)
+    return calls, sites.sort("ns", "api", *SITE, descending=[True] + [False] * 5, nulls_last=True)
 
 
 def check(ground: Ground) -> list[Finding]:
@@ -69,14 +75,14 @@ def check(ground: Ground) -> list[Finding]:
     rows = waiting.to_dicts()
     found = []
     for row in rows:
-        mine = calls.filter(same_place(row, ("name", *SITE)))
+        mine = calls.filter(same_place(row, ("api", *SITE)))
         worth = ground.worth(RemoveWaits(calls_of(mine)))
         if 2 * row["in_steps"] < ground.steps and not ground.notable(worth.saving_ns or 0):
             continue
         wait, idle = ground.per_step(row["ns"]), ground.per_step(row["idle_caused_ns"])
-        times = f"{row['calls'] / ground.steps:.3g}"
+        times = row["calls"] / ground.steps
         detail = (
-            f"{row['name']} waits {units.duration(wait)} per step ({times} calls): "
+            f"{row['api']} waits {units.duration(wait)} {ground.per} ({times:.3g} call{'s' * (times != 1)}): "
             f"{units.duration(ground.per_step(row['backlog_ns']))} for work queued before it. "
             f"The GPU runs dry {units.duration(idle)} for it."
         )
@@ -87,10 +93,12 @@ def check(ground: Ground) -> list[Finding]:
                 detail += f" The wait moves to {worth.moves_to}."
             if not ground.notable(worth.saving_ns):
                 detail += " A wait is no cost while the GPU is busy: leave it."
-        fix = "keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
+        fix = "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
+        if worth.saving_ns is not None and not ground.notable(worth.saving_ns):
+            fix = "Leave it: removing it is worth less than 1 % of the step"
         if row["file"] is None:
             fix += "; nsysx run --lines records the Python line"
-        title = f"{row['name']} holds the CPU {units.duration(wait)}{in_module(row)}"
+        title = f"{row['api']} holds the CPU {units.duration(wait)}"
         found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=wait, where=row, fix=fix))
     if not found:
         return ground.clear(

@@ -36,18 +36,19 @@ from nsysx.replay import RemoveOps
 
 RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks")
 _FAMILY = "sort, scan and gather"
-#: What masks leave behind, and what it comes from.
+#: Kernels of other families that only these operations launch.
+_HELPERS = r"write_indices|elementwise_kernel_with_index"
+#: What a kernel usually comes from.
 _ORIGINS = (
     (r"DeviceSelect|DeviceCompactInit|write_indices|nonzero", "nonzero or a boolean mask"),
     (r"indexing_backward|index_put|elementwise_kernel_with_index", "backward of indexing"),
     (r"index_elementwise|index_kernel|index_?Select|masked_", "indexing with a tensor or a mask"),
-    (r"DeviceRunLength|DeviceReduceByKey|unique", "unique"),
-    (r"sort|radix", "sort: unique, or backward of indexing"),
+    (r"DeviceRunLength|DeviceReduceByKey|unique", "unique, or backward of an embedding"),
+    (r"(?<!ten)sort|radix", "sort: unique, or backward of indexing"),
     (r"scatter|gather", "scatter or gather"),
 )
-_MASK = "|".join(pattern for pattern, _ in _ORIGINS)
-#: These make a module one that masks; a sort or a gather alone does not.
-_SIGN = r"(?i)DeviceSelect|write_indices|nonzero|indexing_backward|index_put|masked_|DeviceRunLength|unique|index_elementwise"
+#: These make a module one that masks; a sort, a lookup or the backward of an embedding do not.
+_SIGN = r"DeviceSelect|write_indices|nonzero|indexing_backward|masked_(select|scatter)"
 _MODULES = 4
 
 
@@ -59,11 +60,8 @@ def check(ground: Ground) -> list[Finding]:
     """Return a finding per module whose mask kernels take 1 % of the step or more."""
     if missing := ground.missing("kernels"):
         return ground.cannot_tell(RULE, missing)
-    kernels = ground.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel").with_columns(
-        pl.col("name", "module", "family").cast(pl.String)
-    )
-    mask = (pl.col("family") == _FAMILY) | pl.col("name").str.contains(f"(?i){_MASK}")
-    mine = kernels.filter(mask & (pl.col("family") != "embedding"))
+    kernels = ground.kernels.with_columns(pl.col("name", "module", "family").cast(pl.String))
+    mine = kernels.filter((pl.col("family") == _FAMILY) | pl.col("name").str.contains(_HELPERS))
     modules = (
         mine.group_by("module")
         .agg(pl.col("ns").sum(), pl.col("name").str.contains(_SIGN).any().alias("masks"))
@@ -101,7 +99,7 @@ def check(ground: Ground) -> list[Finding]:
         title = f"Mask kernels take {units.duration(cost)}{in_module(row)}"
         if all_of_it:
             title = f"Mask work takes {units.duration(whole_ns)}{in_module(row)}"
-        fix = "use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
+        fix = "Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
         found.append(
             ground.found(
                 RULE,

@@ -98,6 +98,15 @@ def choose(torch: Any, wanted: str = "") -> tuple[Backend | None, list[str]]:
     return None, why
 
 
+def nowhere() -> Backend:
+    """Return the backend of a run that is only timed."""
+
+    def nothing(_text: Any = None) -> None:
+        pass
+
+    return Backend("timing", str, nothing, nothing, nothing, nothing, nothing)
+
+
 def scratch(torch: Any, backend: Backend) -> Backend:
     """Return the same kind of backend in a domain (or under a prefix) of its own, for measuring."""
     other = "nsysx-calibration"

@@ -14,7 +14,12 @@ node through a tensor of our own, which is five times cheaper than ``register_pr
 
 Environment: NSYSX_PROBE_DIR (where probe-<pid>.json goes), NSYSX_DEPTH=N (modules of at most N path parts), NSYSX_ONLY=REGEX
 (modules whose path matches), NSYSX_BACKWARD=marks|ops|off, NSYSX_STEPS=A:B (steps A to B-1 are captured, all others run
-without ranges), NSYSX_LINES=1 (a mark with the Python line of each wait), NSYSX_SIGTERM=0 (leave SIGTERM alone).
+without ranges), NSYSX_LINES=1 (a mark with the Python line of each wait), NSYSX_SIGTERM=0 (leave SIGTERM alone),
+NSYSX_TIMING=1 (no ranges at all, only the length of each step).
+
+Where modules are so small that all this costs more than ``BUDGET`` of a step, those without children lose their backward
+marks, and at twice as much their ranges: their time then counts for the module that holds them. That is decided
+within the first steps and said in the probe file; naming a NSYSX_BACKWARD, NSYSX_DEPTH or NSYSX_ONLY turns it off.
 """
 
 from __future__ import annotations
@@ -38,11 +43,18 @@ import nsysx_patch
 import nsysx_ranges
 import nsysx_ranges as ranges
 import nsysx_steps
+import nsysx_timing
 
 KINDS = ("step", "phase", "module", "backward_module", "sync", "info")
 
 #: Parts of a path that wrappers add. ``module`` counts only where it is the only child (DistributedDataParallel and kin).
 WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+
+#: The share of a step that module ranges and backward marks may cost, by the costs measured at the start. Those are best
+#: cases: among the program's own work, with cold caches, they were twice as much (H200, 200 tiny modules).
+BUDGET = 0.015
+#: The last step after which ranges are still taken back.
+THINNED_BY = 3
 
 MODULE_CALL = """
 if _nsysx_compiling():
@@ -50,7 +62,7 @@ if _nsysx_compiling():
 _nsysx_e = _nsysx_find(id(self)) or _nsysx_learn(self)
 if _nsysx_task() != -1:
     _nsysx_e = _nsysx_e.again
-if _nsysx_e.slow:
+if _nsysx_e.slow and (_nsysx_e.always or not _nsysx_thread.open):
     _nsysx_t = _nsysx_enter(_nsysx_e, self)
     _nsysx_in(_nsysx_e, args, kwargs)
     try:
@@ -61,7 +73,7 @@ if _nsysx_e.text is None:
     BODY
 _nsysx_push(_nsysx_e.text)
 _nsysx_count()
-if _nsysx_grad():
+if _nsysx_e.marked and _nsysx_grad():
     _nsysx_in(_nsysx_e, args, kwargs)
     try:
         RESULT
@@ -74,14 +86,14 @@ finally:
 """
 
 MODULE_CALL_UNMARKED = MODULE_CALL.replace("RESULT", "BODY").replace("_nsysx_in(_nsysx_e, args, kwargs)\n", "pass\n")
-MODULE_CALL_UNMARKED = MODULE_CALL_UNMARKED.replace("if _nsysx_grad():", "if False:")
+MODULE_CALL_UNMARKED = MODULE_CALL_UNMARKED.replace("if _nsysx_e.marked and _nsysx_grad():", "if False:")
 
 #: Outside the capture window only the calls that may begin a step are looked at.
 MODULE_CALL_IDLE = """
 if _nsysx_compiling():
     BODY
 _nsysx_e = _nsysx_find(id(self)) or _nsysx_learn(self)
-if not _nsysx_e.slow:
+if not _nsysx_e.slow or (_nsysx_thread.open and not _nsysx_e.always):
     BODY
 _nsysx_t = _nsysx_enter(_nsysx_e, self)
 try:
@@ -94,7 +106,21 @@ finally:
 class Entry:
     """What is known about one module: its prepared texts and how its calls are to be treated."""
 
-    __slots__ = ("again", "backward_text", "cls", "hook", "path", "quiet", "root", "slow", "text", "up")
+    __slots__ = (
+        "again",
+        "always",
+        "backward_text",
+        "cls",
+        "hook",
+        "leaf",
+        "marked",
+        "path",
+        "quiet",
+        "root",
+        "slow",
+        "text",
+        "up",
+    )
 
     def __init__(self, path: str = "", cls: str = "") -> None:
         self.path = path
@@ -102,9 +128,12 @@ class Entry:
         self.text: Any = None  # prepared range, None: no range
         self.backward_text: Any = None
         self.again: Entry = self  # the entry for a call inside backward: recompute
-        self.slow = False  # takes the way through enter and leave
+        self.slow = False  # takes the way through enter and leave, where it is called outside of any other
+        self.always = False  # takes it inside of others, too
         self.root = ""  # the phase that a call outside of everything else opens
         self.quiet = False  # the inside of a compiled region, which has its range already
+        self.leaf = False  # has no children, and is no loss
+        self.marked = True  # backward marks are wanted
         self.hook: Any = None  # the tensor that carries the backward mark, built at first use
         self.up: Entry | None = None  # the surrounding module
 
@@ -173,7 +202,11 @@ class Probe:
         self.only = self._pattern("NSYSX_ONLY")
         self.backward = environ.get("NSYSX_BACKWARD", "marks")
         self.window: tuple[int, int] | None = self._window()
-        self.recording = self.window is None
+        self.timing = nsysx_timing.Timing(torch, self.window) if environ.get("NSYSX_TIMING") == "1" else None
+        self.recording = self.window is None and self.timing is None
+        self.may_thin = not any(environ.get(f"NSYSX_{name}") for name in ("BACKWARD", "DEPTH", "ONLY"))
+        self.thinned: dict[str, Any] | None = None
+        self.step_began: tuple[int, dict[str, int]] | None = None  # ns, what had been counted
         self.trained_root: Any = None
         self.lock = threading.RLock()
         self.capturing: list[int | None] | None = None  # ends of optimizer steps (their key) and backwards (None)
@@ -244,7 +277,7 @@ class Probe:
                 self.disarm()
                 if self.recording:
                     self.info(self.facts())
-            self.write()
+            self.write(self.timing.facts() if self.timing else None)
         except Exception:
             pass
 
@@ -264,6 +297,7 @@ class Probe:
                 "count": self.steps.index + 1,
                 "last_closed_by": self.steps.closed_by,
                 "empty": self.steps.empty,
+                "thinned_from": self.thinned["from_step"] if self.thinned else None,
             },
         }
 
@@ -287,13 +321,14 @@ class Probe:
             "errors": self.errors,
             "backward": self.backward,
             "steps": self.facts()["steps"],
+            "thinned": self.thinned,
             "modules": len(self.names),
             "aliases": self.aliases,
             "capture_steps": list(self.window) if self.window else None,
             "rank": self.environ.get("RANK"),
         }
 
-    def write(self) -> None:
+    def write(self, timing: dict[str, Any] | None = None) -> None:
         """Write the probe file in one go, if a folder for it was named."""
         folder = self.environ.get("NSYSX_PROBE_DIR")
         if not folder:
@@ -301,7 +336,8 @@ class Probe:
         try:
             path = Path(folder) / f"probe-{self.pid}.json"
             scratch = path.with_suffix(".tmp")
-            scratch.write_text(json.dumps(self.record()) + "\n", encoding="utf-8")
+            record = self.record() if timing is None else self.record() | {"timing": timing}
+            scratch.write_text(json.dumps(record) + "\n", encoding="utf-8")
             scratch.replace(path)
         except OSError:
             pass
@@ -355,8 +391,12 @@ class Probe:
                 self.backend.pop()
 
     def _begin_step(self, index: int) -> None:
+        if self.timing is not None:
+            self.timing.border(index)
+            return
         if self.window and self.window[0] <= index < self.window[1]:
-            self._start_capture()
+            self._start_capture(time.perf_counter_ns())
+        self.step_began = (time.perf_counter_ns(), self.counted()) if index <= THINNED_BY or self.window else None
         if not self.recording:
             return
         backend = self.backend
@@ -370,20 +410,69 @@ class Probe:
         next(self.counts["step"])
 
     def _end_step(self) -> None:
+        if self.timing is not None:
+            self.timing.border(None)
+            if self.window and self.steps.index + 1 >= self.window[1]:
+                self.disarm()
+            return
         end, self._step_end = self._step_end, None
         if end is not None:
             end()
+        if self.recording and 1 <= self.steps.index <= THINNED_BY:
+            self._weigh()
         if self.window and self.steps.index + 1 >= self.window[1]:
             self._stop_capture()
 
+    # ---- what is too cheap to be ranged -----------------------------------------------------------------------------
+
+    def _weigh(self) -> None:
+        """Take ranges back where the step that ends here paid too much for them."""
+        if self.step_began is None or not self.may_thin or not self.module_cost_ns or self.capturing is not None:
+            return
+        began, before = self.step_began
+        now = self.counted()
+        modules, marks = (now[kind] - before[kind] for kind in ("module", "backward_module"))
+        cost = modules * self.module_cost_ns + marks * (self.backward_mark_cost_ns or 0)
+        share = cost / max(time.perf_counter_ns() - began, 1)
+        if share > BUDGET and not self.thinned:
+            self._thin("marks", self.steps.index + 1, share)
+        elif share > 2 * BUDGET and self.thinned and self.thinned["level"] == "marks":
+            self._thin("ranges", self.steps.index + 1, share)
+
+    def _weigh_ahead(self, now_ns: int) -> None:
+        """The same before a capture window: by what the step before took and the modules that were called so far."""
+        if self.step_began is None or not self.may_thin or not self.module_cost_ns:
+            return
+        spent = max(now_ns - self.step_began[0], 1)
+        called = [e for e in list(self.entries.values()) if e.text is not None]
+        marked = len(called) * (self.backward_mark_cost_ns or 0)
+        share = (len(called) * self.module_cost_ns + marked) / spent
+        if share > BUDGET:
+            less = sum(not e.leaf for e in called) * (self.backward_mark_cost_ns or 0)
+            enough = (len(called) * self.module_cost_ns + less) / spent <= 2 * BUDGET
+            self._thin("marks" if enough else "ranges", self.window[0] if self.window else 0, share)
+
+    def _thin(self, level: str, step: int, share: float) -> None:
+        with self.lock:
+            self.thinned = {"from_step": step, "level": level, "share": round(share, 4)}
+            for entry in list(self.entries.values()):
+                self._thin_one(entry)
+
+    def _thin_one(self, entry: Entry) -> None:
+        if self.thinned and entry.leaf:
+            entry.marked = entry.again.marked = False
+            if self.thinned["level"] == "ranges":
+                entry.text = entry.again.text = None
+
     # ---- capture window ---------------------------------------------------------------------------------------------
 
-    def _start_capture(self) -> None:
+    def _start_capture(self, now_ns: int) -> None:
         if self.recording:
             return
         self._cuda_profiler("cudaProfilerStart")
         self.recording = True
         self.calibrate()
+        self._weigh_ahead(now_ns)
         self.hello()
 
     def _stop_capture(self) -> None:
@@ -529,13 +618,16 @@ class Probe:
             entry.root = "forward"
         entry.quiet = again.quiet = name.quiet
         entry.slow = bool(entry.root) or name.quiet
-        again.slow = name.quiet
+        entry.always = name.level == 0 or entry.root == "loss" or name.quiet
+        entry.leaf = not entry.always and not _children(module)
+        again.slow = again.always = name.quiet
         if (self.depth is None or name.level <= self.depth) and (self.only is None or self.only.search(name.path)):
             compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
             flags = ("compiled",) if compiled else ()
             entry.text = self.text(ranges.module(name.path, cls, *flags))
             again.text = self.text(ranges.module(name.path, cls, *flags, "recompute"))
             entry.backward_text = again.backward_text = self.text(ranges.module(name.path, cls, *flags, backward=True))
+        self._thin_one(entry)
         return entry
 
     def recompiled(self, module: Any) -> None:
@@ -894,6 +986,7 @@ class Probe:
             "_nsysx_find": self.entries.get,
             "_nsysx_learn": self.learn,
             "_nsysx_task": torch._C._current_graph_task_id,
+            "_nsysx_thread": self.thread,
             "_nsysx_enter": self.enter,
             "_nsysx_leave": self.leave,
             "_nsysx_push": backend.push,
@@ -1108,6 +1201,9 @@ class Probe:
             )
 
 
+_OURS = (nsysx_backend, nsysx_patch, nsysx_ranges, nsysx_steps, nsysx_timing)
+
+
 def _plain(function: Any) -> Any:
     """Return the function under its decorators."""
     return getattr(function, "__wrapped__", function)
@@ -1123,7 +1219,7 @@ def _hide_from_dynamo(torch: Any) -> None:
             native.set_code_exec_strategy(code, plain)
     else:
         skip = native.skip_code  # torch < 2.7
-    todo: list[Any] = [vars(m) for m in (sys.modules[__name__], nsysx_backend, nsysx_patch, nsysx_ranges, nsysx_steps)]
+    todo: list[Any] = [vars(m) for m in (sys.modules[__name__], *_OURS)]
     while todo:
         one = todo.pop()
         if isinstance(one, CodeType):
@@ -1192,7 +1288,10 @@ def arm(torch: Any) -> None:
     if _probe is not None:
         return
     environ = dict(os.environ)
-    backend, why = nsysx_backend.choose(torch, environ.get("NSYSX_BACKEND", ""))
+    if environ.get("NSYSX_TIMING") == "1":
+        backend, why = nsysx_backend.nowhere(), []
+    else:
+        backend, why = nsysx_backend.choose(torch, environ.get("NSYSX_BACKEND", ""))
     probe = _probe = Probe(torch, backend, environ)
     if backend is None:
         probe.reason = "no NVTX backend: " + "; ".join(why)
@@ -1204,7 +1303,8 @@ def arm(torch: Any) -> None:
         probe.arm()
         os.register_at_fork(after_in_child=probe.forked)
         atexit.register(probe.exit)
-        probe.calibrate()
+        if probe.timing is None:
+            probe.calibrate()
         if probe.recording:
             probe.hello()
         if (

@@ -445,7 +445,11 @@ def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120)
 
     ``verdicts`` stand beside them. A dot outside the axis is drawn at its edge as an arrow head.
     """
-    low, high = 0.5, 2.0
+    medians = [sorted(e.durations_ns)[len(e.durations_ns) // 2] or 1 for e in entries]
+    ratios = [ns / median for e, median in zip(entries, medians, strict=True) for ns in e.durations_ns]
+    out = {limit: sum(not 1 / limit <= r <= limit for r in ratios) for limit in (1.5, 2.0, 4.0, 8.0)}
+    high = next((limit for limit, count in out.items() if count <= 0.02 * len(ratios)), 8.0)
+    low = 1 / high
     with _settings():
         row = 34
         height = row * len(entries) + 64
@@ -459,8 +463,7 @@ def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120)
             y = len(entries) - 1 - index
             if index % 2 == 0:
                 axes.axhspan(y - 0.5, y + 0.5, color="#7f7f7f", alpha=0.08, linewidth=0)
-            times = sorted(entry.durations_ns)
-            median = times[len(times) // 2] or 1
+            median = medians[index]
             step = 0.7 / max(1, len(entry.durations_ns) - 1)
             places = [(ns / median, y + 0.35 - i * step) for i, ns in enumerate(entry.durations_ns)]
             inside = [(x, at) for x, at in places if low <= x <= high]
@@ -474,14 +477,14 @@ def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120)
                     linewidths=0,
                     rasterized=True,
                 )
-            for edge, marker, out in (
+            for edge, marker, beyond in (
                 (low, "<", [at for x, at in places if x < low]),
                 (high, ">", [at for x, at in places if x > high]),
             ):
-                if out:
+                if beyond:
                     axes.scatter(
-                        [edge] * len(out),
-                        out,
+                        [edge] * len(beyond),
+                        beyond,
                         s=16,
                         marker=marker,
                         color=KIND_COLOURS["sync"],
@@ -493,7 +496,7 @@ def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120)
             axes.scatter(
                 [first], [places[0][1]], s=34, facecolors="none", edgecolors=_INK, linewidths=0.9, clip_on=False
             )
-            name = shorten_kernel(clean(entry.name, 200), 44)
+            name = shorten_kernel(clean(entry.name, 200), 56)
             axes.annotate(
                 name,
                 (0, y),
@@ -530,7 +533,11 @@ def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120)
             )
         axes.set_xscale("log")
         axes.set_xlim(low, high)
-        axes.set_xticks([0.5, 0.7, 1, 1.4, 2], ["x 0.5", "x 0.7", "median", "x 1.4", "x 2"])
+        middle = high**0.5
+        axes.set_xticks(
+            [low, 1 / middle, 1, middle, high],
+            [f"x {low:.2g}", f"x {1 / middle:.2g}", "median", f"x {middle:.2g}", f"x {high:.2g}"],
+        )
         axes.minorticks_off()
         axes.set_ylim(-0.5, len(entries) - 0.5)
         axes.set_yticks([])
@@ -574,7 +581,8 @@ def memory(lines: Mapping[str, Sequence[tuple[float, float]]], width: int = 1120
             if position == 0:
                 axes.fill_between(x, y, 0, step="post", color=colour, alpha=0.15, linewidth=0)
         axes.set_ylim(0, most / divisor * 1.06)
-        axes.set_xlim(left=0)
+        begun = min((at for points in lines.values() for at, size in points if size > most / 50), default=0)
+        axes.set_xlim(max(0, begun - 0.03 * (last - begun)) / time, last / time)
         axes.set_xlabel(f"{unit} from the start of the capture", fontsize=8.5, color=_NEUTRAL)
         axes.set_ylabel(name, fontsize=8.5, color=_NEUTRAL)
         axes.tick_params(labelsize=8, labelcolor=_NEUTRAL)

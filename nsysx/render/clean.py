@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import pairwise
 
 #: Unicode categories that move the cursor, hide text or have no glyph: controls, format (bidi, zero width), surrogates,
 #: private use, unassigned, line and paragraph separators.
@@ -100,8 +101,10 @@ def shorten_column(names: Sequence[str], column: str, width: int) -> list[str]:
     looks: dict[str, set[str]] = {}
     for name, text in zip(names, out, strict=True):
         looks.setdefault(text, set()).add(name)
+    leaves = {name: at for alike in looks.values() if len(alike) > 1 for name, at in _leaving(alike).items()}
     out = [
-        _tell_apart(n, t, looks[t] - {n}, width) if len(looks[t]) > 1 else t for n, t in zip(names, out, strict=True)
+        _tell_apart(name, text, leaves[name], width) if name in leaves else text
+        for name, text in zip(names, out, strict=True)
     ]
     numbers: dict[str, dict[str, int]] = {}
     for index, (name, text) in enumerate(zip(names, out, strict=True)):
@@ -113,12 +116,18 @@ def shorten_column(names: Sequence[str], column: str, width: int) -> list[str]:
     return out
 
 
-def _tell_apart(name: str, text: str, others: set[str], width: int) -> str:
-    """Return the head of ``text``, then ``name`` from just before where it leaves every other name."""
-    differs = max(
-        next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other)))
-        for other in others
-    )
+def _leaving(names: set[str]) -> dict[str, int]:
+    """Return where each name leaves every other one: among sorted names, the neighbours are the most alike."""
+    ordered = sorted(names)
+    shared = [
+        next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+        for one, two in pairwise(ordered)
+    ]
+    return {name: max(before, after) for name, before, after in zip(ordered, [0, *shared], [*shared, 0], strict=True)}
+
+
+def _tell_apart(name: str, text: str, differs: int, width: int) -> str:
+    """Return the head of ``text``, then ``name`` from just before ``differs``, where it leaves every other name."""
     head = text[: max(0, (width - 1) // 2)].rstrip("…")
     rest = _NAMESPACES.sub("", name[max(0, differs - 6) :])
     room = width - len(head) - 1

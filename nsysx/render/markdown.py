@@ -44,6 +44,8 @@ def render(summary: Summary, *, top: int = 10, redact: bool = False) -> str:
     if shown.first:
         worth = f" Saves {escape(shown.first.saving)} per step." if shown.first.saving else ""
         out += [f"First: {escape(shown.first.title)}.{worth} {escape(shown.first.fix)}".rstrip(), ""]
+    elif shown.no_first:
+        out += [escape(shown.no_first), ""]
     out += [escape(f"{shown.step_times} {shown.steps_line}".strip()), ""]
     if shown.ledgers:
         out += [f"**Where the step goes** ({escape(shown.ledger_title)})", ""]
@@ -56,6 +58,13 @@ def render(summary: Summary, *, top: int = 10, redact: bool = False) -> str:
                         f"| {escape(name)} | {units.duration(part.ns)} | {units.share(part.ns, ledger.window_ns)} |"
                     )
             out.append("")
+    found = [f for f in shown.findings or () if f.verdict == "found"]
+    if found:
+        out += ["**Findings**", ""]
+        for f in found[:top]:
+            worth = f", saves {f.saving} per step ({f.confidence})" if f.saving else ""
+            out.append(f"- {escape(f'{f.code} {f.title}{worth}')}" + (f" ({escape(f.where)})" if f.where else ""))
+        out.append("")
     for grid in shown.grids:
         if grid.key in _TABLES and grid.rows:
             notes = [grid.scope, f"first {len(grid.rows)} of {len(grid.rows) + grid.folded}" if grid.folded else ""]

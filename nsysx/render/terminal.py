@@ -160,16 +160,17 @@ def _first(out: _Out, first: view.FindingView) -> None:
 
 
 def _findings(out: _Out, findings: Iterable[view.FindingView]) -> None:
-    """Print one line for each finding that was made."""
+    """Print what is worth a change with its fix, and one line for each other finding that was made."""
     found = [f for f in findings if f.verdict == "found"]
     if not found:
         return
-    out.head("Findings")
+    out.head("Findings", "savings overlap and must not be added")
     for f in found:
         worth = f", saves {f.saving} per step" if f.saving else ""
         out.line(f"{f.code}  {f.title}{worth}")
-        if f.where:
-            out.line(f.where, "dim", indent=8)
+        for text in (f.where, f.fix if f.notable else ""):
+            if text:
+                out.line(text, "dim", indent=8)
 
 
 def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
@@ -196,6 +197,9 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
             out.line(check.detail, first=("Read with care: ", "bold yellow"))
     if wanted("first") and shown.first:
         _first(out, shown.first)
+    elif wanted("first") and shown.no_first:
+        out.head("What to do first")
+        out.line(shown.no_first)
     if wanted("steps"):
         console.print()
         out.line(f"{shown.step_times} {shown.steps_line}".strip())

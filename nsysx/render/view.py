@@ -150,6 +150,7 @@ class FindingView:
     confidence: str
     fix: str
     evidence: Grid | None
+    notable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ class View:
     alarms: tuple[Check, ...] = ()
     glossary: tuple[glossary.Entry, ...] = ()
     hidden: tuple[str, ...] = ()
+    no_first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ class Spec:
     ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs. ``steady``: the rows are
     sums over the steady steps, shown per step; ``per_row``: so are these columns, over the row's own ``steps``. ``depth``: 0 is
     shown everywhere, 1 is left out of the terminal where there are steps to talk about, 2 is left out unless it is asked for,
-    and the page folds its rows.
+    and the page folds its rows. ``rows``: more than these are never worth a line.
     """
 
     intro: str = ""
@@ -212,6 +214,7 @@ class Spec:
     steady: bool = False
     per_row: tuple[str, ...] = ()
     depth: int = 0
+    rows: int = 1 << 30
 
 
 #: Known tables in the order in which they are shown; tables that are not named here follow in their own order.
@@ -242,6 +245,11 @@ SPECS: dict[str, Spec] = {
         ),
         "total_ns",
         steady=True,
+    ),
+    "wait_chain": Spec(
+        "A replay of the step without its longest wait, then without the next as well: what that is worth, and which wait "
+        "takes its place.",
+        ("removed", "saving_ns", "step_ns", "moves_to", "wait_ns"),
     ),
     "modules": Spec(
         "GPU time by module of the model. Forward and backward of a parent include its children; self time is its own and "
@@ -296,8 +304,10 @@ SPECS: dict[str, Spec] = {
     "first_calls": Spec(
         "What is paid once: the first call of an API, a kernel or a library loads code and fills caches. It belongs to no "
         "steady step, so cutting it shortens the start and nothing else.",
-        ("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "api", "evidence", "phase"),
+        ("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "evidence", "phase"),
         "one_time_ns",
+        hide=("api",),
+        rows=20,
     ),
     "api_bill": Spec(
         "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what was paid once, and what is paid "
@@ -458,6 +468,27 @@ SPECS: dict[str, Spec] = {
         hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
         depth=1,
     ),
+    "module_stopwatch": Spec(
+        "The same for whole modules, forward only: what four ways of timing would have read, and the GPU time that is the work.",
+        (
+            "name",
+            "work_ns",
+            "range_ns",
+            "api_ns",
+            "alone_ns",
+            "both_ns",
+            "before_ns",
+            "after_ns",
+            "none_ns",
+            "event_idle_ns",
+            "event_queued_ns",
+            "benchmark_ns",
+            "kernels_each",
+            "calls",
+        ),
+        hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
+        depth=1,
+    ),
     "events": Spec(
         "Windows between pairs of torch.cuda.Event records, and what was really inside each of them: only the kernel part is "
         "work.",
@@ -567,6 +598,9 @@ _LABELS = {
     "sm_count": "SMs",
     "l2_bytes": "L2 cache",
     "one_time_ns": "paid once",
+    "work_ns": "GPU work",
+    "range_ns": "CPU range",
+    "alone_ns": "on an idle GPU",
     "repeated_ns": "paid every time",
     "later_median_ns": "later, median",
     "first_ns": "first call",
@@ -722,7 +756,7 @@ def _sorted(table: Table, spec: Spec) -> list[Row]:
     """Return the rows by the bar column, largest first; as given where there is no such column."""
     rows = list(table.rows or ())
     if spec.bar and any(c.name == spec.bar for c in table.columns):
-        rows.sort(key=lambda r: -(r.get(spec.bar) or 0))
+        rows.sort(key=lambda r: (r.get("what") == "rest", -(r.get(spec.bar) or 0)))
     return rows
 
 
@@ -732,6 +766,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, p
     Sums over ``steady`` steps and ``processes`` processes are shown per step.
     """
     spec = SPECS.get(table.key, Spec())
+    top = min(top, spec.rows)
     title = clean(table.title or label(table.key).capitalize(), 100)
     texts = Texts(redact, width)
     if table.rows is None:
@@ -855,8 +890,28 @@ def _where(where: Row, texts: Texts) -> str:
     return ", ".join(parts)
 
 
-def _finding(finding: Finding, texts: Texts, width: int) -> FindingView:
+#: Savings below this part of the step are listed, and no reason to act.
+_NOTABLE = 0.01
+#: How the confidence of a saving begins that is an upper bound.
+_BOUND = "at most, "
+
+
+def _step_ns(summary: Summary) -> float:
+    """Return the length of a step that savings are measured by."""
+    replay = summary.replay or {}
+    return replay.get("recorded_ns") or summary.steps.gpu_median_ns or summary.steps.cpu_median_ns or 0
+
+
+def _no_first(summary: Summary) -> str:
+    """Return why there is nothing to do first."""
+    if summary.replay is None or not summary.replay.get("trusted", True):
+        return "What a change would save cannot be said: there is no replay of steady steps that could be trusted."
+    return "Nothing that was looked for saves 1 % of the step."
+
+
+def _finding(finding: Finding, texts: Texts, width: int, step_ns: float = 0) -> FindingView:
     """Return a finding as text."""
+    saving, bound = finding.saving_ns_per_step, finding.confidence.startswith(_BOUND)
     evidence = None
     if finding.evidence:
         names = {k: v for row in finding.evidence for k, v in row.items()}
@@ -872,10 +927,11 @@ def _finding(finding: Finding, texts: Texts, width: int) -> FindingView:
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, texts),
         cost="" if finding.cost_ns_per_step is None else units.duration(finding.cost_ns_per_step),
-        saving="" if finding.saving_ns_per_step is None else units.duration(finding.saving_ns_per_step),
-        confidence=texts(finding.confidence, 200),
+        saving="" if saving is None else ("at most " if bound else "") + units.duration(saving),
+        confidence=texts(finding.confidence.removeprefix(_BOUND), 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
+        notable=(finding.saving_ns_per_step or 0) > _NOTABLE * step_ns,
     )
 
 
@@ -885,7 +941,8 @@ def _findings(summary: Summary, texts: Texts, width: int) -> tuple[FindingView, 
         return None
     order = {"found": 0, "cannot_tell": 1, "clear": 2}
     ranked = sorted(summary.findings, key=lambda f: (order[f.verdict], -(f.saving_ns_per_step or 0), f.code))
-    return tuple(_finding(f, texts, width) for f in ranked)
+    step_ns = _step_ns(summary)
+    return tuple(_finding(f, texts, width, step_ns) for f in ranked)
 
 
 def _steps_line(summary: Summary) -> str:
@@ -1028,6 +1085,27 @@ def _sentence(summary: Summary, texts: Texts) -> str:
     return text
 
 
+def _wait_line(summary: Summary, texts: Texts) -> list[str]:
+    """Return what removing the longest wait is worth: the first question of whoever sees a long one."""
+    steps = _steady_count(summary)
+    waits = [r for r in summary.rows("waits") if r.get("saving_ns") is not None]
+    window = max((r.get("window_ns") or 0 for r in summary.rows("gpu_ledger")), default=0)
+    if not waits or not steps or not window:
+        return []
+    row = max(waits, key=lambda r: r.get("total_ns") or 0)
+    if (row.get("total_ns") or 0) < 0.05 * window:
+        return []
+    place = f" in {texts(row['module'], 80)}" if row.get("module") else ""
+    line = (
+        f"The longest wait, {texts(row['api'], 80)}{place}, lasts {units.duration(row['total_ns'] / steps)} per step; "
+        f"without it the step is {units.duration(row['saving_ns'] / steps)} shorter"
+    )
+    if not row.get("moves_to"):
+        return [line]
+    little = row["saving_ns"] < 0.2 * row["total_ns"]
+    return [f"{line}{', because' if little else ', and'} the wait moves to {texts(row['moves_to'], 160)}"]
+
+
 def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
     """Return the checks; tables that are not there are named once, by their own reason."""
     gone = {f"table {key}" for key, table in summary.tables.items() if table.rows is None}
@@ -1056,6 +1134,7 @@ def build(
     ledgers = tuple(_ledgers(summary, scale)) if wanted("ledger") else ()
     findings = _findings(summary, texts, width)
     found = [f for f in findings or () if f.verdict == "found"]
+    notable = bool(found) and found[0].notable
     keys = [k for k in SPECS if k in summary.tables] + [
         k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES
     ]
@@ -1073,8 +1152,9 @@ def build(
         verdict_code=clean(summary.verdict.code, 30),
         verdict_label=VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30)),
         sentence=_sentence(summary, texts),
-        evidence=tuple(texts(e, 500) for e in summary.verdict.evidence),
-        first=found[0] if found and wanted("first") else None,
+        evidence=(*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts)),
+        first=found[0] if found and notable and wanted("first") else None,
+        no_first="" if notable or findings is None else _no_first(summary),
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
         step_times=_step_times(summary),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,28 @@ def test_without_kernels_it_says_so(tmp_path: Path) -> None:
     report = Report()
     report.process(100).thread(100).call("cudaMalloc_v3020", at=0, dur=10)
     assert "no kernel was recorded" in reason(report, tmp_path, "kernel_spread")
+
+
+def test_a_sampled_clock_says_it_itself(tmp_path: Path) -> None:
+    line = Line()
+    times, mhz = [], []
+    for i in range(60):
+        slow = i >= 30
+        # One kernel only: there are no others that could slow down with it.
+        times.append(1_795_228_332_660_273_255 + line.at)
+        mhz.append(990 + i if slow else 1_980 - i)
+        line.run("k", noise(20_000 if slow else 10_000, i))
+    run = {"clocks": {"devices": [{"device": 0, "utc_ns": times, "sm_mhz": mhz}]}}
+    (tmp_path / "r.run.json").write_text(json.dumps(run))
+    row = verdict(line, tmp_path)
+    assert row["verdict"] == "clock", row["detail"]
+    assert "SM clock 1020 to 1980 MHz" in row["detail"]
+
+
+@pytest.mark.parametrize("clocks", [None, [], {"devices": [None]}, {"devices": [{"utc_ns": ["x"], "sm_mhz": 3}]}])
+def test_samples_without_sense_do_no_harm(tmp_path: Path, clocks: object) -> None:
+    line = Line()
+    for i in range(60):
+        line.run("k", noise(20_000 if i >= 30 else 10_000, i))
+    (tmp_path / "r.run.json").write_text(json.dumps({"clocks": clocks}))
+    assert verdict(line, tmp_path)["verdict"] == "cannot_tell"

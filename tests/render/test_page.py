@@ -204,6 +204,26 @@ def test_a_long_table_is_folded_and_small(full):
     assert len(html_page.render(replace(full, tables=tables), top=1000).encode()) < 1_200_000
 
 
+def test_ten_thousand_rows_in_every_table_stay_under_the_cap(full, monkeypatch):
+    def many(table):
+        if not table.rows or table.key in ("gpu_ledger", "cpu_ledger"):
+            return table
+        first = next(c.name for c in table.columns)
+        rows = (table.rows * (10_000 // len(table.rows) + 1))[:10_000]
+        if isinstance(rows[0][first], str):
+            rows = tuple({**row, first: f"{row[first]}_{i}"} for i, row in enumerate(rows))
+        return replace(table, rows=rows)
+
+    large = replace(full, tables={key: many(table) for key, table in full.tables.items()})
+    page = html_page.render(large)
+    assert len(page.encode()) < 1_000_000
+    assert "9,950 more rows, see <code>nsysx report --json</code>" in page
+    # Whoever asks for more than fits gets as much as fits.
+    assert len(html_page._render(large, True, 200).encode()) > 900_000
+    monkeypatch.setattr(html_page, "MAX_BYTES", 900_000)
+    assert 450_000 < len(html_page.render(large, top=200).encode()) < 900_000
+
+
 def test_columns_without_data_are_named_and_not_drawn(full):
     row = {**full.tables["waits"].rows[0], "saving_ns": None, "moves_to": None}
     tables = {**full.tables, "waits": replace(full.tables["waits"], rows=(row,))}

@@ -1,0 +1,73 @@
+"""NSX104 allocator-thrash: steady steps ask the driver for memory or give it back.
+
+What it means
+    PyTorch caches device memory, so a steady step makes no cudaMalloc and no cudaFree. Where it does, sizes change from
+    step to step and no cached block fits. When the device is full as well, the whole cache is given back and asked for again
+    (num_alloc_retries): every cudaFree waits for the GPU, which then idles.
+
+In the trace
+    cudaMalloc and cudaFree inside steady steps; a flush is a run of cudaFree followed by one cudaMalloc.
+
+Bad
+    for batch in loader:                      # another sequence length in each step
+        loss = model(batch); torch.cuda.empty_cache()
+
+Good
+    batch = pad(batch, multiple_of=128)       # a few fixed shapes
+    # or: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+    # and no empty_cache() in the loop
+
+Harmless when
+    It happens in the first steps only, or a few times per epoch.
+"""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.findings._ground import Ground, Rule, calls_of
+from nsysx.model import Finding
+from nsysx.replay import RemoveCalls
+
+RULE = Rule("NSX104", "allocator-thrash", "Allocator thrash")
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return one finding where allocation and free calls take 1 % of the steady step or save as much."""
+    if missing := ground.missing("allocator"):
+        return ground.cannot_tell(RULE, missing)
+    if ground.stepless:
+        return ground.no_steps(RULE)
+    if ground.facts.steps.whole:
+        return ground.cannot_tell(
+            RULE, "the window holds the first steps, which always allocate", "nsysx report without --steps all"
+        )
+    calls = ground.of_kind("alloc", "free", "host_alloc")
+    if not calls.height:
+        return ground.clear(RULE, "the steady steps neither allocate nor free device memory")
+    cost = ground.per_step(int(calls["ns"].sum()))
+    worth = ground.worth(RemoveCalls(calls_of(calls)))
+    if not ground.notable(cost) and not ground.notable(worth.saving_ns or 0):
+        return ground.clear(RULE, f"memory calls take {ground.share(cost)} of the steady step")
+    rows = ground.rows("allocator")
+    flushes = [r for r in ground.rows("alloc_flushes") if r["steady"]]
+    detail = f"{calls.height / ground.steps:.3g} allocation and free calls per steady step take {units.duration(cost)}"
+    detail += f" ({ground.share(cost)})."
+    if flushes:
+        detail += f" The cache was flushed and refilled {len(flushes)} times in {ground.steps} steps."
+        freed = [r["freed_bytes"] for r in flushes if r["freed_bytes"] is not None]
+        if freed:
+            detail += f" {units.size(sum(freed))} were given back."
+    evidence = [
+        {
+            "call": r["api"],
+            "module": r["module"],
+            "calls": r["calls"] / ground.steps,
+            "total_ns": ground.per_step(r["total_ns"]),
+        }
+        for r in rows[:6]
+    ]
+    advice = str(rows[0]["advice"]) if rows else "fixed shapes"
+    fix = advice[:1].upper() + advice[1:]
+    title = f"Memory calls take {units.duration(cost)} of each step"
+    where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
+    return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

@@ -1,0 +1,89 @@
+"""NSX105 exposed-copy: copies between host and device that no kernel hides.
+
+What it means
+    A copy from pageable memory goes through a staging buffer at half the speed or less, and holds the CPU; on the stream of
+    the kernels it also makes them wait. From pinned memory, with non_blocking=True and on a stream of its own, the copy of
+    the next batch runs while this one is worked on, and costs nothing.
+
+In the trace
+    MemcpyHtoD with source "pageable" and a long cudaMemcpyAsync over it, and no kernel at the same time.
+
+Bad
+    x = batch.to("cuda")
+
+Good
+    loader = DataLoader(data, pin_memory=True, ...)
+    with torch.cuda.stream(copy_stream):                    # while the previous batch is worked on
+        upcoming = batch.to("cuda", non_blocking=True)
+    torch.cuda.current_stream().wait_stream(copy_stream)
+
+Harmless when
+    It is small, happens once, or a kernel runs beside it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+
+from nsysx import schema, units
+from nsysx.findings._ground import SITE, Ground, Rule, calls_of, in_module, ops_of, same_place
+from nsysx.model import Finding
+from nsysx.replay import OverlapCopies, RemoveWaits
+
+RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies")
+_OBSTACLES = {
+    "pageable": "the memory is pageable",
+    "sync_after": "the CPU waits right after it",
+    "same_stream": "it is on the stream of the kernels",
+    "nothing_beside": "no kernel is queued to run beside it",
+}
+_SITES = 4
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return a finding per place whose copies are exposed, or hold the CPU, for 1 % of the step or more."""
+    if missing := ground.missing("copy_sites"):
+        return ground.cannot_tell(RULE, missing)
+    names = {
+        k: pl.col(k).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
+        for k in ("src_kind", "dst_kind")
+    }
+    copies = ground.ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy").with_columns(
+        pl.col("name").cast(pl.String).alias("direction"), *(e.fill_null("unknown") for e in names.values())
+    )
+    copies = copies.join(ground.calls.select("call", "file", "line"), on="call", how="left", maintain_order="left")
+    waits = ground.facts.ledgers.waits
+    after = ground.upload_waits.join(waits, on="call", how="inner", maintain_order="left").with_columns(
+        pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")
+    )
+    found: list[Finding] = []
+    for row in ground.rows("copy_sites"):
+        if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(found) == _SITES:
+            continue
+        mine = copies.filter(same_place(row, ("direction", "src_kind", "dst_kind", *SITE)))
+        syncs = after.filter(pl.col("copy").is_in(mine["call"].drop_nulls().implode()))
+        exposed = ground.per_step(row["exposed_ns"])
+        held = ground.per_step((row["api_ns"] or 0) + int(syncs["wait_ns"].sum()))
+        if not ground.notable(max(exposed, held)):
+            continue
+        limit = row["limit_bytes_per_s"]
+        worth = ground.worth(OverlapCopies(ops_of(mine), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
+        detail = (
+            f"{row['count'] / ground.steps:.3g} {row['direction']} copies {ground.per} from {row['src_kind']} to {row['dst_kind']} memory "
+            f"({units.size(row['bytes'] / ground.steps)}) run {units.duration(exposed)} with no kernel beside them: "
+            f"{_OBSTACLES.get(row['obstacle'], row['obstacle'])}."
+        )
+        if held:
+            detail += f" They hold the CPU {units.duration(held)}, the wait after them included."
+        if row["bandwidth_bytes_per_s"]:
+            detail += f" They reach {row['bandwidth_bytes_per_s'] / 1e9:.1f} GB/s"
+            detail += f" of {limit / 1e9:.1f} GB/s ({row['limit_from']})." if limit else "."
+        if row["direction"] == "HtoD":
+            fix = "Pin the memory (pin_memory=True), copy with non_blocking=True, and the next batch on a stream of its own"
+        else:
+            fix = "Copy to pinned memory with non_blocking=True and read it a step later"
+        title = f"{row['direction']} copies cost {units.duration(exposed)}, hold the CPU {units.duration(held)}{in_module(row)}"
+        found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
+    return found or ground.clear(RULE, "exposed copies take less than 1 % of the step at every place")

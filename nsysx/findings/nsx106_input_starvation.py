@@ -1,0 +1,57 @@
+"""NSX106 input-starvation: the GPU idles because the next batch is not ready.
+
+What it means
+    The loop waits for its data loader while the GPU has nothing to do. With num_workers=0 the main thread itself decodes
+    and augments; with workers they are too few or too slow. A wait behind which the GPU still works costs nothing.
+
+In the trace
+    The range of the data phase, with the device idle below it.
+
+Bad
+    loader = DataLoader(data, batch_size=64)                       # num_workers=0
+
+Good
+    loader = DataLoader(data, batch_size=64, num_workers=8, pin_memory=True, persistent_workers=True, prefetch_factor=4)
+
+Harmless when
+    The GPU works during the wait ("hidden"), or it is the first batch of an epoch only.
+"""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.findings._ground import Ground, Rule
+from nsysx.model import Finding
+from nsysx.replay import FreeLoader
+
+RULE = Rule("NSX106", "input-starvation", "Input starvation")
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return one finding where the GPU idles for data for 1 % of the steady step or more."""
+    missing = ground.missing("data_loader")
+    if missing and ground.facts.attributed.phase_spans.height and ground.facts.trace.capture.probe:
+        return ground.clear(RULE, "the probe saw no DataLoader in use")
+    if missing:
+        return ground.cannot_tell(RULE, missing)
+    rows = [r for r in ground.rows("data_loader") if r["steady"]]
+    if not rows:
+        return ground.cannot_tell(RULE, "no steady step is in the capture", "profile more steps")
+    wait = round(sum(r["wait_ns"] for r in rows) / len(rows))
+    idle = round(sum(r["gpu_idle_ns"] for r in rows) / len(rows))
+    if not ground.notable(idle):
+        return ground.clear(RULE, f"the GPU idles {ground.share(idle)} of the step for data")
+    worth = ground.worth(FreeLoader())
+    starved = sum(r["verdict"] == "starved" for r in rows)
+    detail = (
+        f"The step waits {units.duration(wait)} for its batch ({ground.share(wait)}), in {starved} of {len(rows)} steady steps "
+        f"with an idle GPU: {units.duration(idle)} per step."
+    )
+    if worth.saving_ns is not None:
+        detail += f" A loader that is always ready saves {units.duration(worth.saving_ns)}; then {worth.next_limit} is the limit."
+    api = round(sum(r["api_ns"] for r in rows) / len(rows))
+    if api > 0.1 * wait:
+        detail += f" Of the wait {units.duration(api)} are CUDA calls: copies and pinning."
+    fix = "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"
+    title = f"The GPU waits {units.duration(idle)} per step for data"
+    return [ground.found(RULE, title, detail, worth=worth, cost_ns=idle, where={"phase": "data"}, fix=fix)]

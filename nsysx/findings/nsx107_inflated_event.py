@@ -1,0 +1,70 @@
+"""NSX107 inflated-event: a torch.cuda.Event pair reads more than the kernels between its records took.
+
+What it means
+    elapsed_time is the time between two points of a stream, not the time of kernels. When the stream is empty at the first
+    record, the window holds the CPU's launch time; copies inside it count; work of other streams can delay it.
+
+In the trace
+    Between the two records the stream is empty until the launch arrives ("launch wait"), or a copy runs.
+
+Bad
+    start.record(); y = F.linear(x.cuda(), w.cuda()); end.record()
+
+Good
+    x, w = x.cuda(), w.cuda()
+    for _ in range(10): F.linear(x, w)                # first calls out of the way
+    torch.cuda._sleep(1_000_000)                      # keeps the stream busy while the CPU launches
+    start.record(); y = F.linear(x, w); end.record()
+    # or: torch.utils.benchmark.Timer(...).blocked_autorange()
+
+Harmless when
+    The window is long against its idle parts, or the time of the whole sequence, launches included, is what is asked for.
+"""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.findings._ground import NO_SAVING, Ground, Rule, in_module
+from nsysx.model import Finding
+
+RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows")
+_PARTS = {
+    "copy_ns": "copies",
+    "memset_ns": "memsets",
+    "launch_wait_ns": "waiting for the CPU to launch",
+    "other_streams_ns": "work of other streams",
+    "idle_ns": "start latency and dependencies",
+}
+_SITES = 4
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return a finding per place whose event pairs read 10 % or more above the kernels inside."""
+    if missing := ground.missing("events"):
+        if ground.facts.recorded("event"):
+            return ground.clear(RULE, "the program reads no pair of events")
+        return ground.cannot_tell(RULE, missing)
+    found: list[Finding] = []
+    for row in ground.rows("events"):
+        if row["verdict"] == "kernel" or not row["kernel_ns"] or len(found) == _SITES:
+            continue
+        kernel = row["kernel_median_ns"]
+        rest = sorted(((row[k], k) for k in _PARTS), reverse=True)
+        said = ", ".join(
+            f"{units.share(ns, row['total_ns'])} {_PARTS[k]}" for ns, k in rest if ns * 20 >= row["total_ns"]
+        )
+        title = f"cuda.Event reads {units.duration(row['median_ns'])}, the kernels take {units.duration(kernel)}"
+        detail = (
+            f"{row['windows']} windows{in_module(row)} read {units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, "
+            f"the first {units.duration(row['first_ns'])}. Of the readings, {units.share(row['kernel_ns'], row['total_ns'])} "
+            f"are kernels, {said}."
+        )
+        fix = "Move copies out of the window, warm up, and keep the stream busy while the CPU launches"
+        evidence = (
+            {"part": "kernels", "ns": row["kernel_ns"]},
+            *({"part": _PARTS[k], "ns": ns} for ns, k in rest if ns),
+        )
+        found.append(
+            ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=fix, evidence=evidence)
+        )
+    return found or ground.clear(RULE, "every event pair reads within 10 % of the kernels inside")

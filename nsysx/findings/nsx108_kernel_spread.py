@@ -1,0 +1,77 @@
+"""NSX108 kernel-spread: the same kernel takes different times, because of the cache or the clock.
+
+What it means
+    A kernel is faster when its inputs still lie in the L2 cache: repeated alone in a benchmark it reads faster than in the
+    training step. All kernels slow down together when the GPU lowers its clock (power, temperature, other tenants). A
+    time taken in one state does not hold in the other.
+
+In the trace
+    Executions after much other data are slower than repeats (cold_l2), or all kernels drift together (clock).
+
+Bad
+    for _ in range(100): y = F.linear(x, w)           # w stays in the L2 cache; training will not see this time
+
+Good
+    for _ in range(100):
+        flush.zero_()                                 # 4 times the size of the L2 cache
+        y = F.linear(x, w)
+    # clocks: nvidia-smi --lock-gpu-clocks for benchmarks, nsysx run --clocks to record them
+
+Harmless when
+    It is a training step: a cold cache is what it always has. It matters when two measurements are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsysx import units
+from nsysx.findings._ground import NO_SAVING, Ground, Rule
+from nsysx.model import Finding, Row
+
+RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread")
+_CAUSES = {
+    "cold_l2": (
+        "cold L2 cache",
+        "Compare with the cache in the state that training sees: write over it between repeats",
+    ),
+    "clock": (
+        "changing clocks",
+        "Lock the clocks for benchmarks (nvidia-smi --lock-gpu-clocks); nsysx run --clocks shows them",
+    ),
+}
+#: A spread that sums to a smaller part of the kernel time is not worth a word.
+_SHARE = 0.01
+
+
+def _finding(ground: Ground, cause: str, rows: Sequence[Row]) -> Finding:
+    words, fix = _CAUSES[cause]
+    worst = rows[0]
+    low, high = units.duration(worst["p10_ns"]), units.duration(worst["p90_ns"])
+    title = f"{len(rows)} kernel{'s' * (len(rows) > 1)} spread by {words}, up to {low} to {high}"
+    detail = f"A rank test names {words} as the reason why these kernels differ from run to run: {worst['detail']}."
+    evidence = [
+        {"kernel": r["name"], "count": r["count"], "p10_ns": r["p10_ns"], "p90_ns": r["p90_ns"], "why": r["detail"]}
+        for r in rows[:8]
+    ]
+    return ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return a finding per cause that a rank test supports, where the spread sums to 1 % of the kernel time."""
+    if missing := ground.missing("kernel_spread"):
+        return ground.cannot_tell(RULE, missing)
+    rows = ground.rows("kernel_spread")
+    least = _SHARE * sum(r["total_ns"] for r in rows)
+    found = []
+    for cause in _CAUSES:
+        mine = [r for r in rows if r["verdict"] == cause and r["count"] * (r["p90_ns"] - r["p10_ns"]) >= least]
+        mine.sort(key=lambda r: (-(r["p90_ns"] - r["p10_ns"]), r["name"]))
+        if mine:
+            found.append(_finding(ground, cause, mine))
+    if found:
+        return found
+    unclear = sum(r["verdict"] == "cannot_tell" and r["total_ns"] >= least and r["spread"] is not None for r in rows)
+    if unclear and all(r["verdict"] == "cannot_tell" for r in rows if r["total_ns"] >= least):
+        return ground.cannot_tell(RULE, "too few executions, or no reason explains the spread", "profile more steps")
+    return ground.clear(RULE, "no kernel of weight spreads because of the cache or the clock")

@@ -1,0 +1,61 @@
+"""NSX110 exposed-comm: communication between GPUs that no compute hides.
+
+What it means
+    All-reduce, all-gather and reduce-scatter can run beside the backward pass. Where only communication runs, the GPU's
+    compute units idle. The saving given is an upper bound: communication that costs nothing. A kernel that waits for a late
+    rank looks the same as one that transfers: NSX111 tells them apart, given the reports of all ranks.
+
+In the trace
+    NCCL kernels with no compute kernel beside them, mostly after the last backward kernel.
+
+Bad
+    loss.backward()
+    for p in model.parameters(): dist.all_reduce(p.grad)
+
+Good
+    model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)
+    loss.backward()                                    # buckets are reduced while backward goes on
+
+Harmless when
+    It is the last bucket only, or the links are the limit of this job.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import units
+from nsysx.findings._ground import Ground, Rule
+from nsysx.model import Finding
+from nsysx.replay import RemoveExposedComm
+
+RULE = Rule("NSX110", "exposed-comm", "Exposed communication")
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return one finding where communication alone runs for 1 % of the step or more."""
+    if ground.device is None:
+        return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
+    row = next(r for r in ground.rows("gpu_ledger") if (r["process"], r["device"]) == (ground.process, ground.device))
+    cost, hidden = ground.per_step(row["comm_ns"]), ground.per_step(row["hidden_comm_ns"])
+    if not ground.notable(cost):
+        said = (
+            f"communication is exposed for {ground.share(cost)} of the step"
+            if cost + hidden
+            else "no communication kernel ran"
+        )
+        return ground.clear(RULE, said)
+    kernels = ground.ops.filter(pl.col("cls").cast(pl.String) == "comm").group_by(pl.col("name").cast(pl.String))
+    longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
+    evidence = [
+        {"kernel": k, "count": n / ground.steps, "total_ns": ground.per_step(ns)}
+        for k, n, ns in longest.head(6).iter_rows()
+    ]
+    worth = ground.worth(RemoveExposedComm(), bound=True)
+    detail = (
+        f"Only communication runs {units.duration(cost)} per step ({ground.share(cost)}); {units.duration(hidden)} more are "
+        "hidden behind compute."
+    )
+    fix = "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
+    title = f"Communication is exposed {units.duration(cost)} per step"
+    return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=evidence)]

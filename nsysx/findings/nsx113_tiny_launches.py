@@ -1,0 +1,94 @@
+"""NSX113 tiny-launches: one part of the model launches many tiny kernels, and the GPU idles meanwhile.
+
+What it means
+    A loop over parameters, heads or time steps in Python launches a kernel per element. Each kernel is shorter than its
+    launch, so the GPU waits for Python. One batched, foreach or fused operation does the same work in a few launches. The
+    saving given is that of these launches in CUDA graphs, an upper bound for what batching brings.
+
+In the trace
+    Tens to thousands of kernels of a few us in one module, each preceded by a gap.
+
+Bad
+    optimizer = torch.optim.AdamW(params, foreach=False)
+    for head in heads: out.append(head(x))
+
+Good
+    optimizer = torch.optim.AdamW(params, fused=True)
+    out = torch.bmm(x.expand(len(heads), -1, -1), weights)
+
+Harmless when
+    The GPU has work queued meanwhile: launches then cost only the CPU.
+"""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from nsysx import columns, units
+from nsysx.findings._ground import Ground, Rule, calls_of, same_place
+from nsysx.model import Finding
+from nsysx.replay import Graph
+
+RULE = Rule("NSX113", "tiny-launches", "Many tiny launches in one module")
+_LAUNCHES, _TINY_NS = 20, 10_000
+_MODULES = 3
+_CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
+
+
+def _part(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add ``part``: module paths with numbers as one, so that layers.3.norm and layers.4.norm are layers.*.norm."""
+    return frame.with_columns(
+        columns.changed(frame["module"], lambda m: re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", m)).alias("part")
+    )
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return a finding per part of the model whose tiny launches let the GPU idle for 1 % of the step or more."""
+    if ground.stepless:
+        return ground.no_steps(RULE)
+    if missing := ground.missing("kernels"):
+        return ground.cannot_tell(RULE, missing)
+    kernels = ground.kernels.filter(pl.col("call").is_not_null())
+    if not kernels.height:
+        return ground.cannot_tell(RULE, "the calls that launch the kernels were not recorded", "-t cuda")
+    if not kernels["module"].drop_nulls().len():
+        return ground.cannot_tell(RULE, "modules were not recorded", "nsysx run -- CMD")
+    # A kernel of a graph is not launched by itself.
+    single = ground.calls.filter(pl.col("gpu_ops") == 1).select("call")
+    key = ["part", "phase"]
+    tiny = (
+        _part(kernels.join(single, on="call", how="semi").drop_nulls("module"))
+        .group_by(key)
+        .agg(pl.len().alias("launches"), pl.col("ns").median().alias("median_ns"))
+        .filter((pl.col("launches") >= _LAUNCHES * ground.steps) & (pl.col("median_ns") < _TINY_NS))
+        .with_columns(pl.col(key).cast(pl.String))
+    )
+    if not tiny.height:
+        return ground.clear(RULE, _CLEAR)
+    idle = ground.idle().join(ground.ops.select("op", "module", "phase"), on="op", how="inner")
+    blamed = (
+        _part(idle).group_by(key).agg(pl.col("ns").sum().alias("idle_ns")).with_columns(pl.col(key).cast(pl.String))
+    )
+    rows = tiny.join(blamed, on=key, how="inner", nulls_equal=True)
+    rows = rows.sort("idle_ns", *key, descending=[True, False, False], nulls_last=True)
+    calls = _part(ground.calls)
+    found = []
+    for row in rows.head(_MODULES).to_dicts():
+        cost = ground.per_step(row["idle_ns"])
+        if not ground.notable(cost):
+            continue
+        worth = ground.worth(Graph(calls_of(calls.filter(same_place(row, key)))), bound=True)
+        if worth.saving_ns is not None and not ground.notable(worth.saving_ns):
+            continue
+        each = row["launches"] / ground.steps
+        title = f"{row['part']}: {each:.0f} tiny launches per step, the GPU idles {units.duration(cost)}"
+        detail = (
+            f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {ground.share(cost)} of "
+            "the step before them."
+        )
+        fix = "One batched, foreach or fused operation instead of a loop; torch.compile or a CUDA graph of this part"
+        where = {"module": row["part"], "phase": row["phase"]}
+        found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
+    return found or ground.clear(RULE, _CLEAR)

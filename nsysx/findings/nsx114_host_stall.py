@@ -1,0 +1,106 @@
+"""NSX114 host-stall: the launching thread stands still between two launches, and the GPU runs dry.
+
+What it means
+    Between two launches lie far more than the usual few microseconds: another thread holds the GIL, the garbage
+    collector runs, Python computes, logs, or reads a file. A capture of CUDA calls shows where and how long, not which of
+    these it was; the OS calls (--osrt) and Python samples of nsys show that.
+
+In the trace
+    A single long gap on the GPU that ends with a launch, and no API call of the thread in it.
+
+Bad
+    for batch in loader:
+        loss = step(batch)
+        metrics.append(compute_f1(preds.tolist()))     # Python works while the GPU idles
+
+Good
+    # metrics on the GPU, or in another process; garbage collection out of the loop:
+    gc.disable()                                       # gc.collect() once per epoch
+
+Harmless when
+    The GPU has work queued for longer than the stall.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import columns, units
+from nsysx.columns import matching
+from nsysx.findings._ground import SITE, Ground, Rule, calls_of, in_module, same_place
+from nsysx.ledger import CAUSES
+from nsysx.model import Finding
+from nsysx.replay import RemoveCalls, RemoveHost
+
+RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches")
+_STALL_NS, _TIMES = 100_000, 10
+_SITES = 3
+
+
+def _stalls(ground: Ground) -> pl.DataFrame:
+    """Return op, ns of gaps of the busiest device that are host code for far longer than usual.
+
+    A gap that began in a call that waits belongs to that call (NSX101).
+    """
+    host = ground.idle().filter((pl.col("cause") == CAUSES.index("host_code")) & pl.col("op").is_not_null())
+    kind = columns.at(ground.facts.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
+    host = host.with_columns(kind.cast(pl.String).alias("_in"))
+    gaps = (
+        host.filter(~pl.col("_in").is_in(["sync", "copy"]).fill_null(False))
+        .group_by("gap")
+        .agg(pl.col("op").first(), pl.col("ns").sum())
+    )
+    since = pl.col("start_ns") - pl.col("end_ns").shift(1).over("thread")
+    launches = ground.calls.sort("thread", "start_ns", "call").select("kind", since.alias("ns"))
+    usual = launches.filter(matching(launches["kind"], "^(launch|graph_launch)$"))["ns"].median()
+    least = max(_STALL_NS, _TIMES * usual) if isinstance(usual, (int, float)) else _STALL_NS
+    return gaps.filter(pl.col("ns") >= least).select("op", "ns")
+
+
+def _before(ground: Ground, launches: list[int]) -> frozenset[int]:
+    """Return the launches and the small calls directly before each of them on its thread: queries between two launches."""
+    calls = ground.facts.attributed.api_calls
+    small = matching(calls["kind"], "^(other|event|load)$")
+    thread = calls["thread"].to_numpy()
+    found = set()
+    for call in launches:  # calls are numbered by thread and time
+        found.add(call)
+        while call and small[call - 1] and thread[call - 1] == thread[call]:
+            call -= 1
+            found.add(call)
+    return frozenset(found)
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return a finding per place before which such stalls sum to 1 % of the step or more."""
+    if ground.stepless:
+        return ground.no_steps(RULE)
+    if ground.device is None:
+        return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
+    if missing := ground.missing("launches"):
+        return ground.cannot_tell(RULE, missing)
+    ops = ground.facts.attributed.gpu_ops.select("op", "call")
+    stalls = _stalls(ground).join(ops, on="op", how="inner")
+    stalls = stalls.join(ground.calls.select("call", *SITE), on="call", how="inner")
+    stalls = stalls.with_columns(pl.col("module", "phase").cast(pl.String))
+    rows = stalls.group_by(*SITE).agg(
+        pl.len().alias("stalls"), pl.col("ns").sum(), pl.col("ns").max().alias("longest_ns")
+    )
+    rows = rows.sort("ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
+    small = calls_of(ground.of_kind("other", "event", "load"))
+    found = []
+    for row in rows.head(_SITES).to_dicts():
+        cost = ground.per_step(row["ns"])
+        if not ground.notable(cost):
+            continue
+        before = _before(ground, stalls.filter(same_place(row, SITE))["call"].to_list())
+        worth = ground.worth(RemoveHost(before), RemoveCalls(before & small))
+        title = f"The host stalls {units.duration(cost)} per step before work{in_module(row)}"
+        detail = (
+            f"{row['stalls']} gaps in {ground.steps} steps, the longest {units.duration(row['longest_ns'])}, in which the launching "
+            "thread makes no CUDA call and the GPU idles. The capture does not say what it does: Python, the GIL, "
+            "garbage collection or the operating system."
+        )
+        fix = "Move that work out of the loop; nsysx run --osrt shows waits in the OS, --nsys-arg=--python-sampling=true stacks"
+        found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
+    return found or ground.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

@@ -1,0 +1,82 @@
+"""NSX115 wrong-timing: a clock on the CPU around a GPU operation reads something else than the operation.
+
+What it means
+    A launch returns before the kernel has begun. With a synchronize only after it, the clock also reads what others had
+    queued before; with one only before it, it reads the launch; with none, it reads how fast the CPU hands work over, or how
+    full the queue is. Only a synchronize on both sides reads one call, and that includes launching it.
+
+In the trace
+    cudaDeviceSynchronize directly before or after a single launch, again and again. The clock itself is not seen, so
+    the finding says what a clock there would have read.
+
+Bad
+    t = time.perf_counter(); y = op(x); torch.cuda.synchronize(); print(time.perf_counter() - t)
+
+Good
+    from torch.utils.benchmark import Timer
+    print(Timer("op(x)", globals=globals()).blocked_autorange())
+
+Harmless when
+    Nothing is queued when the clock starts, or a whole step of many operations is timed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nsysx import units
+from nsysx.columns import matching
+from nsysx.findings._ground import NO_SAVING, Ground, Rule
+from nsysx.model import Finding
+
+RULE = Rule("NSX115", "wrong-timing", "Wrong timing method in the script")
+#: A reading is wrong from this factor on.
+_WRONG = 1.5
+_LEAST = 3
+_WAYS = {
+    "both_ns": "a synchronize before and after",
+    "after_ns": "a synchronize after only",
+    "before_ns": "a synchronize before only",
+    "none_ns": "no synchronize",
+}
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return a finding per kernel that the program fences with synchronize calls in a way that reads 1.5 times too much."""
+    if missing := ground.missing("stopwatch"):
+        return ground.cannot_tell(RULE, missing)
+    calls = ground.facts.calls
+    fences = calls.filter(matching(calls["name"], "^(cudaDeviceSynchronize|cuCtxSynchronize)$")).height
+    if fences < _LEAST:
+        return ground.clear(RULE, "the program does not synchronize around single operations")
+    found = []
+    for row in ground.rows("stopwatch"):
+        kernel = row["kernel_ns"]
+        if kernel is None or not row["custom"] or row["calls"] < _LEAST:
+            continue
+        taken = {w for w in _WAYS if row[w.replace("_ns", "_from")] == "measured"}
+        # A reading with both synchronize calls holds one with the first alone; and nobody is known to clock without any.
+        taken &= {"after_ns", "both_ns"} if "both_ns" in taken else {"after_ns", "before_ns"}
+        parts = (row["host_ns"], row["api_ns"], kernel, row["sync_return_ns"])
+        alone = row["both_ns"] if row["both_ns"] is not None else sum(p or 0 for p in parts)
+        wrong = {w for w in taken - {"both_ns"} if not alone / _WRONG <= row[w] <= alone * _WRONG}
+        if not wrong:
+            continue
+        reads = {w: row[w] for w in _WAYS if row[w] is not None}
+        name = re.sub(r"^void |[<(].*", "", row["name"])[:40]
+        title = f"Clocks around {name} read {units.duration(min(reads.values()))} to "
+        title += f"{units.duration(max(reads.values()))}, the kernel takes {units.duration(kernel)}"
+        said = ", ".join(f"with {_WAYS[w]} {units.duration(ns)}" for w, ns in reads.items())
+        detail = f"A CPU clock around this operation reads {said}."
+        if "after_ns" in wrong and row["after_ns"] > alone:
+            more = units.duration(row["after_ns"] - alone)
+            detail += f" Without a synchronize before it, {more} are work that was queued before."
+        evidence = [
+            {"way": _WAYS[w], "reads_ns": row[w], "from": row[w.replace("_ns", "_from")]}
+            for w in _WAYS
+            if row[w] is not None
+        ]
+        evidence.append({"way": "the kernel itself", "reads_ns": kernel, "from": "measured"})
+        fix = "torch.utils.benchmark.Timer, or synchronize on both sides, with warm-up and a median of many"
+        found.append(ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence))
+    return found or ground.clear(RULE, "synchronize calls fence no single operation in a way that misreads it")

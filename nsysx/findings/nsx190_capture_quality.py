@@ -1,0 +1,40 @@
+"""NSX190 capture-quality: the capture lacks something, so that part of what is said here cannot be trusted.
+
+What it means
+    Rows were lost, ranges never arrived, GPU work has no call, graphs are opaque, steps were not found, or the profiled
+    program failed. Each such line says what would cure it. Record again before acting on the figures that it touches.
+
+In the trace
+    Empty tables, launches without kernels, messages of nsys about dropped events.
+
+Bad
+    nsys profile python train.py                       # 20 minutes, osrt, no steps, no ranges
+
+Good
+    nsysx run --steps 10:30 -- python train.py
+
+Harmless when
+    The line is about something that you do not ask.
+"""
+
+from __future__ import annotations
+
+from nsysx import quality
+from nsysx.findings._ground import NO_SAVING, Ground, Rule
+from nsysx.model import Finding
+
+RULE = Rule("NSX190", "capture-quality", "Quality of the capture")
+#: Not having these is a matter of what was asked for, not of how well it was recorded.
+_OPTIONAL = ("table ", "replay", "ranks")
+
+
+def check(ground: Ground) -> list[Finding]:
+    """Return one finding that lists every check that is not ok."""
+    checks = [c for c in quality.checks(ground.facts, dict(ground.tables)) if not c.check.startswith(_OPTIONAL)]
+    bad = [c for c in checks if c.status != "ok"]
+    if not bad:
+        return ground.clear(RULE, "every check of the capture is passed")
+    first = bad[0]
+    title = f"{len(bad)} of {len(checks)} checks of the capture are not passed: {', '.join(c.check for c in bad[:4])}"
+    evidence = [{"check": c.check, "status": c.status, "detail": c.detail, "fix": c.fix} for c in bad]
+    return [ground.found(RULE, title, first.detail, worth=NO_SAVING, cost_ns=None, fix=first.fix, evidence=evidence)]

@@ -1,0 +1,49 @@
+"""How long each step takes without a profiler: what ``nsysx run --calibrate`` runs the program a second time for.
+
+A step begins with an event on the current stream where CUDA is in use, else with a look at the clock. Nothing waits for
+the events before the program ends.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+_MOST = 100_000
+
+
+class Timing:
+    """The borders between steps: step that begins (None: none does), ns, event on the device."""
+
+    def __init__(self, torch: Any, window: tuple[int, int] | None) -> None:
+        self.torch = torch
+        self.window = window
+        self.borders: list[tuple[int | None, int, Any]] = []
+
+    def border(self, index: int | None) -> None:
+        """Step ``index`` begins here, or, with None, the one before ends."""
+        before = self.borders[-1][0] if self.borders else None
+        wanted = index is not None and (self.window is None or self.window[0] <= index < self.window[1])
+        if (not wanted and before is None) or len(self.borders) >= _MOST:
+            return
+        cuda = self.torch.cuda
+        event = None
+        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+            event = cuda.Event(enable_timing=True)
+            event.record()
+        self.borders.append((index if wanted else None, time.perf_counter_ns(), event))
+
+    def facts(self) -> dict[str, Any]:
+        """Wait for the device and return the clock that was used and each step's length, by its number."""
+        steps = [(a, b) for a, b in zip(self.borders, self.borders[1:]) if a[0] is not None]  # noqa: B905 - Python 3.9
+        by_gpu = bool(steps) and all(a[2] is not None and b[2] is not None for a, b in steps[1:] or steps)
+        lengths: dict[int, int] = {}
+        if by_gpu:
+            self.torch.cuda.synchronize()
+        for (index, begin, first), (_, end, last) in steps:
+            assert index is not None
+            if not by_gpu:
+                lengths[index] = end - begin
+            elif first is not None and last is not None:
+                lengths[index] = int(first.elapsed_time(last) * 1e6)
+        return {"clock": "gpu" if by_gpu else "cpu", "steps_ns": lengths}

@@ -1,0 +1,59 @@
+"""A line on stderr for what takes longer than a second, on a terminal only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from types import TracebackType
+from typing import Any
+
+_PATIENCE_S = 1.0
+
+
+class Progress:
+    """Called with the name of each stage; shows the present one from the second second on, and takes it away at the end."""
+
+    def __init__(self) -> None:
+        self._stage = "working"
+        self._status: Any = None
+        self._lock = threading.Lock()
+        self._ended = False
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self._timer = threading.Timer(_PATIENCE_S, self._show)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __call__(self, stage: str) -> None:
+        """Say what is done now."""
+        with self._lock:
+            self._stage = stage
+            if self._status is not None:
+                self._status.update(self._text())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._ended = True
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._status is not None:
+                self._status.stop()
+
+    def _text(self) -> Any:
+        from rich.text import Text
+
+        return Text(self._stage)
+
+    def _show(self) -> None:
+        from rich.console import Console
+
+        with self._lock:
+            if not self._ended:
+                self._status = Console(stderr=True).status(self._text())
+                self._status.start()

@@ -1,0 +1,45 @@
+"""One table as CSV (RFC 4180, UTF-8): exact numbers under the names of the JSON, for spreadsheets and data frames."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nsysx.model import Table
+from nsysx.render.clean import clean
+
+#: What makes a spreadsheet take a text for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+#: The longest text that the usual spreadsheets keep in a cell is 32,767 characters.
+_LONGEST = 32_000
+
+
+def _text(value: str) -> str:
+    """Return a text that no spreadsheet runs and no terminal obeys."""
+    formula = value.lstrip(" ").startswith(_FORMULA)
+    return ("'" if formula else "") + clean(value, _LONGEST)
+
+
+def _cell(value: Any) -> Any:
+    """Return one value: numbers as they are, nothing for null, nested values as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, Mapping | list | tuple):
+        return _text(json.dumps(value, default=str, ensure_ascii=False))
+    return _text(str(value))
+
+
+def render(table: Table) -> str:
+    """Return ``table`` with its column names in the first line. A table that was not recorded has that line only."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow([c.name for c in table.columns])
+    writer.writerows([_cell(row.get(c.name)) for c in table.columns] for row in table.rows or ())
+    return out.getvalue()

@@ -1,0 +1,128 @@
+"""Findings against programs whose truth is set: a small simulation writes the report that such a program leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nsysx.model import Finding, Summary
+from nsysx.pipeline import summarize
+from tests.builder import Report
+
+US = 1_000
+DOMAIN = "nsysx"
+
+
+class Program:
+    """One CPU thread and one GPU: a launch takes 5 us, its kernel starts 8 us after it or when the stream is free.
+
+    Times are given in us. Every method moves the clock ``t`` (ns) of the CPU on.
+    """
+
+    def __init__(self) -> None:
+        self.report = Report()
+        self.report.gpu(pids=[(100, 0)])
+        self.process = self.report.process(100)
+        self.process.context()
+        self.main = self.process.thread(100, "python")
+        self.t = 0
+        self.free: dict[int, int] = {}
+
+    def steps(self, body: Callable[[Program, int], None], count: int = 8) -> Program:
+        """Run ``body`` as steps of the probe, and wait for the device at the end."""
+        for number in range(count):
+            begin = self.t
+            body(self, number)
+            self.main.add_range(f"step {number}", begin, self.t, domain=DOMAIN)
+        self.sync("cudaDeviceSynchronize_v3020")
+        return self
+
+    @contextmanager
+    def range(self, text: str) -> Iterator[None]:
+        begin = self.t
+        yield
+        self.main.add_range(text, begin, self.t, domain=DOMAIN)
+
+    def host(self, us: float) -> None:
+        """Spend time in Python."""
+        self.t += round(us * US)
+
+    def queue(self, us: float, stream: int) -> int:
+        """Return when work that is launched now starts, and take the stream for as long as it runs."""
+        start = max(self.free.get(stream, 0), self.t + 8 * US)
+        self.free[stream] = start + round(us * US)
+        return start
+
+    def launch(self, us: float, kernel: str = "gemm", *, stream: int = 7, cost: float = 5) -> None:
+        start = self.queue(us, stream)
+        duration = round(us * US)
+        self.main.launch(self.t, round(cost * US), kernel=kernel, gpu_start=start, gpu_dur=duration, stream=stream)
+        self.host(cost + 1)
+
+    def copy(
+        self, us: float, kind: str = "HtoD", *, pageable: bool = True, bytes: int = 1 << 20, stream: int = 7
+    ) -> None:
+        """Copy; from or to pageable memory the call returns when the copy is done."""
+        start = self.queue(us, stream)
+        dur = self.free[stream] + US - self.t if pageable else 5 * US
+        self.main.memcpy(
+            self.t,
+            dur,
+            kind=kind,
+            gpu_start=start,
+            gpu_dur=round(us * US),
+            pageable=pageable,
+            bytes=bytes,
+            stream=stream,
+        )
+        self.t += dur + US
+
+    def sync(self, api: str = "cudaStreamSynchronize_v3020") -> None:
+        """Wait until everything that was launched is done."""
+        end = max(self.t + US, max(self.free.values(), default=0) + US)
+        self.main.sync(api, at=self.t, dur=end - self.t)
+        self.t = end + US
+
+    def call(self, api: str, us: float) -> None:
+        self.main.call(api, self.t, round(us * US))
+        self.host(us + 1)
+
+    def summary(self, folder: Path, **options: Any) -> Summary:
+        return summarize([self.report.write(folder / "r.sqlite")], **options)
+
+    def findings(self, folder: Path, code: str, **options: Any) -> list[Finding]:
+        """Return what one rule says."""
+        found = self.summary(folder, **options).findings
+        assert found is not None
+        return [f for f in found if f.code == code]
+
+    def finding(self, folder: Path, code: str, **options: Any) -> Finding:
+        """Return the only thing that a rule says."""
+        (found,) = self.findings(folder, code, **options)
+        return found
+
+
+def healthy(program: Program, number: int) -> None:
+    """A step that the GPU limits: 20 kernels of 200 us, launched in 120 us."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(20):
+            program.launch(200)
+
+
+def empty() -> Program:
+    """A capture of ranges alone."""
+    program = Program()
+    for number in range(4):
+        program.main.add_range(f"step {number}", number * US, (number + 1) * US, domain=DOMAIN)
+    return program
+
+
+def stepless(body: Callable[[Program, int], None]) -> Program:
+    """The work of one step, once, without a range."""
+    program = Program()
+    body(program, 0)
+    program.sync()
+    program.report.rows["NVTX_EVENTS"].clear()
+    return program

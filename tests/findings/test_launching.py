@@ -1,0 +1,106 @@
+"""NSX102, 112, 113, 114: work that the CPU brings too late, or in too many pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.findings import Program, empty, healthy, stepless
+
+CODES = ("NSX102", "NSX112", "NSX113", "NSX114")
+
+
+def tiny(program: Program, number: int) -> None:
+    """50 kernels of 2 us, one every 20 us."""
+    with program.range("optimizer AdamW"), program.range("layers.0.norm:Norm"):
+        for _ in range(50):
+            program.launch(2)
+            program.host(14)
+
+
+def test_a_step_of_tiny_kernels_is_launch_bound(tmp_path: Path) -> None:
+    finding = Program().steps(tiny).finding(tmp_path, "NSX102")
+    assert finding.verdict == "found"
+    # 18 of each 20 us the device idles. A graph leaves the kernels, a launch, and a short pause between kernels.
+    assert finding.cost_ns_per_step == pytest.approx(50 * 18_000, rel=0.05)
+    assert finding.saving_ns_per_step is not None and 600_000 < finding.saving_ns_per_step < 900_000
+    assert finding.confidence.startswith("at most")
+
+
+def test_what_breaks_a_graph_is_listed(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        tiny(program, number)
+        program.sync()
+        program.call("cudaMalloc_v3020", 30)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX102")
+    assert {row["blocks capture"] for row in finding.evidence} == {"cudaStreamSynchronize", "cudaMalloc"}
+    assert all(row["calls"] == pytest.approx(1, abs=0.2) for row in finding.evidence)
+
+
+def test_the_module_that_launches_too_much_is_named(tmp_path: Path) -> None:
+    finding = Program().steps(tiny).finding(tmp_path, "NSX113")
+    assert finding.verdict == "found"
+    assert finding.where == {"module": "layers.*.norm", "phase": "optimizer"}
+    assert "50 tiny launches" in finding.title
+
+
+def test_a_pause_of_the_host_is_found_where_it_lets_the_device_idle(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for k in range(20):
+                program.launch(30)
+                program.host(2_000 if k == 10 else 20)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX114")
+    assert finding.verdict == "found"
+    assert finding.where == {"module": "net", "phase": "forward"}
+    assert finding.cost_ns_per_step == pytest.approx(1_900_000, rel=0.02)
+    assert finding.saving_ns_per_step == pytest.approx(1_990_000, rel=0.05)
+
+
+def test_a_pause_after_a_wait_belongs_to_the_wait(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        program.sync()
+        program.host(2_000)
+
+    assert Program().steps(body).finding(tmp_path, "NSX114").verdict == "clear"
+
+
+def test_fusion_gives_a_bound_and_no_saving(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("act:Gate"):
+            program.launch(500)
+            for _ in range(5):
+                program.launch(100, "void vectorized_elementwise_kernel<4, Add>(int)")
+
+    finding = Program().steps(body).finding(tmp_path, "NSX112")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == 400_000
+    assert finding.saving_ns_per_step is None
+    assert finding.where == {"module": "act", "phase": "forward"}
+    (row,) = finding.evidence
+    assert (row["chains"], row["kernels"], row["at most_ns"]) == (1, 5, 400_000)
+
+
+def test_elementwise_kernels_apart_are_no_chain(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"):
+            for _ in range(5):
+                program.launch(100)
+                program.launch(100, "void vectorized_elementwise_kernel<4, Add>(int)")
+
+    assert Program().steps(body).finding(tmp_path, "NSX112").verdict == "clear"
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_gpu_bound_step_is_clear(code: str, tmp_path: Path) -> None:
+    assert Program().steps(healthy).finding(tmp_path, code).verdict == "clear"
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("program", [empty(), stepless(healthy)], ids=["no gpu work", "no steps"])
+def test_without_steps_or_work_it_cannot_be_told(code: str, program: Program, tmp_path: Path) -> None:
+    assert program.finding(tmp_path, code).verdict == "cannot_tell"

@@ -1,0 +1,95 @@
+"""NSX104, 105, 106: memory calls, copies and data loading in steady steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.findings import Program, empty, healthy, stepless
+
+
+def thrashing(program: Program, number: int) -> None:
+    """A step of 2 ms with 1 ms of allocation and free calls in which the device idles."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(10):
+            program.launch(200)
+        program.sync()
+        for _ in range(4):
+            program.call("cudaFree_v3020", 150)
+        program.call("cudaMalloc_v3020", 400)
+
+
+def test_memory_calls_in_steady_steps_are_thrash(tmp_path: Path) -> None:
+    finding = Program().steps(thrashing).finding(tmp_path, "NSX104")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == pytest.approx(1_000_000, rel=0.01)
+    assert finding.saving_ns_per_step == pytest.approx(1_000_000, rel=0.02)
+    assert "flushed" in finding.detail
+    assert finding.where["module"] == "net"
+
+
+def test_steps_without_memory_calls_are_clear_and_unknown_steps_cannot_be_told(tmp_path: Path) -> None:
+    assert Program().steps(healthy).finding(tmp_path, "NSX104").verdict == "clear"
+    assert stepless(thrashing).finding(tmp_path, "NSX104").verdict == "cannot_tell"
+    assert empty().finding(tmp_path, "NSX104").verdict == "cannot_tell"
+
+
+def uploading(program: Program, number: int) -> None:
+    """2 ms of pageable upload in front of 4 ms of kernels."""
+    program.copy(2000, bytes=20 << 20)
+    healthy(program, number)
+
+
+def test_a_pageable_upload_is_exposed(tmp_path: Path) -> None:
+    finding = Program().steps(uploading).finding(tmp_path, "NSX105")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == pytest.approx(2_000_000, rel=0.01)
+    assert finding.saving_ns_per_step == pytest.approx(2_000_000, rel=0.05)
+    assert "pageable" in finding.detail
+    assert "pin_memory=True" in finding.fix
+
+
+def test_the_wait_behind_an_upload_is_counted_once(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        program.copy(2000, bytes=20 << 20)
+        program.sync()
+        healthy(program, number)
+
+    program = Program().steps(body)
+    assert program.finding(tmp_path, "NSX105").verdict == "found"
+    assert program.finding(tmp_path, "NSX101").verdict == "clear"
+
+
+def test_a_copy_behind_kernels_is_clear(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        program.copy(1000, pageable=False, stream=13)
+
+    assert Program().steps(body).finding(tmp_path, "NSX105").verdict == "clear"
+    assert empty().finding(tmp_path, "NSX105").verdict == "cannot_tell"
+
+
+def starving(program: Program, number: int) -> None:
+    """10 ms of loading, the device idle meanwhile, then 4 ms of kernels and a wait."""
+    with program.range("data DataLoader"):
+        program.host(10_000)
+    healthy(program, number)
+    program.sync()
+
+
+def test_a_device_that_idles_for_data_starves(tmp_path: Path) -> None:
+    finding = Program().steps(starving).finding(tmp_path, "NSX106")
+    assert finding.verdict == "found"
+    assert finding.saving_ns_per_step == pytest.approx(10_000_000, rel=0.01)
+    assert finding.where == {"phase": "data"}
+
+
+def test_loading_behind_a_busy_device_is_clear(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        with program.range("data DataLoader"):
+            program.host(1_000)
+
+    assert Program().steps(body).finding(tmp_path, "NSX106").verdict == "clear"
+    assert Program().steps(healthy).finding(tmp_path, "NSX106").verdict == "cannot_tell"

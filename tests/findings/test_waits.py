@@ -1,0 +1,125 @@
+"""NSX101 and NSX120: a long wait is worth nothing where the GPU is busy, the kernels behind a mask are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.render import view
+from tests.findings import Program, empty, healthy
+
+
+def masked(program: Program, number: int) -> None:
+    """Forward of 4 ms, then a mask: 2 ms of select and index kernels with a wait for the count, and a loss of 1 ms."""
+    healthy(program, number)
+    with program.range("loss"), program.range("loss_fn:MaskedLoss"):
+        program.launch(1000, "DeviceSelectSweepKernel<int>")
+        program.sync()
+        program.launch(1000, "void index_elementwise_kernel<128>(long)")
+        program.launch(1000, "nll_loss_forward")
+
+
+def test_a_wait_behind_a_busy_device_is_found_and_worth_next_to_nothing(tmp_path: Path) -> None:
+    (finding,) = Program().steps(masked).findings(tmp_path, "NSX101")
+    assert finding.verdict == "found"
+    assert finding.where["module"] == "loss_fn"
+    assert finding.where["phase"] == "loss"
+    # The step is 7 ms; the CPU waits for most of the 5 ms before the select kernel is done. Only the launch after costs.
+    assert finding.cost_ns_per_step is not None and finding.cost_ns_per_step > 4_000_000
+    assert finding.saving_ns_per_step is not None and 0 <= finding.saving_ns_per_step < 0.01 * 7_000_000
+    assert "leave it" in finding.detail
+
+
+def test_the_kernels_of_a_mask_are_what_matters(tmp_path: Path) -> None:
+    summary = Program().steps(masked).summary(tmp_path)
+    assert summary.findings is not None
+    first = summary.findings[0]
+    assert (first.code, first.verdict) == ("NSX120", "found")
+    assert first.where["module"] == "loss_fn"
+    assert first.cost_ns_per_step == pytest.approx(3_000_000, rel=0.01)
+    assert first.saving_ns_per_step == pytest.approx(3_000_000, rel=0.02)
+    assert first.confidence.startswith("at most")
+    assert [row["from"] for row in first.evidence] == ["nonzero or a boolean mask", "indexing with a tensor or a mask"]
+
+
+def test_mask_kernels_in_a_module_of_other_work_count_alone(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(10):
+                program.launch(200)
+            program.launch(500, "DeviceSelectSweepKernel<int>")
+
+    finding = Program().steps(body).finding(tmp_path, "NSX120")
+    assert finding.cost_ns_per_step == 500_000
+    assert finding.saving_ns_per_step == pytest.approx(500_000, rel=0.03)
+
+
+def test_a_sort_by_itself_is_no_mask(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        program.launch(800, "DeviceRadixSortOnesweepKernel<int>")
+
+    assert Program().steps(body).finding(tmp_path, "NSX120").verdict == "clear"
+
+
+def test_the_backward_of_an_embedding_is_no_mask(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        for kernel in ("DeviceRadixSortOnesweepKernel", "DeviceUniqueByKeySweepKernel", "DeviceCompactInitKernel"):
+            program.launch(400, f"void at_cuda_detail::cub::{kernel}<int>")
+        program.launch(400, "void at::native::sum_and_scatter<float, long>")
+
+    assert Program().steps(body).finding(tmp_path, "NSX120").verdict == "clear"
+
+
+def test_a_wait_in_a_launch_bound_step_is_worth_its_gap(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        for _ in range(10):
+            program.launch(100)
+            program.sync()
+            program.host(50)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX101")
+    # Each round takes 8 us to the start, 100 us of kernel, and 1 + 1 + 50 us on the host, which is hidden without the wait.
+    assert finding.saving_ns_per_step == pytest.approx(10 * 60_000, rel=0.1)
+    assert "leave it" not in finding.detail
+
+
+def test_one_sync_in_all_steps_is_not_listed(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        if number == 5:
+            program.sync()
+
+    assert Program().steps(body, 10).finding(tmp_path, "NSX101").verdict == "clear"
+
+
+def test_healthy_steps_are_clear_and_nothing_recorded_cannot_be_told(tmp_path: Path) -> None:
+    program = Program().steps(healthy)
+    assert program.finding(tmp_path, "NSX101").verdict == "clear"
+    assert program.finding(tmp_path, "NSX120").verdict == "clear"
+    assert empty().finding(tmp_path, "NSX101").verdict == "cannot_tell"
+    assert empty().finding(tmp_path, "NSX120").verdict == "cannot_tell"
+
+
+def test_what_a_line_of_the_program_waits_for_is_named(tmp_path: Path) -> None:
+    """Two places in one module are told apart by their lines, as far as backtraces were recorded."""
+    finding = Program().steps(masked).finding(tmp_path, "NSX101")
+    assert "file" not in finding.where
+    assert "--lines" in finding.fix
+
+
+def test_a_harmless_sync_is_no_reason_to_act(tmp_path: Path) -> None:
+    """The step is bound by the device; the wait at its end costs the start of the next one, 0.5 % of the step."""
+
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        program.sync("cudaDeviceSynchronize_v3020")
+
+    summary = Program().steps(body).summary(tmp_path)
+    step = 4_000_000
+    assert all((f.saving_ns_per_step or 0) < 0.01 * step for f in summary.findings or ())
+    shown = view.build(summary, top=10)
+    assert shown.first is None
+    assert shown.no_first == "Nothing that was looked for saves 1 % of the step."
