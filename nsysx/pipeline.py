@@ -202,9 +202,10 @@ def _replay(given: Facts) -> Row | None:
 
 
 def _only(trace: load.Trace, process: int) -> load.Trace:
-    """Return the trace of one process."""
+    """Return the trace of one process, with what its own probe wrote."""
     kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
-    return replace(trace, frames=kept)
+    own = tuple(p for p in trace.capture.probe if p.get("pid") == process & 0xFFFFFF)
+    return replace(trace, frames=kept, capture=replace(trace.capture, probe=own or trace.capture.probe))
 
 
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:

@@ -223,7 +223,7 @@ def _calibration(facts: Facts) -> list[Check]:
     lengths = profiled.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("ns"))
     spent = dict(lengths.iter_rows())
     listed = timing.get("steps_ns")
-    bare = {int(k): _whole(v) for k, v in listed.items() if k.isdigit()} if isinstance(listed, dict) else {}
+    bare = {n: _whole(listed.get(str(n))) for n in mine["number"].to_list()} if isinstance(listed, dict) else {}
     # The same steps, by their numbers: a program may do other work in others.
     both = [(bare[n], spent[i]) for i, n in mine.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
     if not both:
