@@ -1,14 +1,13 @@
 """What each API call cost once, apart from what it costs every time: the base of the first-call bill.
 
-``cost`` of a call is its self time without waiting for the GPU and without the profiler's own time. Of it, once and never
-again:
+``cost`` of a call is its self time without waiting for the GPU (a full launch queue included) and without the profiler's own
+time. Of it, once and never again:
 
 - library and module loading, driver start: all of it;
 - allocation and creation calls before the first steady step, of functions that no steady step calls: all of it. A cache
   (PyTorch's allocators, stream and event pools) is being filled;
 - otherwise the first call per (process, API function, kernel): what it costs above the median of the later calls, or of the
-  later calls of that function when its kernel ran once; all of it when the function was called once at all. What a launch
-  blocked on a full queue is not counted;
+  later calls of that function when its kernel ran once; all of it when the function was called once at all;
 - module and function loading that the report measured inside a call (OVERHEAD rows, as a union), if that is more.
 """
 
@@ -84,11 +83,12 @@ def _costs(facts: Facts) -> pl.DataFrame:
     active = calls["self_ns"].to_numpy().copy()
     blocking = waits["call"].to_numpy()
     active[blocking] = np.minimum(active[blocking], waits["host_ns"].to_numpy())
+    # A launch that blocks on a full queue waits for the GPU like any other wait.
+    active -= np.minimum(queue_full(facts, calls), active)
     profiler = np.minimum(_profiler(facts, calls), active)
     cost = active - profiler
-    free = cost - np.minimum(queue_full(facts, calls), cost)
-    measured = np.minimum(overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME), free)
-    once = _first_above_later(calls, kernel, free)
+    measured = np.minimum(overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME), cost)
+    once = _first_above_later(calls, kernel, cost)
     first, above = once["row"].to_numpy(), once["above"].to_numpy()
     rule, alone = np.zeros(calls.height, np.int64), np.zeros(calls.height, np.bool_)
     rule[first], alone[first] = above, once["only"].to_numpy()
@@ -122,7 +122,7 @@ def _names(facts: Facts, kernel: I64) -> tuple[pl.Series, I64]:
     return names, row[kernel]
 
 
-def _first_above_later(calls: pl.DataFrame, kernel: I64, free: I64) -> pl.DataFrame:
+def _first_above_later(calls: pl.DataFrame, kernel: I64, cost: I64) -> pl.DataFrame:
     """Return, for the first call of each (process, function, kernel): row, above (ns), only (the only call at all)."""
     order = np.argsort(calls["start_ns"].to_numpy(), kind="stable")
     frame = pl.DataFrame(
@@ -131,13 +131,13 @@ def _first_above_later(calls: pl.DataFrame, kernel: I64, free: I64) -> pl.DataFr
             "process": calls["process"].to_numpy()[order],
             "name": calls["name"].to_physical().to_numpy()[order],
             "kernel": kernel[order],
-            "free": free[order],
+            "cost": cost[order],
         }
     )
     function = ["process", "name"]
-    later = pl.col("free").slice(1)
+    later = pl.col("cost").slice(1)
     firsts = frame.group_by(*function, "kernel").agg(
-        pl.col("row").first(), pl.col("free").first(), later.median().alias("later"), pl.len().alias("n")
+        pl.col("row").first(), pl.col("cost").first(), later.median().alias("later"), pl.len().alias("n")
     )
     functions = firsts.group_by(function).agg(
         pl.col("n").sum().alias("calls"), pl.len().alias("kernels"), (pl.col("n") == 1).any().alias("single")
@@ -147,7 +147,7 @@ def _first_above_later(calls: pl.DataFrame, kernel: I64, free: I64) -> pl.DataFr
         frame.join(functions.filter(pl.col("single") & (pl.col("calls") > pl.col("kernels"))), on=function, how="semi")
         .join(firsts.select("row"), on="row", how="anti")
         .group_by(function)
-        .agg(pl.col("free").median().alias("later_of_function"))
+        .agg(pl.col("cost").median().alias("later_of_function"))
     )
     # Where each call launched another kernel, a call costs at most what the cheapest of the later ones did.
     cheapest = frame.join(functions.filter(pl.col("calls") == pl.col("kernels")), on=function, how="semi")
@@ -155,5 +155,5 @@ def _first_above_later(calls: pl.DataFrame, kernel: I64, free: I64) -> pl.DataFr
     for more in (functions, others, cheapest):
         firsts = firsts.join(more, on=function, how="left")
     base = pl.coalesce("later", "later_of_function", "cheapest", pl.lit(0.0))
-    above = (pl.col("free") - base).round(0).cast(pl.Int64).clip(lower_bound=0)
+    above = (pl.col("cost") - base).round(0).cast(pl.Int64).clip(lower_bound=0)
     return firsts.select("row", above.alias("above"), (pl.col("calls") == 1).alias("only"))

@@ -15,7 +15,7 @@ COLUMNS = (
     Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
     Column("calls", "Int64", "", "calls in the whole capture"),
     Column("self_ns", "Int64", "ns", "its own time: waiting + profiler + one_time + repeated"),
-    Column("waiting_ns", "Int64", "ns", "waiting for GPU work, its own copy included"),
+    Column("waiting_ns", "Int64", "ns", "waiting for GPU work, its own copy and a full launch queue included"),
     Column("profiler_ns", "Int64", "ns", "the profiler's own time inside the calls"),
     Column("one_time_ns", "Int64", "ns", "paid once: see the first-call bill"),
     Column("repeated_ns", "Int64", "ns", "paid every time"),

@@ -74,8 +74,8 @@ class Ground:
     @cached_property
     def window(self) -> tuple[int, int]:
         """The steady steps on the timeline of the busiest device, else on the CPU; (0, 0) when there are none."""
-        steps = self.facts.steps
-        gpu = steps.windows.filter((pl.col("process") == self.process) & (pl.col("device") == self.device))
+        steps, device = self.facts.steps, -1 if self.device is None else self.device
+        gpu = steps.windows.filter((pl.col("process") == self.process) & (pl.col("device") == device))
         rows = gpu if gpu.height else steps.cpu_windows.filter(pl.col("process") == self.process)
         if not rows.height:
             return 0, 0
@@ -111,7 +111,7 @@ class Ground:
         start, end = self.window
         pieces = self.facts.ledgers.idle.filter(
             (pl.col("process") == self.process)
-            & (pl.col("device") == self.device)
+            & (pl.col("device") == (-1 if self.device is None else self.device))
             & (pl.col("end_ns") > start)
             & (pl.col("start_ns") < end)
         )

@@ -51,24 +51,26 @@ def check(ground: Ground) -> list[Finding]:
         return ground.clear(RULE, "the program does not synchronize around single operations")
     found = []
     for row in ground.rows("stopwatch"):
-        kernel, after, both = row["kernel_ns"], row["after_ns"], row["both_ns"]
+        kernel = row["kernel_ns"]
         if kernel is None or not row["custom"] or row["calls"] < _LEAST:
             continue
-        measured = [w for w in _WAYS if row[w] is not None and row[w.replace("_ns", "_from")] == "measured"]
-        wrong = [
-            w for w in measured if w != "both_ns" and both is not None and not both / _WRONG <= row[w] <= both * _WRONG
-        ]
+        taken = {w for w in _WAYS if row[w.replace("_ns", "_from")] == "measured"}
+        # A reading with both synchronize calls holds one with the first alone; and nobody is known to clock without any.
+        taken &= {"after_ns", "both_ns"} if "both_ns" in taken else {"after_ns", "before_ns"}
+        parts = (row["host_ns"], row["api_ns"], kernel, row["sync_return_ns"])
+        alone = row["both_ns"] if row["both_ns"] is not None else sum(p or 0 for p in parts)
+        wrong = {w for w in taken - {"both_ns"} if not alone / _WRONG <= row[w] <= alone * _WRONG}
         if not wrong:
             continue
-        said = ", ".join(f"with {_WAYS[w]} {units.duration(row[w])}" for w in measured)
+        reads = {w: row[w] for w in _WAYS if row[w] is not None}
         name = re.sub(r"^void |[<(].*", "", row["name"])[:40]
-        title = f"Clocks around {name} read {units.duration(min(row[w] for w in measured))} to "
-        title += f"{units.duration(max(row[w] for w in measured))}, the kernel takes {units.duration(kernel)}"
+        title = f"Clocks around {name} read {units.duration(min(reads.values()))} to "
+        title += f"{units.duration(max(reads.values()))}, the kernel takes {units.duration(kernel)}"
+        said = ", ".join(f"with {_WAYS[w]} {units.duration(ns)}" for w, ns in reads.items())
         detail = f"A CPU clock around this operation reads {said}."
-        if "after_ns" in wrong and after > both:
-            detail += (
-                f" Without a synchronize before it, {units.duration(after - both)} are work that was queued before."
-            )
+        if "after_ns" in wrong and row["after_ns"] > alone:
+            more = units.duration(row["after_ns"] - alone)
+            detail += f" Without a synchronize before it, {more} are work that was queued before."
         evidence = [
             {"way": _WAYS[w], "reads_ns": row[w], "from": row[w.replace("_ns", "_from")]}
             for w in _WAYS

@@ -18,7 +18,7 @@ without ranges), NSYSX_LINES=1 (a mark with the Python line of each wait), NSYSX
 NSYSX_TIMING=1 (no ranges at all, only the length of each step).
 
 Where modules are so small that all this costs more than ``BUDGET`` of a step, those without children lose their backward
-marks, and if that is not enough their ranges: their time then counts for the module that holds them. That is decided
+marks, and at twice as much their ranges: their time then counts for the module that holds them. That is decided
 within the first steps and said in the probe file; naming a NSYSX_BACKWARD, NSYSX_DEPTH or NSYSX_ONLY turns it off.
 """
 
@@ -432,8 +432,10 @@ class Probe:
         modules, marks = (now[kind] - before[kind] for kind in ("module", "backward_module"))
         cost = modules * self.module_cost_ns + marks * (self.backward_mark_cost_ns or 0)
         share = cost / max(time.perf_counter_ns() - began, 1)
-        if share > BUDGET:
-            self._thin("ranges" if self.thinned else "marks", self.steps.index + 1, share)
+        if share > BUDGET and not self.thinned:
+            self._thin("marks", self.steps.index + 1, share)
+        elif share > 2 * BUDGET and self.thinned:
+            self._thin("ranges", self.steps.index + 1, share)
 
     def _weigh_ahead(self) -> None:
         """The same before a capture window: by what the step before took and the modules that were called so far."""
@@ -445,7 +447,7 @@ class Probe:
         share = (len(called) * self.module_cost_ns + marked) / spent
         if share > BUDGET:
             less = sum(not e.leaf for e in called) * (self.backward_mark_cost_ns or 0)
-            enough = (len(called) * self.module_cost_ns + less) / spent <= BUDGET
+            enough = (len(called) * self.module_cost_ns + less) / spent <= 2 * BUDGET
             self._thin("marks" if enough else "ranges", self.window[0] if self.window else 0, share)
 
     def _thin(self, level: str, step: int, share: float) -> None:

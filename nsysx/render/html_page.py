@@ -169,8 +169,23 @@ def _ranks_figure(summary: Summary) -> Figure | None:
 _FIGURES = {"kernel_spread": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure}
 
 
+#: No ticket system takes more, and no reader.
+MAX_BYTES = 8_000_000
+
+
 def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
-    """Return the page of ``summary``; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine."""
+    """Return the page of ``summary``; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine.
+
+    A page beyond MAX_BYTES is made again with fewer rows.
+    """
+    while True:
+        page = _render(summary, redact, top)
+        if len(page.encode()) <= MAX_BYTES or top <= 5:
+            return page
+        top //= 2
+
+
+def _render(summary: Summary, redact: bool, top: int) -> str:
     shown = view.build(summary, top=top, redact=redact, width=84)
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = Environment(

@@ -104,6 +104,8 @@ def test_a_launch_that_met_a_full_queue_is_no_first_call(tmp_path: Path) -> None
     assert blocked.end < 2_000_000
     found = summary(report, tmp_path)
     assert not [r for r in found.rows("first_calls") if r["name"] == "new"]
+    bill = next(r for r in found.rows("api_bill") if r["name"] == "cudaLaunchKernel")
+    assert (bill["waiting_ns"], bill["repeated_ns"]) == (899_500, 1_001 * 500)
     (line,) = found.rows("launches")
     assert (line["queue_full_calls"], line["queue_full_ns"]) == (1, 899_500)
 

@@ -1,0 +1,45 @@
+"""NSX110 and NSX111: communication that nothing hides, and the rank that the others wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.pipeline import summarize
+from tests.findings import Program, empty, healthy
+from tests.test_ranks import one_report
+
+
+def test_communication_alone_is_exposed(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        for _ in range(20):
+            program.launch(200)
+        program.launch(1000, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)")
+
+    finding = Program().steps(body).finding(tmp_path, "NSX110")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == pytest.approx(1_000_000, rel=0.01)
+    assert finding.saving_ns_per_step == pytest.approx(1_000_000, rel=0.01)
+    assert finding.confidence.startswith("at most")
+
+
+def test_without_communication_it_is_clear(tmp_path: Path) -> None:
+    assert Program().steps(healthy).finding(tmp_path, "NSX110").verdict == "clear"
+    assert empty().finding(tmp_path, "NSX110").verdict == "cannot_tell"
+
+
+def test_the_late_rank_is_named(tmp_path: Path) -> None:
+    path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
+    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX111")
+    assert finding.verdict == "found"
+    assert finding.title.startswith("Rank 2 is late")
+    assert finding.cost_ns_per_step == pytest.approx(200_000, rel=0.01)
+    assert finding.evidence[0] == {"part": "compute", "more than others_ns": 200_000}
+
+
+def test_equal_ranks_are_clear_and_one_rank_cannot_tell(tmp_path: Path) -> None:
+    path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 300_000])
+    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX111")
+    assert finding.verdict == "clear"
+    assert Program().steps(healthy).finding(tmp_path, "NSX111").verdict == "cannot_tell"

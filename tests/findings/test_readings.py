@@ -1,0 +1,143 @@
+"""NSX103, 107, 108, 109, 115, 190: numbers that are read wrongly, steps that stand out, captures that lack something."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from nsysx.pipeline import summarize
+from tests.analyses.test_events import read
+from tests.analyses.test_kernel_spread import MIB, Line
+from tests.analyses.test_stopwatch import body
+from tests.builder import Report
+from tests.findings import Program, empty, healthy, stepless
+
+
+def of(report: Report, folder: Path, code: str) -> Finding:
+    """Return the only finding of one rule."""
+    found = summarize([report.write(folder / "r.sqlite")]).findings or ()
+    (finding,) = (f for f in found if f.code == code)
+    return finding
+
+
+def warming(program: Program, number: int) -> None:
+    """A healthy step; the first also loads code for 50 ms."""
+    if number == 0:
+        program.call("cuLibraryLoadData", 50_000)
+    healthy(program, number)
+
+
+def test_what_is_paid_before_the_steady_steps_is_clear_and_named(tmp_path: Path) -> None:
+    finding = Program().steps(warming).finding(tmp_path, "NSX103")
+    assert finding.verdict == "clear"
+    assert "50." in finding.detail
+    assert "a clock over the first 7 steps would read 11.14 ms" in finding.detail
+
+
+def test_a_window_with_the_first_step_holds_what_is_paid_once(tmp_path: Path) -> None:
+    finding = Program().steps(warming).finding(tmp_path, "NSX103", steps="all")
+    assert finding.verdict == "found"
+    assert finding.saving_ns_per_step is None
+    assert finding.evidence[0]["name"] == "cuLibraryLoadData"
+
+
+def test_loading_in_steady_steps_is_found(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        program.call("cuLibraryLoadData", 600)
+        healthy(program, number)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX103")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == pytest.approx(600_000, rel=0.02)
+    assert empty().finding(tmp_path, "NSX103").verdict == "cannot_tell"
+
+
+def timed(gpu_start: int) -> Report:
+    """Events around a kernel of 30 us that starts late, behind an idle stream, or at once."""
+    report = Report()
+    main = report.process(100).thread(100)
+    for i in range(4):
+        at = 1_000_000 * i
+        main.launch(at=at, dur=1_000, kernel="flush", gpu_start=at + 2_000, gpu_dur=98_000)
+        main.event_record(1, at=at + 5_000)
+        main.launch(at=at + gpu_start - 90_000, dur=5_000, gpu_start=at + gpu_start, gpu_dur=30_000)
+        main.event_record(2, at=at + gpu_start - 70_000)
+        read(main, 1, 2, at=at + 500_000)
+    return report
+
+
+def test_an_event_window_that_counts_the_host_in_is_inflated(tmp_path: Path) -> None:
+    finding = of(timed(300_000), tmp_path, "NSX107")
+    assert finding.verdict == "found"
+    assert finding.saving_ns_per_step is None
+    assert "the kernels take 30.0 us" in finding.title
+    assert of(timed(100_000), tmp_path, "NSX107").verdict == "clear"
+    assert Program().steps(healthy).finding(tmp_path, "NSX107").verdict == "cannot_tell"
+
+
+def test_a_cold_cache_is_named(tmp_path: Path) -> None:
+    line = Line()
+    for i in range(30):
+        if i % 2:
+            line.copy(200 * MIB, 50_000)
+        line.run("k", round((60_000 if i % 2 else 40_000) * (1 + 0.01 * random.Random(i).uniform(-1, 1))))
+    finding = of(line.report, tmp_path, "NSX108")
+    assert finding.verdict == "found"
+    assert "cold L2" in finding.title
+    assert finding.saving_ns_per_step is None
+
+
+def test_equal_kernels_are_clear_and_few_cannot_be_told(tmp_path: Path) -> None:
+    assert Program().steps(healthy).finding(tmp_path, "NSX108").verdict == "clear"
+    assert empty().finding(tmp_path, "NSX108").verdict == "cannot_tell"
+
+
+def test_what_makes_a_step_slow_is_named(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        program.sync()
+        if number == 6:
+            program.host(8_000)
+
+    finding = Program().steps(body, 10).finding(tmp_path, "NSX109")
+    assert finding.verdict == "found"
+    assert "1 of" in finding.title
+    assert "host code" in finding.title
+    assert finding.evidence[0]["more in slow steps_ns"] == pytest.approx(8_000_000, rel=0.02)
+
+
+def test_equal_steps_are_clear_and_few_cannot_be_told(tmp_path: Path) -> None:
+    assert Program().steps(healthy).finding(tmp_path, "NSX109").verdict == "clear"
+    assert Program().steps(healthy, 3).finding(tmp_path, "NSX109").verdict == "cannot_tell"
+    assert stepless(healthy).finding(tmp_path, "NSX109").verdict == "cannot_tell"
+
+
+def test_a_clock_that_reads_the_work_of_others_is_wrong(tmp_path: Path) -> None:
+    report = Report()
+    body(report, "after")
+    finding = of(report, tmp_path, "NSX115")
+    assert finding.verdict == "found"
+    assert "a synchronize after only 123 us" in finding.detail
+    assert "the kernel takes 17.0 us" in finding.title
+
+
+def test_a_clock_between_two_synchronizes_is_clear(tmp_path: Path) -> None:
+    report = Report()
+    body(report, "both")
+    assert of(report, tmp_path, "NSX115").verdict == "clear"
+    assert empty().finding(tmp_path, "NSX115").verdict == "cannot_tell"
+
+
+def test_a_capture_that_lacks_something_says_what_to_do(tmp_path: Path) -> None:
+    program = Program().steps(healthy)
+    program.report.diagnostic("Some events were lost")
+    finding = program.finding(tmp_path, "NSX190")
+    assert finding.verdict == "found"
+    assert any("Some events were lost" in row["detail"] for row in finding.evidence)
+
+
+def test_a_good_capture_is_clear(tmp_path: Path) -> None:
+    assert Program().steps(healthy).finding(tmp_path, "NSX190").verdict == "clear"

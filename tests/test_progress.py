@@ -1,0 +1,76 @@
+"""The progress line: only on a terminal, only for what takes long, and nothing of it stays."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+import pytest
+
+from nsysx import progress
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def on_terminal(monkeypatch):
+    """Return what puts a terminal in place of stderr; a fixture cannot, because pytest sets its own before each test."""
+
+    def make() -> Terminal:
+        monkeypatch.setenv("TERM", "xterm")
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stderr", stream)
+        return stream
+
+    return make
+
+
+def test_what_is_quick_says_nothing(on_terminal):
+    terminal = on_terminal()
+    with progress.Progress() as said:
+        said("reading the report")
+    time.sleep(0.05)
+    assert terminal.getvalue() == ""
+
+
+def test_what_takes_long_shows_its_stage_and_takes_it_away(on_terminal, monkeypatch):
+    terminal = on_terminal()
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.05)
+    with progress.Progress() as said:
+        said("reading [red]x[/]")
+        time.sleep(0.6)
+        said("drawing the page")
+        time.sleep(0.3)
+    text = terminal.getvalue()
+    assert "reading [red]x[/]" in text
+    assert "drawing the page" in text
+    assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))
+
+
+def test_an_error_ends_it_and_goes_on(on_terminal, monkeypatch):
+    terminal = on_terminal()
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.01)
+    with pytest.raises(KeyboardInterrupt), progress.Progress():
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+    length = len(terminal.getvalue())
+    assert length
+    time.sleep(0.2)
+    assert len(terminal.getvalue()) == length
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+def test_no_line_where_nobody_looks(monkeypatch, term):
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.01)
+    monkeypatch.setenv("TERM", term)
+    stream = Terminal() if term == "dumb" else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress.Progress():
+        time.sleep(0.1)
+    assert stream.getvalue() == ""
