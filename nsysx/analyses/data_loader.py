@@ -71,10 +71,10 @@ def table(facts: Facts) -> pl.DataFrame:
     ]
     parts = []
     for (thread,), steps in facts.steps.cpu.filter(pl.col("process") == process).group_by("thread"):
-        waits = loads.filter(pl.col("thread") == thread)
+        waits = loads.filter(pl.col("thread").eq_missing(pl.lit(thread)))
         wait = coverage([(waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy())])
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-        api = facts.ledgers.threads.get(int(thread), StepFunction(_NOTHING, _NOTHING))
+        api = facts.ledgers.threads.get(-1 if thread is None else int(thread), StepFunction(_NOTHING, _NOTHING))
 
         def both(other: StepFunction, least: int, wait: StepFunction = wait, start: I64 = start, end: I64 = end) -> I64:
             """Return the time of each step in which it waited and ``other`` was at ``least``."""

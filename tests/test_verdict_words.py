@@ -1,0 +1,128 @@
+"""The verdict: what limits the step, in words and numbers that cannot be read two ways."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nsysx import pipeline
+from tests.builder import Report, Thread, case_a
+
+US = 1_000
+
+
+def verdict(report: Report, path, **options):
+    return pipeline.summarize([report.write(path / "r.sqlite")], **options).verdict
+
+
+def steps(thread: Thread, count: int, work, length: int = 1_000 * US) -> None:
+    """Add ``count`` steps in ranges of the user's own; ``work`` adds the calls of one, given its begin."""
+    for i in range(count):
+        at = i * length
+        work(at)
+        thread.add_range(f"step {i}", at, at + length - 10)
+
+
+def words(found) -> str:
+    return " ".join([found.sentence, *found.evidence])
+
+
+def test_percentages_are_written_one_way(tmp_path):
+    report = Report()
+    thread = report.process(100).thread(100, "python")
+
+    def work(at):
+        thread.launch(at=at + 10 * US, dur=5 * US, gpu_start=at + 20 * US, gpu_dur=970 * US)
+        thread.sync(at=at + 30 * US, dur=961 * US)
+
+    steps(thread, 12, work)
+    found = verdict(report, tmp_path, step_range="^step ")
+    assert found.code == "gpu_bound"
+    assert "synchronizing calls 96 % of the time" in found.sentence
+    assert not re.search(r"\d%", words(found))
+
+
+def test_a_step_that_runs_dry_behind_a_sync_names_the_module_in_quotes(tmp_path):
+    report = Report()
+    thread = report.process(100).thread(100, "python")
+
+    def work(at):
+        thread.launch(at=at + 10 * US, dur=5 * US, gpu_start=at + 20 * US, gpu_dur=300 * US)
+        thread.sync(at=at + 30 * US, dur=292 * US)
+        thread.launch(at=at + 600 * US, dur=5 * US, gpu_start=at + 610 * US, gpu_dur=200 * US)
+
+    steps(thread, 12, work)
+    found = verdict(report, tmp_path, step_range="^step ")
+    assert found.code == "sync_bound"
+    assert "of the step" in found.sentence
+    assert "before work of (" not in words(found)
+
+
+def test_first_calls_make_a_capture_without_steps_start_up(tmp_path):
+    report = Report()
+    thread = report.process(100).thread(100, "python")
+    at = 0
+    for i in range(6):
+        load = thread.call("cuLibraryLoadData", at, 4_000 * US)
+        thread.launch(at=load.end + 10 * US, dur=5 * US, kernel=f"k{i}", gpu_start=load.end + 20 * US, gpu_dur=100 * US)
+        at = load.end + 2_000 * US
+    found = verdict(report, tmp_path)
+    assert found.code == "warmup"
+    assert "what is paid only once takes" in found.sentence
+    assert "of the step" not in words(found)
+    assert any("--step-range" in line for line in found.evidence)
+
+
+def test_a_capture_without_steps_is_not_blamed_on_its_syncs(tmp_path):
+    """Experiments one after the other: the pauses after a synchronize are other parts of the program, not its cost."""
+    report = Report()
+    thread = report.process(100).thread(100, "python")
+    at, pauses = 0, (900, 100, 1_700, 300, 1_100, 2_500, 60)
+    for i, pause in enumerate(pauses):
+        thread.launch(at=at, dur=5 * US, kernel=f"k{i}", gpu_start=at + 10 * US, gpu_dur=(400 + 90 * i) * US)
+        done = at + (410 + 90 * i) * US
+        thread.sync(at=at + 20 * US, dur=done - at - 18 * US)
+        at = done + pause * US
+    found = verdict(report, tmp_path)
+    assert found.code in ("launch_bound", "unknown")
+    assert "of the step" not in words(found)
+    assert "synchronizing" not in found.sentence
+
+
+def test_a_busy_capture_without_steps_is_said_to_be_one(tmp_path):
+    found = verdict(case_a(), tmp_path)
+    assert found.code == "gpu_bound"
+    assert "of the capture" in found.sentence
+    assert "whole capture" in found.evidence[0]
+
+
+def test_without_gpu_rows_nothing_is_concluded_and_no_wait_is_split(tmp_path):
+    report = Report()
+    thread = report.process(100).thread(100, "python")
+    thread.launch(at=0, dur=5 * US)
+    thread.sync(at=10 * US, dur=500 * US)
+    summary = pipeline.summarize([report.write(tmp_path / "r.sqlite")])
+    assert summary.verdict.code == "unknown"
+    (wait,) = summary.rows("waits")
+    assert wait["total_ns"] == 500 * US
+    for part in ("backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns"):
+        assert wait[part] is None
+
+
+@pytest.mark.parametrize("steady", [True, False])
+def test_copies_that_nothing_hides(tmp_path, steady):
+    report = Report()
+    thread = report.process(100).thread(100, "python")
+
+    def work(at):
+        thread.memcpy(
+            at=at + 5 * US, dur=800 * US, pageable=True, gpu_start=at + 10 * US, gpu_dur=790 * US, bytes=1 << 20
+        )
+        thread.launch(at=at + 806 * US, dur=5 * US, gpu_start=at + 815 * US, gpu_dur=180 * US)
+
+    steps(thread, 8, work)
+    found = verdict(report, tmp_path, step_range="^step ", steps=None if steady else "all")
+    assert found.code == "copy_bound"
+    assert f"of the {'step' if steady else 'capture'}" in found.sentence
+    assert "idle time lies before" not in words(found)
