@@ -283,6 +283,13 @@ def _talk(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201 - stdout is the result, stderr the talk
 
 
+def _harmless(line: str) -> str:
+    """Return a line in which names from a report move no cursor and hide nothing."""
+    from nsysx.render.clean import clean
+
+    return clean(line, 2000)
+
+
 @app.command()
 def whatif(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite).")],
@@ -319,7 +326,7 @@ def whatif(
         no_comm=no_comm,
     )
     _end_quietly_with_reader()
-    typer.echo(room.text(given, wishes))
+    typer.echo("\n".join(_harmless(line) for line in room.lines(given, wishes)))
 
 
 @app.command()
@@ -380,7 +387,7 @@ def _guarded() -> int:
     try:
         code = app(prog_name="nsysx", standalone_mode=False)
     except NsysxError as error:
-        _talk(f"nsysx: error: {error}")
+        _talk(f"nsysx: error: {_harmless(str(error))}")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         _talk("nsysx: interrupted")
@@ -395,6 +402,8 @@ def _guarded() -> int:
             return EXIT_USAGE
         if os.environ.get("NSYSX_DEBUG"):
             raise
-        _talk(f"nsysx: error: {type(error).__name__}: {error}. Run with NSYSX_DEBUG=1 for the traceback")
+        _talk(
+            f"nsysx: error: {type(error).__name__}: {_harmless(str(error))}. Run with NSYSX_DEBUG=1 for the traceback"
+        )
         return EXIT_RUN_FAILED
     return code if isinstance(code, int) else 0

@@ -512,7 +512,7 @@ def _chain(facts: Facts, calls: pl.DataFrame, ops: pl.DataFrame, start: int, end
         of_call.setdefault(call, []).append((op, stream, a, b))
     records, edges = _events(facts)
     targets = _targets(facts)
-    loading = _loading(facts, calls)
+    loading = _loading(facts, calls, start, end)
     launches = facts.attributed.api_calls.filter(
         (pl.col("kind").cast(pl.String) == "launch") & (pl.col("process") == facts.steps.process)
     )
@@ -654,15 +654,19 @@ def _targets(facts: Facts) -> dict[int, int]:
     return result
 
 
-def _loading(facts: Facts, calls: pl.DataFrame) -> dict[int, int]:
-    """Return call -> time in the data phase between the call before it and itself, -1 for after the last call."""
+def _loading(facts: Facts, calls: pl.DataFrame, start: int, end: int) -> dict[int, int]:
+    """Return call -> time in the data phase between the call before it and itself, -1 for after the last call.
+
+    Only what lies in the window [start, end) counts: other steps load too.
+    """
     spans = facts.attributed.phase_spans.filter(
         (pl.col("phase") == "data") & pl.col("thread").is_in(calls["thread"].unique().to_list())
     ).sort("start_ns")
     starts = calls["start_ns"].to_numpy()
     ids = calls["call"].to_numpy()
     result: dict[int, int] = {}
-    for a, b in spans.select("start_ns", "end_ns").iter_rows():
+    for begin, finish in spans.select("start_ns", "end_ns").iter_rows():
+        a, b = max(begin, start), min(finish, end)
         i = int(np.searchsorted(starts, a, side="left"))
         # A fetch that itself makes API calls (pinning) is cut at them; its parts count for the next call each.
         at = a

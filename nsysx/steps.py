@@ -208,9 +208,9 @@ def _find(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tup
         found = _from_spans(chosen) if chosen.height else _from_marks(chosen_marks, calls)
         if not found.height:
             what = f"--step-range {step_range} matches no range and no mark"
-            raise NsysxError(
-                what, slug="step-range-empty", hint="Look at the names with --section ranges", exit_code=EXIT_EMPTY
-            )
+            common = pl.concat([rows["label"], marks["label"]]).value_counts(sort=True)["label"].head(6)
+            hint = "There is: " + (", ".join(label[:60] for label in common) or "nothing in this report")
+            raise NsysxError(what, slug="step-range-empty", hint=hint, exit_code=EXIT_EMPTY)
         return "user", f"ranges that match {step_range!r}", found
     named = pl.col("kind") == "step"
     own, user, marked = rows.filter(named & pl.col("own")), rows.filter(named & ~pl.col("own")), marks.filter(named)

@@ -53,6 +53,8 @@ def _none(option: str, text: str, known: Sequence[str]) -> NsysxError:
 
 def _matching(frame: pl.DataFrame, text: str, columns: Sequence[str]) -> pl.DataFrame:
     """Return the rows in which one of the columns is ``text`` or contains it; a module brings its children."""
+    if not text:  # every name contains it, and nobody means all of them
+        return frame.clear()
     exact = pl.any_horizontal(pl.col(c).cast(pl.String) == text for c in columns)
     child = pl.col("module").cast(pl.String).str.starts_with(text + ".") if "module" in columns else pl.lit(False)
     found = frame.filter((exact | child).fill_null(False))
@@ -147,8 +149,8 @@ def edits(facts: Facts, wishes: Wishes) -> list[tuple[str, Edit]]:
     return result
 
 
-def text(facts: Facts, wishes: Wishes) -> str:
-    """Return the answer as lines of text.
+def lines(facts: Facts, wishes: Wishes) -> list[str]:
+    """Return the answer as lines of text, names as the program gave them.
 
     Errors: NsysxError, exit code 4 when there is no replay that may be trusted, 2 when nothing is asked.
     """
@@ -163,7 +165,7 @@ def text(facts: Facts, wishes: Wishes) -> str:
         raise NsysxError(
             "nothing to change", slug="whatif-nothing", hint="See nsysx whatif --help", exit_code=EXIT_USAGE
         )
-    lines = [
+    said = [
         f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steady steps",
         f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {replay.error:.2%}",
     ]
@@ -171,7 +173,7 @@ def text(facts: Facts, wishes: Wishes) -> str:
     for words, edit in shown:
         outcome = replay.saving(edit) if edit is not None else replay.saving(*(e for _, e in asked))
         share = units.share(outcome.saving_ns, replay.unchanged_ns)
-        lines += [
+        said += [
             "",
             words,
             f"  step     {units.duration(outcome.step_ns)}",
@@ -179,5 +181,5 @@ def text(facts: Facts, wishes: Wishes) -> str:
             f"  limit    {outcome.next_limit}",
         ]
         if outcome.moves_to:
-            lines.append(f"  the wait moves to {outcome.moves_to}")
-    return "\n".join(lines)
+            said.append(f"  the wait moves to {outcome.moves_to}")
+    return said
