@@ -159,5 +159,5 @@ def table(facts: Facts) -> pl.DataFrame:
         pl.Series("limit_from", [limits[k][1] if k in limits else None for k in keys], dtype=pl.String),
         obstacle.alias("obstacle"),
     )
-    order = ["exposed_ns", "total_ns", "direction", "src_kind", "module", "phase", "file", "line"]
-    return rows.sort(order, descending=[True, True] + [False] * 6, nulls_last=True)
+    order = ["exposed_ns", "total_ns", "direction", "src_kind", "dst_kind", "module", "phase", "file", "line"]
+    return rows.sort(order, descending=[True, True] + [False] * 7, nulls_last=True)
