@@ -444,3 +444,20 @@ def test_two_runs_agree_to_the_byte(tmp_path: Path) -> None:
         texts.append(done.stdout)
     assert texts[0] == texts[1]
     assert json.loads(texts[0])["totals"]["kernels"] == 24
+
+
+def test_ties_have_an_order_of_their_own(tmp_path: Path) -> None:
+    """Rows that last equally long do not change places with the order or the numbers in the file."""
+    made = []
+    for turn in range(4):
+        report = Report()
+        main = report.process(1).thread(1)
+        for i, (kind, pageable) in enumerate([("DtoH", True), ("DtoH", False), ("HtoD", True), ("HtoD", False)]):
+            main.memcpy(100 * i, 20, kind=kind, pageable=pageable, gpu_start=100 * i + 5, gpu_dur=10)
+            main.launch(100 * i + 30, 5, kernel=f"k{i}", gpu_start=100 * i + 50, gpu_dur=10)
+            main.call(f"cudaStream{'ABCD'[i]}", 100 * i + 40, 5)
+        report.renumber(turn)
+        report.shuffle(turn)
+        data = strictly(summarize([report.write(tmp_path / "r.sqlite")]))
+        made.append({k: data[k] for k in ("copy_sites", "copies", "kernels", "api_calls", "api_bill", "findings")})
+    assert all(m == made[0] for m in made)
