@@ -25,8 +25,9 @@ def patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     try:
         source = Path(own) if own else resources.files("nsysx") / "kernel_families.txt"
         lines = source.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        what = f"NSYSX_KERNEL_FAMILIES: {own} cannot be read ({error.strerror})"
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        what = f"NSYSX_KERNEL_FAMILIES: {own} cannot be read ({why})"
         raise NsysxError(what, slug="families-unreadable", exit_code=EXIT_USAGE) from None
     result = []
     for number, line in enumerate(lines, 1):
