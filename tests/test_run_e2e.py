@@ -126,6 +126,33 @@ def test_a_torch_model_end_to_end(profile: Any, tmp_path: Path) -> None:
     assert "nsysx report r.sqlite" in "".join(run.said)
 
 
+def test_a_script_with_its_own_ranges_profiler_and_child(profile: Any, tmp_path: Path) -> None:
+    """NVTX and torch.profiler of the user's own, a second process that uses torch, and a PYTHONPATH with a space."""
+    (tmp_path / "with space").mkdir()
+    (tmp_path / "with space" / "helpers_of_mine.py").write_text("word = 'found'\n")
+    (tmp_path / "both.py").write_text(
+        "import subprocess, sys, helpers_of_mine, nvtx, torch\n"
+        "net = torch.nn.Linear(4, 4)\n"
+        "with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:\n"
+        "    with nvtx.annotate('mine'):\n"
+        "        net(torch.ones(1, 4)).sum().backward()\n"
+        "print(helpers_of_mine.word, 'aten::linear' in {e.key for e in prof.key_averages()})\n"
+        "child = 'import torch; torch.nn.ReLU()(torch.ones(1)); print(torch.ones(2).sum().item())'\n"
+        "sys.stdout.flush()\n"
+        "sys.exit(subprocess.run([sys.executable, '-c', child]).returncode)\n"
+    )
+    env = {"PYTHONPATH": str(tmp_path / "with space")}
+    command = [sys.executable, "both.py"]
+    bare = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT | env, capture_output=True, text=True)
+    run = profile(*command, env=env)
+    # torch.profiler writes the time of day and its process id to stderr.
+    assert (run.code, run.out) == (0, bare.stdout)
+    assert run.out == "found True\n2.0\n"
+    modules = {label.cls for text in run.ranges() if (label := nsysx_ranges.decode(text)).kind == "module"}
+    assert {"Linear", "ReLU"} <= modules  # of both processes
+    assert len([p for p in run.facts["probe"] if p["ranges_pushed"]]) == 2
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [
