@@ -150,7 +150,7 @@ def _place(frame: str) -> tuple[str, int | None, str]:
     """Return (file, line, function) of ``file:line function``; a file's name may hold spaces, a function's cannot."""
     place, _, function = frame.rpartition(" ")
     file, _, line = place.rpartition(":")
-    return file, int(line) if line.isdigit() else None, function
+    return file, int(line) if re.fullmatch("[0-9]{1,9}", line) else None, function
 
 
 class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
