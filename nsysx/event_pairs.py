@@ -162,7 +162,7 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
     ops = facts.attributed.gpu_ops.select("process", "context", "stream", "call_start_ns", "call", "start_ns", "end_ns")
     ops = ops.filter(pl.col("call_start_ns").is_not_null())
-    ops = ops[columns.order(ops, "call_start_ns", ["call", "start_ns"])]
+    ops = columns.ordered(ops, "call_start_ns", ["call", "start_ns"])
     place = ["process", pl.col("context").fill_null(0), "stream"]
     for (of, within, on), part in ops.group_by(place, maintain_order=True):
         mine = np.flatnonzero((process == of) & (context == within) & (stream == on))

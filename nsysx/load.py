@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,8 @@ class Trace:
 
     ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
     ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
-    ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time.
+    ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time. ``reversed_rows`` end
+    before they begin.
     """
 
     path: Path
@@ -76,6 +77,12 @@ class Trace:
     run: dict[str, Any] = field(default_factory=dict)
     python_lines: pl.DataFrame | None = None
     unplaced_rows: int = 0
+    reversed_rows: int = 0
+
+    def without(self, *frames: str) -> Trace:
+        """Return the trace without the rows of these frames, for those who have made something better of them."""
+        kept = {name: frame.clear() if name in frames else frame for name, frame in self.frames.items()}
+        return replace(self, frames=kept)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
         """Return a frame by its name, e.g. ``trace.kernel``."""
@@ -246,8 +253,10 @@ def _pieces(connection: sqlite3.Connection, source: schema.Source, present: set[
     return [_Piece(source.frame, f'SELECT {selected} FROM "{source.table}" WHERE {w}', types) for w in where]
 
 
-def _read(path: Path, pieces: list[_Piece], progress: Callable[[str], None] | None) -> dict[str, pl.DataFrame]:
-    """Return the tables as integers and blobs, through the fast reader or else the one that always works."""
+def _read(
+    path: Path, pieces: list[_Piece], progress: Callable[[str], None] | None
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield each table as integers and blobs, through the fast reader or else the one that always works."""
 
     def piece(reader: _Reader, wanted: _Piece) -> pl.DataFrame:
         try:
@@ -259,14 +268,13 @@ def _read(path: Path, pieces: list[_Piece], progress: Callable[[str], None] | No
         except Exception:  # noqa: BLE001 - whatever the driver dislikes, the standard library reads
             return _rows(path, wanted.query, wanted.types)
 
-    parts: dict[str, list[pl.DataFrame]] = {}
     with _Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
-        for wanted, frame in zip(pieces, pool.map(partial(piece, reader), pieces), strict=True):
-            if wanted.frame not in parts and progress:
-                progress(f"reading {schema.SOURCES[wanted.frame].table}")
-            parts.setdefault(wanted.frame, []).append(frame)
-    # In one block each: numpy looks at a column without a copy then.
-    return {name: pl.concat(parts.pop(name), rechunk=True) for name in list(parts)}
+        found = pool.map(partial(piece, reader), pieces)
+        for name, mine in itertools.groupby(pieces, key=lambda p: p.frame):
+            if progress:
+                progress(f"reading {schema.SOURCES[name].table}")
+            # In one block: numpy looks at a column without a copy then.
+            yield name, pl.concat([next(found) for _ in mine], rechunk=True)
 
 
 def _sane(frame: pl.DataFrame, source: schema.Source) -> pl.DataFrame:
@@ -359,7 +367,8 @@ def _words(values: pl.Series) -> pl.Series:
         return pl.Series(values.name, text, dtype=pl.String).cast(pl.Categorical).new_from_index(0, len(values))
     known = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
     # Only the key takes part in the join: nothing else of a long table is copied.
-    return values.to_frame("key").join(known, on="key", how="left", maintain_order="left")["value"]
+    found = values.to_frame("key").join(known, on="key", how="left", maintain_order="left")["value"]
+    return found
 
 
 def _unpacked(frame: pl.DataFrame, source: schema.Source, strings: dict[int, str | None]) -> pl.DataFrame:
@@ -562,9 +571,11 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
             elif frame not in _OPTIONAL:
                 what = f"its table {source.table} has no column {', '.join(missing)}"
                 raise _fail(path, what, "Export it again with the nsys that captured it", "input-columns")
-        read = _read(path, pieces, progress)
-        raw = {f: _sane(read[f], schema.SOURCES[f]) for f in read}
-        unplaced = sum(read.pop(f).height - raw[f].height for f in raw)
+        raw: dict[str, pl.DataFrame] = {}
+        unplaced = 0
+        for frame, read in _read(path, pieces, progress):
+            raw[frame] = _sane(read, schema.SOURCES[frame])
+            unplaced += read.height - raw[frame].height
         wanted = [
             _distinct(_ids(raw[frame], shift, column.bits))
             for frame in raw
@@ -595,7 +606,9 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
-    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced)
+    timed = ("runtime", "kernel", "memcpy", "memset", "nvtx")
+    reversed_ = sum(int((frames[f]["end_ns"] < frames[f]["start_ns"]).sum()) for f in timed)
+    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_)
 
 
 def _with_process(frame: pl.DataFrame) -> pl.DataFrame:
