@@ -367,8 +367,8 @@ def _words(values: pl.Series) -> pl.Series:
         return pl.Series(values.name, text, dtype=pl.String).cast(pl.Categorical).new_from_index(0, len(values))
     known = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
     # Only the key takes part in the join: nothing else of a long table is copied.
-    found = values.to_frame("key").join(known, on="key", how="left", maintain_order="left")["value"]
-    return found
+    found: pl.DataFrame = values.to_frame("key").join(known, on="key", how="left", maintain_order="left")
+    return found["value"]
 
 
 def _unpacked(frame: pl.DataFrame, source: schema.Source, strings: dict[int, str | None]) -> pl.DataFrame:
