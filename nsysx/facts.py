@@ -64,6 +64,10 @@ class Facts:
         """The replay of the steady steps, made when it is first asked for, or why there is none."""
         return self.once("replay", build_replay)
 
+    def idle(self) -> dict[tuple[int, int], pl.DataFrame]:
+        """Return (process, device) -> the idle pieces of its steady window, cut to it: op, cause, began_in (-1 for none), ns."""
+        return self.once("idle", _idle)
+
     def wait_sites(self) -> pl.DataFrame:
         """Return the blocking calls of the steady steps with their split and their call site.
 
@@ -160,6 +164,20 @@ class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
         super().__init__(reason)
         self.reason = reason
         self.fix = fix
+
+
+def _idle(facts: Facts) -> dict[tuple[int, int], pl.DataFrame]:
+    columns = facts.ledgers.idle.select("process", "device", "start_ns", "end_ns")
+    process, device, start, end = (c.to_numpy() for c in columns.get_columns())
+    others = facts.ledgers.idle.select("op", "cause", pl.col("began_in")).with_columns(
+        pl.col("op", "began_in").fill_null(-1)
+    )
+    found = {}
+    for p, d, a, b in facts.steps.windows.select("process", "device", "start_ns", "end_ns").iter_rows():
+        rows = np.flatnonzero((process == p) & (device == d) & (end > a) & (start < b))
+        ns = np.minimum(end[rows], b) - np.maximum(start[rows], a)
+        found[p, d] = others[rows].with_columns(pl.Series("ns", ns, dtype=pl.Int64))
+    return found
 
 
 def _wait_sites(facts: Facts) -> pl.DataFrame:

@@ -147,8 +147,8 @@ def judge(facts: Facts, gpu_rows: tuple[Row, ...] | None) -> Verdict:
 
 def _one_time(facts: Facts) -> tuple[int, int]:
     """Return what the CUDA calls of the shown process cost once, and every time; without waiting (ns)."""
-    costs = first_cost.costs(facts).filter(pl.col("process") == facts.steps.process)
-    return int(costs["one_time_ns"].sum()), int(costs["repeated_ns"].sum())
+    mine = first_cost.split(facts).functions.filter(pl.col("process") == facts.steps.process)
+    return int(mine["one_time_ns"].sum()), int(mine["repeated_ns"].sum())
 
 
 def _blamed(facts: Facts, key: tuple[int, int], start: int, end: int) -> str:
