@@ -84,10 +84,7 @@ def _asked(facts: Facts) -> pl.DataFrame:
     )
     rows = calls.filter(matching(calls["name"], "EventQuery|StreamWaitEvent|EventSynchronize"))
     rows = rows.with_columns(pl.col("name").cast(pl.String)).join(sync, on=["process", "correlation_id"], how="inner")
-    key = ["process", "thread", "correlation_id", "start_ns"]
-    answers = facts.trace.runtime.select(*key, "return_value").join(rows.select(key), on=key, how="semi")
-    rows = rows.join(answers.unique(key, keep="first"), on=key, how="left")
-    done = (pl.col("return_value").fill_null(0) == 0).alias("done")
+    done = (~pl.col("failed")).alias("done")
     chosen = ("call", "process", "thread", "name", "event", "waiting_context", "waiting_stream", "start_ns", "end_ns")
     return rows.select(*chosen, done).unique("call", keep="first", maintain_order=True).sort("call")
 
@@ -165,7 +162,7 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
     ops = facts.attributed.gpu_ops.select("process", "context", "stream", "call_start_ns", "call", "start_ns", "end_ns")
     ops = ops.filter(pl.col("call_start_ns").is_not_null())
-    ops = ops[columns.order(ops, "call_start_ns", ["call", "start_ns"])]
+    ops = columns.ordered(ops, "call_start_ns", ["call", "start_ns"])
     place = ["process", pl.col("context").fill_null(0), "stream"]
     for (of, within, on), part in ops.group_by(place, maintain_order=True):
         mine = np.flatnonzero((process == of) & (context == within) & (stream == on))

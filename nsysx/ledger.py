@@ -190,7 +190,7 @@ def _blame(
         return pl.DataFrame(schema=_IDLE)
     wanted = ("start_ns", "end_ns", "call_start_ns", "call_end_ns", "call", "thread", "stream", "op")
     real = ops.select(wanted).filter(pl.col("end_ns") > pl.col("start_ns"))
-    real = real[columns.order(real, "start_ns", ["call_start_ns", "call", "stream", "op"])]
+    real = columns.ordered(real, "start_ns", ["call_start_ns", "call", "stream", "op"])
     start = real["start_ns"].to_numpy()
     x = np.searchsorted(start, g1, side="left")
     ended = x < len(start)
@@ -428,7 +428,7 @@ class _Streams:
         edges = _records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
         # Work that was launched outside the trace was launched at the latest when it started.
         work = ops.select(*place, "op", "end_ns", pl.coalesce("call_start_ns", "start_ns").alias("launch_ns"))
-        work = work[columns.order(work, "launch_ns", ["op"])]
+        work = columns.ordered(work, "launch_ns", ["op"])
         self.work: dict[tuple[int, int | None, int], tuple[I64, I64]] = {
             key: (part["launch_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
             for key, part in work.group_by(place, maintain_order=True)

@@ -75,10 +75,7 @@ def _gpu_work(facts: Facts) -> list[Check]:
 
 def _rows(facts: Facts) -> list[Check]:
     trace = facts.trace
-    bad = sum(
-        int((trace.frames[f]["end_ns"] < trace.frames[f]["start_ns"]).sum())
-        for f in ("runtime", "kernel", "memcpy", "memset", "nvtx")
-    )
+    bad = trace.reversed_rows
     checks = []
     if bad:
         checks.append(
