@@ -122,11 +122,6 @@ def _same_as_before(values: I64) -> npt.NDArray[np.bool_]:
     return np.concatenate((np.zeros(min(len(values), 1), np.bool_), values[1:] == values[:-1]))
 
 
-def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
-    """Return the distinct names of a categorical column (None first) and each row's index into them."""
-    return _distinct(column)
-
-
 def numbered(keys: I64) -> tuple[I64, I64]:
     """Return the distinct values of non-negative numbers, sorted, and each row's place among them."""
     size = int(keys.max(initial=0)) + 1

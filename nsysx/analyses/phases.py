@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.columns import distinct, order, totals
+from nsysx.columns import distinct, ordered, totals
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64, merged, nesting
 from nsysx.ledger import windows_function
@@ -73,8 +73,8 @@ def _gpu(facts: Facts) -> dict[str | None, list[int]]:
             & (pl.col("end_ns") > pl.max_horizontal("start_ns", pl.lit(start)))
             & (pl.col("start_ns") < end)
         )
-        rows = order(ops, "start_ns", ["end_ns", "op"], descending=[True, False])
-        s, e, op = (ops[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "op"))
+        ops = ordered(ops, "start_ns", ["end_ns", "op"], descending=[True, False])
+        s, e, op = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "op"))
         if len(s):
             busy += _busy(np.maximum(s, start), np.minimum(e, end), number[op], len(names))
         pieces = facts.idle()[process, device]
