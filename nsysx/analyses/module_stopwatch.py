@@ -133,9 +133,9 @@ def _executions(facts: Facts, work: _Work, calls: GpuCalls) -> pl.DataFrame:
     )
 
 
-def _line(facts: Facts, part: pl.DataFrame, work: _Work, calls: GpuCalls, back: float | None) -> dict[str, object]:
-    """Return the row of one module."""
-    process, start, end, first, last, previous, following, busy = (part[c].to_numpy() for c in part.columns[2:])
+def _line(facts: Facts, part: list[I64], work: _Work, calls: GpuCalls, back: float | None) -> dict[str, object]:
+    """Return the row of one module. ``part``: what ``_executions`` has of it but name and row, column by column."""
+    process, start, end, first, last, previous, following, busy = part
     before, after, returned = calls.synced(previous, following, work.end(first, last))
     length, alone = end - start, work.alone(first, last, start)
     queued = np.zeros(len(start), np.int64)
@@ -189,11 +189,13 @@ def table(facts: Facts) -> pl.DataFrame:
     kind = facts.attributed.api_calls["kind"]
     blocked = facts.ledgers.waits.filter(pl.col("backlog_ns") > 0)
     back = median(blocked["host_ns"].filter(kind.gather(blocked["call"]) == "sync").to_numpy())
+    columns_, start = [found[c].to_numpy() for c in found.columns[2:]], found["start_ns"].to_numpy()
     lines = []
     for line, mine in zip(chosen.select("name", "calls").to_dicts(), chosen["row"], strict=True):
-        part = found[mine].sort("start_ns", maintain_order=True)
-        if part.height > _SAMPLE:
-            part = part[np.linspace(0, part.height - 1, _SAMPLE).astype(np.int64)]
-        lines.append({**line, **_line(facts, part, work, calls, back)})
+        rows = mine.to_numpy()
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        if len(rows) > _SAMPLE:
+            rows = rows[np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)]
+        lines.append({**line, **_line(facts, [c[rows] for c in columns_], work, calls, back)})
     types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64}
     return pl.DataFrame(lines, schema={c.name: types[c.dtype] for c in COLUMNS})

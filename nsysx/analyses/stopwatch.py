@@ -70,7 +70,6 @@ COLUMNS = (
     Column("benchmark_ns", "Float64", "ns", "torch.utils.benchmark: the slower of host + api and kernel"),
 )
 _ROWS = 30
-_TIMES = ("call", "start_ns", "end_ns", "call_start_ns", "call_end_ns")
 _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|nccl|cufft|cusparse|cusolver|splitKreduce|gemm|^void native::"
 
 
@@ -83,10 +82,11 @@ def _sync_return(calls: GpuCalls, row: I64, end: I64) -> float | None:
     return median(late[(late >= 0) & (calls.start(following) < end)])
 
 
-def _line(launches: pl.DataFrame, calls: GpuCalls, alone: Mask, usual_return: float | None) -> dict[str, object]:
+def _line(
+    calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask, usual_return: float | None
+) -> dict[str, object]:
     """Return the row of one kernel. ``usual_return`` stands in where no synchronize follows this one."""
-    call, begin, end, api_start, api_end = (launches[c].to_numpy() for c in _TIMES)
-    row = calls.row[call].astype(np.int64)
+    api_start, api_end = calls.start(row), calls.end(row)
     previous, following = calls.previous(row), calls.following(row)
     known = previous >= 0
     clock = np.where(known, calls.end(previous), api_start)
@@ -131,14 +131,12 @@ def table(facts: Facts) -> pl.DataFrame:
     if not facts.recorded("runtime", "kernel"):
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
     ops, calls, alone = facts.ops, gpu_calls(facts), backlog(facts).alone
-    rows = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & ops["call"].is_not_null().to_numpy())
-    call = ops["call"].gather(rows).to_numpy()
-    own = (facts.attributed.api_calls["gpu_ops"].to_numpy()[call] == 1) & (calls.row[call] >= 0)
-    rows, call = rows[own], call[own]
-    start, end = ops["start_ns"].to_numpy()[rows], ops["end_ns"].to_numpy()[rows]
-    usual_return = _sync_return(calls, calls.row[call].astype(np.int64), end)
+    call = ops["call"].fill_null(-1).to_numpy()
+    rows = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))
+    rows = rows[(facts.attributed.api_calls["gpu_ops"].to_numpy()[call[rows]] == 1) & (calls.row[call[rows]] >= 0)]
+    start, end, op = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "op"))
     order = (
-        pl.DataFrame({"name": ops["name"].gather(rows), "ns": end - start, "row": rows})
+        pl.DataFrame({"name": ops["name"].gather(rows), "ns": end[rows] - start[rows], "row": rows})
         .group_by("name")
         .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("ns").sum(), pl.col("row"))
         .filter(pl.col("calls") >= LEAST)
@@ -147,10 +145,18 @@ def table(facts: Facts) -> pl.DataFrame:
         .sort("custom", "ns", "name", descending=[True, True, False])
         .head(_ROWS)
     )
+    usual_return = _sync_return(calls, calls.row[call[rows]].astype(np.int64), end[rows])
+    known = ops["module"].drop_nulls().unique()
+    modules = dict(zip(known.to_physical().to_list(), known.cast(pl.String).to_list(), strict=True))
+    module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     lines = []
-    for line, mine in zip(order.select("name", "custom", "calls").to_dicts(), order["row"], strict=True):
-        launches = ops.select("op", "module", *_TIMES)[mine]
-        module = launches["module"].drop_nulls().mode().cast(pl.String).min()
-        lines.append({**line, "module": module, **_line(launches, calls, alone[launches["op"]], usual_return)})
+    for line, own in zip(order.select("name", "custom", "calls").to_dicts(), order["row"], strict=True):
+        mine = own.to_numpy()
+        times = _line(
+            calls, calls.row[call[mine]].astype(np.int64), start[mine], end[mine], alone[op[mine]], usual_return
+        )
+        counts = np.bincount(module[mine] + 1)[1:]
+        most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
+        lines.append({**line, "module": min((modules[m] for m in most), default=None), **times})
     types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64, "Boolean": pl.Boolean}
     return pl.DataFrame(lines, schema={c.name: types[c.dtype] for c in COLUMNS})

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
-from nsysx import columns, units
+from nsysx import units
 from nsysx.facts import Facts
 from nsysx.model import Finding, Row, Table
 from nsysx.replay import Edit, Replay, Withheld
+from nsysx.stopwatches import gpu_calls
 
 #: Below this part of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -89,27 +91,32 @@ class Ground:
 
     @cached_property
     def calls(self) -> pl.DataFrame:
-        """API calls with ``ns`` (duration), file, line."""
-        mine = self.facts.steady_calls.filter(pl.col("process") == self.process)
-        lines = self.facts.once("lines", Facts.lines)
-        return mine.join(lines, on="call", how="left", maintain_order="left").with_columns(
-            (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
-        )
+        """API calls."""
+        return _of_process(self.facts.steady_calls, self.process)
 
     @cached_property
     def ops(self) -> pl.DataFrame:
-        """GPU ops with ``ns`` (duration)."""
-        mine = self.facts.steady_ops.filter(pl.col("process") == self.process)
-        return mine.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+        """GPU ops."""
+        return _of_process(self.facts.steady_ops, self.process)
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
-        """The kernels among ``ops``."""
-        return self.ops.filter(columns.matching(self.ops["op_kind"], "^kernel$"))
+        """The kernels among ``ops``: op, call, name, family, module, phase, ns (duration)."""
+        return self.timed_ops(self.ops["op_kind"] == "kernel", "op", "call", "name", "family", "module", "phase")
+
+    def timed_ops(self, chosen: pl.Series, *columns: str) -> pl.DataFrame:
+        """Return these columns and ``ns`` (duration) of the chosen GPU ops."""
+        return self.ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns")).filter(chosen)
 
     def of_kind(self, *kinds: str) -> pl.DataFrame:
-        """Return the API calls of these kinds."""
-        return self.calls.filter(columns.matching(self.calls["kind"], f"^({'|'.join(kinds)})$"))
+        """Return the API calls of these kinds with ``ns`` (duration), file, line."""
+        mine = self.calls.filter(self.calls["kind"].is_in(kinds))
+        return self.with_lines(mine.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")))
+
+    def with_lines(self, calls: pl.DataFrame) -> pl.DataFrame:
+        """Add file, line to calls."""
+        lines = self.facts.once("lines", Facts.lines)
+        return calls.join(lines, on="call", how="left", maintain_order="left")
 
     def idle(self) -> pl.DataFrame:
         """Return the idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
@@ -126,16 +133,12 @@ class Ground:
     @cached_property
     def upload_waits(self) -> pl.DataFrame:
         """The synchronize calls that PyTorch makes directly after a copy from pageable memory to the device: call, copy."""
-        gpu = self.of_kind("launch", "graph_launch", "copy", "memset", "sync").sort("thread", "start_ns", "call")
-        before = gpu.select(
-            "call", "kind", *(pl.col(c).shift(1).over("thread").alias(f"_{c}") for c in ("call", "kind"))
-        )
-        uploads = self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)).select(
-            pl.col("call").alias("copy")
-        )
-        sync = (pl.col("kind").cast(pl.String) == "sync") & (pl.col("_kind").cast(pl.String) == "copy")
-        pairs = before.filter(sync).select("call", pl.col("_call").alias("copy"))
-        return pairs.join(uploads.drop_nulls().unique(), on="copy", how="semi", maintain_order="left")
+        gpu = gpu_calls(self.facts)
+        syncs = self.calls.filter(self.calls["kind"] == "sync")["call"].to_numpy()
+        before = gpu.previous(gpu.row[syncs].astype(np.int64))
+        uploads = self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0))["call"].drop_nulls().to_numpy()
+        pairs = pl.DataFrame({"call": syncs, "copy": gpu.call[before]})
+        return pairs.filter((before >= 0) & np.isin(pairs["copy"].to_numpy(), uploads))
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, none when it was not recorded."""
@@ -218,6 +221,11 @@ class Ground:
     def cannot_tell(self, rule: Rule, detail: str, fix: str = "") -> list[Finding]:
         """Return that the capture does not hold what a rule needs."""
         return [Finding(rule.code, rule.slug, "cannot_tell", rule.title, detail, fix=fix)]
+
+
+def _of_process(frame: pl.DataFrame, process: int) -> pl.DataFrame:
+    mine = frame["process"] == process
+    return frame if mine.all() else frame.filter(mine)
 
 
 #: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
