@@ -95,6 +95,12 @@ class Ground:
         return _of_process(self.facts.steady_calls, self.process)
 
     @cached_property
+    def replayed(self) -> pl.DataFrame:
+        """The calls that are in the replay and so can be edited: call, module, phase; none without a replay."""
+        since = self.replay.start_ns if isinstance(self.replay, Replay) else None
+        return self.calls.select("call", "module", "phase").filter(self.calls["start_ns"] >= since)
+
+    @cached_property
     def ops(self) -> pl.DataFrame:
         """GPU ops."""
         return _of_process(self.facts.steady_ops, self.process)
@@ -118,8 +124,17 @@ class Ground:
         lines = self.facts.once("lines", Facts.lines)
         return calls.join(lines, on="call", how="left", maintain_order="left")
 
+    def is_call(self, call: pl.Series) -> pl.Series:
+        """Return whether these are calls of ``calls``."""
+        return _among(self.calls["call"], call)
+
+    def is_op(self, op: pl.Series) -> pl.Series:
+        """Return whether these are ops of ``ops``."""
+        return _among(self.ops["op"], op)
+
+    @cached_property
     def idle(self) -> pl.DataFrame:
-        """Return the idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
+        """The idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
         start, end = self.window
         pieces = self.facts.ledgers.idle.filter(
             (pl.col("process") == self.process)
@@ -136,9 +151,13 @@ class Ground:
         gpu = gpu_calls(self.facts)
         syncs = self.calls.filter(self.calls["kind"] == "sync")["call"].to_numpy()
         before = gpu.previous(gpu.row[syncs].astype(np.int64))
-        uploads = self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0))["call"].drop_nulls().to_numpy()
+        uploads = (
+            self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0))["call"].drop_nulls().to_numpy()
+        )
         pairs = pl.DataFrame({"call": syncs, "copy": gpu.call[before]})
-        return pairs.filter((before >= 0) & np.isin(pairs["copy"].to_numpy(), uploads))
+        # A graph may hold uploads too.
+        copied = (self.facts.attributed.api_calls["kind"].gather(pairs["copy"]) == "copy").to_numpy()
+        return pairs.filter((before >= 0) & copied & np.isin(pairs["copy"].to_numpy(), uploads))
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, none when it was not recorded."""
@@ -242,6 +261,13 @@ def ops_of(frame: pl.DataFrame) -> frozenset[int]:
     return frozenset(frame["op"].to_list())
 
 
+def _among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
+    """Return where ``asked`` is one of the numbers, which are sorted; null is none."""
+    known, at = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
+    place = np.searchsorted(known, at)
+    return pl.Series(np.append(known, -2)[place] == at, dtype=pl.Boolean)
+
+
 def in_module(row: Row) -> str:
     """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
     module = str(row.get("module") or "")
@@ -250,7 +276,4 @@ def in_module(row: Row) -> str:
 
 def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:
     """Return the condition that a frame's row has these values, null for null."""
-    return pl.all_horizontal(
-        pl.col(c).cast(pl.String).eq_missing(pl.lit(None if row[c] is None else str(row[c]), dtype=pl.String))
-        for c in columns
-    )
+    return pl.all_horizontal(pl.col(c).is_null() if row[c] is None else pl.col(c) == row[c] for c in columns)
