@@ -97,8 +97,10 @@ class Ground:
     @cached_property
     def replayed(self) -> pl.DataFrame:
         """The calls that are in the replay and so can be edited: call, module, phase; none without a replay."""
-        since = self.replay.start_ns if isinstance(self.replay, Replay) else None
-        return self.calls.select("call", "module", "phase").filter(self.calls["start_ns"] >= since)
+        calls = self.calls.select("call", "module", "phase")
+        if not isinstance(self.replay, Replay):
+            return calls.clear()
+        return calls.filter(self.calls["start_ns"] >= self.replay.start_ns)
 
     @cached_property
     def ops(self) -> pl.DataFrame:
