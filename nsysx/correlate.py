@@ -73,7 +73,7 @@ def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
     inside a runtime call, are different calls. Without an id every row is a call.
     """
     key = ["process", "correlation_id"]
-    copied = (pl.col("event_class") == schema.BACKTRACE_CLASS).fill_null(False)
+    copied = pl.col("copied")
     if runtime.select(copied.any()).item():
         only_copy = copied & ~(~copied).any().over(key) | (pl.col("correlation_id") == 0)
         runtime = runtime.filter(~copied | only_copy)
@@ -119,14 +119,14 @@ def _nestings(calls: pl.DataFrame) -> tuple[dict[int, StepFunction], I64]:
 
 
 def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
-    wanted = ("process", "thread", "start_ns", "end_ns", "event_class", "correlation_id", "name")
+    wanted = ("process", "thread", "start_ns", "end_ns", "copied", "correlation_id", "name", "failed")
     runtime = trace.runtime.select(wanted).with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
     runtime = runtime.with_columns(columns.changed(runtime["name"], plain_name).alias("plain"))
     # A row that ends before it begins cannot be placed; the check "bad times" counts them.
     if runtime.select((pl.col("end_ns") < pl.col("start_ns")).any()).item():
         runtime = runtime.filter(pl.col("end_ns") >= pl.col("start_ns"))
     runtime = _one_row_per_call(runtime)
-    runtime = runtime.drop("name", "event_class").rename({"plain": "name"})
+    runtime = runtime.drop("name", "copied").rename({"plain": "name"})
     calls = runtime[
         columns.order(runtime, "start_ns", ["end_ns", "correlation_id"], group="thread", descending=[True, False])
     ]
@@ -162,7 +162,7 @@ def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: str) -> pl.Da
 def _gpu_rows(trace: Trace) -> pl.DataFrame:
     """Return kernels, copies, memsets and opaque graph launches as one frame, before the join."""
     kind = pl.col("copy_kind").replace_strict(schema.COPY_KINDS, default="unknown", return_dtype=pl.String)
-    name = pl.coalesce("name", "short_name", pl.lit("[unnamed]").cast(pl.Categorical))
+    name = pl.coalesce("name", pl.lit("[unnamed]").cast(pl.Categorical))
     kernels = _ops_of(trace.kernel, "kernel", name, "compute")
     family = columns.changed(kernels["name"], families.family)
     cls = columns.changed(family, lambda f: "comm" if f == families.COMMUNICATION else "compute")

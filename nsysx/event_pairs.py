@@ -84,10 +84,7 @@ def _asked(facts: Facts) -> pl.DataFrame:
     )
     rows = calls.filter(matching(calls["name"], "EventQuery|StreamWaitEvent|EventSynchronize"))
     rows = rows.with_columns(pl.col("name").cast(pl.String)).join(sync, on=["process", "correlation_id"], how="inner")
-    key = ["process", "thread", "correlation_id", "start_ns"]
-    answers = facts.trace.runtime.select(*key, "return_value").join(rows.select(key), on=key, how="semi")
-    rows = rows.join(answers.unique(key, keep="first"), on=key, how="left")
-    done = (pl.col("return_value").fill_null(0) == 0).alias("done")
+    done = (~pl.col("failed")).alias("done")
     chosen = ("call", "process", "thread", "name", "event", "waiting_context", "waiting_stream", "start_ns", "end_ns")
     return rows.select(*chosen, done).unique("call", keep="first", maintain_order=True).sort("call")
 

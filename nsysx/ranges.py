@@ -74,7 +74,7 @@ def read(trace: Trace) -> Ranges:
     """Return the ranges and marks of a report with their meaning."""
     rows = trace.nvtx.filter(
         pl.col("event_type").is_in([schema.NVTX_MARK, schema.NVTX_PUSH_POP, schema.NVTX_START_END])
-    ).with_columns(pl.coalesce("text", "registered").cast(pl.String).fill_null("<unnamed>").alias("label"))
+    ).with_columns(pl.col("text").cast(pl.String).fill_null("<unnamed>").alias("label"))
     if trace.domains.height:
         rows = rows.join(trace.domains, on=["process", "domain"], how="left", maintain_order="left")
     else:
@@ -101,7 +101,6 @@ def read(trace: Trace) -> Ranges:
         .then(pl.col("start_ns"))
         .otherwise(pl.col("end_ns").fill_null(pl.max_horizontal(pl.lit(last, dtype=pl.Int64), pl.col("start_ns"))))
         .alias("end_ns"),
-        (pl.col("end_thread").is_not_null() & (pl.col("end_thread") != pl.col("thread"))).alias("crossing"),
     ).filter(pl.col("end_ns") >= pl.col("start_ns"))
     selected = rows.select(
         "process", "thread", "start_ns", "end_ns", "event_type", "label", *columns, "own", "crossing", "open"
