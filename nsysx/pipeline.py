@@ -211,8 +211,8 @@ def _only(trace: load.Trace, process: int) -> load.Trace:
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
     """Return the trace of the rank that was asked for: processes in order of their key, those with GPU work only."""
     if rank is not None:
-        working = sorted({g.process for g in trace.capture.gpus}) or [p["process"] for p in trace.capture.processes]
-        if not 0 <= rank < len(working):
+        working = ranks.processes(trace)
+        if rank not in working:
             what = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
             raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
         trace = _only(trace, working[rank])
@@ -270,24 +270,26 @@ def summarize(
     options = Options(steps, step_range, device, rank, timelines=timelines, progress=progress)
     if len(files) == 1:
         summary, own = _report(files[0], options)
-        return _with_ranks(summary, own)
+        return _with_ranks(summary, ranks.numbered(own))
     # Workers get no callback, and send no picture but that of the first rank.
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
     done = jobs.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    everyone = [replace(r, report=i) for i, (_, own) in enumerate(done) for r in own]
+    everyone = ranks.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
+    numbers = [ranks.number(everyone, place) for place in range(len(everyone))]
     if rank is None:
         first = done[0][0]
         assert first is not None
+        shown = next((n for n, r in zip(numbers, everyone, strict=True) if not r.report), 0)
     else:
-        if not 0 <= rank < len(everyone):
-            what = f"--rank {rank}: the reports hold {len(everyone)} ranks"
-            raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
-        places = [(path, r.process) for path, (_, own) in zip(files, done, strict=True) for r in own]
-        path, process = places[rank]
-        first, _ = _report(path, replace(options, rank=None, process=process))
+        if rank not in numbers:
+            listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
+            raise NsysxError(f"--rank {rank}: the reports hold {listed}", slug="rank-range", exit_code=EXIT_EMPTY)
+        wanted = everyone[numbers.index(rank)]
+        first, _ = _report(files[wanted.report], replace(options, rank=None, process=wanted.process))
+        shown = rank
     capture = replace(first.capture, files=tuple(p.name for p in files))
-    return _with_ranks(replace(first, capture=capture), everyone, shown=rank or 0)
+    return _with_ranks(replace(first, capture=capture), everyone, shown)
 
 
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsysx import ranks
+from nsysx import nccl
 from nsysx.pipeline import summarize
 from nsysx.render import json_text
 from tests.builder import Process, Report
@@ -212,4 +212,4 @@ def test_cluster_and_serial_agree_to_the_byte(tmp_path: Path) -> None:
     ],
 )
 def test_kind_of(kernel: str, kind: str) -> None:
-    assert ranks.kind_of(kernel) == kind
+    assert nccl.kind_of(kernel) == kind

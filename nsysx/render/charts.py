@@ -603,7 +603,7 @@ RANK_PARTS = (
     ("compute", KIND_COLOURS["compute"], ""),
     ("exposed transfer", KIND_COLOURS["comm"], ""),
     ("waiting for another rank", KIND_COLOURS["comm"], "////"),
-    ("other communication", "#9fd3ef", ""),
+    ("communication on no other rank", "#9fd3ef", ""),
     ("copy", KIND_COLOURS["copy"], ""),
     ("memset", KIND_COLOURS["memset"], ""),
     ("idle", "#ececec", ""),
