@@ -242,7 +242,6 @@ class Options:
     rank: int | None = None
     process: int | None = None
     timelines: bool = False
-    judged: bool = True
     progress: Callable[[str], None] | None = None
 
 
@@ -294,9 +293,9 @@ def summarize(
 
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
-    show = shown == path.resolve()
-    summary, own = _report(path, replace(options, timelines=options.timelines and show, judged=show))
-    return (summary if show else None), own
+    if shown != path.resolve():
+        return None, ranks.records(gather(path, options))  # of the others only what is compared: no table, no verdict
+    return _report(path, options)
 
 
 def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | None = None) -> Summary:
@@ -354,7 +353,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         if options.progress:
             options.progress(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
-    if options.judged and options.progress:
+    if options.progress:
         options.progress("looking for what can be changed")
     summary = Summary(
         version=nsysx.__version__,
@@ -365,7 +364,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
         replay=_replay(given),
-        findings=findings.judge(given, tables, given.replay) if options.judged else None,
+        findings=findings.judge(given, tables, given.replay),
         timelines=timeline.timelines(given) if options.timelines else (),
         strips=timeline.strips(given) if options.timelines else (),
     )

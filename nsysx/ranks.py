@@ -10,6 +10,7 @@ arrived last. Exposed communication is exposed waiting, exposed transfer and wha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
@@ -26,7 +27,12 @@ from nsysx.model import Check, Column, Row, Table
 KEY = "ranks"
 TITLE = "Ranks"
 COLUMNS = (
-    Column("rank", "Int64", "", "its number in the job where every rank says so, else its place in the order of files"),
+    Column(
+        "rank",
+        "Int64",
+        "",
+        "its number in the job, where every report or its file name says it; else its place in the order given",
+    ),
     Column("report", "String", "", "report that holds it"),
     Column("process", "Int64", "", "process key"),
     Column("pid", "Int64", "", "process id"),
@@ -81,6 +87,7 @@ COLUMNS = (
 Key = tuple[str, int, str]
 
 _LEDGER = ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns", "hidden_comm_ns")
+_RANK_FILE = re.compile(r"(?:\b|_)rank[._-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 #: Ranks take part in one collective when their kernels for it run at the same time; this share of a sequence has to.
 _TOGETHER = 0.8
 #: The clocks of one host agree better than this; more is worth a word.
@@ -232,11 +239,14 @@ def records(facts: Facts) -> tuple[Rank, ...]:
 def numbered(ranks: Sequence[Rank]) -> list[Rank]:
     """Return the ranks as the job counts them, where every one says which it is; else as they come, without a number.
 
-    A shell lists rank10.sqlite before rank2.sqlite.
+    A report of one rank says it by the name of its file too, as `nsysx run --per-rank` writes it. A shell lists rank10.sqlite
+    before rank2.sqlite.
     """
-    known = {r.number for r in ranks if r.number is not None}
-    if len(known) == len(ranks):
-        return sorted(ranks, key=lambda r: r.number or 0)
+    named = [m and int(m[1]) for m in (_RANK_FILE.search(r.file) for r in ranks)]
+    for numbers in ([r.number for r in ranks], named):
+        if None not in numbers and len(set(numbers)) == len(ranks):
+            both = zip(ranks, numbers, strict=True)
+            return sorted((replace(r, number=n) for r, n in both), key=lambda r: r.number or 0)
     return [replace(r, number=None) for r in ranks]
 
 

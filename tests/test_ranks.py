@@ -421,6 +421,16 @@ def test_ranks_have_the_numbers_of_the_job(tmp_path: Path) -> None:
     assert "shows rank 1" in {c.check: c for c in summarize([last, first, second], rank=1).quality}["ranks"].detail
 
 
+def test_file_names_give_the_numbers_where_nothing_else_does(tmp_path: Path) -> None:
+    paths = reports(tmp_path, [300_000, 300_000, 500_000], starts=[0, 0, 0], clocks=[0, 0, 0])
+    paths[2] = paths[2].rename(tmp_path / "job.rank10.sqlite")
+    rows = table(paths[0], paths[2], paths[1])
+    assert [r["rank"] for r in rows] == [0, 1, 10]
+    assert rows[2]["straggler"]
+    paths[2] = paths[2].rename(tmp_path / "last.sqlite")
+    assert [r["rank"] for r in table(paths[2], paths[1], paths[0])] == [0, 1, 2]
+
+
 def test_a_missing_rank_is_said_and_costs_nothing_else(tmp_path: Path) -> None:
     first, second, last = rank_reports(tmp_path, (0, 1, 3), 4)
     rows = table(first, second, last)
