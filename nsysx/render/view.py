@@ -541,6 +541,8 @@ SPECS: dict[str, Spec] = {
             "delay_ns",
             "last_share",
             "late_because",
+            "bytes",
+            "bus_bytes_per_s",
             "gpu",
             "steps",
         ),
