@@ -130,10 +130,13 @@ def _on_cluster(
     with dask.config.set(settings):
         try:
             if cluster == "local":
-                client = distributed.Client(n_workers=count, threads_per_worker=1, dashboard_address=None)
+                # No limit, as in a pool: by default each worker may have its share of the machine only, and dies beyond it.
+                client = distributed.Client(
+                    n_workers=count, threads_per_worker=1, dashboard_address=None, memory_limit=0
+                )
             else:
                 client = distributed.Client(cluster, timeout="10s")
-        except (OSError, ValueError, TimeoutError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # a TimeoutError is an OSError
             what = f"--cluster {cluster}: {error}"
             raise NsysxError(what, slug="cluster-unreachable", exit_code=EXIT_USAGE) from None
         with client:
