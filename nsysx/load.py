@@ -65,6 +65,8 @@ class Trace:
 
     ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
     ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
+    ``nccl`` has what NCCL says of its own calls, see ``_nccl``, None where it said nothing. ``host`` stands for the machine:
+    equal for reports from the same one, None where the report does not name it.
     ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time. ``reversed_rows`` end
     before they begin.
     """
@@ -78,6 +80,8 @@ class Trace:
     python_lines: pl.DataFrame | None = None
     unplaced_rows: int = 0
     reversed_rows: int = 0
+    nccl: pl.DataFrame | None = None
+    host: str | None = None
 
     def without(self, *frames: str) -> Trace:
         """Return the trace without the rows of these frames, for those who have made something better of them."""
@@ -520,6 +524,70 @@ def _python_lines(
     ).sort("thread", "time_ns")
 
 
+def _nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: pl.DataFrame) -> pl.DataFrame | None:
+    """Return NCCL's own ranges: thread, start_ns, end_ns, operation, and what its payload says, None when it has no domain.
+
+    The payload is null where the export is without it (--include-json=true writes it): communicator (NCCL's id of it, the
+    same on all its ranks), bytes of the message, peer (rank that is sent to or received from), and, at the creation and the
+    end of a communicator, size (number of its ranks) and rank (this one's number in it). Sorted by thread and start.
+    """
+    named = domains.filter(pl.col("domain_name").cast(pl.String) == schema.NCCL_DOMAIN)
+    places = set(named.select("process", "domain").iter_rows())
+    if not places:
+        return None
+    present = tables["NVTX_EVENTS"]
+    text = "text" if "text" in present else "NULL"
+    if {"textId"} <= present and "StringIds" in tables:
+        text = f"COALESCE({text}, (SELECT value FROM StringIds WHERE id = textId))"
+    payload = "jsonText" if "jsonText" in present else "NULL"
+    listed = ",".join(sorted({str(domain) for _, domain in places}))
+    rows = connection.execute(
+        f'SELECT globalTid, start, "end", domainId, {text}, {payload} FROM NVTX_EVENTS'
+        f" WHERE eventType = {schema.NVTX_PUSH_POP} AND domainId IN ({listed})"
+    )
+    names = tuple(schema.NCCL_PAYLOAD.items())
+    known: dict[Any, tuple[Any, ...]] = {}
+    out = []
+    for thread, start, end, domain, operation, said in rows:
+        if not all(isinstance(v, int) and abs(v) < _LAST_NS for v in (start, end)) or not isinstance(thread, int):
+            continue
+        if (thread // (1 << 24), domain) not in places:
+            continue
+        if said not in known:
+            known[said] = _payload(said, names)
+        out.append((thread, start, end, str(operation), *known[said]))
+    columns = ("thread", "start_ns", "end_ns", "operation", *(name for name, _ in names))
+    types = {c: pl.String() if c in ("operation", "communicator") else pl.Int64() for c in columns}
+    return pl.DataFrame(out, schema=types, orient="row").sort("thread", "start_ns", maintain_order=True)
+
+
+def _payload(text: Any, names: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
+    """Return the fields of a payload in order, None for those that it does not hold."""
+    try:
+        values = json.loads(text) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
+        values = {}
+    found = [values.get(key) if isinstance(values, dict) else None for _, key in names]
+    whole = [v if isinstance(v, int) and not isinstance(v, bool) else None for v in found]
+    # A communicator's id fills 64 bits without a sign: a name, not a number.
+    return tuple(
+        (None if v is None else str(v))
+        if name == "communicator"
+        else v
+        if v is not None and 0 <= v < _MOST_BYTES
+        else None
+        for v, (name, _) in zip(whole, names, strict=True)
+    )
+
+
+def _host(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> str | None:
+    """Return what stands for the machine's name, which itself is nobody's business."""
+    import hashlib
+
+    named = [v for n, v in _query(connection, tables, "TARGET_INFO_SYSTEM_ENV", "name", "value") if n == "Hostname"]
+    return hashlib.sha256(str(named[0]).encode("utf-8", "replace")).hexdigest()[:16] if named and named[0] else None
+
+
 def _run_json(path: Path) -> dict[str, Any]:
     """Return what ``nsysx run`` noted beside the report, {} when there is nothing usable."""
     beside = path.with_suffix(".run.json")
@@ -660,6 +728,8 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
             .unique(["process", "domain"], maintain_order=True)
         )
         lines = _python_lines(connection, tables, domains) if "NVTX_EVENTS" in tables else None
+        nccl = _nccl(connection, tables, domains) if "NVTX_EVENTS" in tables else None
+        host = _host(connection, tables)
         run = _run_json(path)
         capture = _capture(path, connection, tables, frames, run)
     after = path.stat()
@@ -667,7 +737,7 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
     timed = ("runtime", "kernel", "memcpy", "memset", "nvtx")
     reversed_ = sum(int((frames[f]["end_ns"] < frames[f]["start_ns"]).sum()) for f in timed)
-    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_)
+    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_, nccl, host)
 
 
 def _with_process(frame: pl.DataFrame) -> pl.DataFrame:

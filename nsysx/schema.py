@@ -22,6 +22,16 @@ NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, NVTX_DOMAIN = 34, 59, 60, 75
 #: The NVTX domain in which ``--python-backtrace=cuda`` writes its marks.
 PYTHON_BACKTRACE_DOMAIN = "Python Backtrace on CUDA"
 
+#: The NVTX domain of NCCL's own ranges, and the fields of their payload that are read (ours: theirs).
+NCCL_DOMAIN = "NCCL"
+NCCL_PAYLOAD = {
+    "communicator": "NCCL communicator ID",
+    "bytes": "Message size [bytes]",
+    "peer": "Peer rank",
+    "size": "No. of ranks",
+    "rank": "Rank",
+}
+
 COPY_KINDS = {
     0: "unknown",
     1: "HtoD",
