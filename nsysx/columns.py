@@ -16,44 +16,46 @@ import polars as pl
 from nsysx.intervals import I64, Labels
 
 
+def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.uint32]]:
+    """Return the distinct names of a categorical column (None first), and each row's code with the name that a code stands for."""
+    physical = column.to_physical()
+    most = physical.max()
+    if not isinstance(most, int):
+        return [None], np.zeros(1, np.int64), np.zeros(len(column), np.uint32)
+    code = (physical.fill_null(most + 1) if column.null_count() else physical).to_numpy()
+    rows = np.full(most + 2, -1)
+    rows[code] = np.arange(len(code))  # any row of each name
+    used = np.flatnonzero(rows[:-1] >= 0)
+    place = np.zeros(most + 2, np.int64)
+    place[used] = np.arange(1, len(used) + 1)
+    return [None, *column.gather(rows[used]).cast(pl.String).to_list()], place, code
+
+
 def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
     """Return the distinct names of a categorical column (None first) and each row's index into them."""
-    known = column.is_not_null().to_numpy() if column.null_count() else None
-    physical = column.to_physical()
-    code = (physical if known is None else physical.fill_null(0)).to_numpy()
-    rows = np.full(int(code.max(initial=0)) + 1, -1)
-    if known is None:
-        rows[code] = np.arange(len(code))  # any row of each name
-    else:
-        rows[code[known]] = np.flatnonzero(known)
-    used = np.flatnonzero(rows >= 0)
-    place = np.zeros(len(rows), np.int64)
-    place[used] = np.arange(1, len(used) + 1)
-    index = place[code]
-    if known is not None:
-        index[~known] = 0
-    return [None, *column.gather(rows[used]).cast(pl.String).to_list()], index
+    names, place, code = _coding(column)
+    return names, place[code]
 
 
 def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:
     """Return a categorical column with ``change`` of each name; null stays null."""
-    names, index = distinct(column)
-    return named([None if n is None else change(n) for n in names], index)
+    names, place, code = _coding(column)
+    return named([None if n is None else change(n) for n in names], place.astype(np.int32)[code])
 
 
 def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I64:
     """Return the number that ``values`` gives each name of a categorical column; ``default`` for others and for null."""
-    names, index = distinct(column)
-    numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[index]
+    names, place, code = _coding(column)
+    numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[place][code]
     return numbers
 
 
 def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
     """Return where a categorical column matches the pattern; it is tried once per distinct name, null never matches."""
-    names, index = distinct(column)
+    names, place, code = _coding(column)
     found = re.compile(pattern)
-    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(found.search(n)) for n in names], np.bool_)[index]
-    return hits
+    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(found.search(n)) for n in names], np.bool_)
+    return hits[place][code]
 
 
 def named(names: Sequence[str | None], index: Labels) -> pl.Series:

@@ -135,7 +135,8 @@ def overlay(functions: list[StepFunction], start: int, end: int) -> tuple[I64, l
     """Return common borders of [start, end) and each function's labels on them (-1 where it is not defined)."""
     if end <= start:
         return _NOTHING, [_NOTHING for _ in functions]
-    inner = [f.times[(f.times > start) & (f.times < end)] for f in functions]
+    borders = [np.searchsorted(f.times, (start, end), side=side) for f in functions for side in ("right", "left")]
+    inner = [f.times[a[0] : b[1]] for f, a, b in zip(functions, borders[::2], borders[1::2], strict=True)]
     times = merged([*inner, np.array([start, end], np.int64)])
     return times, [f.at(times[:-1]) for f in functions]
 

@@ -214,8 +214,8 @@ def _only(trace: load.Trace, process: int) -> load.Trace:
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
     """Return the trace of the rank that was asked for: processes in order of their key, those with GPU work only."""
     if rank is not None:
-        working = sorted({g.process for g in trace.capture.gpus}) or [p["process"] for p in trace.capture.processes]
-        if not 0 <= rank < len(working):
+        working = ranks.processes(trace)
+        if rank not in working:
             what = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
             raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
         trace = _only(trace, working[rank])
@@ -245,7 +245,6 @@ class Options:
     rank: int | None = None
     process: int | None = None
     timelines: bool = False
-    judged: bool = True
     progress: Callable[[str], None] | None = None
 
 
@@ -273,31 +272,33 @@ def summarize(
     options = Options(steps, step_range, device, rank, timelines=timelines, progress=progress)
     if len(files) == 1:
         summary, own = _report(files[0], options)
-        return _with_ranks(summary, own)
+        return _with_ranks(summary, ranks.numbered(own))
     # Workers get no callback, and send no picture but that of the first rank.
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
     done = jobs.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    everyone = [replace(r, report=i) for i, (_, own) in enumerate(done) for r in own]
+    everyone = ranks.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
+    numbers = [ranks.number(everyone, place) for place in range(len(everyone))]
     if rank is None:
         first = done[0][0]
         assert first is not None
+        shown = next((n for n, r in zip(numbers, everyone, strict=True) if not r.report), 0)
     else:
-        if not 0 <= rank < len(everyone):
-            what = f"--rank {rank}: the reports hold {len(everyone)} ranks"
-            raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
-        places = [(path, r.process) for path, (_, own) in zip(files, done, strict=True) for r in own]
-        path, process = places[rank]
-        first, _ = _report(path, replace(options, rank=None, process=process))
+        if rank not in numbers:
+            listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
+            raise NsysxError(f"--rank {rank}: the reports hold {listed}", slug="rank-range", exit_code=EXIT_EMPTY)
+        wanted = everyone[numbers.index(rank)]
+        first, _ = _report(files[wanted.report], replace(options, rank=None, process=wanted.process))
+        shown = rank
     capture = replace(first.capture, files=tuple(p.name for p in files))
-    return _with_ranks(replace(first, capture=capture), everyone, shown=rank or 0)
+    return _with_ranks(replace(first, capture=capture), everyone, shown)
 
 
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
-    show = shown == path.resolve()
-    summary, own = _report(path, replace(options, timelines=options.timelines and show, judged=show))
-    return (summary if show else None), own
+    if shown != path.resolve():
+        return None, ranks.records(gather(path, options))  # of the others only what is compared: no table, no verdict
+    return _report(path, options)
 
 
 def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | None = None) -> Summary:
@@ -357,7 +358,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         if options.progress:
             options.progress(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
-    if options.judged and options.progress:
+    if options.progress:
         options.progress("looking for what can be changed")
     summary = Summary(
         version=nsysx.__version__,
@@ -368,7 +369,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
         replay=_replay(given),
-        findings=findings.judge(given, tables, given.replay) if options.judged else None,
+        findings=findings.judge(given, tables, given.replay),
         timelines=timeline.timelines(given) if options.timelines else (),
         strips=timeline.strips(given) if options.timelines else (),
     )

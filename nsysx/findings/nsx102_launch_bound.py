@@ -67,14 +67,13 @@ def check(ground: Ground) -> list[Finding]:
     if not ground.notable(cost, _FOUND):
         share = ground.share(cost)
         return ground.clear(RULE, f"launches and host code let the GPU idle for {share} of the step, less than 5 %")
-    launches = ground.of_kind("launch", "graph_launch")
-    kernels = ground.kernels
-    median = kernels["ns"].median()
+    launches = int(ground.calls["kind"].is_in(["launch", "graph_launch"]).sum())
+    median = ground.kernels["ns"].median()
     each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
     worth = ground.worth(Graph(), bound=True)
     detail = (
         f"The GPU idles {units.duration(cost)} per step ({ground.share(cost)}) behind launches and host code: "
-        f"{launches.height / ground.steps:.0f} launches a step{each}."
+        f"{launches / ground.steps:.0f} launches a step{each}."
     )
     blockers = _blockers(ground)
     if worth.saving_ns is not None:
