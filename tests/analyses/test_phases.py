@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsysx.analyses.phases import _busy
-from tests.analyses import summary
-from tests.builder import Report
 
 #: (start, length, phase) of GPU ops on a few streams.
 OPS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(0, 2)), min_size=1, max_size=14)
@@ -40,17 +37,3 @@ def test_two_streams_of_other_phases_cost_no_more_than_their_blocks() -> None:
     idle = np.maximum(start[1:] - reach[:-1], 0).sum()
     assert found.sum() == reach[-1] - start[0] - idle
     assert (found > 0).all()
-
-
-def test_steps_that_two_threads_drive_sum_to_their_length(tmp_path: Path) -> None:
-    report = Report()
-    threads = [report.process(100).thread(100), report.processes[0].thread(101)]
-    for i in range(8):
-        at, main = 1_000_000 * i, threads[i % 2]
-        main.add_range(f"step {i}", at, at + 900_000)
-        main.add_range("forward", at + 100_000, at + 400_000)
-        main.launch(at=at + 200_000, dur=5_000, gpu_start=at + 210_000, gpu_dur=100_000)
-    found = summary(report, tmp_path)
-    steady = [row for row in found.steps.rows if row["steady"]]
-    phases = {row["name"]: row["cpu_ns"] for row in found.rows("phases")}
-    assert phases == {"forward": 300_000 * len(steady), None: 600_000 * len(steady)}
