@@ -112,13 +112,15 @@ def _totals(given: Facts) -> Row:
 
 def _busiest(given: Facts) -> int:
     """Return the device on which the shown process works most in its steps."""
+    process = given.steps.process
+    mine = given.steps.gpu.filter(pl.col("process") == process).group_by("device")
+    spans = list(mine.agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows())
+    if len(spans) == 1:
+        return int(spans[0][0])
     busy: dict[int, int] = {}
-    for process, device, start, end in (
-        given.steps.gpu.group_by("process", "device").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows()
-    ):
-        if process == given.steps.process:
-            activity = given.ledgers.activity[process, device]
-            busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
+    for device, start, end in spans:
+        activity = given.ledgers.activity[process, device]
+        busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
     return max(busy, key=lambda device: (busy[device], -device))
 
 
