@@ -55,9 +55,9 @@ class Windows:
 
 
 def _event_calls(facts: Facts) -> pl.DataFrame:
-    """Return the API calls that may be about events: call, process, thread, correlation_id, name, start_ns, end_ns."""
+    """Return the API calls that may be about events: call, process, thread, correlation_id, name, start_ns, end_ns, failed."""
     calls = facts.attributed.api_calls
-    columns = ("call", "process", "thread", "correlation_id", "name", "start_ns", "end_ns")
+    columns = ("call", "process", "thread", "correlation_id", "name", "start_ns", "end_ns", "failed")
     return calls.select(columns).filter(calls["kind"].is_in(["event", "sync"]))
 
 
@@ -96,14 +96,7 @@ def _asked(facts: Facts) -> pl.DataFrame:
     )
     rows = calls.filter(matching(calls["name"], "EventQuery|StreamWaitEvent|EventSynchronize"))
     rows = rows.with_columns(pl.col("name").cast(pl.String)).join(sync, on=["process", "correlation_id"], how="inner")
-    key = ["process", "thread", "correlation_id", "start_ns"]
-    if rows["name"].str.contains("EventQuery").any():
-        runtime = facts.trace.runtime
-        answers = runtime.select(*key, "return_value").filter(matching(runtime["name"], "EventQuery"))
-        rows = rows.join(answers.unique(key, keep="first"), on=key, how="left")
-    else:
-        rows = rows.with_columns(pl.lit(0).alias("return_value"))
-    done = (pl.col("return_value").fill_null(0) == 0).alias("done")
+    done = (~pl.col("failed")).alias("done")
     chosen = ("call", "process", "thread", "name", "event", "waiting_context", "waiting_stream", "start_ns", "end_ns")
     return rows.select(*chosen, done).unique("call", keep="first", maintain_order=True).sort("call")
 
@@ -181,8 +174,11 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
     process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
     start = records["start_ns"].to_numpy()
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
-    for of, within, on in records.select("process", "context", "stream").unique().iter_rows():
-        ops = _of_stream(facts.attributed.gpu_ops, of, within, on).drop_nulls("call_start_ns").sort("call_start_ns")
+    ops = facts.attributed.gpu_ops.select("process", "context", "stream", "call_start_ns", "call", "start_ns", "end_ns")
+    ops = ops.filter(pl.col("call_start_ns").is_not_null())
+    ops = columns.ordered(ops, "call_start_ns", ["call", "start_ns"])
+    place = ["process", pl.col("context").fill_null(0), "stream"]
+    for (of, within, on), part in ops.group_by(place, maintain_order=True):
         mine = np.flatnonzero((process == of) & (context == within) & (stream == on))
         i = np.searchsorted(ops["call_start_ns"].to_numpy(), start[mine], side="left")
         done[mine] = np.append(-_FAR, np.maximum.accumulate(ops["end_ns"].to_numpy()))[i]

@@ -183,7 +183,7 @@ def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFra
     inside = np.zeros(len(at), np.bool_)
     for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
         inside |= (process == key) & (at >= start) & (at < end)
-    return frame.filter(pl.Series(inside, dtype=pl.Boolean))
+    return frame if inside.all() else frame.filter(pl.Series(inside, dtype=pl.Boolean))
 
 
 def gather(

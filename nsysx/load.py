@@ -1,26 +1,33 @@
 """SQLite report -> frames. The only room that touches the file.
 
-Integers come through ADBC's SQLite driver, split by rowid over two threads (measured: 20 times faster than rows through the
-standard library), text as blobs that are decoded here, because one invalid UTF-8 byte makes Arrow readers panic. Where the
-driver is missing or stumbles over a column, the standard library reads the same rows, more slowly.
+Integers come through ADBC's SQLite driver, all tables in pieces of rowids that a few threads share (measured: 20 times faster
+than rows through the standard library), text as blobs that are decoded here, because one invalid UTF-8 byte makes Arrow
+readers panic. Where the driver is missing or stumbles over a column, the standard library reads the same rows, more slowly.
+A value costs more than a row: columns that are small, or nearly always the same, travel packed into one integer.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from nsysx import schema
+from nsysx import columns, schema
 from nsysx.errors import EXIT_INPUT, NsysxError
+from nsysx.intervals import I64, merged
 from nsysx.model import Capture, Gpu
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -31,8 +38,14 @@ _LONGEST_NS = 1 << 55
 _MOST_BYTES = 1 << 53
 #: Without these a row belongs nowhere.
 _PLACE = {"start_ns", "end_ns", "time_ns", "thread", "device", "stream", "event", "event_type", "node"}
-#: Below this a second thread costs more than it saves.
-_SPLIT_ROWS = 200_000
+#: A report is worth reading without these.
+_OPTIONAL = {"graph_node", "thread_name", "overhead", "cupti_overhead", "event", "sync", "memory_usage"}
+#: Tables are read in pieces of this many rows: enough pieces to keep every thread busy until the end.
+_PIECE_ROWS = 400_000
+_MOST_THREADS = 8
+
+#: A table of ids may be this many times as long as there are rows.
+_DENSE = 64
 
 #: Diagnostics that change what can be concluded; the rest is chatter about features that were not asked for.
 _DIAGNOSTIC = re.compile(
@@ -52,7 +65,8 @@ class Trace:
 
     ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
     ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
-    ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time.
+    ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time. ``reversed_rows`` end
+    before they begin.
     """
 
     path: Path
@@ -63,6 +77,12 @@ class Trace:
     run: dict[str, Any] = field(default_factory=dict)
     python_lines: pl.DataFrame | None = None
     unplaced_rows: int = 0
+    reversed_rows: int = 0
+
+    def without(self, *frames: str) -> Trace:
+        """Return the trace without the rows of these frames, for those who have made something better of them."""
+        kept = {name: frame.clear() if name in frames else frame for name, frame in self.frames.items()}
+        return replace(self, frames=kept)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
         """Return a frame by its name, e.g. ``trace.kernel``."""
@@ -117,32 +137,82 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _select(column: schema.SourceColumn, present: set[str]) -> str:
+#: The column that carries those with ``bits``, see ``_packing``.
+_PACKED = "_packed"
+
+
+def _packing(source: schema.Source) -> list[tuple[schema.SourceColumn, int, int]]:
+    """Return the columns that travel in one integer, each with its shift and with the value that stands for null."""
+    shift, result = 0, []
+    for column in source.columns:
+        if column.bits:
+            result.append((column, shift, (1 << column.bits) - 1 if column.kind == "name" else 0))
+            shift += column.bits
+    assert shift <= 63, source.frame
+    return result
+
+
+def _value(column: schema.SourceColumn, present: set[str]) -> str:
     if column.parts:
-        return f"{column.sql if present.issuperset(column.parts) else 'NULL'} AS {column.name}"
-    if column.sql not in present:
-        return f"'' AS {column.name}" if column.kind == "text" else f"NULL AS {column.name}"
-    if column.kind == "text":
-        return f"CAST(COALESCE(\"{column.sql}\", '') AS BLOB) AS {column.name}"
-    return f'"{column.sql}" AS {column.name}'
+        return column.sql if present.issuperset(column.parts) else "NULL"
+    return f'"{column.sql}"' if column.sql in present else "NULL"
 
 
-def _adbc(path: Path, query: str) -> pl.DataFrame:
-    """Run ``query`` through ADBC; the Arrow stream arrives as one struct column."""
-    import adbc_driver_manager
-    import adbc_driver_sqlite
+def _selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, pl.DataType]]:
+    """Return what to select from a table that has the columns ``present``, and the types that it arrives with."""
+    values, types = [], dict[str, pl.DataType]()
+    for column in source.columns:
+        if column.bits:
+            continue
+        value = _value(column, present)
+        types[column.name] = pl.Int64()
+        if column.kind == "text":
+            value, types[column.name] = f"CAST(COALESCE({value}, '') AS BLOB)", pl.Binary()
+        values.append(f"{value} AS {column.name}")
+    terms = [
+        f"((COALESCE({_value(column, present)}, {null}) & {(1 << column.bits) - 1}) << {shift})"
+        for column, shift, null in _packing(source)
+    ]
+    if terms:
+        values.append(f"{' | '.join(terms)} AS {_PACKED}")
+        types[_PACKED] = pl.Int64()
+    return ", ".join(values), types
 
-    with (
-        closing(adbc_driver_sqlite.connect(_uri(path))) as database,
-        closing(adbc_driver_manager.AdbcConnection(database)) as connection,
-        closing(adbc_driver_manager.AdbcStatement(connection)) as statement,
-    ):
-        statement.set_options(**{"adbc.sqlite.query.batch_rows": "65536"})
-        statement.set_sql_query(query)
-        stream, _ = statement.execute_query()
-        series = pl.from_arrow(stream)
-        assert isinstance(series, pl.Series)
-        return series.struct.unnest()
+
+class _Reader:
+    """One connection of the fast reader per thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._own = threading.local()
+        self._open = ExitStack()
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _connection(self) -> Any:
+        import adbc_driver_manager
+        import adbc_driver_sqlite
+
+        if not hasattr(self._own, "connection"):
+            database = self._open.enter_context(closing(adbc_driver_sqlite.connect(_uri(self.path))))
+            self._own.connection = self._open.enter_context(closing(adbc_driver_manager.AdbcConnection(database)))
+        return self._own.connection
+
+    def frame(self, query: str) -> pl.DataFrame:
+        """Run ``query``; the Arrow stream arrives as one struct column."""
+        import adbc_driver_manager
+
+        with closing(adbc_driver_manager.AdbcStatement(self._connection())) as statement:
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": "65536"})
+            statement.set_sql_query(query)
+            stream, _ = statement.execute_query()
+            series = pl.from_arrow(stream)
+            assert isinstance(series, pl.Series)
+            return series.struct.unnest()
 
 
 def _rows(path: Path, query: str, types: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -161,29 +231,50 @@ def _rows(path: Path, query: str, types: dict[str, pl.DataType]) -> pl.DataFrame
     return pl.concat(blocks) if blocks else pl.DataFrame(schema=types)
 
 
-def _read(path: Path, source: schema.Source, present: set[str], where: str = "") -> pl.DataFrame:
-    """Return a table as integers and blobs, through the fast reader or else the one that always works."""
-    selected = ", ".join(_select(c, present) for c in source.columns)
-    base = f'SELECT {selected} FROM "{source.table}"'
-    types: dict[str, pl.DataType] = {c.name: pl.Binary() if c.kind == "text" else pl.Int64() for c in source.columns}
-    try:
-        with closing(_connect(path)) as connection:
-            top = connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0] or 0
-        if top < _SPLIT_ROWS:
-            parts = [f"{base} WHERE {where or '1'}"]
-        else:
-            middle = top // 2
-            parts = [f"{base} WHERE rowid {half} {middle}{f' AND {where}' if where else ''}" for half in ("<=", ">")]
-        with ThreadPoolExecutor(len(parts)) as pool:
-            frames = [
-                f.cast({n: t for n, t in types.items() if f.schema[n] != t}, strict=True)
-                for f in pool.map(lambda q: _adbc(path, q), parts)
-            ]
-        return pl.concat(frames)
-    except sqlite3.Error:
-        raise
-    except Exception:  # noqa: BLE001 - whatever the driver dislikes, the standard library reads
-        return _rows(path, f"{base} WHERE {where or '1'}", types)
+@dataclass(frozen=True)
+class _Piece:
+    """Some rows of one table: the query, the types of its columns."""
+
+    frame: str
+    query: str
+    types: dict[str, pl.DataType]
+
+
+def _pieces(connection: sqlite3.Connection, source: schema.Source, present: set[str]) -> list[_Piece]:
+    selected, types = _selected(source, present)
+    top = connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0] or 0
+    count = max(1, -(-top // _PIECE_ROWS))
+    borders = [top * i // count for i in range(count + 1)]
+    # The first and the last piece are open: a rowid may be negative, and rows may come while it is read.
+    where = [
+        " AND ".join([*([f"rowid > {a}"] if a != borders[0] else []), *([f"rowid <= {b}"] if b != top else [])]) or "1"
+        for a, b in itertools.pairwise(borders)
+    ]
+    return [_Piece(source.frame, f'SELECT {selected} FROM "{source.table}" WHERE {w}', types) for w in where]
+
+
+def _read(
+    path: Path, pieces: list[_Piece], progress: Callable[[str], None] | None
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield each table as integers and blobs, through the fast reader or else the one that always works."""
+
+    def piece(reader: _Reader, wanted: _Piece) -> pl.DataFrame:
+        try:
+            frame = reader.frame(wanted.query)
+            wrong = {n: t for n, t in wanted.types.items() if frame.schema[n] != t}
+            return frame.cast(wrong, strict=True) if wrong else frame  # type: ignore[arg-type]
+        except sqlite3.Error:
+            raise
+        except Exception:  # noqa: BLE001 - whatever the driver dislikes, the standard library reads
+            return _rows(path, wanted.query, wanted.types)
+
+    with _Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
+        found = pool.map(partial(piece, reader), pieces)
+        for name, mine in itertools.groupby(pieces, key=lambda p: p.frame):
+            if progress:
+                progress(f"reading {schema.SOURCES[name].table}")
+            # In one block: numpy looks at a column without a copy then.
+            yield name, pl.concat([next(found) for _ in mine], rechunk=True)
 
 
 def _sane(frame: pl.DataFrame, source: schema.Source) -> pl.DataFrame:
@@ -192,6 +283,8 @@ def _sane(frame: pl.DataFrame, source: schema.Source) -> pl.DataFrame:
     Whatever is left can be summed in 64 bits. A missing correlation id is 0, as nsys writes it; an impossible size is null.
     """
     for column in source.columns:
+        if column.bits:
+            continue
         values = frame[column.name]
         if column.name == "correlation_id" and values.null_count():
             frame = frame.with_columns(values.fill_null(0))
@@ -217,20 +310,44 @@ def _outside(values: pl.Series, low: int, high: int) -> bool:
     return isinstance(least, int) and isinstance(most, int) and (least < low or most > high)
 
 
-def _strings(path: Path, ids: pl.Series) -> pl.DataFrame:
-    """Return (id, value) of the referenced strings; a table can hold millions that nothing refers to."""
-    wanted = ids.drop_nulls().unique().to_list()
-    found: list[tuple[int, str]] = []
+def _ids(frame: pl.DataFrame, shift: int, bits: int) -> I64:
+    """Return the string ids that a packed column carries at ``shift``; -1 for none."""
+    none = (1 << bits) - 1
+    ids: I64 = (frame[_PACKED].to_numpy() >> shift) & none
+    ids[ids == none] = -1
+    return ids
+
+
+def _distinct(ids: I64) -> I64:
+    """Return the distinct ids, sorted; those of a report are row numbers of its StringIds, so a table of them is short."""
+    top = int(ids.max(initial=0))
+    if top > _DENSE * (len(ids) + 1):
+        return merged([ids[ids >= 0]])
+    there = np.zeros(top + 2, np.bool_)
+    there[ids] = True  # -1 is the extra last place
+    return np.flatnonzero(there[:-1])
+
+
+def _names(ids: I64, strings: dict[int, str | None]) -> pl.Series:
+    known = _distinct(ids)
+    words = [strings.get(i) for i in known.tolist()]
+    if len(known) and known[-1] > _DENSE * (len(ids) + 1):
+        return columns.named(words, np.where(ids >= 0, np.searchsorted(known, ids), -1))
+    code = np.full(int(known[-1]) + 2 if len(known) else 1, -1)
+    code[known] = np.arange(len(known))
+    return columns.named(words, code[ids])
+
+
+def _strings(path: Path, wanted: I64) -> dict[int, str | None]:
+    """Return id -> string of the wanted ids; a table can hold millions that nothing refers to."""
+    found: dict[int, str | None] = {}
     with closing(_connect(path)) as connection:
         for i in range(0, len(wanted), 10_000):
-            listed = ",".join(str(int(w)) for w in wanted[i : i + 10_000])
-            found += connection.execute(f"SELECT id, value FROM StringIds WHERE id IN ({listed})").fetchall()
-    strings = pl.DataFrame(
-        {"id": [f[0] for f in found], "value": [_text(f[1]) for f in found]},
-        schema={"id": pl.Int64(), "value": pl.String()},
-    )
-    # A table without its primary key could hold an id twice, and each would double the rows that name it.
-    return strings.unique("id", keep="first", maintain_order=True).with_columns(pl.col("value").cast(pl.Categorical))
+            listed = ",".join(map(str, wanted[i : i + 10_000].tolist()))
+            for key, value in connection.execute(f"SELECT id, value FROM StringIds WHERE id IN ({listed})"):
+                # A table without its primary key could hold an id twice: the first counts.
+                found.setdefault(key, _text(value))
+    return found
 
 
 def _text(value: Any) -> str | None:
@@ -242,20 +359,37 @@ def _limit(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _named(frame: pl.DataFrame, source: schema.Source, strings: pl.DataFrame) -> pl.DataFrame:
-    """Replace string ids and blobs by names; an id that StringIds does not hold becomes null."""
+def _words(values: pl.Series) -> pl.Series:
+    """Return inline text as names; each distinct value is decoded once, an empty one is null."""
+    distinct = values.unique()
+    text = [b.decode("utf-8", "replace") or None for b in distinct.to_list()]
+    if len(text) == 1:
+        return pl.Series(values.name, text, dtype=pl.String).cast(pl.Categorical).new_from_index(0, len(values))
+    known = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
+    # Only the key takes part in the join: nothing else of a long table is copied.
+    found: pl.DataFrame = values.to_frame("key").join(known, on="key", how="left", maintain_order="left")
+    return found["value"]
+
+
+def _unpacked(frame: pl.DataFrame, source: schema.Source, strings: dict[int, str | None]) -> pl.DataFrame:
+    """Return the columns as ``schema`` declares them; an id that StringIds does not hold becomes null."""
+    result: dict[str, pl.Series] = {}
+    packed = {c.sql: (shift, null) for c, shift, null in _packing(source)}
     for column in source.columns:
-        if column.kind == "int":
-            continue
-        known = strings.rename({"id": "key"})
-        if column.kind == "text":
-            raw = frame[column.name].drop_nulls().unique()
-            text = [b.decode("utf-8", "replace") or None for b in raw.to_list()]
-            known = pl.DataFrame({"key": raw, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
-        # Only the key takes part in the join: nothing else of a long table is copied.
-        joined = frame.select(pl.col(column.name).alias("key")).join(known, on="key", how="left", maintain_order="left")
-        frame = frame.with_columns(joined["value"].alias(column.name))
-    return frame.select(c.name for c in source.columns)
+        if not column.bits:
+            values = _words(frame[column.name]) if column.kind == "text" else frame[column.name]
+        elif column.kind == "name":
+            before = result.get(column.name)
+            if before is not None and not before.null_count():
+                continue
+            values = _names(_ids(frame, packed[column.sql][0], column.bits), strings)
+        else:
+            small = (frame[_PACKED].to_numpy() >> packed[column.sql][0]) & ((1 << column.bits) - 1)
+            values = pl.Series(small > 0 if column.kind == "flag" else small)
+        if column.name in result:
+            values = result[column.name].zip_with(result[column.name].is_not_null(), values)
+        result[column.name] = values
+    return pl.DataFrame(result)
 
 
 def _query(
@@ -427,40 +561,33 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
                 "Give the file that nsys export wrote",
                 "input-foreign",
             )
-        raw: dict[str, pl.DataFrame] = {}
-        unplaced = 0
+        pieces: list[_Piece] = []
         for frame, source in schema.SOURCES.items():
             if source.table not in tables:
                 continue
             missing = [c.sql for c in source.columns if c.required and c.sql not in tables[source.table]]
-            if missing:
-                if frame in {
-                    "graph_node",
-                    "thread_name",
-                    "overhead",
-                    "cupti_overhead",
-                    "event",
-                    "sync",
-                    "memory_usage",
-                }:
-                    continue
+            if not missing:
+                pieces += _pieces(connection, source, tables[source.table])
+            elif frame not in _OPTIONAL:
                 what = f"its table {source.table} has no column {', '.join(missing)}"
                 raise _fail(path, what, "Export it again with the nsys that captured it", "input-columns")
-            if progress:
-                progress(f"reading {source.table}")
-            read = _read(path, source, tables[source.table])
-            raw[frame] = _sane(read, source)
+        raw: dict[str, pl.DataFrame] = {}
+        unplaced = 0
+        for frame, read in _read(path, pieces, progress):
+            raw[frame] = _sane(read, schema.SOURCES[frame])
             unplaced += read.height - raw[frame].height
-        ids = [raw[f][c.name] for f in raw for c in schema.SOURCES[f].columns if c.kind == "name"]
-        no_ids = pl.Series("id", [], dtype=pl.Int64)
-        strings = _strings(path, pl.concat([no_ids, *(i.alias("id") for i in ids)])) if "StringIds" in tables else None
-        if strings is None:
-            strings = pl.DataFrame(schema={"id": pl.Int64(), "value": pl.Categorical()})
-        frames = {}
+        wanted = [
+            _distinct(_ids(raw[frame], shift, column.bits))
+            for frame in raw
+            for column, shift, _ in _packing(schema.SOURCES[frame])
+            if column.kind == "name"
+        ]
+        strings = _strings(path, merged(wanted)) if "StringIds" in tables else {}
         recorded = frozenset(raw)
-        for frame, source in schema.SOURCES.items():
-            named = _named(raw.pop(frame), source, strings) if frame in raw else schema.empty(frame)
-            frames[frame] = _with_process(named)
+        frames = {
+            frame: _with_process(_unpacked(raw.pop(frame), source, strings) if frame in raw else schema.empty(frame))
+            for frame, source in schema.SOURCES.items()
+        }
         # Old exports do not name the process of GPU work; where only one made calls, it was that one.
         own = frames["runtime"]["process"].unique()
         only = pl.lit(own.item() if len(own) == 1 else 0, dtype=pl.Int64)
@@ -470,7 +597,7 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
         domains = (
             frames["nvtx"]
             .filter(pl.col("event_type") == schema.NVTX_DOMAIN)
-            .select("process", "domain", pl.coalesce("text", "registered").alias("domain_name"))
+            .select("process", "domain", pl.col("text").alias("domain_name"))
             .unique(["process", "domain"], maintain_order=True)
         )
         lines = _python_lines(connection, tables, domains) if "NVTX_EVENTS" in tables else None
@@ -479,7 +606,9 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
-    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced)
+    timed = ("runtime", "kernel", "memcpy", "memset", "nvtx")
+    reversed_ = sum(int((frames[f]["end_ns"] < frames[f]["start_ns"]).sum()) for f in timed)
+    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_)
 
 
 def _with_process(frame: pl.DataFrame) -> pl.DataFrame:

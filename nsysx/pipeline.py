@@ -331,8 +331,10 @@ def gather(path: Path, options: Options) -> Facts:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
         raise NsysxError(what, slug="nothing-recorded", hint="Profile with: nsysx run -- CMD", exit_code=EXIT_EMPTY)
     say("correlating API calls and GPU work")
-    correlated = correlate.correlate(trace)
     named = ranges.read(trace)
+    correlated = correlate.correlate(trace)
+    # Memory is time: what has become ranges, calls and GPU ops is let go before more is made of those.
+    trace = trace.without("nvtx", "runtime", "kernel", "memcpy", "memset", "graph")
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
     found = steps_room.find(

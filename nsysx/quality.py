@@ -70,10 +70,7 @@ def _gpu_work(facts: Facts) -> list[Check]:
 
 def _rows(facts: Facts) -> list[Check]:
     trace = facts.trace
-    bad = sum(
-        trace.frames[f].filter(pl.col("end_ns") < pl.col("start_ns")).height
-        for f in ("runtime", "kernel", "memcpy", "memset", "nvtx")
-    )
+    bad = trace.reversed_rows
     checks = []
     if bad:
         checks.append(

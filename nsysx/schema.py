@@ -62,8 +62,9 @@ NO_STREAM = 0xFFFFFFFF
 class SourceColumn:
     """A column of a report's table: ours, theirs, and how it is read.
 
-    ``kind`` is ``int``, ``name`` (an id into StringIds), or ``text`` (an inline string). ``sql`` is a column, or an integer
-    expression over ``parts``, which must all be there.
+    ``kind`` is ``int``, ``flag``, ``name`` (an id into StringIds) or ``text`` (an inline string). ``sql`` is a column, or an
+    integer expression over ``parts``, which must all be there. Of two columns with one name the second counts where the first
+    is null. A column with ``bits`` is never wider than that and travels with others in one integer, see ``packed``.
     """
 
     name: str
@@ -73,6 +74,7 @@ class SourceColumn:
     required: bool = True
     meaning: str = ""
     parts: tuple[str, ...] = ()
+    bits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ class Source:
 
 
 def _c(
-    name: str, sql: str, kind: str = "int", unit: str = "", required: bool = True, meaning: str = ""
+    name: str, sql: str, kind: str = "int", unit: str = "", required: bool = True, meaning: str = "", bits: int = 0
 ) -> SourceColumn:
-    return SourceColumn(name, sql, kind, unit, required, meaning)
+    return SourceColumn(name, sql, kind, unit, required, meaning, bits=bits or (32 if kind == "name" else 0))
 
 
 def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> SourceColumn:
@@ -110,6 +112,10 @@ def unpack(value: int, fields: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
         found.append(value & ((1 << bits) - 1))
         value >>= bits
     return tuple(found)
+
+
+def _flag(name: str, sql: str, *parts: str, meaning: str) -> SourceColumn:
+    return SourceColumn(name, sql, "flag", required=False, meaning=meaning, parts=parts, bits=1)
 
 
 #: How the shape of a kernel is packed: (column or sum of columns, bits). CUDA's own limits fit.
@@ -143,12 +149,16 @@ SOURCES = {
             (
                 _START,
                 _END,
-                _c("event_class", "eventClass", required=False, meaning="0 runtime, 1 driver, 67 backtrace copy"),
                 _c("thread", "globalTid", meaning="thread key: hardware, VM, pid and tid bits"),
                 _c("correlation_id", "correlationId", meaning="joins the call to its GPU ops within the process"),
                 _c("name", "nameId", "name", meaning="API function as recorded, with its version suffix"),
-                _c("return_value", "returnValue", required=False, meaning="CUDA error code, 0 is success"),
-                _c("callchain", "callchainId", required=False, meaning="native backtrace"),
+                _flag(
+                    "copied",
+                    f'"eventClass" = {BACKTRACE_CLASS}',
+                    "eventClass",
+                    meaning="the copy of a call that carries its backtrace",
+                ),
+                _flag("failed", '"returnValue" <> 0', "returnValue", meaning="CUDA returned an error code"),
             ),
             "-t cuda",
         ),
@@ -157,8 +167,8 @@ SOURCES = {
             "CUPTI_ACTIVITY_KIND_KERNEL",
             (
                 *_GPU_HEAD,
-                _c("name", "demangledName", "name", meaning="kernel with its template arguments"),
-                _c("short_name", "shortName", "name", required=False, meaning="kernel without them"),
+                _c("name", "demangledName", "name", meaning="kernel with its template arguments", bits=31),
+                _c("name", "shortName", "name", required=False, meaning="kernel without them", bits=31),
                 _packed("grid", GRID, "grid, packed, see GRID"),
                 _packed("block", BLOCK, "block, registers and shared memory, packed, see BLOCK"),
                 _c("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
@@ -260,12 +270,18 @@ SOURCES = {
             (
                 _START,
                 _END,
-                _c("event_type", "eventType", meaning="34 mark, 59 push/pop, 60 start/end, 75 domain"),
                 _c("thread", "globalTid", required=False, meaning="thread of the push"),
-                _c("end_thread", "endGlobalTid", required=False, meaning="thread of the end, when another"),
                 _c("domain", "domainId", required=False, meaning="0 is the default domain"),
                 _c("text", "text", "text", required=False, meaning="inline name"),
-                _c("registered", "textId", "name", required=False, meaning="registered name"),
+                _c("text", "textId", "name", required=False, meaning="registered name"),
+                _c("event_type", "eventType", meaning="34 mark, 59 push/pop, 60 start/end, 75 domain", bits=8),
+                _flag(
+                    "crossing",
+                    '"endGlobalTid" <> "globalTid"',
+                    "endGlobalTid",
+                    "globalTid",
+                    meaning="another thread ended it",
+                ),
             ),
             "-t nvtx",
         ),
@@ -306,7 +322,7 @@ SOURCES = {
 
 def dtype(column: SourceColumn) -> pl.DataType:
     """Return the polars type that ``load`` gives a column."""
-    return pl.Int64() if column.kind == "int" else pl.Categorical()
+    return {"int": pl.Int64(), "flag": pl.Boolean()}.get(column.kind, pl.Categorical())
 
 
 def empty(frame: str) -> pl.DataFrame:
@@ -335,6 +351,7 @@ API_CALLS = (
     _f("correlation_id", "Int64", "", "joins to GPU ops within the process"),
     _f("self_ns", "Int64", "ns", "duration minus what nested calls of the same thread cover"),
     _f("gpu_ops", "Int64", "", "number of GPU ops it launched"),
+    _f("failed", "Boolean", "", "CUDA returned an error code"),
 )
 
 #: What ``correlate`` hands on: one row per GPU op, sorted by start.

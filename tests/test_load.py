@@ -455,10 +455,10 @@ def test_names_as_they_come(tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_both_readers_give_the_same_frames(good: Path, monkeypatch: pytest.MonkeyPatch, split: bool) -> None:
     if split:
-        monkeypatch.setattr(room, "_SPLIT_ROWS", 4)
+        monkeypatch.setattr(room, "_PIECE_ROWS", 4)
     fast = load(good)
     used = []
-    monkeypatch.setattr(room, "_adbc", lambda *_: used.append(1) or 1 / 0)
+    monkeypatch.setattr(room._Reader, "frame", lambda *_: used.append(1) or 1 / 0)
     slow = load(good)
     assert used
     for name, frame in fast.frames.items():
