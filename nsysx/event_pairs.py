@@ -174,11 +174,8 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
     process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
     start = records["start_ns"].to_numpy()
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
-    ops = facts.attributed.gpu_ops.select("process", "context", "stream", "call_start_ns", "call", "start_ns", "end_ns")
-    ops = ops.filter(pl.col("call_start_ns").is_not_null())
-    ops = columns.ordered(ops, "call_start_ns", ["call", "start_ns"])
-    place = ["process", pl.col("context").fill_null(0), "stream"]
-    for (of, within, on), part in ops.group_by(place, maintain_order=True):
+    for of, within, on in records.select("process", "context", "stream").unique().iter_rows():
+        ops = _of_stream(facts.attributed.gpu_ops, of, within, on).drop_nulls("call_start_ns").sort("call_start_ns")
         mine = np.flatnonzero((process == of) & (context == within) & (stream == on))
         i = np.searchsorted(ops["call_start_ns"].to_numpy(), start[mine], side="left")
         done[mine] = np.append(-_FAR, np.maximum.accumulate(ops["end_ns"].to_numpy()))[i]
