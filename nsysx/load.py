@@ -685,13 +685,11 @@ def load(
     progress: Callable[[str], None] | None = None,
     *,
     window: Window | None = None,
-    uncut: Collection[str] = (),
     only: Collection[str] = schema.SOURCES.keys(),
 ) -> Trace:
     """Read the report at ``path`` into frames.
 
-    ``window``: of what has a begin and an end, only rows that overlap it (ns), except of the frames ``uncut``. ``only``: these
-    frames, the others stay empty.
+    ``window``: of what has a begin and an end, only rows that overlap it (ns); ``only``: these frames, the others stay empty.
     Errors: NsysxError with exit code 3 for anything that cannot be read, naming the file and what to do.
     """
     _check_readable(path)
@@ -716,7 +714,7 @@ def load(
                 continue
             missing = [c.sql for c in source.columns if c.required and c.sql not in tables[source.table]]
             if not missing:
-                given = (connection, source, tables[source.table], None if frame in uncut else window)
+                given = (connection, source, tables[source.table], window)
                 mine = _pieces(*given)
                 # Of a short table a second export saves nothing.
                 found = _parquet(beside, *given) if len(mine) > 1 else None

@@ -336,13 +336,13 @@ def _seconds(text: str) -> load.Window:
     return int(start * 10**9), int(end * 10**9)
 
 
-def _span(path: Path, options: Options) -> load.Window | None:
-    """Return the time that holds the steps which ``--steps A:B`` asks for, None where it shows only in the calls."""
-    assert options.steps is not None
-    if steps_room.parse_window(options.steps) is None:
-        return None
-    trace = load.load(path, options.progress, only=("nvtx",))
-    return steps_room.span(ranges.read(trace), options.steps, options.step_range)
+def _span(path: Path, options: Options) -> tuple[ranges.Ranges | None, load.Window | None]:
+    """Return all ranges, and the time that holds the steps which ``--steps A:B`` asks for; None where only calls would tell."""
+    if options.steps is None or steps_room.parse_window(options.steps) is None:
+        return None, None
+    every = ranges.read(load.load(path, options.progress, only=("nvtx",)))
+    span = steps_room.span(every, options.steps, options.step_range)
+    return (None, None) if span is None else (every, span)
 
 
 def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
@@ -357,8 +357,8 @@ def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
 
     say("reading the report")
     timed = _seconds(options.time_range) if options.time_range else None
-    stepped = None if timed or options.steps is None or reread else _span(path, options)
-    trace = load.load(path, options.progress, window=timed or stepped, uncut=() if timed else ("nvtx",))
+    every, stepped = (None, None) if timed or reread else _span(path, options)
+    trace = load.load(path, options.progress, window=timed or stepped)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
@@ -371,7 +371,13 @@ def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
     found = steps_room.find(
-        named, attributed, steps=options.steps, step_range=options.step_range, probes=trace.capture.probe, inside=timed
+        every or named,
+        attributed,
+        steps=options.steps,
+        step_range=options.step_range,
+        probes=trace.capture.probe,
+        whole_in=timed,
+        shown_in=stepped,
     )
     if stepped and found.source not in ("nsysx", "user"):
         return gather(path, options, reread=True)

@@ -396,21 +396,23 @@ def find(
     steps: str | None = None,
     step_range: str | None = None,
     probes: Sequence[Row] = (),
-    inside: tuple[int, int] | None = None,
+    whole_in: tuple[int, int] | None = None,
+    shown_in: tuple[int, int] | None = None,
 ) -> StepTable:
     """Return the steps of a report, the steady ones, and the windows that averages are taken over.
 
     ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). ``probes`` is what the probe
-    of each process wrote about itself. ``inside``: only steps that lie wholly in this time are whole. Errors: NsysxError
-    with exit code 2 for a malformed window, 4 for one that holds no step.
+    of each process wrote about itself. ``whole_in``: steps that do not lie in this time are none. ``shown_in``: of steps
+    that do not lie in this time only the index counts. Errors: NsysxError with exit code 2 for a malformed window, 4 for one
+    that holds no step.
     """
     source, rule, found = _find(ranges, attributed, step_range)
     if source == "nsysx":
         found = _worked(found, probes)
     else:
         probes = ()
-    if inside is not None and source != "capture":
-        found = found.filter((pl.col("start_ns") >= inside[0]) & (pl.col("end_ns") <= inside[1]))
+    if whole_in is not None and source != "capture":
+        found = found.filter((pl.col("start_ns") >= whole_in[0]) & (pl.col("end_ns") <= whole_in[1]))
         if not found.height:
             what = "--time-range: no whole step lies in it"
             raise NsysxError(what, slug="time-range-empty", hint="Widen it, or add --steps all", exit_code=EXIT_EMPTY)
@@ -418,6 +420,9 @@ def find(
         pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
         (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
     )
+    counts = dict(cpu.group_by("process").len().iter_rows())
+    if shown_in is not None:
+        cpu = cpu.filter((pl.col("start_ns") >= shown_in[0]) & (pl.col("end_ns") <= shown_in[1]))
     ops = attributed.gpu_ops
     gpu = _gpu_tiles(cpu, ops)
     busiest = ops.group_by("process").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("d"))
@@ -433,9 +438,9 @@ def find(
     whole = steps == "all" or source == "capture"
     steady: tuple[int, int] | None = None
     if window:
-        steady = (window[0], min(window[1], mine.height) - 1)
+        steady = (window[0], min(window[1], counts.get(process, 0)) - 1)
         if steady[0] > steady[1]:
-            what = f"--steps {steps}: the report holds steps 0 to {mine.height - 1}"
+            what = f"--steps {steps}: the report holds steps 0 to {counts.get(process, 0) - 1}"
             raise NsysxError(what, slug="steps-empty", exit_code=EXIT_EMPTY)
     elif mine.height and source != "capture":
         steady = _steady(mine, gpu.filter(pl.col("process") == process), attributed, _told(probes, process))
