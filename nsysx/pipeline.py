@@ -336,29 +336,16 @@ def _seconds(text: str) -> load.Window:
     return int(start * 10**9), int(end * 10**9)
 
 
-def _span(path: Path, options: Options) -> tuple[ranges.Ranges | None, load.Window | None]:
-    """Return all ranges, and the time that holds the steps which ``--steps A:B`` asks for; None where only calls would tell."""
-    if options.steps is None or steps_room.parse_window(options.steps) is None:
-        return None, None
-    every = ranges.read(load.load(path, options.progress, only=("nvtx",)))
-    span = steps_room.span(every, options.steps, options.step_range)
-    return (None, None) if span is None else (every, span)
-
-
-def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
-    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``.
-
-    ``reread``: the steps turned out to be others than ranges tell, so the whole report is read.
-    """
+def gather(path: Path, options: Options) -> Facts:
+    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``."""
 
     def say(stage: str) -> None:
         if options.progress:
             options.progress(stage)
 
     say("reading the report")
-    timed = _seconds(options.time_range) if options.time_range else None
-    every, stepped = (None, None) if timed or reread else _span(path, options)
-    trace = load.load(path, options.progress, window=timed or stepped)
+    window = _seconds(options.time_range) if options.time_range else None
+    trace = load.load(path, options.progress, window=window)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
@@ -371,16 +358,13 @@ def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
     found = steps_room.find(
-        every or named,
+        named,
         attributed,
         steps=options.steps,
         step_range=options.step_range,
         probes=trace.capture.probe,
-        whole_in=timed,
-        shown_in=stepped,
+        whole_in=window,
     )
-    if stepped and found.source not in ("nsysx", "user"):
-        return gather(path, options, reread=True)
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
     return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))

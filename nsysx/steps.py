@@ -191,31 +191,6 @@ def _whole(attributed: Attributed) -> pl.DataFrame:
     )
 
 
-def span(ranges: Ranges, steps: str, step_range: str | None) -> tuple[int, int] | None:
-    """Return the time from one step before the steps A:B to one step after them (ns), None where ranges do not tell.
-
-    What is outside can be left unread: neither a tile nor a wait of these steps reaches further than one step.
-    """
-    window = parse_window(steps)
-    named = ranges.ranges.filter(pl.col("kind") == "step")
-    if step_range:
-        try:
-            named = _labelled(ranges.ranges, re.compile(step_range))
-        except re.error:
-            return None
-    elif named["own"].any():
-        named = named.filter("own")
-    if window is None or not named.height:
-        return None
-    first, last = [], []
-    for (_,), mine in _from_spans(named).group_by("process"):
-        mine = mine.sort("start_ns")
-        if mine.height > window[0]:
-            first.append(mine["start_ns"][max(window[0] - 1, 0)])
-            last.append(mine["end_ns"][min(window[1], mine.height - 1)])
-    return (min(first), max(last)) if first else None
-
-
 def _labelled(frame: pl.DataFrame, pattern: re.Pattern[str]) -> pl.DataFrame:
     """Return the rows whose label the pattern is found in; it is tried once per distinct label."""
     labels = [label for label in frame["label"].unique().to_list() if pattern.search(label)]
@@ -397,14 +372,12 @@ def find(
     step_range: str | None = None,
     probes: Sequence[Row] = (),
     whole_in: tuple[int, int] | None = None,
-    shown_in: tuple[int, int] | None = None,
 ) -> StepTable:
     """Return the steps of a report, the steady ones, and the windows that averages are taken over.
 
     ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). ``probes`` is what the probe
-    of each process wrote about itself. ``whole_in``: steps that do not lie in this time are none. ``shown_in``: of steps
-    that do not lie in this time only the index counts. Errors: NsysxError with exit code 2 for a malformed window, 4 for one
-    that holds no step.
+    of each process wrote about itself. ``whole_in``: steps that do not lie in this time are none. Errors: NsysxError with
+    exit code 2 for a malformed window, 4 for one that holds no step.
     """
     source, rule, found = _find(ranges, attributed, step_range)
     if source == "nsysx":
@@ -420,9 +393,6 @@ def find(
         pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
         (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
     )
-    counts = dict(cpu.group_by("process").len().iter_rows())
-    if shown_in is not None:
-        cpu = cpu.filter((pl.col("start_ns") >= shown_in[0]) & (pl.col("end_ns") <= shown_in[1]))
     ops = attributed.gpu_ops
     gpu = _gpu_tiles(cpu, ops)
     busiest = ops.group_by("process").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("d"))
@@ -438,9 +408,9 @@ def find(
     whole = steps == "all" or source == "capture"
     steady: tuple[int, int] | None = None
     if window:
-        steady = (window[0], min(window[1], counts.get(process, 0)) - 1)
+        steady = (window[0], min(window[1], mine.height) - 1)
         if steady[0] > steady[1]:
-            what = f"--steps {steps}: the report holds steps 0 to {counts.get(process, 0) - 1}"
+            what = f"--steps {steps}: the report holds steps 0 to {mine.height - 1}"
             raise NsysxError(what, slug="steps-empty", exit_code=EXIT_EMPTY)
     elif mine.height and source != "capture":
         steady = _steady(mine, gpu.filter(pl.col("process") == process), attributed, _told(probes, process))
