@@ -222,7 +222,16 @@ def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFra
     inside = np.zeros(len(at), np.bool_)
     for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
         inside |= (process == key) & (at >= start) & (at < end)
-    return frame if inside.all() else frame.filter(pl.Series(inside, dtype=pl.Boolean))
+    # Rows are sorted by time, at most per thread: what lies in a window is a few runs of rows, and a run costs no memory.
+    borders = np.flatnonzero(np.diff(inside, prepend=False, append=False)).tolist()
+    if len(borders) > 2 * _MOST_RUNS:
+        return frame.filter(pl.Series(inside, dtype=pl.Boolean))
+    runs = [frame.slice(a, b - a) for a, b in zip(borders[::2], borders[1::2], strict=True)]
+    return pl.concat(runs, rechunk=False) if runs else frame.clear()
+
+
+#: More pieces than this make a frame slow.
+_MOST_RUNS = 16
 
 
 def gather(
