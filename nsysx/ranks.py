@@ -111,16 +111,15 @@ def kind_of(kernel: str) -> str:
 
 def _collectives(facts: Facts, process: int, device: int) -> tuple[tuple[tuple[int, str], ...], I64, I64, I64]:
     """Return (sequences, sequence, start_ns, end_ns) of a device; streams are numbered in the order of their first use."""
-    ops = facts.attributed.gpu_ops.filter(
-        (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("cls") == "comm")
-    ).select("stream", pl.col("name").cast(pl.String), "start_ns", "end_ns")
+    ops = facts.attributed.gpu_ops
+    mine = (ops["cls"] == "comm") & (ops["process"] == process) & (ops["device"] == device)
+    ops = ops.select("stream", "name", "start_ns", "end_ns").filter(mine).with_columns(pl.col("name").cast(pl.String))
     stream_order = {s: i for i, s in enumerate(ops["stream"].unique(maintain_order=True))}
     sequences: dict[tuple[int, str], int] = {}
-    number = {}
-    for stream, name in ops.select("stream", "name").unique(maintain_order=True).iter_rows():
-        key = (stream_order[stream], kind_of(name))
-        number[stream, name] = sequences.setdefault(key, len(sequences))
-    sequence = np.array([number[row] for row in ops.select("stream", "name").iter_rows()], np.int64)
+    known = ops.select("stream", "name").unique(maintain_order=True)
+    numbers = [sequences.setdefault((stream_order[s], kind_of(n)), len(sequences)) for s, n in known.iter_rows()]
+    known = known.with_columns(pl.Series("sequence", numbers, dtype=pl.Int64))
+    sequence = ops.join(known, on=["stream", "name"], how="left", maintain_order="left")["sequence"].to_numpy()
     return tuple(sequences), sequence, ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
 
 
