@@ -1,7 +1,7 @@
 """One pure function over many reports: here, in a pool of processes, or on a cluster. The results are the same.
 
 A pool is spawned, never forked (polars holds threads), and each worker runs polars on one thread: with several reports at once
-the cores are busy anyway. A worker that dies loses nothing: what it had not finished is done again.
+the cores are busy anyway. A worker that dies loses nothing: what it had not finished is done again, by others.
 """
 
 from __future__ import annotations
@@ -53,9 +53,16 @@ def run(
     if workers is None:
         size = sum(p.stat().st_size for p in paths if p.is_file())
         workers = min(cores(), len(paths)) if size >= _POOL_BYTES else 1
-    results: dict[int, T] = _in_pool(work, paths, workers, done) if workers > 1 and len(paths) > 1 else {}
-    for i, path in enumerate(paths):
-        if i not in results:
+    results: dict[int, T] = {}
+    if workers > 1 and len(paths) > 1:
+        # The last one is alone: what kills a worker is mostly that memory does not do for as many.
+        for count in (workers, workers, 1):
+            if len(results) < len(paths):
+                _in_pool(work, paths, count, results, done)
+        if lost := [path.name for i, path in enumerate(paths) if i not in results]:
+            raise _died(lost[0])
+    else:
+        for i, path in enumerate(paths):
             results[i] = work(path)
             done(len(results), path)
     return [results[i] for i in range(len(paths))]
@@ -76,14 +83,24 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ[key] = value
 
 
+def _died(name: str) -> NsysxError:
+    hint = "Memory may have run out: give each worker more, or fewer reports at once (--jobs 1)"
+    return NsysxError(f"{name}: every process that read it died", slug="worker-died", hint=hint)
+
+
 def _in_pool(
-    work: Callable[[Path], T], paths: Sequence[Path], workers: int, done: Callable[[int, Path], None]
-) -> dict[int, T]:
-    """Return index -> result; what a broken pool did not finish is missing."""
-    results: dict[int, T] = {}
+    work: Callable[[Path], T],
+    paths: Sequence[Path],
+    workers: int,
+    results: dict[int, T],
+    done: Callable[[int, Path], None],
+) -> None:
+    """Add index -> result of what is missing; what a broken pool did not finish stays missing."""
     with _environment(POLARS_MAX_THREADS="1"), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures: dict[Future[T], int] = {pool.submit(work, path): i for i, path in enumerate(paths)}
         try:
+            futures: dict[Future[T], int] = {
+                pool.submit(work, path): i for i, path in enumerate(paths) if i not in results
+            }
             for future in as_completed(futures):
                 results[futures[future]] = future.result()
                 done(len(results), paths[futures[future]])
@@ -92,7 +109,6 @@ def _in_pool(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return results
 
 
 def _on_cluster(
@@ -114,20 +130,33 @@ def _on_cluster(
     with dask.config.set(settings):
         try:
             if cluster == "local":
-                client = distributed.Client(n_workers=count, threads_per_worker=1, dashboard_address=None)
+                # No limit, as in a pool: by default each worker may have its share of the machine only, and dies beyond it.
+                client = distributed.Client(
+                    n_workers=count, threads_per_worker=1, dashboard_address=None, memory_limit=0
+                )
             else:
                 client = distributed.Client(cluster, timeout="10s")
-        except (OSError, ValueError, TimeoutError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # a TimeoutError is an OSError
             what = f"--cluster {cluster}: {error}"
             raise NsysxError(what, slug="cluster-unreachable", exit_code=EXIT_USAGE) from None
         with client:
-            # Not a method of a file: the scheduler may already know a result under the same name from another run.
             absolute = [p.resolve() for p in paths]
-            futures = client.map(work, absolute, pure=False, retries=2)
+            # Not pure: under the same name the scheduler may still hold what a file said before it was written anew.
+            futures = client.map(work, absolute, pure=False)
             at = {f.key: i for i, f in enumerate(futures)}
             results: dict[int, T] = {}
-            for future in distributed.as_completed(futures):
-                results[at[future.key]] = future.result()
-                done(len(results), paths[at[future.key]])
-                future.release()
+            try:
+                for future in distributed.as_completed(futures):
+                    path = paths[at[future.key]]
+                    results[at[future.key]] = future.result()
+                    done(len(results), path)
+                    future.release()
+            except distributed.KilledWorker:
+                raise _died(path.name) from None
+            except (ImportError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and "deserializ" not in str(error):
+                    raise
+                what = f"--cluster {cluster}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+                hint = "The workers need the same Python, nsysx and dask as this machine"
+                raise NsysxError(what, slug="cluster-differs", hint=hint, exit_code=EXIT_USAGE) from None
             return [results[i] for i in range(len(paths))]

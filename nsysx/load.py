@@ -14,7 +14,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -59,14 +59,20 @@ _OPTIONS = re.compile(
 )
 
 
+#: [start, end) in ns.
+Window = tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Trace:
     """A report as frames, columns as ``schema.SOURCES`` declares them.
 
     ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
     ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
+    ``nccl`` has what NCCL says of its own calls, see ``_nccl``, None where it said nothing. ``host`` stands for the machine:
+    equal for reports from the same one, None where the report does not name it.
     ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time. ``reversed_rows`` end
-    before they begin.
+    before they begin. ``window`` is set where only a part of the capture was read.
     """
 
     path: Path
@@ -78,6 +84,9 @@ class Trace:
     python_lines: pl.DataFrame | None = None
     unplaced_rows: int = 0
     reversed_rows: int = 0
+    nccl: pl.DataFrame | None = None
+    host: str | None = None
+    window: Window | None = None
 
     def without(self, *frames: str) -> Trace:
         """Return the trace without the rows of these frames, for those who have made something better of them."""
@@ -169,14 +178,19 @@ def _selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, 
         if column.kind == "text":
             value, types[column.name] = f"CAST(COALESCE({value}, '') AS BLOB)", pl.Binary()
         values.append(f"{value} AS {column.name}")
-    terms = [
-        f"((COALESCE({_value(column, present)}, {null}) & {(1 << column.bits) - 1}) << {shift})"
-        for column, shift, null in _packing(source)
-    ]
-    if terms:
-        values.append(f"{' | '.join(terms)} AS {_PACKED}")
+    if packed := _packed(source, present):
+        values.append(f"{packed} AS {_PACKED}")
         types[_PACKED] = pl.Int64()
     return ", ".join(values), types
+
+
+def _packed(source: schema.Source, present: set[str]) -> str:
+    """Return the expression of the column that carries those with ``bits``, "" when there are none."""
+    terms = [
+        f"(CAST(COALESCE({_value(column, present)}, {null}) AS BIGINT) & {(1 << column.bits) - 1}) * {1 << shift}"
+        for column, shift, null in _packing(source)
+    ]
+    return " + ".join(terms)
 
 
 class _Reader:
@@ -240,14 +254,33 @@ class _Piece:
     types: dict[str, pl.DataType]
 
 
-def _pieces(connection: sqlite3.Connection, source: schema.Source, present: set[str]) -> list[_Piece]:
+def _inside(source: schema.Source, window: Window | None) -> str:
+    """Return the condition that a row overlaps the window; what has no end, or no time at all, is not cut.
+
+    GPU work may run long after its launch, so of it everything from the begin of the window on is read.
+    """
+    if window is None or not {"start_ns", "end_ns"} <= {c.name for c in source.columns}:
+        return "1 = 1"
+    begun = "1 = 1" if source.frame in ("kernel", "memcpy", "memset", "graph") else f'"start" < {window[1]}'
+    return f'({begun} AND ("end" > {window[0]} OR "end" IS NULL))'
+
+
+def _top(connection: sqlite3.Connection, source: schema.Source) -> int:
+    """Return the last rowid of a table: the number of its rows, as nsys writes them."""
+    return connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0] or 0
+
+
+def _pieces(
+    connection: sqlite3.Connection, source: schema.Source, present: set[str], window: Window | None
+) -> list[_Piece]:
     selected, types = _selected(source, present)
-    top = connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0] or 0
+    top = _top(connection, source)
     count = max(1, -(-top // _PIECE_ROWS))
     borders = [top * i // count for i in range(count + 1)]
+    inside = _inside(source, window)
     # The first and the last piece are open: a rowid may be negative, and rows may come while it is read.
     where = [
-        " AND ".join([*([f"rowid > {a}"] if a != borders[0] else []), *([f"rowid <= {b}"] if b != top else [])]) or "1"
+        " AND ".join([inside, *([f"rowid > {a}"] if a != borders[0] else []), *([f"rowid <= {b}"] if b != top else [])])
         for a, b in itertools.pairwise(borders)
     ]
     return [_Piece(source.frame, f'SELECT {selected} FROM "{source.table}" WHERE {w}', types) for w in where]
@@ -275,6 +308,48 @@ def _read(
                 progress(f"reading {schema.SOURCES[name].table}")
             # In one block: numpy looks at a column without a copy then.
             yield name, pl.concat([next(found) for _ in mine], rechunk=True)
+
+
+def _parquet(
+    folder: Path, connection: sqlite3.Connection, source: schema.Source, present: set[str], window: Window | None
+) -> pl.DataFrame | None:
+    """Return a table from nsys's Parquet export (``--type parquetdir``), which reads several times as fast; None without one.
+
+    One of another capture, or an unfinished one, has other rows or columns: then it is not used.
+    """
+    file = folder / f"{source.table}.parquet"
+    try:
+        table = pl.scan_parquet(file)
+        needed = {n for c in source.columns for n in (c.parts or (c.sql,))} & present
+        text = {c.sql for c in source.columns if c.kind == "text"}
+        plain = table.select(pl.col(n).cast(pl.Binary if n in text else pl.Int64) for n in sorted(needed))
+        if table.select(pl.len()).collect().item() != _top(connection, source):
+            return None
+        chosen = []
+        for column in source.columns:
+            if column.kind == "text":
+                found = pl.col(column.sql).fill_null(b"") if column.sql in present else pl.lit(b"")
+                chosen.append(found.alias(column.name))
+            elif not column.bits:
+                chosen.append(pl.sql_expr(_value(column, present)).cast(pl.Int64).alias(column.name))
+        if packed := _packed(source, present):
+            chosen.append(pl.sql_expr(packed).cast(pl.Int64).alias(_PACKED))
+        if not _same_ends(connection, source, plain):
+            return None
+        return plain.filter(pl.sql_expr(_inside(source, window))).select(chosen).collect()
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return None
+
+
+def _same_ends(connection: sqlite3.Connection, source: schema.Source, table: pl.LazyFrame) -> bool:
+    """Return whether a table's first and last rows have the times that they have in the Parquet export."""
+    times = [c.sql for c in source.columns if c.unit == "ns" and not c.parts]
+    if not times:
+        return False
+    query = f'SELECT "{times[0]}" FROM "{source.table}" ORDER BY rowid'
+    ends = [connection.execute(f"{query}{way} LIMIT 1").fetchone() for way in ("", " DESC")]
+    found = table.select(pl.first(times[0]).alias("first"), pl.last(times[0]).alias("last")).collect().row(0)
+    return found == tuple(e[0] if e else None for e in ends)
 
 
 def _sane(frame: pl.DataFrame, source: schema.Source) -> pl.DataFrame:
@@ -364,11 +439,10 @@ def _words(values: pl.Series) -> pl.Series:
     distinct = values.unique()
     text = [b.decode("utf-8", "replace") or None for b in distinct.to_list()]
     if len(text) == 1:
-        return pl.Series(values.name, text, dtype=pl.String).cast(pl.Categorical).new_from_index(0, len(values))
+        return columns.named(text, np.zeros(len(values), np.int32))
     known = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
     # Only the key takes part in the join: nothing else of a long table is copied.
-    found: pl.DataFrame = values.to_frame("key").join(known, on="key", how="left", maintain_order="left")
-    return found["value"]
+    return values.to_frame("key").join(known, on="key", how="left", maintain_order="left").to_series(1)
 
 
 def _unpacked(frame: pl.DataFrame, source: schema.Source, strings: dict[int, str | None]) -> pl.DataFrame:
@@ -469,6 +543,70 @@ def _python_lines(
     ).sort("thread", "time_ns")
 
 
+def _nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: pl.DataFrame) -> pl.DataFrame | None:
+    """Return NCCL's own ranges: thread, start_ns, end_ns, operation, and what its payload says, None when it has no domain.
+
+    The payload is null where the export is without it (--include-json=true writes it): communicator (NCCL's id of it, the
+    same on all its ranks), bytes of the message, peer (rank that is sent to or received from), and, at the creation and the
+    end of a communicator, size (number of its ranks) and rank (this one's number in it). Sorted by thread and start.
+    """
+    named = domains.filter(pl.col("domain_name").cast(pl.String) == schema.NCCL_DOMAIN)
+    places = set(named.select("process", "domain").iter_rows())
+    if not places:
+        return None
+    present = tables["NVTX_EVENTS"]
+    text = "text" if "text" in present else "NULL"
+    if {"textId"} <= present and "StringIds" in tables:
+        text = f"COALESCE({text}, (SELECT value FROM StringIds WHERE id = textId))"
+    payload = "jsonText" if "jsonText" in present else "NULL"
+    listed = ",".join(sorted({str(domain) for _, domain in places}))
+    rows = connection.execute(
+        f'SELECT globalTid, start, "end", domainId, {text}, {payload} FROM NVTX_EVENTS'
+        f" WHERE eventType = {schema.NVTX_PUSH_POP} AND domainId IN ({listed})"
+    )
+    names = tuple(schema.NCCL_PAYLOAD.items())
+    known: dict[Any, tuple[Any, ...]] = {}
+    out = []
+    for thread, start, end, domain, operation, said in rows:
+        if not all(isinstance(v, int) and abs(v) < _LAST_NS for v in (start, end)) or not isinstance(thread, int):
+            continue
+        if (thread // (1 << 24), domain) not in places:
+            continue
+        if said not in known:
+            known[said] = _payload(said, names)
+        out.append((thread, start, end, str(operation), *known[said]))
+    columns = ("thread", "start_ns", "end_ns", "operation", *(name for name, _ in names))
+    types = {c: pl.String() if c in ("operation", "communicator") else pl.Int64() for c in columns}
+    return pl.DataFrame(out, schema=types, orient="row").sort("thread", "start_ns", maintain_order=True)
+
+
+def _payload(text: Any, names: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
+    """Return the fields of a payload in order, None for those that it does not hold."""
+    try:
+        values = json.loads(text) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
+        values = {}
+    found = [values.get(key) if isinstance(values, dict) else None for _, key in names]
+    whole = [v if isinstance(v, int) and not isinstance(v, bool) else None for v in found]
+    # A communicator's id fills 64 bits without a sign: a name, not a number.
+    return tuple(
+        (None if v is None else str(v))
+        if name == "communicator"
+        else v
+        if v is not None and 0 <= v < _MOST_BYTES
+        else None
+        for v, (name, _) in zip(whole, names, strict=True)
+    )
+
+
+def _host(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> str | None:
+    """Return what stands for the machine's name, which itself is nobody's business."""
+    import hashlib
+
+    named = [v for n, v in _query(connection, tables, "TARGET_INFO_SYSTEM_ENV", "name", "value") if n == "Hostname"]
+    return hashlib.sha256(str(named[0]).encode("utf-8", "replace")).hexdigest()[:16] if named and named[0] else None
+
+
 def _run_json(path: Path) -> dict[str, Any]:
     """Return what ``nsysx run`` noted beside the report, {} when there is nothing usable."""
     beside = path.with_suffix(".run.json")
@@ -542,9 +680,18 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         raise _fail(path, "is damaged", "Export the report again", "input-damaged") from None
 
 
-def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
+def load(
+    path: Path,
+    progress: Callable[[str], None] | None = None,
+    *,
+    window: Window | None = None,
+    uncut: Collection[str] = (),
+    only: Collection[str] = schema.SOURCES.keys(),
+) -> Trace:
     """Read the report at ``path`` into frames.
 
+    ``window``: of what has a begin and an end, only rows that overlap it (ns), except of the frames ``uncut``. ``only``: these
+    frames, the others stay empty.
     Errors: NsysxError with exit code 3 for anything that cannot be read, naming the file and what to do.
     """
     _check_readable(path)
@@ -562,18 +709,27 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
                 "input-foreign",
             )
         pieces: list[_Piece] = []
+        beside = path.with_name(f"{path.stem}_pqtdir")
+        converted: dict[str, pl.DataFrame] = {}
         for frame, source in schema.SOURCES.items():
-            if source.table not in tables:
+            if source.table not in tables or frame not in only:
                 continue
             missing = [c.sql for c in source.columns if c.required and c.sql not in tables[source.table]]
             if not missing:
-                pieces += _pieces(connection, source, tables[source.table])
+                given = (connection, source, tables[source.table], None if frame in uncut else window)
+                mine = _pieces(*given)
+                # Of a short table a second export saves nothing.
+                found = _parquet(beside, *given) if len(mine) > 1 else None
+                if found is None:
+                    pieces += mine
+                else:
+                    converted[frame] = found
             elif frame not in _OPTIONAL:
                 what = f"its table {source.table} has no column {', '.join(missing)}"
                 raise _fail(path, what, "Export it again with the nsys that captured it", "input-columns")
         raw: dict[str, pl.DataFrame] = {}
         unplaced = 0
-        for frame, read in _read(path, pieces, progress):
+        for frame, read in itertools.chain(converted.items(), _read(path, pieces, progress)):
             raw[frame] = _sane(read, schema.SOURCES[frame])
             unplaced += read.height - raw[frame].height
         wanted = [
@@ -590,10 +746,10 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
         }
         # Old exports do not name the process of GPU work; where only one made calls, it was that one.
         own = frames["runtime"]["process"].unique()
-        only = pl.lit(own.item() if len(own) == 1 else 0, dtype=pl.Int64)
+        alone = pl.lit(own.item() if len(own) == 1 else 0, dtype=pl.Int64)
         for frame, source in schema.SOURCES.items():
             if any(c.name == "global_pid" for c in source.columns) and frames[frame]["process"].null_count():
-                frames[frame] = frames[frame].with_columns(pl.col("process").fill_null(only))
+                frames[frame] = frames[frame].with_columns(pl.col("process").fill_null(alone))
         domains = (
             frames["nvtx"]
             .filter(pl.col("event_type") == schema.NVTX_DOMAIN)
@@ -601,6 +757,8 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
             .unique(["process", "domain"], maintain_order=True)
         )
         lines = _python_lines(connection, tables, domains) if "NVTX_EVENTS" in tables else None
+        nccl = _nccl(connection, tables, domains) if "NVTX_EVENTS" in tables else None
+        host = _host(connection, tables)
         run = _run_json(path)
         capture = _capture(path, connection, tables, frames, run)
     after = path.stat()
@@ -608,7 +766,7 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
     timed = ("runtime", "kernel", "memcpy", "memset", "nvtx")
     reversed_ = sum(int((frames[f]["end_ns"] < frames[f]["start_ns"]).sum()) for f in timed)
-    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_)
+    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_, nccl, host, window)
 
 
 def _with_process(frame: pl.DataFrame) -> pl.DataFrame:

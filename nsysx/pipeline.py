@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +33,7 @@ from nsysx import (
     verdict,
 )
 from nsysx import steps as steps_room
+from nsysx.analyses import api_calls
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Check, Row, Steps, Summary, Table
@@ -97,10 +100,10 @@ def _totals(given: Facts) -> Row:
     ):
         result[count], result[ns] = (by_kind.get(kind, (0, 0))) if gpu else (None, None)
     api = given.recorded("runtime")
-    grouped = given.calls.group_by("kind").agg(pl.len(), time, pl.col("self_ns").sum())
+    grouped = api_calls.functions(given).group_by("kind").agg(pl.col("calls", "total_ns", "self_ns").sum())
     grouped = grouped.with_columns(pl.col("kind").cast(pl.String))
     result["api_calls"] = given.calls.height if api else None
-    result["api_ns"] = int(grouped["ns"].sum()) if api else None
+    result["api_ns"] = int(grouped["total_ns"].sum()) if api else None
     result["gpu_ops_without_call"] = int(given.ops["call"].null_count()) if gpu else None
     kinds = {k: {"calls": n, "ns": ns, "self_ns": own} for k, n, ns, own in grouped.iter_rows()}
     result["api_by_kind"] = {k: kinds[k] for k in correlate.KINDS if k in kinds} if api else None
@@ -109,13 +112,15 @@ def _totals(given: Facts) -> Row:
 
 def _busiest(given: Facts) -> int:
     """Return the device on which the shown process works most in its steps."""
+    process = given.steps.process
+    mine = given.steps.gpu.filter(pl.col("process") == process).group_by("device")
+    spans = list(mine.agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows())
+    if len(spans) == 1:
+        return int(spans[0][0])
     busy: dict[int, int] = {}
-    for process, device, start, end in (
-        given.steps.gpu.group_by("process", "device").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows()
-    ):
-        if process == given.steps.process:
-            activity = given.ledgers.activity[process, device]
-            busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
+    for device, start, end in spans:
+        activity = given.ledgers.activity[process, device]
+        busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
     return max(busy, key=lambda device: (busy[device], -device))
 
 
@@ -211,8 +216,8 @@ def _only(trace: load.Trace, process: int) -> load.Trace:
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
     """Return the trace of the rank that was asked for: processes in order of their key, those with GPU work only."""
     if rank is not None:
-        working = sorted({g.process for g in trace.capture.gpus}) or [p["process"] for p in trace.capture.processes]
-        if not 0 <= rank < len(working):
+        working = ranks.processes(trace)
+        if rank not in working:
             what = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
             raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
         trace = _only(trace, working[rank])
@@ -240,9 +245,9 @@ class Options:
     step_range: str | None = None
     device: int | None = None
     rank: int | None = None
+    time_range: str | None = None
     process: int | None = None
     timelines: bool = False
-    judged: bool = True
     progress: Callable[[str], None] | None = None
 
 
@@ -253,6 +258,7 @@ def summarize(
     step_range: str | None = None,
     device: int | None = None,
     rank: int | None = None,
+    time_range: str | None = None,
     timelines: bool = False,
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
@@ -260,41 +266,43 @@ def summarize(
 ) -> Summary:
     """Return the Summary of a report, or of the reports of all ranks of one job.
 
-    ``steps`` is A:B or "all"; ``timelines`` also gathers the picture data; ``progress`` is told each stage. Of several reports
-    the tables show ``rank`` (by default the first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where
-    they are read, see ``jobs.run``. Errors: NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to
-    analyse, 2 for bad options.
+    ``steps`` is A:B or "all"; ``time_range`` is A:B in seconds of the session: nothing else is read. ``timelines`` also
+    gathers the picture data; ``progress`` is told each stage. Of several reports the tables show ``rank`` (by default the
+    first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``jobs.run``. Errors:
+    NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to analyse, 2 for bad options.
     """
     if len({p.resolve() for p in files}) != len(files):
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
-    options = Options(steps, step_range, device, rank, timelines=timelines, progress=progress)
+    options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
     if len(files) == 1:
         summary, own = _report(files[0], options)
-        return _with_ranks(summary, own)
+        return _with_ranks(summary, ranks.numbered(own))
     # Workers get no callback, and send no picture but that of the first rank.
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
     done = jobs.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    everyone = [replace(r, report=i) for i, (_, own) in enumerate(done) for r in own]
+    everyone = ranks.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
+    numbers = [ranks.number(everyone, place) for place in range(len(everyone))]
     if rank is None:
         first = done[0][0]
         assert first is not None
+        shown = next((n for n, r in zip(numbers, everyone, strict=True) if not r.report), 0)
     else:
-        if not 0 <= rank < len(everyone):
-            what = f"--rank {rank}: the reports hold {len(everyone)} ranks"
-            raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
-        places = [(path, r.process) for path, (_, own) in zip(files, done, strict=True) for r in own]
-        path, process = places[rank]
-        first, _ = _report(path, replace(options, rank=None, process=process))
+        if rank not in numbers:
+            listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
+            raise NsysxError(f"--rank {rank}: the reports hold {listed}", slug="rank-range", exit_code=EXIT_EMPTY)
+        wanted = everyone[numbers.index(rank)]
+        first, _ = _report(files[wanted.report], replace(options, rank=None, process=wanted.process))
+        shown = rank
     capture = replace(first.capture, files=tuple(p.name for p in files))
-    return _with_ranks(replace(first, capture=capture), everyone, shown=rank or 0)
+    return _with_ranks(replace(first, capture=capture), everyone, shown)
 
 
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
-    show = shown == path.resolve()
-    summary, own = _report(path, replace(options, timelines=options.timelines and show, judged=show))
-    return (summary if show else None), own
+    if shown != path.resolve():
+        return None, ranks.records(gather(path, options))  # of the others only what is compared: no table, no verdict
+    return _report(path, options)
 
 
 def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | None = None) -> Summary:
@@ -317,15 +325,40 @@ def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | N
     return replace(summary, tables=tables, quality=tuple(checks), verdict=verdict, findings=judged)
 
 
-def gather(path: Path, options: Options) -> Facts:
-    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``."""
+def _seconds(text: str) -> load.Window:
+    """Return A:B in seconds as ns. Errors: NsysxError, exit code 2."""
+    match = re.fullmatch(r"(\d{0,9}(?:\.\d{1,9})?):(\d{0,9}(?:\.\d{1,9})?)", text)
+    start, end = (Decimal(match[1] or 0), Decimal(match[2] or 10**9)) if match else (Decimal(0), Decimal(0))
+    if start >= end:
+        what = f"--time-range {text}: not a range of time"
+        hint = "Write A:B in seconds from the start of the session, such as 1.5:4"
+        raise NsysxError(what, slug="time-range-syntax", hint=hint, exit_code=EXIT_USAGE)
+    return int(start * 10**9), int(end * 10**9)
+
+
+def _span(path: Path, options: Options) -> load.Window | None:
+    """Return the time that holds the steps which ``--steps A:B`` asks for, None where it shows only in the calls."""
+    assert options.steps is not None
+    if steps_room.parse_window(options.steps) is None:
+        return None
+    trace = load.load(path, options.progress, only=("nvtx",))
+    return steps_room.span(ranges.read(trace), options.steps, options.step_range)
+
+
+def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
+    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``.
+
+    ``reread``: the steps turned out to be others than ranges tell, so the whole report is read.
+    """
 
     def say(stage: str) -> None:
         if options.progress:
             options.progress(stage)
 
     say("reading the report")
-    trace = load.load(path, options.progress)
+    timed = _seconds(options.time_range) if options.time_range else None
+    stepped = None if timed or options.steps is None or reread else _span(path, options)
+    trace = load.load(path, options.progress, window=timed or stepped, uncut=() if timed else ("nvtx",))
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
@@ -338,8 +371,10 @@ def gather(path: Path, options: Options) -> Facts:
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
     found = steps_room.find(
-        named, attributed, steps=options.steps, step_range=options.step_range, probes=trace.capture.probe
+        named, attributed, steps=options.steps, step_range=options.step_range, probes=trace.capture.probe, inside=timed
     )
+    if stepped and found.source not in ("nsysx", "user"):
+        return gather(path, options, reread=True)
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
     return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
@@ -354,7 +389,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         if options.progress:
             options.progress(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
-    if options.judged and options.progress:
+    if options.progress:
         options.progress("looking for what can be changed")
     summary = Summary(
         version=nsysx.__version__,
@@ -365,7 +400,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
         replay=_replay(given),
-        findings=findings.judge(given, tables, given.replay) if options.judged else None,
+        findings=findings.judge(given, tables, given.replay),
         timelines=timeline.timelines(given) if options.timelines else (),
         strips=timeline.strips(given) if options.timelines else (),
     )

@@ -1,35 +1,44 @@
 """Many ranks of one job: which one the others wait for, what made it late, and what communication costs each step.
 
 Each rank is reduced on its own to a ``Rank``: its ledger, and one short table of its collectives. What needs all ranks at once
-works on those alone, so memory here does not grow with events.
+works on those alone, so memory here grows with collectives, not with events.
 
-A collective ends on all its ranks together and begins on each when that rank arrives. Of the n-th collective of its kind, the
-shortest kernel is what the *transfer* takes; what a kernel takes longer is *waiting* for the rank that arrived last.
+A collective ends on all its ranks together and begins on each when that rank arrives. Of the n-th collective of its kind and
+communicator, the shortest kernel is what the *transfer* takes; what a kernel takes longer is *waiting* for the rank that
+arrived last. Exposed communication is exposed waiting, exposed transfer and what has no counterpart, exactly.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from nsysx import ledger, units
+from nsysx import ledger, nccl, units
 from nsysx.facts import Facts
 from nsysx.intervals import I64, StepFunction, coverage, overlay
+from nsysx.load import Trace
 from nsysx.model import Check, Column, Row, Table
 
 KEY = "ranks"
 TITLE = "Ranks"
 COLUMNS = (
-    Column("rank", "Int64", "", "order of files, then of processes and devices in a file"),
+    Column(
+        "rank",
+        "Int64",
+        "",
+        "its number in the job, where every report or its file name says it; else its place in the order given",
+    ),
     Column("report", "String", "", "report that holds it"),
     Column("process", "Int64", "", "process key"),
     Column("pid", "Int64", "", "process id"),
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
     Column("gpu", "String", "", "card"),
+    Column("host", "Int64", "", "machine, numbered in order; null where a report does not name it"),
     Column("steps", "Int64", "", "steady steps that the sums are over"),
     Column("step_ns", "Int64", "ns", "median steady step on the device"),
     Column("window_ns", "Int64", "ns", "the steady steps on the device timeline"),
@@ -40,13 +49,24 @@ COLUMNS = (
     Column("idle_ns", "Int64", "ns", "of it: nothing runs"),
     Column("hidden_comm_ns", "Int64", "ns", "communication that ran behind compute"),
     Column("idle_causes", "Object", "ns", "idle time by cause; sums to idle_ns"),
-    Column("collectives", "Int64", "", "collectives in the window that another rank has too"),
+    Column("collectives", "Int64", "", "collectives that begin in the window and that another rank has too"),
     Column("transfer_ns", "Int64", "ns", "their shortest time over the ranks, summed; null without a second rank"),
     Column("wait_ns", "Int64", "ns", "the rest of their time: waiting for a rank that arrived later; null likewise"),
     Column("exposed_wait_ns", "Int64", "ns", "part of comm_ns in which a matched collective waited; null likewise"),
     Column(
         "exposed_transfer_ns", "Int64", "ns", "part of comm_ns in which a matched collective transferred; null likewise"
     ),
+    Column("exposed_unmatched_ns", "Int64", "ns", "rest of comm_ns: no other rank has this collective; null likewise"),
+    Column(
+        "bytes", "Int64", "bytes", "messages of the matched collectives whose size NCCL noted; null where none has one"
+    ),
+    Column(
+        "bus_bytes_per_s",
+        "Float64",
+        "bytes/s",
+        "what a link carried during their transfer, as nccl-tests count; null likewise",
+    ),
+    Column("by_collective", "Object", "", "the matched collectives by communicator and kind, longest first"),
     Column(
         "last_share", "Float64", "", "part of its matched collectives to which it arrived last, 0 to 1; null likewise"
     ),
@@ -63,11 +83,11 @@ COLUMNS = (
     Column("clock_correction_ns", "Int64", "ns", "added to its clock so that collectives end together; null likewise"),
 )
 
+#: communicator or "", else the stream's number, and the kind
+Key = tuple[str, int, str]
+
 _LEDGER = ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns", "hidden_comm_ns")
-#: What a collective is, by kernel name: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` -> AllReduce.
-_KIND = re.compile(
-    r"(AllReduce|AllGather|ReduceScatter|AllToAll\w*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)", re.IGNORECASE
-)
+_RANK_FILE = re.compile(r"(?:\b|_)rank[._-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 #: Ranks take part in one collective when their kernels for it run at the same time; this share of a sequence has to.
 _TOGETHER = 0.8
 #: The clocks of one host agree better than this; more is worth a word.
@@ -76,12 +96,26 @@ _CLOCKS_NS = 1_000_000
 _NOTABLE = 0.01
 
 
+class Series(NamedTuple):
+    """Collectives of which the n-th belong together over ranks: of one kind, in one communicator or else on one stream.
+
+    ``stream`` counts the streams of the rank in the order of their first collective; ``communicator`` is "" where NCCL did not
+    note it, and then ``kernel_kind``, what the kernel's name says, is all that is known of the kind.
+    """
+
+    stream: int
+    communicator: str
+    kernel_kind: str
+    kind: str
+
+
 @dataclass(frozen=True)
 class Rank:
     """One rank, small enough to be sent between machines. ``report`` is the number of the report that it comes from.
 
-    ``start_ns`` and ``end_ns`` hold its collectives in order of their start, ``sequence`` which (stream, kind) each belongs to:
-    an index into ``sequences``. ``exposed`` are the stretches [start, end) of communication that no compute hides.
+    ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: not known) hold its collectives in order of their start, ``belongs`` which
+    of ``series`` each is of. ``exposed`` are the stretches [start, end) of communication that no compute hides. ``number`` is
+    its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
     """
 
     report: int
@@ -90,37 +124,62 @@ class Rank:
     pid: int
     device: int
     gpu: str
+    host: str | None
+    number: int | None
     utc_epoch_ns: int | None
     steps: int
     step_ns: int | None
     window: tuple[int, int]
     parts: Mapping[str, int]
     idle_causes: Mapping[str, int]
-    sequences: tuple[tuple[int, str], ...]
-    sequence: I64
+    members: Mapping[str, nccl.Member]
+    noted: str
+    series: tuple[Series, ...]
+    belongs: I64
     start_ns: I64
     end_ns: I64
+    message_bytes: I64
     exposed: tuple[I64, I64]
 
 
-def kind_of(kernel: str) -> str:
-    """Return what kind of collective a communication kernel is, its own name where that does not say."""
-    match = _KIND.search(kernel)
-    return match[1].lower() if match else re.split(r"[<(]", kernel, maxsplit=1)[0]
+def _collectives(
+    facts: Facts, process: int, device: int, members: Mapping[str, nccl.Member]
+) -> tuple[tuple[Series, ...], I64, I64, I64, I64]:
+    """Return (series, belongs, start_ns, end_ns, message_bytes) of a device."""
+    ops = facts.attributed.gpu_ops.filter(
+        (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("cls") == "comm")
+    ).select("stream", "name", "start_ns", "end_ns", "thread", "call_start_ns")
+    streams = {s: i for i, s in enumerate(ops["stream"].unique(maintain_order=True))}
+    series: dict[Series, int] = {}
+    belongs, sizes = [], []
+    messages = nccl.messages(facts.trace, ops, members)
+    for stream, name, message in zip(ops["stream"], ops["name"].cast(pl.String), messages, strict=True):
+        key = Series(streams[stream], message.communicator, nccl.kind_of(name), message.kind)
+        belongs.append(series.setdefault(key, len(series)))
+        sizes.append(-1 if message.bytes is None else message.bytes)
+    numbers = np.array(belongs, np.int64), np.array(sizes, np.int64)
+    return tuple(series), numbers[0], ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy(), numbers[1]
 
 
-def _collectives(facts: Facts, process: int, device: int) -> tuple[tuple[tuple[int, str], ...], I64, I64, I64]:
-    """Return (sequences, sequence, start_ns, end_ns) of a device; streams are numbered in the order of their first use."""
-    ops = facts.attributed.gpu_ops
-    mine = (ops["cls"] == "comm") & (ops["process"] == process) & (ops["device"] == device)
-    ops = ops.select("stream", "name", "start_ns", "end_ns").filter(mine).with_columns(pl.col("name").cast(pl.String))
-    stream_order = {s: i for i, s in enumerate(ops["stream"].unique(maintain_order=True))}
-    sequences: dict[tuple[int, str], int] = {}
-    known = ops.select("stream", "name").unique(maintain_order=True)
-    numbers = [sequences.setdefault((stream_order[s], kind_of(n)), len(sequences)) for s, n in known.iter_rows()]
-    known = known.with_columns(pl.Series("sequence", numbers, dtype=pl.Int64))
-    sequence = ops.join(known, on=["stream", "name"], how="left", maintain_order="left")["sequence"].to_numpy()
-    return tuple(sequences), sequence, ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+def _number(trace: Trace, process: int, members: Mapping[str, nccl.Member]) -> int | None:
+    """Return which rank of the job a process is: what the probe saw, else its place in the largest communicator."""
+    seen = [p.get("rank") for p in trace.capture.probe if p.get("pid") == process & 0xFFFFFF]
+    if seen and isinstance(seen[0], str) and seen[0].isdecimal() and len(seen[0]) < 10:
+        return int(seen[0])
+    sized = [(m.size, m.rank) for m in members.values() if m.size is not None and m.rank is not None]
+    most = max((size for size, _ in sized), default=0)
+    found = {rank for size, rank in sized if size == most}
+    return found.pop() if len(found) == 1 and most > 1 else None
+
+
+def processes(trace: Trace) -> dict[int, int]:
+    """Return number -> process of a report, those with GPU work only, numbered as ``numbered`` does."""
+    working = sorted({g.process for g in trace.capture.gpus}) or [p["process"] for p in trace.capture.processes]
+    members = nccl.members(trace)
+    known = {_number(trace, p, members.get(p, {})): p for p in working}
+    if None in known or len(known) < len(working):
+        return dict(enumerate(working))
+    return {n: known[n] for n in sorted(n for n in known if n is not None)}
 
 
 def records(facts: Facts) -> tuple[Rank, ...]:
@@ -128,9 +187,11 @@ def records(facts: Facts) -> tuple[Rank, ...]:
     result = []
     cards = {(g.process, g.device): g for g in facts.trace.capture.gpus}
     comm, compute = 1 << ledger.CLASSES.index("comm"), 1 << ledger.CLASSES.index("compute")
-    for process, device, start, end in facts.steps.windows.select(
-        "process", "device", "start_ns", "end_ns"
-    ).iter_rows():
+    windows = facts.steps.windows.select("process", "device", "start_ns", "end_ns").rows()
+    members = nccl.members(facts.trace)
+    said = facts.trace.nccl
+    noted = "nothing" if said is None else "all" if said["communicator"].null_count() < said.height else "ranges"
+    for process, device, start, end in windows:
         activity = facts.ledgers.activity[process, device]
         parts = ledger.gpu_parts(activity, np.array([start]), np.array([end]))
         steps = facts.steps.gpu.filter((pl.col("process") == process) & (pl.col("device") == device))
@@ -142,25 +203,57 @@ def records(facts: Facts) -> tuple[Rank, ...]:
         alone = coverage([(inside.times[:-1][shown], inside.times[1:][shown])])
         card = cards.get((process, device))
         median = lengths.median()
+        own = members.get(process, {})
+        series, belongs, start_ns, end_ns, message_bytes = _collectives(facts, process, device, own)
+        # A process that drives several devices is one rank of NCCL per device, and none of them has the process's number.
+        only = sum(p == process for p, *_ in windows) == 1
         result.append(
             Rank(
-                0,
-                facts.trace.path.name,
-                process,
-                process & 0xFFFFFF,
-                device,
-                card.name if card else "unknown GPU",
-                facts.trace.capture.utc_epoch_ns,
-                steps.height,
-                int(median) if isinstance(median, (int, float)) else None,
-                (start, end),
-                {k: int(parts[k][0]) for k in _LEDGER},
-                ledger.idle_in(facts.ledgers.idle, process, device, start, end),
-                *_collectives(facts, process, device),
-                (alone.times[:-1][alone.labels > 0], alone.times[1:][alone.labels > 0]),
+                report=0,
+                file=facts.trace.path.name,
+                process=process,
+                pid=process & 0xFFFFFF,
+                device=device,
+                gpu=card.name if card else "unknown GPU",
+                host=facts.trace.host,
+                number=_number(facts.trace, process, own) if only else None,
+                utc_epoch_ns=facts.trace.capture.utc_epoch_ns,
+                steps=steps.height,
+                step_ns=int(median) if isinstance(median, (int, float)) else None,
+                window=(start, end),
+                parts={k: int(parts[k][0]) for k in _LEDGER},
+                idle_causes=ledger.idle_in(facts.ledgers.idle, process, device, start, end),
+                members=own,
+                noted=noted,
+                series=series,
+                belongs=belongs,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                message_bytes=message_bytes,
+                exposed=(alone.times[:-1][alone.labels > 0], alone.times[1:][alone.labels > 0]),
             )
         )
     return tuple(result)
+
+
+def numbered(ranks: Sequence[Rank]) -> list[Rank]:
+    """Return the ranks as the job counts them, where every one says which it is; else as they come, without a number.
+
+    A report of one rank says it by the name of its file too, as `nsysx run --per-rank` writes it. A shell lists rank10.sqlite
+    before rank2.sqlite.
+    """
+    named = [m and int(m[1]) for m in (_RANK_FILE.search(r.file) for r in ranks)]
+    for numbers in ([r.number for r in ranks], named):
+        if None not in numbers and len(set(numbers)) == len(ranks):
+            both = zip(ranks, numbers, strict=True)
+            return sorted((replace(r, number=n) for r, n in both), key=lambda r: r.number or 0)
+    return [replace(r, number=None) for r in ranks]
+
+
+def number(ranks: Sequence[Rank], place: int) -> int:
+    """Return what the rank at ``place`` is called."""
+    known = ranks[place].number
+    return place if known is None else known
 
 
 @dataclass
@@ -170,8 +263,8 @@ class _Aligned:
     ranks: Sequence[Rank]
     offset: list[int]
     correction: list[int | None]
-    #: (rank -> rows of its collectives), one entry per group of ranks that run a sequence together; same length for all.
-    groups: list[dict[int, I64]] = field(default_factory=list)
+    #: One entry per group of ranks that run a series together: what the series is, and rank -> rows, as many for each.
+    groups: list[tuple[Key, dict[int, I64]]] = field(default_factory=list)
 
 
 def _shift(a: I64, b: I64) -> int:
@@ -213,8 +306,13 @@ def _times(aligned: _Aligned, r: int, rows: I64) -> tuple[I64, I64]:
     return rank.start_ns[rows] + offset, rank.end_ns[rows] + offset
 
 
-def _rows(rank: Rank) -> dict[tuple[int, str], I64]:
-    return {key: np.flatnonzero(rank.sequence == i) for i, key in enumerate(rank.sequences)}
+def _rows(rank: Rank, *, named: bool) -> dict[Key, I64]:
+    """Return the rows of each series, by communicator where it is known and ``named``, else by stream."""
+    found: dict[Key, list[int]] = {}
+    for i, s in enumerate(rank.series):
+        key = (s.communicator, 0, s.kind) if named and s.communicator else ("", s.stream, s.kernel_kind)
+        found.setdefault(key, []).append(i)
+    return {key: np.flatnonzero(np.isin(rank.belongs, which)) for key, which in found.items()}
 
 
 def align(ranks: Sequence[Rank]) -> _Aligned:
@@ -226,18 +324,22 @@ def align(ranks: Sequence[Rank]) -> _Aligned:
     known = [r.utc_epoch_ns for r in ranks if r.utc_epoch_ns is not None]
     offset = [0 if r.utc_epoch_ns is None else r.utc_epoch_ns - known[0] for r in ranks]
     aligned = _Aligned(ranks, offset, [None] * len(ranks))
-    rows = [_rows(r) for r in ranks]
+    # Where one rank's export is without NCCL's notes, the streams of all have to do.
+    named = all(any(s.communicator for s in r.series) for r in ranks if r.series)
+    rows = [_rows(r, named=named) for r in ranks]
     _correct_clocks(aligned, rows)
     for key in sorted({k for own in rows for k in own}):
         groups: list[dict[int, I64]] = []
         for r in range(len(ranks)):
             if key in rows[r]:
-                _join_group(aligned, groups, r, rows[r][key])
-        aligned.groups += [group for group in groups if len(group) > 1]
+                # NCCL itself says that these are one series. Of messages between two it says so only where the two are known.
+                sure = bool(key[0]) and (key[2] != "sendrecv" or " " in key[0])
+                _join_group(aligned, groups, r, rows[r][key], sure=sure)
+        aligned.groups += [(key, group) for group in groups if len(group) > 1]
     return aligned
 
 
-def _correct_clocks(aligned: _Aligned, rows: list[dict[tuple[int, str], I64]]) -> None:
+def _correct_clocks(aligned: _Aligned, rows: list[dict[Key, I64]]) -> None:
     """Refine the clock of each report by collectives that it shares with one whose clock is settled.
 
     What already overlaps by the session starts is the same collective, and its end is the finer clock. A report that overlaps
@@ -277,9 +379,7 @@ def _correct_clocks(aligned: _Aligned, rows: list[dict[tuple[int, str], I64]]) -
                 settle(members, fit(members, settled, overlapping=False) or 0)
 
 
-def _correction(
-    aligned: _Aligned, rows: list[dict[tuple[int, str], I64]], r: int, other: int, overlapping: bool
-) -> int | None:
+def _correction(aligned: _Aligned, rows: list[dict[Key, I64]], r: int, other: int, overlapping: bool) -> int | None:
     """Return what to add to the times of rank r so that its collectives end with those of ``other``, None if they do not.
 
     ``overlapping`` asks that they run at the same time as it is; else that they end together once corrected.
@@ -302,14 +402,18 @@ def _correction(
     return correction if np.median(np.abs(apart - correction)) <= usual else None
 
 
-def _join_group(aligned: _Aligned, groups: list[dict[int, I64]], r: int, mine: I64) -> None:
-    """Add rank r to the group whose kernels run at the same time as its own, else begin a group."""
+def _join_group(aligned: _Aligned, groups: list[dict[int, I64]], r: int, mine: I64, *, sure: bool) -> None:
+    """Add rank r to the group whose kernels run at the same time as its own, else begin a group.
+
+    ``sure``: it is known that they are the same. A broadcast's root may be done before the others begin.
+    """
     start, end = _times(aligned, r, mine)
     for group in groups:
         leader = next(iter(group))
         lead_start, lead_end = _times(aligned, leader, group[leader])
         i, j = _pairs(lead_end, end)
-        if len(i) and np.mean((lead_start[i] < end[j]) & (start[j] < lead_end[i])) >= _TOGETHER:
+        together = (lead_start[i] < end[j]) & (start[j] < lead_end[i])
+        if len(i) and ((sure and len(end) == len(lead_end)) or np.mean(together) >= _TOGETHER):
             for member in group:
                 group[member] = group[member][i]
             group[r] = mine[j]
@@ -318,52 +422,75 @@ def _join_group(aligned: _Aligned, groups: list[dict[int, I64]], r: int, mine: I
 
 
 @dataclass
+class _Tally:
+    """Matched collectives of one series in the window of one rank. ``sized``: those of which NCCL noted the bytes."""
+
+    calls: int = 0
+    transfer_ns: int = 0
+    wait_ns: int = 0
+    sized: int = 0
+    bytes: int = 0
+    bus_bytes: float = 0.0
+    bus_ns: int = 0
+
+    def bandwidth(self) -> float | None:
+        return round(self.bus_bytes / self.bus_ns * 1e9, 1) if self.bus_ns and self.bus_bytes else None
+
+
+@dataclass
 class _Costs:
     """What the matched collectives of a rank cost in its window."""
 
-    collectives: int = 0
-    transfer_ns: int = 0
-    wait_ns: int = 0
+    tallies: dict[Key, _Tally] = field(default_factory=dict)
     last: int = 0
     delay_ns: int = 0
     waiting: list[tuple[I64, I64]] = field(default_factory=list)
     moving: list[tuple[I64, I64]] = field(default_factory=list)
 
-
-def _in_window(rank: Rank, rows: I64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    start = rank.start_ns[rows]
-    return np.asarray((start >= rank.window[0]) & (start < rank.window[1]), np.bool_)
+    def whole(self) -> _Tally:
+        tallies = list(self.tallies.values())
+        return _Tally(*(sum(getattr(t, f.name) for t in tallies) for f in fields(_Tally)))
 
 
 def _costs(aligned: _Aligned) -> list[_Costs]:
     costs = [_Costs() for _ in aligned.ranks]
-    for group in aligned.groups:
+    for key, group in aligned.groups:
         members = list(group)
-        # Only collectives that lie in the steady steps of every rank are compared.
-        inside = np.logical_and.reduce([_in_window(aligned.ranks[r], rows) for r, rows in group.items()])
-        if not inside.any():
-            continue
-        start = np.stack([aligned.ranks[r].start_ns[group[r]][inside] for r in members])
-        end = np.stack([aligned.ranks[r].end_ns[group[r]][inside] for r in members])
+        ranks = [aligned.ranks[r] for r in members]
+        start = np.stack([rank.start_ns[group[r]] for r, rank in zip(members, ranks, strict=True)])
+        end = np.stack([rank.end_ns[group[r]] for r, rank in zip(members, ranks, strict=True)])
         length = end - start
         transfer = length.min(axis=0)
         waited = length - transfer
-        arrival = start + np.array([aligned.offset[r] for r in members])[:, None]
-        last = arrival.argmax(axis=0)
-        for i, r in enumerate(members):
+        last = (start + np.array([aligned.offset[r] for r in members])[:, None]).argmax(axis=0)
+        for i, (r, rank) in enumerate(zip(members, ranks, strict=True)):
             mine = costs[r]
-            mine.collectives += start.shape[1]
-            mine.transfer_ns += int(transfer.sum())
-            mine.wait_ns += int(waited[i].sum())
-            mine.last += int((last == i).sum())
-            mine.delay_ns += int(waited[:, last == i].sum() - waited[i, last == i].sum())
             mine.waiting.append((start[i], end[i] - transfer))
             mine.moving.append((end[i] - transfer, end[i]))
+            inside = (start[i] >= rank.window[0]) & (start[i] < rank.window[1])
+            if not inside.any():
+                continue
+            mine.last += int((last[inside] == i).sum())
+            for other, late in zip(members, range(len(members)), strict=True):
+                if late != i:
+                    costs[other].delay_ns += int(waited[i][inside & (last == late)].sum())
+            tally = mine.tallies.setdefault(key, _Tally())
+            tally.calls += int(inside.sum())
+            tally.transfer_ns += int(transfer[inside].sum())
+            tally.wait_ns += int(waited[i][inside].sum())
+            size = rank.members[key[0]].size if key[0] in rank.members else None
+            message = rank.message_bytes[group[r]]
+            known = inside & (message >= 0)
+            tally.sized += int(known.sum())
+            tally.bytes += int(message[known].sum())
+            if (carried := nccl.bus_bytes(key[2], size, int(message[known].sum()))) is not None:
+                tally.bus_bytes += carried
+                tally.bus_ns += int(transfer[known].sum())
     return costs
 
 
-def _exposed(rank: Rank, costs: _Costs) -> tuple[int, int]:
-    """Return exposed communication of the window in which matched collectives waited, and in which they transferred (ns)."""
+def _exposed(rank: Rank, costs: _Costs) -> tuple[int, int, int]:
+    """Return exposed communication of the window in which matched collectives waited, transferred, and the rest (ns)."""
     sets = [
         tuple(np.concatenate([pair[i] for pair in pairs] or [np.empty(0, np.int64)]) for i in range(2))
         for pairs in (costs.waiting, costs.moving)
@@ -374,7 +501,7 @@ def _exposed(rank: Rank, costs: _Costs) -> tuple[int, int]:
     span = np.diff(times) * (alone > 0)
     moving = (label > 0) & ((label & 2) > 0)
     waiting = (label > 0) & ~moving
-    return int(span[waiting].sum()), int(span[moving].sum())
+    return int(span[waiting].sum()), int(span[moving].sum()), int(span[label <= 0].sum())
 
 
 def _per_step(rank: Rank) -> dict[str, float]:
@@ -393,33 +520,69 @@ def _late_because(ranks: Sequence[Rank], r: int) -> dict[str, int]:
     return {k: int(v) for k, v in sorted(more.items(), key=lambda item: -item[1]) if v >= floor}
 
 
-def table(ranks: Sequence[Rank], reason: str = "the report holds one rank; give the reports of all ranks") -> Table:
+def _in_order(names: Iterable[str | None]) -> dict[str | None, int]:
+    """Return name -> number in the order of first appearance: ids and hosts themselves are nobody's business."""
+    return {name: i for i, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
+
+
+def _by_collective(rank: Rank, cost: _Costs, communicators: Mapping[str | None, int]) -> list[Row]:
+    """Return one row per communicator and kind, what takes longest first; "communicator" counts them over the job."""
+    rows: list[Row] = []
+    for (communicator, _, kind), t in sorted(
+        cost.tallies.items(), key=lambda e: (-e[1].wait_ns - e[1].transfer_ns, e[0])
+    ):
+        member = rank.members.get(communicator.partition(" ")[0])
+        rows.append(
+            {
+                "communicator": communicators.get(communicator or None),
+                "ranks": member.size if member and " " not in communicator else 2 if " " in communicator else None,
+                "kind": kind,
+                "calls": t.calls,
+                "transfer_ns": t.transfer_ns,
+                "wait_ns": t.wait_ns,
+                "bytes": t.bytes if t.sized else None,
+                "bus_bytes_per_s": t.bandwidth(),
+            }
+        )
+    return rows
+
+
+def table(ranks: Sequence[Rank]) -> Table:
     """Return one row per rank, in order. With one rank there is nothing to compare: no rows, and why."""
     if len(ranks) < 2:
-        return Table(KEY, TITLE, COLUMNS, None, reason)
+        of = f" of {_job_size(ranks)}" if _job_size(ranks) > 1 else ""
+        return Table(KEY, TITLE, COLUMNS, None, f"the report holds one rank{of}; give the reports of all ranks")
     aligned = align(ranks)
     costs = _costs(aligned)
     worst = max(range(len(ranks)), key=lambda r: (costs[r].delay_ns, -r))
-    exposed = [_exposed(rank, cost) if cost.collectives else (0, 0) for rank, cost in zip(ranks, costs, strict=True)]
+    exposed = [_exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     others = [i for i in range(len(ranks)) if i != worst]
     notable = sum(exposed[i][0] for i in others) > _NOTABLE * sum(ranks[i].parts["window_ns"] for i in others)
+    hosts = _in_order(r.host for r in ranks)
+    communicators = _in_order(s.communicator or None for rank in ranks for s in rank.series)
     rows = []
     for r, (rank, cost) in enumerate(zip(ranks, costs, strict=True)):
-        matched = cost.collectives > 0
-        waiting, moving = exposed[r]
+        whole = cost.whole()
+        matched = whole.calls > 0
+        waiting, moving, rest = exposed[r]
         rows.append(
             {
-                "rank": r,
+                "rank": number(ranks, r),
                 "report": rank.file,
                 **{k: getattr(rank, k) for k in ("process", "pid", "device", "gpu", "steps", "step_ns")},
+                "host": hosts.get(rank.host),
                 **{k: rank.parts[k] for k in _LEDGER},
                 "idle_causes": dict(rank.idle_causes),
-                "collectives": cost.collectives,
-                "transfer_ns": cost.transfer_ns if matched else None,
-                "wait_ns": cost.wait_ns if matched else None,
+                "collectives": whole.calls,
+                "transfer_ns": whole.transfer_ns if matched else None,
+                "wait_ns": whole.wait_ns if matched else None,
                 "exposed_wait_ns": waiting if matched else None,
                 "exposed_transfer_ns": moving if matched else None,
-                "last_share": cost.last / cost.collectives if matched else None,
+                "exposed_unmatched_ns": rest if matched else None,
+                "bytes": whole.bytes if whole.sized else None,
+                "bus_bytes_per_s": whole.bandwidth(),
+                "by_collective": _by_collective(rank, cost, communicators) if matched else None,
+                "last_share": cost.last / whole.calls if matched else None,
                 "delay_ns": cost.delay_ns if matched else None,
                 "straggler": notable and r == worst,
                 "late_because": _late_because(ranks, r),
@@ -427,6 +590,51 @@ def table(ranks: Sequence[Rank], reason: str = "the report holds one rank; give 
             }
         )
     return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows))
+
+
+def _messages_checks(ranks: Sequence[Rank]) -> list[Check]:
+    """Return whether NCCL's own notes are there: communicators and bytes."""
+    silent = [(number(ranks, i), r) for i, r in enumerate(ranks) if len(r.start_ns) and r.noted != "all"]
+    if not any(len(r.start_ns) for r in ranks):
+        return []
+    if not silent:
+        return [Check("nccl messages", "ok", "communicators and message sizes as NCCL notes them")]
+    whose = f"rank {_listed([n for n, _ in silent])}"
+    if any(r.noted == "ranges" for _, r in silent):
+        fix = "export with --include-json=true, as nsysx run does"
+        detail = f"{whose}: the export is without the payload of NCCL's ranges; collectives are matched by stream"
+    else:
+        fix = "capture with --trace=cuda,nvtx, as nsysx run does"
+        detail = f"{whose}: no NVTX ranges of NCCL; collectives are matched by stream, their bytes are not known"
+    return [Check("nccl messages", "missing", detail, fix)]
+
+
+def _job_size(ranks: Sequence[Rank]) -> int:
+    """Return the size of the largest communicator, 0 where NCCL noted none."""
+    return max((m.size for r in ranks for m in r.members.values() if m.size is not None), default=0)
+
+
+def _presence_checks(ranks: Sequence[Rank]) -> list[Check]:
+    """Return what is to be said of ranks that are not here, and of ranks on other machines."""
+    found = []
+    size = _job_size(ranks)
+    if size > len(ranks):
+        missing = sorted(set(range(size)) - {r.number for r in ranks if r.number is not None})
+        which = f"; missing: {_listed(missing)}" if len(missing) == size - len(ranks) else ""
+        detail = (
+            f"{len(ranks)} of {size} ranks are here{which}. What all of them wait for a missing one counts as transfer"
+        )
+        found.append(Check("rank count", "warn", detail, "give the reports of all ranks"))
+    hosts = len({r.host for r in ranks if r.host is not None})
+    if hosts > 1:
+        found.append(
+            Check("rank hosts", "ok", f"the ranks ran on {hosts} machines; their clocks are aligned by collectives")
+        )
+    return found
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
 
 
 def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
@@ -440,10 +648,12 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
         fix = "" if any(len(r.start_ns) for r in ranks) else "the steady steps hold no NCCL kernel"
         found.append(Check("collectives", "missing", detail, fix))
     elif without:
-        listed = ", ".join(map(str, without[:8]))
-        found.append(Check("collectives", "warn", f"rank {listed} has no collective that another rank has too"))
+        found.append(
+            Check("collectives", "warn", f"rank {_listed(without)} has no collective that another rank has too")
+        )
     else:
         found.append(Check("collectives", "ok", f"matched over {len(rows)} ranks"))
+    found += _messages_checks(ranks) + _presence_checks(ranks)
     held = {len(r.start_ns) for r in ranks}
     if len(held) > 1:
         detail = (

@@ -22,6 +22,16 @@ NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, NVTX_DOMAIN = 34, 59, 60, 75
 #: The NVTX domain in which ``--python-backtrace=cuda`` writes its marks.
 PYTHON_BACKTRACE_DOMAIN = "Python Backtrace on CUDA"
 
+#: The NVTX domain of NCCL's own ranges, and the fields of their payload that are read (ours: theirs).
+NCCL_DOMAIN = "NCCL"
+NCCL_PAYLOAD = {
+    "communicator": "NCCL communicator ID",
+    "bytes": "Message size [bytes]",
+    "peer": "Peer rank",
+    "size": "No. of ranks",
+    "rank": "Rank",
+}
+
 COPY_KINDS = {
     0: "unknown",
     1: "HtoD",
@@ -63,8 +73,9 @@ class SourceColumn:
     """A column of a report's table: ours, theirs, and how it is read.
 
     ``kind`` is ``int``, ``flag``, ``name`` (an id into StringIds) or ``text`` (an inline string). ``sql`` is a column, or an
-    integer expression over ``parts``, which must all be there. Of two columns with one name the second counts where the first
-    is null. A column with ``bits`` is never wider than that and travels with others in one integer, see ``packed``.
+    integer expression over ``parts``, which must all be there; both SQLite and polars can read it. Of two columns with one
+    name the second counts where the first is null. A column with ``bits`` is never wider than that and travels with others in
+    one integer.
     """
 
     name: str
@@ -98,11 +109,11 @@ def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> Sou
     terms, parts, shift = [], [], 0
     for columns, bits in fields:
         names = columns.split("+")
-        terms.append("((" + " + ".join(f'"{c}"' for c in names) + f") << {shift})")
+        terms.append("(" + " + ".join(f'"{c}"' for c in names) + f") * {1 << shift}")
         parts += names
         shift += bits
     assert shift <= 63
-    return SourceColumn(name, " | ".join(terms), required=False, meaning=meaning, parts=tuple(parts))
+    return SourceColumn(name, " + ".join(terms), required=False, meaning=meaning, parts=tuple(parts))
 
 
 def unpack(value: int, fields: tuple[tuple[str, int], ...]) -> tuple[int, ...]:

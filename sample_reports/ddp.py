@@ -1,5 +1,6 @@
 """Train with DistributedDataParallel, the last rank with twice the batch of the others: they wait for it.
 
+Much compute and few parameters, so that what the others spend in a collective is waiting and hardly any of it transfer.
 Run it with: torchrun --standalone --nproc-per-node 2 ddp.py
 """
 
@@ -28,12 +29,12 @@ class Block(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--even", action="store_true", help="the same batch on every rank")
+    parser.add_argument("--balanced", action="store_true", help="the same batch on every rank")
     parser.add_argument("--steps", type=int, default=10, help="timed steps, after the warm-up")
     parser.add_argument("--warmup", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=32768)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes for a smoke test on a CPU")
     args = parser.parse_args()
@@ -53,7 +54,7 @@ def main():
     model = nn.Sequential(*[Block(args.width) for _ in range(args.depth)]).to(device)
     model = DistributedDataParallel(model, device_ids=[local_rank] if cuda else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    rows = args.batch * (2 if rank == world - 1 and not args.even else 1)
+    rows = args.batch * (2 if rank == world - 1 and not args.balanced else 1)
     x = torch.randn(rows, args.width, device=device)
     total = torch.zeros((), device=device)
 

@@ -48,6 +48,7 @@ _TABLES = {
     "isGreenContext",
     "TARGET_INFO_CUDA_NULL_STREAM^3.7": "streamId! hwId! vmId! processId! deviceId! contextId!",
     "TARGET_INFO_CUDA_STREAM": "streamId! hwId! vmId! processId! contextId! priority! flag!",
+    "TARGET_INFO_SYSTEM_ENV": "globalVid devStateName!$ name!$ nameEnum! value!$",
     "META_DATA_CAPTURE@3.4": "name!$ value$",
     "META_DATA_EXPORT@3.4": "name!$ value$",
     "EXPORT_META_DATA@2.7^3.4": "name!$ value$",

@@ -20,13 +20,37 @@ def fails(path: Path) -> int:
     raise NsysxError(f"{path.name}: no", slug="no", hint="do not", exit_code=4)
 
 
+def note(path: Path) -> None:
+    with path.with_suffix(".by").open("a") as file:
+        print(os.getpid(), file=file)
+
+
 def dies_once(path: Path) -> int:
     """Kill this very process the first time."""
+    note(path)
     flag = path.with_suffix(".died")
     if path.name == "b" and not flag.exists():
         flag.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return path.stat().st_size
+
+
+def dies_always(path: Path) -> int:
+    """Kill this very process."""
+    note(path)
+    if path.name == "b":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.stat().st_size
+
+
+def fails_and_notes(path: Path) -> int:
+    note(path)
+    return fails(path)
+
+
+def by(path: Path) -> list[int]:
+    """Return the processes that worked on a file."""
+    return [int(line) for line in path.with_suffix(".by").read_text().split()]
 
 
 @pytest.fixture
@@ -52,13 +76,37 @@ def test_the_error_of_a_worker_arrives_whole(paths: list[Path], workers: int) ->
 
 
 def test_a_killed_worker_loses_nothing(paths: list[Path]) -> None:
-    assert jobs.run(dies_once, paths, workers=2) == [0, 1, 2]
+    told: list[str] = []
+    assert jobs.run(dies_once, paths, workers=2, progress=told.append) == [0, 1, 2]
     assert paths[1].with_suffix(".died").exists()
+    assert len(by(paths[1])) == 2
+    assert os.getpid() not in {pid for path in paths for pid in by(path)}, "other workers do what is left"
+    assert sorted(line.split()[0] for line in told) == ["a", "b", "c"], "each is told once"
 
 
 def test_a_killed_worker_of_a_cluster_loses_nothing(paths: list[Path]) -> None:
     pytest.importorskip("distributed")
     assert jobs.run(dies_once, paths, cluster="local", workers=2) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("cluster", [None, "local"])
+def test_a_file_that_kills_every_worker_is_named(paths: list[Path], cluster: str | None) -> None:
+    """It never reaches the process that asks: what kills a worker would kill that too."""
+    if cluster:
+        pytest.importorskip("distributed")
+    with pytest.raises(NsysxError) as caught:
+        jobs.run(dies_always, paths, cluster=cluster, workers=2)
+    assert caught.value.slug == "worker-died"
+    assert cluster is None or caught.value.message.startswith("b:")
+    assert os.getpid() not in by(paths[1])
+
+
+def test_a_cluster_hands_an_error_on_at_once(paths: list[Path]) -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(NsysxError) as caught:
+        jobs.run(fails_and_notes, paths[:1], cluster="local", workers=1)
+    assert (caught.value.slug, caught.value.hint, caught.value.exit_code) == ("no", "do not", 4)
+    assert len(by(paths[0])) == 1, "a report that cannot be read is not read again"
 
 
 def test_the_environment_is_left_as_it_was(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

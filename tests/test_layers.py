@@ -19,7 +19,7 @@ ORDER = (
     "schema intervals families stats",
     "columns",
     "load",
-    "correlate ranges",
+    "correlate ranges nccl",
     "attribute",
     "steps",
     "ledger",

@@ -48,8 +48,9 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 import json, sqlite3, subprocess, sys
 out, command = sys.argv[sys.argv.index("-o") + 1], sys.argv[sys.argv.index("--") + 1 :]
 code = subprocess.run(command).returncode
-con = sqlite3.connect(out + ".sqlite")
-con.executescript('''
+for out in [out + ".rank0", out + ".rank1"] if "--per-rank" in sys.argv else [out]:
+    con = sqlite3.connect(out + ".sqlite")
+    con.executescript('''
 CREATE TABLE StringIds (id INTEGER, value TEXT);
 INSERT INTO StringIds VALUES (1, 'nsysx'), (2, 'cudaLaunchKernel');
 CREATE TABLE NVTX_EVENTS (eventType INTEGER, text TEXT, textId INTEGER, domainId INTEGER, globalTid INTEGER);
@@ -62,9 +63,9 @@ INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 16777216), (2, 16777216);
 CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT);
 INSERT INTO META_DATA_CAPTURE VALUES ('X:ENVIRONMENT_VARIABLE', 'A=b'), ('X:COMMAND', '%s');
 ''' % out)
-con.close()
-run = {"nsys": {"version": "2025.3.2"}, "command": [out], "probe": [{"ranges_pushed": 3, "backend": "nvtx"}]}
-open(out + ".run.json", "w").write(json.dumps(run))
+    con.close()
+    run = {"nsys": {"version": "2025.3.2"}, "command": [out], "probe": [{"ranges_pushed": 3, "backend": "nvtx"}]}
+    open(out + ".run.json", "w").write(json.dumps(run))
 sys.exit(code)
 """)
     monkeypatch.setattr(make_samples, "PROJECT", project)
@@ -105,6 +106,16 @@ def test_the_packed_report_is_scrubbed(stub: Path, tmp_path: Path) -> None:
     con.close()
     assert rows == [("X:COMMAND", "/home/user/reports/good")]
     assert json.loads((out / "good.run.json").read_text())["command"] == ["/home/user/reports/good"]
+
+
+def test_a_report_per_rank_is_packed_each(stub: Path, tmp_path: Path, monkeypatch) -> None:
+    per_rank = make_samples.Program("good", nsysx=("--per-rank",))
+    monkeypatch.setattr(make_samples, "PROGRAMS", {"ranks": per_rank})
+    out = tmp_path / "out"
+    assert make_samples.record_all(["ranks"], options(out)) == 0
+    row = json.loads((out / "make_samples.json").read_text())["programs"]["ranks"]
+    assert [row[f"ranks.rank{i}"]["kernels"] for i in range(2)] == [2, 2]
+    assert {"ranks.rank0.sqlite.xz", "ranks.rank1.sqlite.xz", "ranks.rank1.run.json"} <= {f.name for f in out.iterdir()}
 
 
 def test_a_report_that_still_holds_a_secret_is_not_published(stub: Path, tmp_path: Path, monkeypatch) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import lzma
+import random
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nsysx import ranks
+from nsysx import nccl
+from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
 from nsysx.render import json_text
-from tests.builder import Process, Report
+from tests.builder import Process, Report, Thread
 
 PERIOD, TRANSFER, STEPS = 1_000_000, 50_000, 12
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SAMPLES = Path(__file__).resolve().parent.parent / "sample_reports"
 EPOCH = 1_795_228_332_660_273_255
 
 
@@ -201,6 +206,317 @@ def test_cluster_and_serial_agree_to_the_byte(tmp_path: Path) -> None:
     assert json_text.render(summarize(paths, cluster="local")) == alone
 
 
+# -- what NCCL notes itself ----------------------------------------------------------------------------------------------
+
+WORLD, PAIR = 14_639_155_052_552_205_260, 12_898_407_679_887_880_862
+KERNELS = {
+    "ncclAllReduce": ALL_REDUCE,
+    "ncclAllGather": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclBroadcast": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclSend": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclAlltoAll": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+}
+
+
+def noted(thread: Thread, name: str, start: int, end: int, **payload: int) -> None:
+    """Add a range of NCCL's, with its payload as an export with --include-json=true has it."""
+    row = thread.add_range(name, start, end, domain="NCCL")
+    words = {"comm": "NCCL communicator ID", "size": "Message size [bytes]", "peer": "Peer rank", "of": "No. of ranks"}
+    if payload:
+        row["jsonText"] = json.dumps({words.get(k, k): v for k, v in payload.items()})
+
+
+def member(thread: Thread, comm: int, of: int, rank: int) -> None:
+    noted(thread, "ncclCommInitRankConfig", 100, 200, comm=comm, of=of, Rank=rank)
+
+
+def collective(
+    thread: Thread, name: str, at: int, start: int, end: int, *, device: int = 0, stream: int = 20, **payload: int
+) -> None:
+    """Add a call of NCCL's with its kernel."""
+    noted(thread, name, at, at + 40, **payload)
+    thread.launch(at + 10, kernel=KERNELS[name], gpu_start=start, gpu_dur=end - start, device=device, stream=stream)
+
+
+def job(report: Report, number: int, *, steps: int = 8, device: int = 0) -> Iterator[tuple[int, int, Thread]]:
+    """Add a process with steps of compute, and yield (step, begin of its communication on the GPU, thread) of each."""
+    process = report.process(100 + number)
+    thread = process.thread(100 + number, "python3")
+    report.gpu(device, pids=[(100 + number, device)])
+    for i in range(steps):
+        t = 1_000_000 + i * PERIOD
+        thread.add_range(f"step {i}", t, t + PERIOD - 100, domain="nsysx")
+        thread.launch(t + 1_000, kernel="gemm", gpu_start=t + 10_000, gpu_dur=90_000, device=device)
+        yield i, t + 100_000, thread
+
+
+def test_communicators_are_told_apart_by_name(tmp_path: Path) -> None:
+    """Two pairs of ranks whose all-reduces run at the same time: by time alone all four would seem to wait together."""
+    report = Report()
+    for r, (came, done) in enumerate([(0, 300_000), (200_000, 300_000), (50_000, 320_000), (120_000, 320_000)]):
+        for i, t, thread in job(report, r, device=r):
+            if not i:
+                member(thread, WORLD, 4, r)
+                noted(thread, "ncclCommInitRankConfig", 300, 400, comm=PAIR + r // 2, of=2, Rank=r % 2)
+            at, comm = t - 98_000, PAIR + r // 2
+            collective(thread, "ncclAllReduce", at, t + came, t + done, device=r, comm=comm, size=4_000_000)
+    rows = table(report.write(tmp_path / "job.sqlite"))
+    n = rows[0]["collectives"]
+    assert n > 4
+    assert [r["wait_ns"] // n for r in rows] == [200_000, 0, 70_000, 0]
+    assert [r["delay_ns"] // n for r in rows] == [0, 200_000, 0, 70_000]
+    assert [r["by_collective"][0]["communicator"] for r in rows] == [0, 0, 1, 1]
+    assert str(PAIR) not in json_text.render(summarize([tmp_path / "job.sqlite"]))
+
+
+def test_bytes_and_bus_bandwidth(tmp_path: Path) -> None:
+    report = Report()
+    for r in range(2):
+        for i, t, thread in job(report, r, device=r):
+            if not i:
+                member(thread, WORLD, 2, r)
+            late, end = r * 1_000, t + 101_000
+            collective(thread, "ncclAllReduce", t - 90_000, t + late, end, device=r, comm=WORLD, size=8_000_000)
+            collective(thread, "ncclAllGather", t - 89_000, end, end + 10_000, device=r, comm=WORLD, size=1_000_000)
+            collective(
+                thread, "ncclAlltoAll", t - 88_000, end + 10_000, end + 20_000, device=r, comm=WORLD, size=500_000
+            )
+    path = report.write(tmp_path / "job.sqlite")
+    row = table(path)[0]
+    n = row["steps"]
+    assert row["bytes"] == 9_500_000 * n
+    # 2 ranks: an all-reduce sends each byte over the link once each way, 2 (n - 1) / n = 1.
+    assert row["bus_bytes_per_s"] == pytest.approx(9_500_000 / 120_000e-9)
+    by_kind = {c["kind"]: c for c in row["by_collective"]}
+    assert list(by_kind) == ["allreduce", "allgather", "alltoall"]
+    assert by_kind["allreduce"] == {
+        "communicator": 0, "ranks": 2, "kind": "allreduce", "calls": n, "transfer_ns": 100_000 * n, "wait_ns": 1_000 * n,
+        "bytes": 8_000_000 * n, "bus_bytes_per_s": pytest.approx(8e13 / 1e3),
+    }  # fmt: skip
+    assert checks(path)["nccl messages"].status == "ok"
+
+
+def test_calls_of_a_group_are_one_kernel(tmp_path: Path) -> None:
+    """The kernel of a group starts inside the last ncclGroupEnd; a group of several communicators says nothing."""
+    report = Report()
+    for r in range(2):
+        for i, t, thread in job(report, r, device=r):
+            if not i:
+                member(thread, WORLD, 2, r)
+            for group, (stream, other) in enumerate([(20, WORLD), (21, PAIR)]):
+                at = t - 95_000 + group * 1_000
+                noted(thread, "ncclGroupStart", at, at + 5)
+                noted(thread, "ncclGroupStart", at + 10, at + 15)
+                noted(thread, "ncclAllReduce", at + 20, at + 25, comm=WORLD, size=3_000)
+                noted(thread, "ncclAllReduce", at + 30, at + 35, comm=other, size=1_000)
+                noted(thread, "ncclGroupEnd", at + 40, at + 45)
+                noted(thread, "ncclGroupEnd", at + 50, at + 90)
+                start = t + group * 50_000
+                thread.launch(at + 60, kernel=ALL_REDUCE, gpu_start=start, gpu_dur=10_000, device=r, stream=stream)
+    row = table(report.write(tmp_path / "job.sqlite"))[0]
+    n = row["steps"]
+    assert row["collectives"] == 2 * n
+    assert row["bytes"] == 4_000 * n
+    assert {(c["communicator"], c["bytes"]) for c in row["by_collective"]} == {(0, 4_000 * n), (None, None)}
+
+
+def test_messages_between_two_ranks_are_matched_by_who_they_are(tmp_path: Path) -> None:
+    """A pipeline of three: the first has one message per step, the middle two, the last one, at different times."""
+    report = Report()
+    for r in range(3):
+        for i, t, thread in job(report, r, device=r):
+            if not i:
+                member(thread, WORLD, 3, r)
+            for link in (0, 1):  # of ranks (0, 1) and (1, 2)
+                if r in (link, link + 1):
+                    come, done = t + 100_000 * link + 30_000 * (r - link), t + 100_000 * link + 40_000
+                    peer = link + 1 if r == link else link
+                    at = t - 95_000 + link * 1_000
+                    collective(thread, "ncclSend", at, come, done, device=r, comm=WORLD, size=10_000, peer=peer)
+    rows = table(report.write(tmp_path / "job.sqlite"))
+    n = rows[0]["steps"]
+    assert [r["collectives"] for r in rows] == [n, 2 * n, n]
+    assert [r["wait_ns"] for r in rows] == [30_000 * n, 30_000 * n, 0]
+    assert [r["delay_ns"] for r in rows] == [0, 30_000 * n, 30_000 * n]
+
+
+def test_a_root_that_is_done_before_the_others_begin(tmp_path: Path) -> None:
+    report = Report()
+    for r in range(2):
+        for i, t, thread in job(report, r, device=r):
+            if not i:
+                member(thread, WORLD, 2, r)
+            start = t + r * 60_000
+            collective(thread, "ncclBroadcast", t - 95_000, start, start + 20_000, device=r, comm=WORLD, size=1_000)
+    rows = table(report.write(tmp_path / "job.sqlite"))
+    assert [r["collectives"] for r in rows] == [rows[0]["steps"]] * 2
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["", "[1, 2", "{}", '{"NCCL communicator ID": "x"}', '{"NCCL communicator ID": true}', "[" * 5_000, "null", "7"],
+)
+def test_payloads_that_say_nothing(tmp_path: Path, payload: str) -> None:
+    report = Report()
+    for r in range(2):
+        for _, t, thread in job(report, r, device=r):
+            collective(thread, "ncclAllReduce", t - 95_000, t, t + 10_000, device=r, comm=WORLD, size=-5)
+    for row in report.rows["NVTX_EVENTS"]:
+        if row.get("jsonText"):
+            row["jsonText"] = payload
+    path = report.write(tmp_path / "job.sqlite")
+    for row in table(path):
+        assert row["collectives"] == row["steps"]
+        assert row["bytes"] is row["bus_bytes_per_s"] is None
+    assert checks(path)["nccl messages"].status == "missing"
+    assert "--include-json" in checks(path)["nccl messages"].fix
+
+
+def test_one_report_without_payload_leaves_the_streams(tmp_path: Path) -> None:
+    paths = []
+    for r, come in enumerate((0, 80_000)):
+        report = Report()
+        for i, t, thread in job(report, r):
+            if not i:
+                member(thread, WORLD, 2, r)
+            collective(thread, "ncclAllReduce", t - 95_000, t + come, t + 100_000, comm=WORLD, size=1_000)
+        if r:
+            report.drop("NVTX_EVENTS", "jsonText")
+        paths.append(report.write(tmp_path / f"{r}.sqlite"))
+    rows = table(*paths)
+    assert rows[0]["wait_ns"] == 80_000 * rows[0]["steps"]
+    assert checks(*paths)["nccl messages"].detail.startswith("rank 1:")
+
+
+# -- ranks that are missing, elsewhere, or given in another order --------------------------------------------------------
+
+
+def rank_reports(
+    folder: Path, ranks: Sequence[int], of: int, *, host: Callable[[int], str] | None = None
+) -> list[Path]:
+    """Write a report for each of some ranks of a job of ``of``; rank r comes to its all-reduce r * 50 us after rank 0."""
+    paths = []
+    for r in ranks:
+        report = Report()
+        for i, t, thread in job(report, r):
+            if not i:
+                member(thread, WORLD, of, r)
+            end = t + 50_000 * of
+            collective(thread, "ncclAllReduce", t - 95_000, t + 50_000 * r, end, comm=WORLD, size=1_000)
+        if host:
+            report.add(
+                "TARGET_INFO_SYSTEM_ENV", devStateName="Cpu", name="Hostname", nameEnum=1, value=host(r), globalVid=1
+            )
+        paths.append(report.write(folder / f"part{r}.sqlite"))
+    return paths
+
+
+def test_ranks_have_the_numbers_of_the_job(tmp_path: Path) -> None:
+    first, second, last = rank_reports(tmp_path, (0, 1, 2), 3)
+    rows = table(last, first, second)
+    assert [(r["rank"], r["report"]) for r in rows] == [(0, first.name), (1, second.name), (2, last.name)]
+    assert rows[2]["straggler"]
+    shown = {c.check: c for c in summarize([last, first, second]).quality}["ranks"]
+    assert "shows rank 2" in shown.detail, "the first report given is the one to look at"
+    assert "shows rank 1" in {c.check: c for c in summarize([last, first, second], rank=1).quality}["ranks"].detail
+
+
+def test_file_names_give_the_numbers_where_nothing_else_does(tmp_path: Path) -> None:
+    paths = reports(tmp_path, [300_000, 300_000, 500_000], starts=[0, 0, 0], clocks=[0, 0, 0])
+    paths[2] = paths[2].rename(tmp_path / "job.rank10.sqlite")
+    rows = table(paths[0], paths[2], paths[1])
+    assert [r["rank"] for r in rows] == [0, 1, 10]
+    assert rows[2]["straggler"]
+    paths[2] = paths[2].rename(tmp_path / "last.sqlite")
+    assert [r["rank"] for r in table(paths[2], paths[1], paths[0])] == [0, 1, 2]
+
+
+def test_a_missing_rank_is_said_and_costs_nothing_else(tmp_path: Path) -> None:
+    first, second, last = rank_reports(tmp_path, (0, 1, 3), 4)
+    rows = table(first, second, last)
+    n = rows[0]["steps"]
+    assert [r["rank"] for r in rows] == [0, 1, 3]
+    assert [r["wait_ns"] for r in rows] == [150_000 * n, 100_000 * n, 0]
+    assert rows[2]["straggler"]
+    said = checks(first, second, last)["rank count"]
+    assert (said.status, said.detail.partition(".")[0]) == ("warn", "3 of 4 ranks are here; missing: 2")
+    with pytest.raises(NsysxError, match="--rank 2") as caught:
+        summarize([first, second, last], rank=2)
+    assert caught.value.exit_code == 4
+
+
+def test_a_report_of_one_rank_says_of_how_many(tmp_path: Path) -> None:
+    assert "one rank of 4" in summarize(rank_reports(tmp_path, (1,), 4)).tables["ranks"].reason
+
+
+def test_two_reports_of_one_rank_are_counted_as_they_come(tmp_path: Path) -> None:
+    paths = rank_reports(tmp_path, (1,), 2)
+    again = tmp_path / "again.sqlite"
+    again.write_bytes(paths[0].read_bytes())
+    assert [r["rank"] for r in table(*paths, again)] == [0, 1]
+
+
+def test_other_machines_are_said_but_not_named(tmp_path: Path) -> None:
+    paths = rank_reports(tmp_path, (0, 1, 2), 3, host=lambda r: f"gpubox{r // 2}.lab.example")
+    assert [r["host"] for r in table(*paths)] == [0, 0, 1]
+    assert checks(*paths)["rank hosts"].detail.startswith("the ranks ran on 2 machines")
+    assert "gpubox" not in json_text.render(summarize(paths))
+
+
+# -- conservation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_exposed_communication_is_waiting_transfer_and_unmatched(tmp_path: Path, seed: int) -> None:
+    """Collectives that overlap compute, each other and the edges of the steady steps, some of them on one rank only."""
+    dice = random.Random(seed)
+    report = Report()
+    plan = [(dice.randrange(0, 700_000), dice.randrange(1_000, 300_000)) for _ in range(4)]
+    for r in range(3):
+        for _, t, thread in job(report, r, device=r, steps=10):
+            for k, (at, length) in enumerate(plan):
+                if k < 3 or r == 1:
+                    start = t + at + dice.randrange(0, 150_000)
+                    name = ("ncclAllReduce", "ncclAllGather", "ncclAllReduce", "ncclBroadcast")[k]
+                    collective(
+                        thread, name, t - 98_000 + k * 100, start, t + at + 150_000 + length, device=r, stream=20 + k
+                    )
+            busy = t + dice.randrange(0, 600_000)
+            thread.launch(t - 90_000, kernel="add", gpu_start=busy, gpu_dur=dice.randrange(1, 300_000), device=r)
+    rows = table(report.write(tmp_path / "job.sqlite"))
+    assert any(r["exposed_unmatched_ns"] for r in rows)
+    for r in rows:
+        parts = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
+        assert r["comm_ns"] == sum(r[p] for p in parts)
+        assert all(r[p] >= 0 for p in parts)
+        assert r["window_ns"] == sum(r[f"{k}_ns"] for k in ("compute", "comm", "copy", "memset", "idle"))
+        assert r["wait_ns"] == sum(c["wait_ns"] for c in r["by_collective"])
+        assert r["transfer_ns"] == sum(c["transfer_ns"] for c in r["by_collective"])
+    assert sum(r["delay_ns"] for r in rows) == sum(r["wait_ns"] for r in rows)
+
+
+# -- recorded on two H200s ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("ddp",), ("ddp_per_rank.rank1", "ddp_per_rank.rank0")])
+def test_twice_the_batch_on_rank_1(tmp_path: Path, names: Sequence[str]) -> None:
+    paths = []
+    for name in names:
+        paths.append(tmp_path / f"{name}.sqlite")
+        paths[-1].write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
+    early, late = table(*paths)
+    assert (early["rank"], late["rank"]) == (0, 1)
+    assert (early["straggler"], late["straggler"]) == (False, True)
+    assert next(iter(late["late_because"])) == "compute"
+    assert early["exposed_wait_ns"] == pytest.approx(early["comm_ns"], rel=0.05)
+    for row in (early, late):
+        assert row["comm_ns"] == row["exposed_wait_ns"] + row["exposed_transfer_ns"] + row["exposed_unmatched_ns"]
+        assert 100e9 < row["bus_bytes_per_s"] < 450e9, "18 links of NVLink 4 carry 450 GB/s each way"
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("kernel", "kind"),
     [
@@ -212,4 +528,22 @@ def test_cluster_and_serial_agree_to_the_byte(tmp_path: Path) -> None:
     ],
 )
 def test_kind_of(kernel: str, kind: str) -> None:
-    assert ranks.kind_of(kernel) == kind
+    assert nccl.kind_of(kernel) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "expected"),
+    [
+        ("allreduce", 4, 1_500),
+        ("allgather", 4, 3_000),
+        ("reducescatter", 4, 3_000),
+        ("alltoall", 4, 3_000),
+        ("broadcast", 4, 1_000),
+        ("sendrecv", None, 1_000),
+        ("allreduce", None, None),
+        ("my_own", 4, None),
+    ],
+)
+def test_bus_bytes(kind: str, size: int | None, expected: float | None) -> None:
+    assert nccl.bus_bytes(kind, size, 1_000) == expected
+    assert nccl.bus_bytes(kind, size, None) is None

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import first_cost
-from nsysx.columns import matching
+from nsysx.columns import at, distinct, totals
 from nsysx.facts import Facts, NotRecorded
 from nsysx.ledger import CAUSES
 from nsysx.model import Column
@@ -18,6 +18,7 @@ TITLE = "Launches"
 _SLOW_FACTOR, _SLOW_NS = 10, 50_000
 #: Below this part of the steady window the GPU does not wait for launches.
 _FREE_SHARE = 0.02
+_LAUNCH, _HOST = CAUSES.index("launch_latency"), CAUSES.index("host_code")
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("launches", "Int64", "", "calls in the steady steps"),
@@ -53,36 +54,35 @@ COLUMNS = (
 
 def _idle(facts: Facts) -> pl.DataFrame:
     """Return per API function the device idle that ended with its work: launch latency, and host code before."""
-    windows = facts.steps.windows.select(
-        "process", "device", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
-    )
-    cause = pl.col("cause")
-    ns = pl.col("ns")
-    return (
-        facts.ledgers.idle.join(windows, on=["process", "device"], how="inner")
-        .with_columns(
-            (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
-        )
-        .join(facts.attributed.gpu_ops.select("op", "call"), on="op", how="inner")
-        .join(facts.attributed.api_calls.select("call", pl.col("name").cast(pl.String)), on="call", how="inner")
-        .group_by("name")
-        .agg(
-            ns.filter(cause == CAUSES.index("launch_latency")).sum().alias("idle_launch_ns"),
-            ns.filter(cause == CAUSES.index("host_code")).sum().alias("idle_host_ns"),
-        )
-    )
+    call = facts.attributed.gpu_ops["call"].fill_null(-1).to_numpy()
+    parts = [pl.DataFrame(schema={"name": pl.String, "idle_launch_ns": pl.Int64, "idle_host_ns": pl.Int64})]
+    for pieces in facts.idle().values():
+        op, cause, ns = (pieces[c].to_numpy() for c in ("op", "cause", "ns"))
+        rows = np.flatnonzero(((cause == _LAUNCH) | (cause == _HOST)) & (op >= 0))
+        cause, ns, by = cause[rows], ns[rows], call[op[rows]]
+        names, of = distinct(at(facts.attributed.api_calls["name"], by))
+        launch, host = (totals(of, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
+        parts.append(pl.DataFrame([names, launch, host], schema=parts[0].schema))
+    return pl.concat(parts).group_by("name").sum()
 
 
 def table(facts: Facts) -> pl.DataFrame:
     """Return one row per launching API function, longest first; null idle where the report has no GPU work."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    calls = facts.steady_calls.filter(matching(facts.steady_calls["kind"], "^(graph_)?launch$"))
+    wanted = ("call", "process", "correlation_id", "start_ns", "end_ns", "name", "kind", "self_ns", "gpu_ops")
+    calls = facts.steady_calls.select(wanted).filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
     full = np.minimum(queue_full(facts, calls), calls["self_ns"].to_numpy())
     waiting = pending(facts, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
-    once = first_cost.costs(facts)["one_time_ns"].to_numpy()[calls["call"].to_numpy()]
-    calls = calls.with_columns(pl.Series("_full", full), pl.Series("_pending", waiting), pl.Series("_once", once))
-    calls = calls.with_columns((pl.col("self_ns") - pl.col("_full") - pl.col("_once")).alias("_own"))
+    calls = calls.select(
+        "call",
+        "name",
+        "gpu_ops",
+        "self_ns",
+        pl.Series("_full", full, dtype=pl.Int64),
+        pl.Series("_pending", waiting, dtype=pl.Int64),
+    ).join(first_cost.costs(facts).select("call", pl.col("one_time_ns").alias("_once")), on="call", how="left")
+    calls = calls.with_columns((pl.col("self_ns") - pl.col("_full") - pl.col("_once").fill_null(0)).alias("_own"))
     median = pl.col("_own").median().over("name")
     slow = (pl.col("_own") > _SLOW_FACTOR * median) & (pl.col("_own") > _SLOW_NS)
     calls = calls.with_columns(slow.alias("_slow"))

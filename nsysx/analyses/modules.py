@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
-from nsysx import columns
+from nsysx.columns import at, distinct, totals
 from nsysx.facts import Facts, NotRecorded
+from nsysx.intervals import I64
 from nsysx.model import Column
 
 KEY = "modules"
@@ -29,60 +31,88 @@ COLUMNS = (
     Column("grade", "String", "", "weakest evidence behind 1 % or more of its GPU time: thread, seq, time, none"),
 )
 
-_GRADES = ["thread", "seq", "time", "none"]
+_GRADES = ("thread", "seq", "time", "none")
+_BUSY = (
+    "forward_gpu_ns",
+    "backward_gpu_ns",
+    "self_gpu_ns",
+    "launch_ns",
+    "wait_ns",
+    "sync_ns",
+    "idle_blamed_ns",
+    "calls",
+)
+#: What is summed per module; the grades hold GPU time.
+_SUMS = (*_BUSY[:-1], "kernels", "copy_ns", "queue_ns", *_GRADES)
 
 
-def _own(facts: Facts) -> pl.DataFrame:
-    """Return per module what it did itself, children apart."""
-    ns = pl.col("end_ns") - pl.col("start_ns")
-    module = pl.col("module").cast(pl.String)  # once per module: sums are made by its number first
-    backward = (pl.col("phase") == "backward").fill_null(False)
-    copying = (pl.col("op_kind") == "memcpy") | (pl.col("op_kind") == "memset")
-    gpu = facts.steady_ops.group_by("module").agg(
-        ns.filter(~backward).sum().alias("forward"),
-        ns.filter(backward).sum().alias("backward"),
-        ns.sum().alias("self_gpu_ns"),
-        (pl.col("op_kind") == "kernel").sum().cast(pl.Int64).alias("kernels"),
-        ns.filter(copying).sum().alias("copy_ns"),
-        pl.col("queue_ns").sum(),
-        *(ns.filter(pl.col("grade") == g).sum().alias(f"_{g}") for g in _GRADES),
+def _add(found: dict[str | None, dict[str, int]], module: pl.Series, **parts: I64) -> None:
+    """Add the sum of each part per module."""
+    names, of = distinct(module)
+    sums = {part: totals(of, values, len(names)).tolist() for part, values in parts.items()}
+    for i, name in enumerate(names):
+        row = found.setdefault(name, dict.fromkeys(_SUMS, 0))
+        for part, values in sums.items():
+            row[part] += values[i]
+
+
+def _own(facts: Facts) -> dict[str | None, dict[str, int]]:
+    """Return per module what it did itself, children apart: _SUMS."""
+    ops = facts.steady_ops
+    ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    op_kind, grade = ops["op_kind"], ops["grade"]
+    backward = (ops["phase"] == "backward").fill_null(False).to_numpy()
+    found: dict[str | None, dict[str, int]] = {}
+    _add(
+        found,
+        ops["module"],
+        forward_gpu_ns=np.where(backward, 0, ns),
+        backward_gpu_ns=np.where(backward, ns, 0),
+        self_gpu_ns=ns,
+        kernels=(op_kind == "kernel").to_numpy().astype(np.int64),
+        copy_ns=np.where(((op_kind == "memcpy") | (op_kind == "memset")).to_numpy(), ns, 0),
+        queue_ns=ops["queue_ns"].fill_null(0).to_numpy(),
+        **{g: np.where((grade == g).to_numpy(), ns, 0) for g in _GRADES},
     )
-    calls = facts.steady_calls
-    launching = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
-    waits = calls.join(facts.ledgers.waits, on="call", how="inner").group_by("module")
-    cpu = calls.group_by("module").agg()
-    for part in (
-        launching.group_by("module").agg(pl.col("self_ns").sum().alias("launch_ns")),
-        waits.agg(pl.col("backlog_ns").sum().alias("wait_ns")),
-        calls.filter(pl.col("kind") == "sync").group_by("module").agg(pl.col("self_ns").sum().alias("sync_ns")),
-    ):
-        cpu = cpu.join(part, on="module", how="left", nulls_equal=True)
-    windows = facts.steps.windows.select(
-        "process", "device", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
-    )
-    idle = facts.ledgers.idle.join(windows, on=["process", "device"], how="inner").with_columns(
-        (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
-    )
-    op = idle["op"].fill_null(-1).to_numpy()
-    idle = idle.with_columns(columns.at(facts.attributed.gpu_ops["module"], op).alias("module"))
-    idle = idle.group_by("module").agg(pl.col("ns").sum().alias("idle_blamed_ns"))
-    rows = gpu.with_columns(module).join(
-        cpu.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True
-    )
-    return rows.join(idle.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True).with_columns(
-        pl.exclude("module").fill_null(0)
-    )
+    calls = facts.steady_calls.select("call", "module", "kind", "self_ns")
+    launches = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
+    _add(found, launches["module"], launch_ns=launches["self_ns"].to_numpy())
+    syncs = calls.filter(pl.col("kind") == "sync")
+    _add(found, syncs["module"], sync_ns=syncs["self_ns"].to_numpy())
+    waits = calls.join(facts.ledgers.waits.select("call", "backlog_ns"), on="call", how="inner")
+    _add(found, waits["module"], wait_ns=waits["backlog_ns"].to_numpy())
+    for pieces in facts.idle().values():
+        module = at(facts.attributed.gpu_ops["module"], pieces["op"].to_numpy())
+        _add(found, module, idle_blamed_ns=pieces["ns"].to_numpy())
+    return found
 
 
 def _calls(facts: Facts) -> pl.DataFrame:
     """Return forward calls per module in the steady steps."""
-    spans = facts.ranges.ranges.filter(pl.col("kind").is_in(["module", "range"]) & ~pl.col("recompute"))
-    windows = facts.steps.cpu_windows.select("process", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"))
-    inside = spans.join(windows, on="process", how="inner").filter(
-        (pl.col("start_ns") >= pl.col("_a")) & (pl.col("start_ns") < pl.col("_b"))
+    windows = facts.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()
+    inside = [
+        (pl.col("process") == process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
+        for process, start, end in windows
+    ]
+    spans = (
+        facts.ranges.ranges.select("process", "start_ns", "kind", "name", "cls", "recompute")
+        .filter(
+            (pl.col("kind") == "module") | (pl.col("kind") == "range"), ~pl.col("recompute"), pl.any_horizontal(inside)
+        )
+        .group_by("name", "cls")
+        .len()
+        .with_columns(pl.col("name", "cls").cast(pl.String))
     )
     path = pl.when(pl.col("name") == "").then(pl.format("({})", "cls")).otherwise(pl.col("name"))
-    return inside.group_by(path.alias("module")).agg(pl.len().cast(pl.Int64).alias("calls"))
+    return spans.group_by(path.alias("module")).agg(pl.col("len").sum().cast(pl.Int64).alias("calls"))
+
+
+def _grade(module: str | None, row: dict[str, int]) -> str:
+    """Return the weakest grade that 1 % or more of the module's GPU time has."""
+    if not row["self_gpu_ns"]:
+        return "none" if module is None else "thread"
+    weak = next((g for g in reversed(_GRADES[1:]) if row[g] * 100 >= row["self_gpu_ns"]), None)
+    return weak or next((g for g in _GRADES if row[g]), "none")
 
 
 def table(facts: Facts) -> pl.DataFrame:
@@ -94,68 +124,41 @@ def table(facts: Facts) -> pl.DataFrame:
         raise NotRecorded(
             "no NVTX range was recorded: run under `nsysx run`, or with -t nvtx and ranges of your own", "-t nvtx"
         )
-    own = _own(facts)
-    tree = facts.attributed.modules.select("module", "cls", "parent", "first_ns")
-    rows = own.join(tree, on="module", how="full", coalesce=True, nulls_equal=True)
-    rows = rows.join(_calls(facts), on="module", how="left", nulls_equal=True)
-    rows = rows.with_columns(pl.exclude("module", "cls", "parent", "first_ns").fill_null(0))
+    own, calls = _own(facts), dict(_calls(facts).iter_rows())
+    columns = facts.attributed.modules.select("module", "cls", "parent", "first_ns").iter_rows()
+    tree: dict[str | None, tuple[str, str | None, int]] = {
+        module: (cls, up, first) for module, cls, up, first in columns
+    }
+    found = []
     # Roll children up along the tree: each module's own time counts for it and for every module above it.
-    parent = dict(tree.select("module", "parent").iter_rows())
-    chain: dict[str, list[str]] = {}
-    for name in parent:
-        seen, at = [name], parent[name]
-        while at is not None and at not in seen:
-            seen.append(at)
-            at = parent.get(at)
-        chain[name] = seen
-    above = pl.DataFrame(
-        [(name, up) for name, ups in chain.items() for up in ups],
-        schema={"module": pl.String, "above": pl.String},
-        orient="row",
-    )
-    rolled = (
-        own.join(above, on="module", how="inner")
-        .group_by(pl.col("above").alias("module"))
-        .agg(pl.col("forward").sum().alias("_forward"), pl.col("backward").sum().alias("_backward"))
-    )
-    rows = rows.join(rolled, on="module", how="left", nulls_equal=True).with_columns(
-        pl.coalesce("_forward", "forward").alias("forward_gpu_ns"),
-        pl.coalesce("_backward", "backward").alias("backward_gpu_ns"),
-        pl.col("module")
-        .replace_strict({k: len(v) - 1 for k, v in chain.items()}, default=0, return_dtype=pl.Int64)
-        .alias("depth"),
-        pl.col("module").alias("path"),
-    )
-    weak = pl.lit("none")
-    for grade in reversed(_GRADES):
-        weak = pl.when(pl.col(f"_{grade}") > 0).then(pl.lit(grade)).otherwise(weak)
-    for grade in _GRADES[1:]:
-        weak = (
-            pl.when(pl.col(f"_{grade}") * 100 >= pl.col("self_gpu_ns").clip(lower_bound=1))
-            .then(pl.lit(grade))
-            .otherwise(weak)
-        )
-    quiet = (
-        pl.when(pl.col("self_gpu_ns") > 0)
-        .then(weak)
-        .when(pl.col("path").is_null())
-        .then(pl.lit("none"))
-        .otherwise(pl.lit("thread"))
-    )
-    busy = pl.sum_horizontal(
-        "self_gpu_ns", "forward_gpu_ns", "backward_gpu_ns", "launch_ns", "sync_ns", "wait_ns", "idle_blamed_ns", "calls"
-    )
-    return (
-        rows.with_columns(quiet.alias("grade"))
-        .filter((busy > 0) | pl.col("path").is_not_null() & pl.col("first_ns").is_not_null())
-        .with_columns(
-            pl.when(pl.col("first_ns").is_not_null())
-            .then(0)
-            .when(pl.col("path").is_not_null())
-            .then(1)
-            .otherwise(2)
-            .alias("_group")
-        )
-        .sort("_group", "first_ns", "self_gpu_ns", "path", descending=[False, False, True, False], nulls_last=True)
-        .select(c.name for c in COLUMNS)
-    )
+    rolled = {module: [0, 0] for module in tree}
+    depth = {}
+    for module in tree:
+        chain: list[str | None] = [module]
+        while (up := tree[chain[-1]][1] if chain[-1] in tree else None) is not None and up not in chain:
+            chain.append(up)
+        depth[module] = len(chain) - 1
+        for up in chain:
+            if up in rolled and module in own:
+                rolled[up][0] += own[module]["forward_gpu_ns"]
+                rolled[up][1] += own[module]["backward_gpu_ns"]
+    nothing = dict.fromkeys(_SUMS, 0)
+    for module in {**tree, **own}:
+        row = {**own.get(module, nothing), "calls": calls.get(module, 0)}
+        cls, parent, first = tree.get(module, (None, None, None))
+        if module in rolled:
+            row["forward_gpu_ns"], row["backward_gpu_ns"] = rolled[module]
+        if first is None and not any(row[busy] for busy in _BUSY):
+            continue
+        group = 0 if first is not None else 1 if module is not None else 2
+        place = {
+            "path": module,
+            "cls": cls,
+            "parent": parent,
+            "depth": depth.get(module, 0),
+            "grade": _grade(module, row),
+        }
+        found.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **place}))
+    found.sort(key=lambda entry: entry[0])
+    types = {"String": pl.String, "Int64": pl.Int64}
+    return pl.DataFrame([row for _, row in found], schema={c.name: types[c.dtype] for c in COLUMNS})

@@ -14,7 +14,7 @@ from functools import cache
 from types import ModuleType
 
 from nsysx.facts import Facts
-from nsysx.findings import nsx111_straggler
+from nsysx.findings import nsx110_exposed_comm, nsx111_straggler
 from nsysx.findings._ground import Ground
 from nsysx.model import Finding, Table
 from nsysx.replay import Replay, Withheld
@@ -42,8 +42,13 @@ def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | Withheld |
 
 def with_ranks(findings: Iterable[Finding], table: Table) -> tuple[Finding, ...]:
     """Return the findings of one rank with what the comparison of all ranks adds."""
-    straggler = nsx111_straggler.of_ranks(table)
-    return tuple(sorted((straggler if f.code == straggler.code else f for f in findings), key=rank))
+
+    def compared(finding: Finding) -> Finding:
+        if finding.code == nsx110_exposed_comm.RULE.code:
+            return nsx110_exposed_comm.of_ranks(finding, table)
+        return nsx111_straggler.of_ranks(table) if finding.code == nsx111_straggler.RULE.code else finding
+
+    return tuple(sorted(map(compared, findings), key=rank))
 
 
 def manual(name: str) -> str | None:

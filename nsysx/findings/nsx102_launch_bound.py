@@ -62,7 +62,7 @@ def check(ground: Ground) -> list[Finding]:
         return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if missing := ground.missing("launches"):
         return ground.cannot_tell(RULE, missing)
-    groups = verdict.idle_groups(ground.facts, ground.process, ground.device, *ground.window)
+    groups = verdict.idle_groups(ground.facts, ground.process, ground.device)
     cost = ground.per_step(groups.get("launch_bound", 0))
     if not ground.notable(cost, _FOUND):
         share = ground.share(cost)

@@ -22,11 +22,13 @@ Harmless when
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from nsysx import units
 from nsysx.findings._ground import Ground, Rule
-from nsysx.model import Finding
+from nsysx.model import Finding, Table
 from nsysx.replay import RemoveExposedComm
 
 RULE = Rule("NSX110", "exposed-comm", "Exposed communication")
@@ -59,3 +61,20 @@ def check(ground: Ground) -> list[Finding]:
     fix = "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
     title = f"Communication is exposed {units.duration(cost)} per step"
     return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=evidence)]
+
+
+def of_ranks(finding: Finding, table: Table) -> Finding:
+    """Return the finding with what the comparison of all ranks adds: how much of it is waiting, which no link shortens."""
+    if finding.verdict != "found" or not table.rows or not finding.cost_ns_per_step:
+        return finding
+    # By its cost, because ranks of several machines can have one process and device number.
+    cost = finding.cost_ns_per_step
+    row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
+    if row is None or row["exposed_wait_ns"] is None:
+        return finding
+    wait, transfer = (round(row[f"exposed_{k}_ns"] / max(row["steps"], 1)) for k in ("wait", "transfer"))
+    detail = f"{finding.detail} Of it {units.duration(wait)} is waiting for another rank, {units.duration(transfer)} transfer."
+    if 2 * wait < cost:
+        return replace(finding, detail=detail)
+    fix = "Let the ranks come to their collectives together (NSX111): no link and no bucket size shortens the waiting"
+    return replace(finding, detail=detail, fix=fix)

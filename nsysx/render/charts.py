@@ -603,7 +603,7 @@ RANK_PARTS = (
     ("compute", KIND_COLOURS["compute"], ""),
     ("exposed transfer", KIND_COLOURS["comm"], ""),
     ("waiting for another rank", KIND_COLOURS["comm"], "////"),
-    ("other communication", "#9fd3ef", ""),
+    ("communication on no other rank", "#9fd3ef", ""),
     ("copy", KIND_COLOURS["copy"], ""),
     ("memset", KIND_COLOURS["memset"], ""),
     ("idle", "#ececec", ""),
@@ -677,17 +677,37 @@ def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
 
 
 def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int) -> Picture:
-    """Return many ranks as a heat map: a column for each rank, a line for each part of its step."""
-    parts = [name for name, _, _ in RANK_PARTS if any(r[name] for r in rows)]
-    height = 26 * len(parts) + 62
+    """Return many ranks as a heat map: a column for each rank, a line for each part of its step.
+
+    A part that is nowhere a hundredth of the longest step has no line; the straggler has an arrow above its column.
+    """
+    longest = max(sum(r[name] for name, _, _ in RANK_PARTS) for r in rows)
+    parts = [name for name, _, _ in RANK_PARTS if max(r[name] for r in rows) > 0.01 * longest] or ["compute"]
+    height = 26 * len(parts) + 82
     figure = _figure(width, height)
-    axes = figure.add_axes((0.16, 44 / height, 0.74, 26 * len(parts) / height))
+    axes = figure.add_axes((0.19, 44 / height, 0.71, 26 * len(parts) / height))
     values = [[r[name] / divisor for r in rows] for name in parts]
     image = axes.imshow(values, aspect="auto", cmap="cividis", interpolation="nearest", vmin=0)
     axes.set_yticks(range(len(parts)), parts, fontsize=8.5)
     axes.tick_params(labelsize=8)
     axes.set_xlabel("rank", fontsize=8.5)
-    bar = figure.colorbar(image, cax=figure.add_axes((0.92, 44 / height, 0.012, 26 * len(parts) / height)))
+    numbers = [clean(r["rank"], 12) for r in rows]
+    every = range(0, len(rows), -(-len(rows) // 16))
+    axes.set_xticks(every, [numbers[i] for i in every])
+    for at, r in enumerate(rows):
+        if r.get("straggler"):
+            axes.annotate(
+                f"rank {numbers[at]}",
+                (at, -0.5),
+                (0, 14),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8.5,
+                color=_INK,
+                arrowprops={"arrowstyle": "-|>", "color": _INK, "shrinkA": 0, "shrinkB": 0},
+                annotation_clip=False,
+            )
+    bar = figure.colorbar(image, cax=figure.add_axes((0.915, 44 / height, 0.012, 26 * len(parts) / height)))
     bar.ax.tick_params(labelsize=8)
     bar.set_label(f"{unit} per step", fontsize=8)
     return _png(figure, width, height)

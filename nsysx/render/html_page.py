@@ -150,7 +150,7 @@ def _ranks_figure(summary: Summary) -> Figure | None:
             "compute": r["compute_ns"],
             "exposed transfer": transfer,
             "waiting for another rank": wait,
-            "other communication": max(0, r["comm_ns"] - transfer - wait),
+            "communication on no other rank": r["comm_ns"] - transfer - wait,
             "copy": r["copy_ns"],
             "memset": r["memset_ns"],
             "idle": r["idle_ns"],

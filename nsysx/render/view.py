@@ -203,7 +203,8 @@ class Spec:
     ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs. ``steady``: the rows are
     sums over the steady steps, shown per step; ``per_row``: so are these columns, over the row's own ``steps``. ``depth``: 0 is
     shown everywhere, 1 is left out of the terminal where there are steps to talk about, 2 is left out unless it is asked for,
-    and the page folds its rows. ``rows``: more than these are never worth a line.
+    and the page folds its rows. ``rows``: more than these are never worth a line. ``keep``: where not all rows fit, those that
+    are largest here stay, in their order.
     """
 
     intro: str = ""
@@ -215,6 +216,7 @@ class Spec:
     per_row: tuple[str, ...] = ()
     depth: int = 0
     rows: int = 1 << 30
+    keep: str = ""
 
 
 #: Known tables in the order in which they are shown; tables that are not named here follow in their own order.
@@ -539,10 +541,12 @@ SPECS: dict[str, Spec] = {
             "delay_ns",
             "last_share",
             "late_because",
+            "bytes",
+            "bus_bytes_per_s",
             "gpu",
             "steps",
         ),
-        hide=("file", "process", "window_ns", "idle_causes", "clock_correction_ns"),
+        hide=("file", "process", "window_ns", "idle_causes", "clock_correction_ns", "by_collective"),
         per_row=(
             "compute_ns",
             "comm_ns",
@@ -555,8 +559,11 @@ SPECS: dict[str, Spec] = {
             "wait_ns",
             "exposed_wait_ns",
             "exposed_transfer_ns",
+            "exposed_unmatched_ns",
+            "bytes",
             "delay_ns",
         ),
+        keep="delay_ns",
     ),
 }
 
@@ -620,6 +627,8 @@ _LABELS = {
     "limit_bytes_per_s": "possible",
     "exposed_wait_ns": "waits for a rank",
     "exposed_transfer_ns": "exposed transfer",
+    "exposed_unmatched_ns": "exposed, on no other rank",
+    "bus_bytes_per_s": "bus bandwidth",
     "delay_ns": "makes others wait",
     "last_share": "comes last",
     "late_because": "spends more on",
@@ -776,7 +785,11 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, p
         columns = [c for c in columns if c.name not in ("line", "function")]
     rank = {name: i for i, name in enumerate(spec.first)}
     columns.sort(key=lambda c: rank.get(c.name, len(rank)))
-    rows = _tree(table.rows, top) if table.key == "modules" else _sorted(table, spec)[:top]
+    rows = _tree(table.rows, top) if table.key == "modules" else _sorted(table, spec)
+    if spec.keep and len(rows) > top:
+        kept = sorted(range(len(rows)), key=lambda i: (-(rows[i].get(spec.keep) or 0), i))[:top]
+        rows = [rows[i] for i in sorted(kept)]
+    rows = rows[:top]
     empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
     columns = [c for c in columns if c not in empty or c is columns[0]]
     empty = [c for c in empty if c not in columns]

@@ -43,3 +43,14 @@ def test_equal_ranks_are_clear_and_one_rank_cannot_tell(tmp_path: Path) -> None:
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX111")
     assert finding.verdict == "clear"
     assert Program().steps(healthy).finding(tmp_path, "NSX111").verdict == "cannot_tell"
+
+
+def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
+    """What is waiting becomes no shorter by smaller buckets, so that is not what is advised."""
+    path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
+    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    assert finding.detail.endswith("Of it 200 us is waiting for another rank, 50.0 us transfer.")
+    assert "NSX111" in finding.fix
+    path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
+    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    assert "buckets" in finding.fix

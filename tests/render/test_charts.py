@@ -146,3 +146,48 @@ def test_ink_can_be_read_on_every_colour():
 def test_a_label_never_becomes_a_formula(full):
     entry = replace(shown(full).ledgers[0], label="$\\frac{a}{b")
     assert any("$\\frac{a}{b" in text for text in texts(charts.ledger([entry])))
+
+
+def rank_rows(count: int, late: int | None = None) -> list[dict]:
+    parts = {"exposed transfer": 0.05, "communication on no other rank": 0, "copy": 0, "memset": 0.01, "idle": 1}
+    rows = []
+    for r in range(count):
+        compute, wait = (8, 0) if r == late else (5, 3)
+        own = {"compute": compute, "waiting for another rank": wait, **parts}
+        rows.append({"rank": r, "straggler": r == late, **{k: v * MS for k, v in own.items()}})
+    return rows
+
+
+def test_few_ranks_are_bars():
+    picture = charts.ranks(rank_rows(4, late=3))
+    assert picture.mime == "image/svg+xml"
+    assert {"rank 0", "rank 3 (last)", "waiting for another rank"} <= set(texts(picture))
+    assert "copy" not in texts(picture)
+
+
+@pytest.mark.parametrize("count", [33, 64, 1024])
+def test_many_ranks_are_a_heat_map(count):
+    """One column per rank: that of the straggler is light in compute and dark in waiting, and its neighbours are not."""
+    late = count // 2 + 5
+    picture = charts.ranks(rank_rows(count, late))
+    assert picture.mime == "image/png"
+    assert len(picture.data) < 100_000, "the page stays small"
+    assert charts.ranks(rank_rows(count, late)).data == picture.data
+    # compute, waiting, idle: neither what is nowhere, nor what is nowhere a hundredth of the step.
+    assert picture.height == 26 * 3 + 82
+    image = pixels(picture)
+    left, width = 0.19 * image.shape[1], 0.71 * image.shape[1]
+    bottom = image.shape[0] - 2 * 44
+
+    def colour(rank: int, line: int) -> np.ndarray:
+        return image[int(bottom - 2 * 26 * (2.5 - line)), int(left + width * (rank + 0.5) / count)]
+
+    light = [int(colour(r, 0).sum()) for r in (late, late - 2, late + 2)]
+    assert light[0] > light[1] == light[2]
+    dark = [int(colour(r, 1).sum()) for r in (late, late - 2, late + 2)]
+    assert dark[0] < dark[1] == dark[2]
+
+
+def test_ranks_that_did_nothing_can_be_drawn():
+    rows = [{**r, **dict.fromkeys((name for name, *_ in charts.RANK_PARTS), 0)} for r in rank_rows(40)]
+    assert charts.ranks(rows).data
