@@ -61,9 +61,8 @@ def _event_calls(facts: Facts) -> pl.DataFrame:
     return calls.select(columns).filter(matching(calls["kind"], "^(event|sync)$"))
 
 
-def _records(facts: Facts) -> pl.DataFrame:
+def _records(facts: Facts, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the records in the order of their calls."""
-    calls = _event_calls(facts)
     calls = calls.filter(matching(calls["name"], "EventRecord"))
     stamp = pl.when(pl.col("device_ns") > 0).then(pl.col("device_ns"))
     rows = facts.trace.event.with_columns(stamp.alias("stamp_ns")).join(
@@ -84,9 +83,8 @@ def _records(facts: Facts) -> pl.DataFrame:
     return rows.select(pl.col(c).cast(t) for c, t in _RECORD.items())
 
 
-def _asked(facts: Facts) -> pl.DataFrame:
+def _asked(facts: Facts, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the calls about events: call, process, thread, name, event, stream, start_ns, end_ns, done."""
-    calls = _event_calls(facts)
     sync = facts.trace.sync.filter(pl.col("correlation_id") != 0).select(
         "process",
         "correlation_id",
@@ -228,8 +226,8 @@ def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> St
 
 def windows(facts: Facts) -> Windows:
     """Return the event windows of a report; ``reading_ns`` = the sum of PARTS."""
-    records = _records(facts)
-    asked = _asked(facts)
+    about = _event_calls(facts)
+    records, asked = _records(facts, about), _asked(facts, about)
     found: list[tuple[int, int, str]] = []
     for (process,), part in records.group_by("process", maintain_order=True):
         mine_asked = asked.filter(pl.col("process") == process)

@@ -67,6 +67,14 @@ class StepFunction:
         """Return the weighted time inside each window [start, end) (ns)."""
         return self.integral(weight, end) - self.integral(weight, start)
 
+    def borders_in(self, start: I64, end: I64) -> I64:
+        """Return the borders that lie inside disjoint, sorted windows, sorted."""
+        first = np.searchsorted(self.times, start, side="right")
+        count = np.maximum(np.searchsorted(self.times, end, side="left") - first, 0)
+        behind = np.cumsum(count)
+        inside: I64 = self.times[np.arange(behind[-1] if len(behind) else 0) + np.repeat(first - behind + count, count)]
+        return inside
+
     def clip(self, start: int, end: int) -> StepFunction:
         """Return the function on [start, end) only."""
         if not len(self.labels) or end <= start:

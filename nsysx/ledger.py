@@ -15,7 +15,7 @@ import polars as pl
 from nsysx import columns, schema
 from nsysx.attribute import Attributed
 from nsysx.correlate import KINDS
-from nsysx.intervals import I64, StepFunction, coverage, length, overlay, union
+from nsysx.intervals import I64, StepFunction, coverage, length, merged, union
 from nsysx.load import Trace
 
 #: Classes of GPU work by priority: where several run at once, the first counts and the others are hidden behind it.
@@ -163,27 +163,25 @@ class _Host:
             return
         for first in range(0, len(start), _BLOCK):
             rows = slice(first, first + _BLOCK)
-            yield self._split(thread, windows_function(start[rows], end[rows], label[rows]), cause)
+            yield self._split(thread, start[rows], end[rows], label[rows], cause)
 
-    def _split(self, thread: int | None, windows: StepFunction, cause: int) -> _Pieces:
+    def _split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> _Pieces:
         empty = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
         calls = empty if thread is None else self.threads.get(thread, empty)
         data = empty if thread is None else self.data.get(thread, empty)
-        times, (label, overhead, call, loading) = overlay(
-            [windows, self.overhead, calls, data], int(windows.times[0]), int(windows.times[-1])
-        )
+        # Only what changes inside a window cuts it; most calls begin and end while the device is busy.
+        times = merged([start, end, *(f.borders_in(start, end) for f in (self.overhead, calls, data))])
+        window = np.searchsorted(start, times[:-1], side="right") - 1
+        keep = times[:-1] < end[window]
+        begin, finish, window = times[:-1][keep], times[1:][keep], window[keep]
         if thread is None:
-            why = np.full(len(label), cause, np.int64)
+            why = np.full(len(begin), cause, np.int64)
         else:
-            outside = np.where(loading > 0, _CAUSE["data_loader"], _CAUSE["host_code"])
-            why = (
-                np.where(call >= 0, self.cause_of_call[np.maximum(call, 0)], outside)
-                if len(self.cause_of_call)
-                else outside
-            )
-        why = np.where(overhead > 0, _CAUSE["profiler"], why)
-        keep = label >= 0
-        return times[:-1][keep], times[1:][keep], label[keep].astype(np.int64), why[keep]
+            why = np.where(data.at(begin) > 0, _CAUSE["data_loader"], _CAUSE["host_code"])
+            call = calls.at(begin)
+            why[call >= 0] = self.cause_of_call[call[call >= 0]]
+        why[self.overhead.at(begin) > 0] = _CAUSE["profiler"]
+        return begin, finish, label[window], why
 
 
 def _blame(
