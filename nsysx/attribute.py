@@ -6,17 +6,17 @@ ties a backward op to its forward op; ``time``, only the time inside somebody's 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from nsysx import columns
 from nsysx.correlate import Correlated
-from nsysx.intervals import I64, Nesting, StepFunction, nesting
+from nsysx.intervals import I64, Labels, Nesting, StepFunction, nesting
 from nsysx.load import Trace
-from nsysx.ranges import Ranges
+from nsysx.ranges import Flags, Ranges
 
 GRADES = ("thread", "seq", "time", "none")
 
@@ -42,35 +42,38 @@ class _Layer:
     """Ranges of some kinds as one nesting per thread; labels are rows of ``rows``."""
 
     rows: pl.DataFrame
-    threads: dict[int, tuple[int, Nesting]]
+    threads: dict[int, Nesting]
 
-    def at(self, thread: int, t: I64) -> I64:
+    def at(self, thread: int, t: I64) -> Labels:
         """Return the row of the innermost range open on ``thread`` at each instant, -1 for none."""
         if thread not in self.threads:
-            return np.full(len(t), -1, np.int64)
-        offset, nest = self.threads[thread]
-        label = nest.top.at(t)
-        return np.where(label >= 0, label + offset, -1)
+            return np.broadcast_to(np.int32(-1), len(t))
+        return self.threads[thread].top.at(t)
 
     def parents(self) -> I64:
         """Return each row's enclosing row, -1 for none."""
-        parts = [np.where(n.parent >= 0, n.parent + offset, -1) for offset, n in self.threads.values()]
+        parts = [n.parent for n in self.threads.values()]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def depths(self) -> I64:
         """Return how many ranges each row is nested in."""
-        parts = [n.depth for _, n in self.threads.values()]
+        parts = [n.depth for n in self.threads.values()]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
+#: What a layer keeps of a range.
+_LAYER = ("process", "thread", "start_ns", "end_ns", "label", "kind", "name", "cls", "number", "recompute")
+
+
 def _layer(rows: pl.DataFrame) -> _Layer:
-    rows = rows.sort("thread", "start_ns", "end_ns", "label", descending=[False, False, True, False])
-    threads: dict[int, tuple[int, Nesting]] = {}
-    offset = 0
-    for (thread,), part in rows.group_by("thread", maintain_order=True):
-        threads[thread] = (offset, nesting(part["start_ns"].to_numpy(), part["end_ns"].to_numpy()))
-        offset += part.height
-    return _Layer(rows, threads)
+    rows = columns.ordered(
+        rows.select(_LAYER), "start_ns", ["end_ns", "label"], group="thread", descending=[True, False]
+    )
+    thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(thread)]
+    return _Layer(
+        rows, {int(thread[a]): nesting(start[a:b], end[a:b], a) for a, b in itertools.pairwise(borders) if b > a}
+    )
 
 
 def _backward_marks(ranges: Ranges) -> pl.DataFrame:
@@ -78,23 +81,21 @@ def _backward_marks(ranges: Ranges) -> pl.DataFrame:
     marks = ranges.marks.filter(pl.col("kind") == "backward_module")
     if not marks.height:
         return marks
-    phases = ranges.ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward"))
-    marks = marks.sort("thread", "start_ns").with_columns(pl.col("start_ns").shift(-1).over("thread").alias("next_ns"))
-    marks = marks.sort("start_ns").join_asof(
-        phases.select(
-            "process", pl.col("start_ns").alias("phase_start_ns"), pl.col("end_ns").alias("phase_end_ns")
-        ).sort("phase_start_ns"),
-        left_on="start_ns",
-        right_on="phase_start_ns",
-        by="process",
-        check_sortedness=False,
-    )
-    inside = pl.col("phase_end_ns") > pl.col("start_ns")
-    return (
-        marks.filter(inside)
-        .with_columns(pl.min_horizontal("next_ns", "phase_end_ns").alias("end_ns"))
-        .drop("next_ns", "phase_start_ns", "phase_end_ns")
-    )
+    phases = ranges.ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward")).sort("start_ns")
+    process, thread, start = (marks[c].to_numpy() for c in ("process", "thread", "start_ns"))
+    last = np.iinfo(np.int64).max
+    following = np.append(start[1:], last)
+    following[np.append(thread[1:] != thread[:-1], True)] = last
+    end = start.copy()
+    for of in np.unique(process).tolist():
+        own = phases.filter(pl.col("process") == of)
+        i = np.searchsorted(own["start_ns"].to_numpy(), start, side="right") - 1
+        mine = (process == of) & (i >= 0)
+        end[mine] = np.minimum(own["end_ns"].to_numpy()[i[mine]], following[mine])
+        # A mark outside every backward phase is nobody's backward.
+        end[mine & (end < start)] = start[mine & (end < start)]
+    inside = np.flatnonzero(end > start)
+    return marks.with_columns(pl.Series("end_ns", end))[inside]
 
 
 def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
@@ -103,17 +104,18 @@ def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
     A module range is named by its path (the root by its class); any other range by the path of ranges that it is nested in.
     """
     rows, parents = layer.rows, layer.parents()
-    own = pl.when(pl.col("name") == "").then(pl.format("({})", "cls")).otherwise(pl.col("name"))
-    names = rows.select(pl.when(pl.col("kind").is_in(["module", "backward_module"])).then(own).alias("key"))["key"]
-    if not names.null_count():
-        keys = names.unique(maintain_order=True)
-        index = pl.DataFrame({"key": keys, "i": np.arange(len(keys))})
-        joined = rows.select(names).join(index, on="key", how="left", maintain_order="left")
-        return keys, joined["i"].to_numpy()
+    alone = rows["kind"].is_in(["module", "backward_module"]).to_numpy()
+    names, name = columns.distinct(rows["name"])
+    classes, cls = columns.distinct(rows["cls"])
+    # The root has no path.
+    code = np.where(alone & np.array([not n for n in names])[name], len(names) + cls, name)
+    words = [*names, *(f"({c})" for c in classes)]
+    if alone.all():
+        used, key = np.unique(code, return_inverse=True)
+        return _merged([words[i] for i in used.tolist()], key)
+    label = pl.Series(words, dtype=pl.String).gather(code)
     keys = pl.Series("key", [], dtype=pl.String)
     out = np.full(rows.height, -1, np.int64)
-    alone = names.is_not_null().to_numpy()
-    label = pl.DataFrame({"own": names, "plain": rows["name"]}).select(pl.coalesce("own", "plain").alias("own"))["own"]
     depth = layer.depths()
     for level in range(int(depth.max()) + 1):
         mine = np.flatnonzero(depth == level)
@@ -133,20 +135,25 @@ def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
         out[mine] = part.join(known, on=["above", "own"], how="left", maintain_order="left")["i"].to_numpy()
         keys = pl.concat([keys, known["key"]])
     # One name may have come up at several depths.
-    distinct = keys.unique(maintain_order=True)
-    return distinct, pl.DataFrame({"key": keys.gather(out)}).join(
-        pl.DataFrame({"key": distinct, "i": np.arange(len(distinct))}), on="key", how="left", maintain_order="left"
-    )["i"].to_numpy()
+    return _merged(keys.to_list(), out)
+
+
+def _merged(words: list[str | None], index: I64) -> tuple[pl.Series, I64]:
+    """Return the distinct words, and the index that was into ``words`` as one into them."""
+    place: dict[str | None, int] = {}
+    row = np.array([place.setdefault(word, len(place)) for word in words], np.int64)
+    return pl.Series("key", list(place), dtype=pl.String), row[index]
 
 
 def _module_layer(ranges: Ranges) -> _Layer:
     """Return the ranges that name modules: the probe's where there are any, else whatever the user wrote."""
-    rows = ranges.ranges.filter(~pl.col("crossing")).drop("range")
+    rows = ranges.ranges.filter(~pl.col("crossing"))
     own = rows.filter(pl.col("own") & pl.col("kind").is_in(["module", "backward_module"]))
     if own.height:
-        return _layer(pl.concat([own, _backward_marks(ranges).select(own.columns)]))
+        return _layer(pl.concat([own.select(_LAYER), _backward_marks(ranges).select(_LAYER)]))
     named = rows.filter(pl.col("kind").is_in(["module", "range", "phase"]))
-    return _layer(pl.concat([named, _outer_ops(rows.filter(pl.col("kind") == "op"))]))
+    outer = _outer_ops(rows.filter(pl.col("kind") == "op"))
+    return _layer(pl.concat([named.select(_LAYER), outer.select(_LAYER)]))
 
 
 def _outer_ops(ops: pl.DataFrame) -> pl.DataFrame:
@@ -165,25 +172,28 @@ def _outer_ops(ops: pl.DataFrame) -> pl.DataFrame:
 
 def _phase_spans(layer: _Layer) -> pl.DataFrame:
     parts = []
-    names = layer.rows["name"].to_list()
-    for thread, (offset, nest) in layer.threads.items():
-        open_ = nest.top.labels >= 0
+    names = layer.rows["name"].cast(pl.String)
+    for thread, nest in layer.threads.items():
+        open_ = np.flatnonzero((nest.top.labels >= 0) & (nest.top.times[1:] > nest.top.times[:-1]))
         parts.append(
             pl.DataFrame(
                 {
-                    "thread": np.full(int(open_.sum()), thread),
+                    "thread": np.full(len(open_), thread),
                     "start_ns": nest.top.times[:-1][open_],
                     "end_ns": nest.top.times[1:][open_],
-                    "phase": [names[i + offset] for i in nest.top.labels[open_].tolist()],
+                    "phase": names.gather(nest.top.labels[open_]),
+                    "process": np.full(len(open_), thread >> 24),
                 },
-                schema={"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "phase": pl.String},
+                schema=_SPANS,
             )
         )
-    empty = pl.DataFrame(schema={"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "phase": pl.String})
-    spans = pl.concat([empty, *parts])
-    return spans.filter(pl.col("end_ns") > pl.col("start_ns")).with_columns(
-        (pl.col("thread") // (1 << 24)).alias("process")
-    )
+    return pl.concat([pl.DataFrame(schema=_SPANS), *parts])
+
+
+_SPANS = {"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "phase": pl.String, "process": pl.Int64}
+
+#: Rows are looked up in blocks: what is needed in between stays in the cache and costs no new memory.
+_BLOCK = 1 << 18
 
 
 class _Finder:
@@ -191,115 +201,132 @@ class _Finder:
 
     def __init__(self, ranges: Ranges) -> None:
         self.modules = _module_layer(ranges)
-        self.keys, self.key_of_row = _keys(self.modules)
-        rows = ranges.ranges.filter(~pl.col("crossing"))
+        rows = ranges.ranges.filter(pl.col("kind").is_in(["phase", "op", "step"]) & ~pl.col("crossing"))
         self.phases = _layer(rows.filter(pl.col("kind") == "phase"))
-        self.phase_names = ["backward", *(p for p in self.phases.rows["name"].unique().sort() if p != "backward")]
-        number = {name: i for i, name in enumerate(self.phase_names)}
-        self.phase_codes = np.array([number[p] for p in self.phases.rows["name"].to_list()], np.int64)
         self.ops = _layer(rows.filter((pl.col("kind") == "op") & (pl.col("number") >= 0)))
         self.steps = _layer(rows.filter(pl.col("kind") == "step"))
+        names, index = columns.distinct(self.phases.rows["name"])
+        self.phase_names = ["backward", *sorted({n for n in names if n} - {"backward"})]
+        number = {name: i for i, name in enumerate(self.phase_names)}
+        # One place more than there are rows: -1, no row, is the last.
+        self.phase_of_row = np.append(np.array([number.get(n or "", -1) for n in names], np.int32)[index], np.int32(-1))
+        self.keys, self.key_of_row = _keys(self.modules)
+        self._key = np.append(self.key_of_row, -1).astype(np.int32)
+        self._backward = np.append((self.modules.rows["kind"] == "backward_module").to_numpy(), False)
+        self._recompute = np.append(self.modules.rows["recompute"].to_numpy().astype(np.bool_), False)
+        backward = rows.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward")).sort("start_ns")
         self.backward = {
-            process: part.select("start_ns", "end_ns", "thread").sort("start_ns")
-            for (process,), part in rows.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward")).group_by(
-                "process"
-            )
+            int(process): (part["start_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
+            for (process,), part in backward.group_by("process")
         }
         self.seq_module = self._sequence_modules()
 
     def _sequence_modules(self) -> dict[int, tuple[I64, I64]]:
         """Return, per process, sequence numbers and the module row of the last forward op that carries each."""
-        found: dict[int, list[tuple[I64, I64]]] = {}
-        for thread, (offset, nest) in self.ops.threads.items():
+        found: dict[int, list[tuple[I64, Labels]]] = {}
+        start, number = (self.ops.rows[c].to_numpy() for c in ("start_ns", "number"))
+        first = 0
+        for thread, nest in self.ops.threads.items():
+            mine = slice(first, first + len(nest.parent))
+            first = mine.stop
             if thread not in self.modules.threads:
                 continue
-            part = self.ops.rows.slice(offset, len(nest.parent))
-            module = self.modules.at(thread, part["start_ns"].to_numpy())
+            module = self.modules.at(thread, start[mine])
             known = module >= 0
-            found.setdefault(thread // (1 << 24), []).append((part["number"].to_numpy()[known], module[known]))
+            found.setdefault(thread >> 24, []).append((number[mine][known], module[known]))
         result = {}
         for process, parts in found.items():
-            number, row = (np.concatenate([p[i] for p in parts]) for i in range(2))
-            order = np.argsort(number, kind="stable")
-            last = np.append(np.diff(number[order]) != 0, True)[: len(order)]
+            numbers, row = (np.concatenate([p[i] for p in parts]) for i in range(2))
+            order = np.argsort(numbers, kind="stable")
+            last = np.append(np.diff(numbers[order]) != 0, True)[: len(order)]
             if last.any():
-                result[process] = (number[order][last], row[order][last])
+                result[process] = (numbers[order][last], row[order][last])
         return result
 
-    def find(self, process: I64, thread: I64, t: I64) -> pl.DataFrame:
+    def find(self, thread: I64, t: I64) -> pl.DataFrame:
         """Return one row per (thread, instant): phase, module (null for none), grade, recompute.
 
         Rows must be grouped by thread.
         """
         n = len(t)
-        module, phase = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-        step, seq = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        borders = np.flatnonzero(np.diff(thread)) + 1
-        for a, b in zip([0, *borders.tolist()], [*borders.tolist(), n], strict=True):
-            if a == b:
-                continue
-            of, at = int(thread[a]), t[a:b]
-            module[a:b], phase[a:b] = self.modules.at(of, at), self.phases.at(of, at)
-            step[a:b] = self.steps.at(of, at) >= 0
-            op = self.ops.at(of, at)
-            open_ = np.flatnonzero((module[a:b] < 0) & (op >= 0))
-            if len(open_) and self.seq_module:
-                numbers = self.ops.rows["number"].to_numpy()[op[open_]]
-                rows = np.full(len(numbers), -1, np.int64)
-                if of // (1 << 24) in self.seq_module:
-                    known, row = self.seq_module[of // (1 << 24)]
-                    place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-                    rows = np.where(known[place] == numbers, row[place], -1)
-                module[a + open_] = rows
-                seq[a + open_] = rows >= 0
-        backward = self._in_backward(process, thread, t)
-        kinds = self.modules.rows["kind"].to_numpy() if self.modules.rows.height else np.empty(0, object)
-        is_backward = (module >= 0) & (kinds[np.maximum(module, 0)] == "backward_module") if len(kinds) else module >= 0
-        by_phase = np.append(self.phase_codes, -1)[phase]
-        code = np.where(is_backward | seq | ((phase < 0) & backward), self.phase_names.index("backward"), by_phase)
-        on_thread = (module >= 0) | (phase >= 0) | step
-        grade = np.where(seq, 1, np.where(on_thread, 0, np.where(backward, 2, 3)))
-        recompute = self.modules.rows["recompute"].to_numpy() if len(kinds) else np.zeros(0, np.bool_)
-        key = np.where(module >= 0, self.key_of_row[np.maximum(module, 0)], -1) if len(kinds) else module
+        phase, key = np.empty(n, np.int32), np.empty(n, np.int32)
+        grade, recompute = np.empty(n, np.int8), np.empty(n, np.bool_)
         # Work outside every module is named by its phase, in parentheses.
         outside = [*(f"({p})" for p in self.phase_names), "(step, outside modules)"]
-        fallback = np.where(code >= 0, len(self.keys) + code, np.where(step, len(self.keys) + len(outside) - 1, -1))
+        borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), n]
+        for a, b in itertools.pairwise(borders):
+            for first in range(a, b, _BLOCK):
+                rows = slice(first, min(first + _BLOCK, b))
+                self._look_up(int(thread[a]), t[rows], phase[rows], key[rows], grade[rows], recompute[rows])
         return pl.DataFrame(
             {
-                "phase": columns.named(self.phase_names, code),
-                "module": columns.named([*self.keys.to_list(), *outside], np.where(key >= 0, key, fallback)),
+                "phase": columns.named(self.phase_names, phase),
+                "module": columns.named([*self.keys.to_list(), *outside], key),
                 "grade": columns.named(GRADES, grade),
-                "recompute": (module >= 0) & recompute[np.maximum(module, 0)] if len(kinds) else np.zeros(n, np.bool_),
+                "recompute": recompute,
             }
         )
 
-    def _in_backward(self, process: I64, thread: I64, t: I64) -> npt.NDArray[np.bool_]:
-        """Return whether another thread of the process is inside a backward range: then this one works for it."""
-        inside = np.zeros(len(t), np.bool_)
-        for key, spans in self.backward.items():
-            mine = np.flatnonzero(process == key)
-            start = spans["start_ns"].to_numpy()
-            reach = np.maximum.accumulate(spans["end_ns"].to_numpy())
-            i = np.searchsorted(start, t[mine], side="right") - 1
-            inside[mine] = (i >= 0) & (reach[np.maximum(i, 0)] > t[mine])
-        return inside
+    def _look_up(self, thread: int, t: I64, phase: Labels, key: Labels, grade: Labels, recompute: Flags) -> None:
+        """Fill in what was open on ``thread`` at each instant."""
+        module = self.modules.at(thread, t)
+        step = self.steps.at(thread, t) >= 0
+        phase[:] = self.phase_of_row[self.phases.at(thread, t)]
+        seq = self._by_sequence(thread, t, module)
+        if seq is not None:
+            module = np.where(seq >= 0, seq, module)
+        is_backward = self._backward[module]
+        if seq is not None:
+            is_backward |= seq >= 0
+        on_thread = (module >= 0) | (phase >= 0) | step
+        grade[:] = np.where(on_thread, 0, 3)
+        if seq is not None:
+            grade[seq >= 0] = 1
+        # Another thread of the process is inside a backward range: then this one works for it.
+        bare = np.flatnonzero(phase < 0)
+        if len(bare) and (thread >> 24) in self.backward:
+            start, reach = self.backward[thread >> 24]
+            i = np.searchsorted(start, t[bare], side="right") - 1
+            helping = bare[(i >= 0) & (reach[np.maximum(i, 0)] > t[bare])]
+            is_backward[helping] = True
+            grade[helping] = np.where(grade[helping] == 3, 2, grade[helping])
+        phase[is_backward] = self.phase_names.index("backward")
+        key[:] = self._key[module]
+        free = np.flatnonzero(key < 0)
+        key[free] = len(self.keys) + np.where(
+            phase[free] >= 0, phase[free], np.where(step[free], len(self.phase_names), -1 - len(self.keys))
+        )
+        recompute[:] = self._recompute[module]
+
+    def _by_sequence(self, thread: int, t: I64, module: Labels) -> I64 | None:
+        """Return the module row that the sequence number of the open op leads to, -1 for none; None where there are no ops."""
+        if not self.seq_module or thread not in self.ops.threads:
+            return None
+        found = np.full(len(t), -1, np.int64)
+        op = self.ops.at(thread, t)
+        open_ = np.flatnonzero((module < 0) & (op >= 0))
+        if len(open_) and thread >> 24 in self.seq_module:
+            numbers = self.ops.rows["number"].to_numpy()[op[open_]]
+            known, row = self.seq_module[thread >> 24]
+            place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+            found[open_] = np.where(known[place] == numbers, row[place], -1)
+        return found
 
     def tree(self) -> pl.DataFrame:
         """Return the module tree: module, cls, parent, calls, first_ns. The parent is where it is mostly called from."""
-        rows = self.modules.rows
+        rows, key = self.modules.rows, self.key_of_row
         parents = self.modules.parents()
-        forward = (rows["kind"] != "backward_module").to_numpy() & ~rows["recompute"].to_numpy().astype(bool)
-        key = self.key_of_row
-        above = np.where(parents >= 0, key[np.maximum(parents, 0)] if len(key) else -1, -1)
-        frame = rows.select(
-            pl.Series("key", key), pl.Series("above", above), "cls", "start_ns", pl.Series("forward", forward)
-        )
+        forward = ~(self._backward | self._recompute)[:-1]
+        above = np.append(key, -1)[parents]
+        frame = pl.DataFrame({"key": key, "row": np.arange(len(key)), "start_ns": rows["start_ns"], "forward": forward})
         modules = frame.group_by("key").agg(
-            pl.col("cls").first(),
+            pl.col("row").min(),
             pl.col("forward").sum().cast(pl.Int64).alias("calls"),
             pl.col("start_ns").min().alias("first_ns"),
         )
-        callers = frame.filter(pl.col("forward") & (pl.col("above") != pl.col("key"))).group_by("key", "above").len()
+        modules = modules.with_columns(rows["cls"].gather(modules["row"]).cast(pl.String).alias("cls"))
+        called = forward & (above != key)
+        callers = pl.DataFrame({"key": key[called], "above": above[called]}).group_by("key", "above").len()
         callers = callers.with_columns(columns.at(self.keys, callers["above"].to_numpy()).alias("parent"))
         callers = callers.sort("key", "len", "parent", descending=[False, True, False], nulls_last=True)
         modules = modules.join(callers.unique("key", keep="first", maintain_order=True), on="key", how="left")
@@ -342,15 +369,14 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     """Give every API call and GPU op its phase, module and grade. Rows in = rows out, in the same order."""
     finder = _Finder(ranges)
     calls = correlated.api_calls
-    found = finder.find(*(calls[c].to_numpy() for c in ("process", "thread", "start_ns")))
     tree = finder.tree()
     fields = ("phase", "module", "grade", "recompute")
-    calls = pl.concat([calls, found.select(fields)], how="horizontal")
+    calls = calls.hstack(finder.find(calls["thread"].to_numpy(), calls["start_ns"].to_numpy()))
     row = correlated.gpu_ops["call"].fill_null(-1).to_numpy()
     ops = correlated.gpu_ops.with_columns(columns.at(calls[f], row).alias(f) for f in fields)
     if ops["graph_node"].is_not_null().any() and trace.graph_node.height:
         origin = _capture_calls(trace, calls).sort("thread", "time_ns")
-        at = finder.find(*(origin[c].to_numpy() for c in ("process", "thread", "time_ns")))
+        at = finder.find(origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
         captured = pl.concat(
             [
                 origin.select("process", "graph_node"),

@@ -12,46 +12,57 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx.intervals import I64
+from nsysx.intervals import I64, Labels
 
 
-def _distinct(column: pl.Series) -> tuple[list[str | None], I64]:
-    """Return the distinct names of a categorical column (None first) and each row's index into them."""
+def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.uint32]]:
+    """Return the distinct names of a categorical column (None first), and each row's code with the name that a code stands for."""
     physical = column.to_physical()
-    known = column.drop_nulls().unique(maintain_order=True)
-    code = np.zeros(int(known.to_physical().to_numpy().max(initial=0)) + 1, np.int64)
-    code[known.to_physical().to_numpy()] = np.arange(1, len(known) + 1)
-    index = code[physical.fill_null(0).to_numpy()]
-    if column.null_count():
-        index = np.where(column.is_null().to_numpy(), 0, index)
-    return [None, *known.cast(pl.String).to_list()], index
+    most = physical.max()
+    if not isinstance(most, int):
+        return [None], np.zeros(1, np.int64), np.zeros(len(column), np.uint32)
+    code = (physical.fill_null(most + 1) if column.null_count() else physical).to_numpy()
+    rows = np.full(most + 2, -1)
+    rows[code] = np.arange(len(code))  # any row of each name
+    used = np.flatnonzero(rows[:-1] >= 0)
+    place = np.zeros(most + 2, np.int64)
+    place[used] = np.arange(1, len(used) + 1)
+    return [None, *column.gather(rows[used]).cast(pl.String).to_list()], place, code
+
+
+def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
+    """Return the distinct names of a categorical column (None first) and each row's index into them."""
+    names, place, code = _coding(column)
+    return names, place[code]
 
 
 def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:
     """Return a categorical column with ``change`` of each name; null stays null."""
-    names, index = _distinct(column)
-    return named([None if n is None else change(n) for n in names], index)
+    names, place, code = _coding(column)
+    return named([None if n is None else change(n) for n in names], place.astype(np.int32)[code])
 
 
 def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I64:
     """Return the number that ``values`` gives each name of a categorical column; ``default`` for others and for null."""
-    names, index = _distinct(column)
-    numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[index]
+    names, place, code = _coding(column)
+    numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[place][code]
     return numbers
 
 
 def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
     """Return where a categorical column matches the pattern; it is tried once per distinct name, null never matches."""
-    names, index = _distinct(column)
+    names, place, code = _coding(column)
     found = re.compile(pattern)
-    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(found.search(n)) for n in names], np.bool_)[index]
-    return hits
+    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(found.search(n)) for n in names], np.bool_)
+    return hits[place][code]
 
 
-def named(names: Sequence[str | None], index: I64) -> pl.Series:
+def named(names: Sequence[str | None], index: Labels) -> pl.Series:
     """Return a categorical column of ``names[index]``; -1 is null."""
     words = pl.Series([*names, None], dtype=pl.String).cast(pl.Categorical)
-    chosen: pl.Series = words.gather(np.where(index >= 0, index, len(names)).astype(np.uint32))
+    rows = index.astype(np.uint32)  # a copy: -1 is now the largest number
+    np.minimum(rows, len(names), out=rows)
+    chosen: pl.Series = words.gather(pl.Series(rows))
     return chosen
 
 
@@ -66,25 +77,34 @@ def at(column: pl.Series, row: I64) -> pl.Series:
     return column.gather(rows)
 
 
-def order(
+def _order(
     frame: pl.DataFrame, time: str, then: Sequence[str], *, group: str | None = None, descending: Sequence[bool] = ()
-) -> I64:
-    """Return the row order by (``group``, ``time``, ``then``), nulls last.
+) -> I64 | None:
+    """Return the row order by (``group``, ``time``, ``then``), nulls last; None where the rows are in this order already.
 
     Reports come nearly sorted by time: a stable sort only merges runs, and just the rows of equal time are compared further.
     """
-    rows: I64 = np.argsort(frame[time].to_numpy(), kind="stable")
+    rows: I64 | None = None
+    if not frame[time].is_sorted():
+        rows = np.argsort(frame[time].to_numpy(), kind="stable")
     if group is not None:
-        keys = frame[group].unique().sort()
-        # A radix sort: there are a handful of groups.
-        code = np.searchsorted(keys.to_numpy(), frame[group].to_numpy())
-        code = code.astype(np.uint16) if len(keys) < 1 << 16 else code
-        rows = rows[np.argsort(code[rows], kind="stable")]
-    same = _same_as_before(frame[time].to_numpy()[rows])
-    if group is not None:
-        same[1:] &= _same_as_before(frame[group].to_numpy()[rows])[1:]
+        key = frame[group].to_numpy()
+        places = np.flatnonzero(key[1:] != key[:-1]) + 1
+        keys = np.unique(key[np.concatenate(([0], places))] if len(key) else key)
+        if len(keys) > 1:
+            # A radix sort: there are a handful of groups.
+            code = np.searchsorted(keys, key)
+            code = code.astype(np.uint16) if len(keys) < 1 << 16 else code
+            by_group = np.argsort(code if rows is None else code[rows], kind="stable")
+            rows = by_group if rows is None else rows[by_group]
+    times = frame[time].to_numpy() if rows is None else frame[time].to_numpy()[rows]
+    same = _same_as_before(times)
+    if group is not None and same.any():
+        key = frame[group].to_numpy()
+        same[1:] &= _same_as_before(key if rows is None else key[rows])[1:]
     tied = np.flatnonzero(same | np.concatenate((same[1:], [False])))
     if len(tied):
+        rows = np.arange(frame.height) if rows is None else rows
         keys_ = [*([group] if group else []), time, *then]
         part = frame.select(keys_)[rows[tied]].with_row_index("_row")
         down = [False] * (len(keys_) - len(then)) + list(descending or [False] * len(then))
@@ -92,5 +112,35 @@ def order(
     return rows
 
 
+def ordered(
+    frame: pl.DataFrame, time: str, then: Sequence[str], *, group: str | None = None, descending: Sequence[bool] = ()
+) -> pl.DataFrame:
+    """Return the frame sorted by (``group``, ``time``, ``then``), nulls last; the same frame where it is sorted already."""
+    rows = _order(frame, time, then, group=group, descending=descending)
+    return frame if rows is None else frame[rows]
+
+
 def _same_as_before(values: I64) -> npt.NDArray[np.bool_]:
     return np.concatenate((np.zeros(min(len(values), 1), np.bool_), values[1:] == values[:-1]))
+
+
+def numbered(keys: I64) -> tuple[I64, I64]:
+    """Return the distinct values of non-negative numbers, sorted, and each row's place among them."""
+    size = int(keys.max(initial=0)) + 1
+    if size > _TABLE + len(keys):
+        values, place = np.unique(keys, return_inverse=True)
+        return values, place
+    seen = np.zeros(size, np.bool_)
+    seen[keys] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[keys]
+
+
+#: A table of this many places costs less than sorting a million numbers.
+_TABLE = 1 << 24
+
+
+def totals(index: I64, values: I64, size: int) -> I64:
+    """Return the sum of ``values`` per ``index``: exact, where weights of ``bincount`` are floats."""
+    found = np.zeros(size, np.int64)
+    np.add.at(found, index, values)
+    return found

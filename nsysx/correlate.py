@@ -89,13 +89,18 @@ def _unique(process: pl.Series, ids: pl.Series) -> bool:
     """Return whether no id occurs twice in a process."""
     if ids.null_count() or process.null_count():
         return False
+    keys, every = process.to_numpy(), ids.to_numpy()
     for key in process.unique().to_list():
-        own = ids.filter(process == key).to_numpy()
+        mine = keys == key
+        own = every if mine.all() else every[mine]
         low, high = int(own.min()), int(own.max())
         if high - low > _DENSE * len(own):
             if len(merged([np.sort(own)])) < len(own):
                 return False
-        elif np.bincount(own - low).max() > 1:
+            continue
+        there = np.zeros(high - low + 1, np.bool_)
+        there[own - low] = True
+        if np.count_nonzero(there) < len(own):
             return False
     return True
 
@@ -106,33 +111,38 @@ def _nestings(calls: pl.DataFrame) -> tuple[dict[int, StepFunction], I64]:
     ``calls`` is sorted by (thread, start). Nested calls of a thread belong to the inner one.
     """
     start, end, thread = (calls[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
-    borders = (np.flatnonzero(np.diff(thread)) + 1).tolist()
+    borders = (np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist()
     threads: dict[int, StepFunction] = {}
     self_ns = np.zeros(len(thread), np.int64)
     for a, b in zip([0, *borders], [*borders, len(thread)], strict=True):
         if b > a:
-            nest = nesting(start[a:b], end[a:b])
+            nest = nesting(start[a:b], end[a:b], a)
             self_ns[a:b] = nest.self_ns
-            labels = np.where(nest.top.labels >= 0, nest.top.labels + a, -1)
-            threads[int(thread[a])] = StepFunction(nest.top.times, labels)
+            threads[int(thread[a])] = nest.top
     return threads, self_ns
 
 
 def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
-    wanted = ("process", "thread", "start_ns", "end_ns", "copied", "correlation_id", "name", "failed")
-    runtime = trace.runtime.select(wanted).with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
-    runtime = runtime.with_columns(columns.changed(runtime["name"], plain_name).alias("plain"))
+    runtime = trace.runtime
     # A row that ends before it begins cannot be placed; the check "bad times" counts them.
-    if runtime.select((pl.col("end_ns") < pl.col("start_ns")).any()).item():
+    if (runtime["end_ns"] < runtime["start_ns"]).any():
         runtime = runtime.filter(pl.col("end_ns") >= pl.col("start_ns"))
-    runtime = _one_row_per_call(runtime)
-    runtime = runtime.drop("name", "copied").rename({"plain": "name"})
-    calls = runtime[
-        columns.order(runtime, "start_ns", ["end_ns", "correlation_id"], group="thread", descending=[True, False])
-    ]
+    if runtime["name"].null_count():
+        runtime = runtime.with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
+    runtime = runtime.with_columns(columns.changed(runtime["name"], plain_name).alias("plain"))
+    runtime = _one_row_per_call(runtime).drop("name", "copied").rename({"plain": "name"})
+    # One value per thread: cheaper to derive again than to move along.
+    calls = columns.ordered(
+        runtime.drop("process"),
+        "start_ns",
+        ["end_ns", "correlation_id"],
+        group="thread",
+        descending=[True, False],
+    )
     threads, self_ns = _nestings(calls)
     calls = calls.with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
+        pl.Series("process", calls["thread"].to_numpy() >> 24),
         columns.changed(calls["name"], api_kind).alias("kind"),
         pl.Series("self_ns", self_ns, dtype=pl.Int64),
     )
@@ -196,22 +206,22 @@ def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
     """
     result = np.full(ops.height, -1, np.int64)
     asked_process, asked_id = ops["process"].fill_null(-1).to_numpy(), ops["correlation_id"].fill_null(0).to_numpy()
+    of_process, every_id = calls["process"].to_numpy(), calls["correlation_id"].to_numpy()
     for process in ops["process"].drop_nulls().unique().to_list():
-        mine = calls.filter((pl.col("process") == process) & (pl.col("correlation_id") != 0)).select(
-            "call", "correlation_id", "start_ns", "end_ns"
-        )
-        if not mine.height:
+        call = np.flatnonzero((of_process == process) & (every_id != 0))
+        if not len(call):
             continue
-        ids, call = mine["correlation_id"].to_numpy(), mine["call"].to_numpy()
+        ids = every_id[call]
         rows = np.flatnonzero((asked_process == process) & (asked_id != 0))
         asked = asked_id[rows]
         if int(ids.max()) - int(ids.min()) > _DENSE * (len(ids) + len(rows)):
             ids, asked = _compact(ids, asked)
         low, high = int(ids.min()), int(ids.max())
-        table = np.full(high - low + 1, -1, np.int64)
+        table = np.full(high - low + 1, -1, np.int32 if calls.height < 1 << 31 else np.int64)
         table[ids - low] = call
         if (table[ids - low] != call).any():  # of several rows under one id the last written stays
-            outer_last = np.lexsort((call, -mine["end_ns"].to_numpy(), mine["start_ns"].to_numpy()))[::-1]
+            start, end = (calls[c].to_numpy()[call] for c in ("start_ns", "end_ns"))
+            outer_last = np.lexsort((call, -end, start))[::-1]
             table[ids[outer_last] - low] = call[outer_last]
         known = (asked >= low) & (asked <= high)
         result[rows[known]] = table[asked[known] - low]
@@ -224,25 +234,20 @@ def correlate(trace: Trace) -> Correlated:
     Neither side loses a row: a call without GPU work has ``gpu_ops`` 0, a GPU op without a call has a null ``call``.
     """
     calls, threads = _api_calls(trace)
-    rows = _gpu_rows(trace)
-    rows = rows[
-        columns.order(rows, "start_ns", ["end_ns", "process", "device", "stream", "correlation_id", "graph_node"])
-    ]
+    order = ("end_ns", "process", "device", "stream", "correlation_id", "graph_node")
+    rows = columns.ordered(_gpu_rows(trace), "start_ns", order)
     call = _launching(calls, rows)
-    zero = pl.lit(0, dtype=pl.Int64)
-    launched = pl.col("call").is_not_null()
+    began, ended = (columns.at(calls[c], call) for c in ("start_ns", "end_ns"))
+    # Clock conversion can put a GPU op a few us before its call: clamped, never dropped. Null without a call.
+    queue, latency = ((rows["start_ns"] - since).clip(lower_bound=0) for since in (ended, began))
     ops = rows.with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("op"),
         columns.at(calls["call"], call).alias("call"),
         columns.at(calls["thread"], call).alias("thread"),
-        columns.at(calls["start_ns"], call).alias("call_start_ns"),
-        columns.at(calls["end_ns"], call).alias("call_end_ns"),
-    ).with_columns(
-        # Clock conversion can put a GPU op a few us before its call: clamped, never dropped. Null without a call.
-        pl.when(launched).then(pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_end_ns"))).alias("queue_ns"),
-        pl.when(launched)
-        .then(pl.max_horizontal(zero, pl.col("start_ns") - pl.col("call_start_ns")))
-        .alias("latency_ns"),
+        began.alias("call_start_ns"),
+        ended.alias("call_end_ns"),
+        queue.alias("queue_ns"),
+        latency.alias("latency_ns"),
     )
     counts = np.bincount(call[call >= 0], minlength=calls.height)
     calls = calls.with_columns(pl.Series("gpu_ops", counts, dtype=pl.Int64))

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx import columns
 from nsysx.columns import matching
 from nsysx.facts import Facts
 from nsysx.intervals import I64, StepFunction, coverage, overlay
@@ -27,6 +26,8 @@ from nsysx.intervals import I64, StepFunction, coverage, overlay
 #: The two questions of one reading follow each other within this time.
 _READ_GAP_NS = 20_000
 _FAR = np.iinfo(np.int64).max
+
+_NO_PAIRS = pl.DataFrame()
 
 PARTS = ("kernel_ns", "copy_ns", "memset_ns", "launch_wait_ns", "other_streams_ns", "idle_ns")
 
@@ -53,10 +54,17 @@ class Windows:
     pairs: pl.DataFrame
 
 
+def _event_calls(facts: Facts) -> pl.DataFrame:
+    """Return the API calls that may be about events: call, process, thread, correlation_id, name, start_ns, end_ns."""
+    calls = facts.attributed.api_calls
+    columns = ("call", "process", "thread", "correlation_id", "name", "start_ns", "end_ns")
+    return calls.select(columns).filter(calls["kind"].is_in(["event", "sync"]))
+
+
 def _records(facts: Facts) -> pl.DataFrame:
     """Return the records in the order of their calls."""
-    calls = facts.attributed.api_calls
-    calls = calls.filter(matching(calls["kind"], "^event$") & matching(calls["name"], "EventRecord"))
+    calls = _event_calls(facts)
+    calls = calls.filter(matching(calls["name"], "EventRecord"))
     stamp = pl.when(pl.col("device_ns") > 0).then(pl.col("device_ns"))
     rows = facts.trace.event.with_columns(stamp.alias("stamp_ns")).join(
         calls.select("process", "thread", "correlation_id", "call", "start_ns", "end_ns"),
@@ -64,8 +72,12 @@ def _records(facts: Facts) -> pl.DataFrame:
         how="inner",
     )
     # nsys writes device 0 into rows like these; the context tells.
-    devices = facts.attributed.gpu_ops.drop_nulls("context").select("process", "context", "device")
-    devices = devices.unique(["process", "context"], keep="first", maintain_order=True)
+    ops, found = facts.attributed.gpu_ops, []
+    for process, context in rows.select("process", "context").drop_nulls().unique().iter_rows():
+        first = ((ops["process"] == process) & (ops["context"] == context)).arg_max()
+        if first is not None and (ops["process"][first], ops["context"][first]) == (process, context):
+            found.append((process, context, ops["device"][first]))
+    devices = pl.DataFrame(found, schema=dict.fromkeys(("process", "context", "device"), pl.Int64), orient="row")
     rows = rows.join(devices, on=["process", "context"], how="left", maintain_order="left")
     rows = rows.with_columns(pl.col("device", "context").fill_null(0))
     rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call").with_row_index("record")
@@ -74,7 +86,7 @@ def _records(facts: Facts) -> pl.DataFrame:
 
 def _asked(facts: Facts) -> pl.DataFrame:
     """Return the calls about events: call, process, thread, name, event, stream, start_ns, end_ns, done."""
-    calls = facts.attributed.api_calls
+    calls = _event_calls(facts)
     sync = facts.trace.sync.filter(pl.col("correlation_id") != 0).select(
         "process",
         "correlation_id",
@@ -101,8 +113,10 @@ def _latest(records: pl.DataFrame) -> dict[tuple[int, int], tuple[list[int], lis
 
 def _read_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int]]:
     """Return (start record, end record) of each reading by two queries."""
-    by_event = _latest(records)
     queries = asked.filter(pl.col("name").str.contains("EventQuery"))
+    if not queries.height:
+        return []
+    by_event = _latest(records)
     # Only caches poll events that are not done yet.
     polled = set(queries.filter(~pl.col("done")).select("process", "event").iter_rows())
     waited = set(asked.filter(pl.col("name").str.contains("StreamWaitEvent")).select("process", "event").iter_rows())
@@ -158,47 +172,46 @@ def _device_times(facts: Facts, records: pl.DataFrame, asked: pl.DataFrame) -> t
     """Return per record (estimate, earliest, latest) of when the device reached it; latest _FAR where nothing bounds it."""
     n = records.height
     process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
-    start, end = records["start_ns"].to_numpy(), records["end_ns"].to_numpy()
+    start = records["start_ns"].to_numpy()
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
-    ops = facts.attributed.gpu_ops.select("process", "context", "stream", "call_start_ns", "call", "start_ns", "end_ns")
-    ops = ops.filter(pl.col("call_start_ns").is_not_null())
-    ops = ops[columns.order(ops, "call_start_ns", ["call", "start_ns"])]
-    place = ["process", pl.col("context").fill_null(0), "stream"]
-    for (of, within, on), part in ops.group_by(place, maintain_order=True):
+    for of, within, on in records.select("process", "context", "stream").unique().iter_rows():
+        ops = _of_stream(facts.attributed.gpu_ops, of, within, on).drop_nulls("call_start_ns").sort("call_start_ns")
         mine = np.flatnonzero((process == of) & (context == within) & (stream == on))
-        if not len(mine):
-            continue
-        called = part["call_start_ns"].to_numpy()
-        i = np.searchsorted(called, start[mine], side="left")
-        reach = np.maximum.accumulate(part["end_ns"].to_numpy())
-        first = np.minimum.accumulate(part["start_ns"].to_numpy()[::-1])[::-1]
-        done[mine] = np.where(i > 0, reach[np.maximum(i - 1, 0)], -_FAR)
-        later[mine] = np.where(i < len(first), first[np.minimum(i, len(first) - 1)], _FAR)
+        i = np.searchsorted(ops["call_start_ns"].to_numpy(), start[mine], side="left")
+        done[mine] = np.append(-_FAR, np.maximum.accumulate(ops["end_ns"].to_numpy()))[i]
+        later[mine] = np.append(np.minimum.accumulate(ops["start_ns"].to_numpy()[::-1])[::-1], _FAR)[i]
     waits = asked.filter(pl.col("name").str.contains("StreamWaitEvent"))
     steps = [(t, 0, row) for row, t in enumerate(start.tolist())]
     told = waits.select("start_ns", "process", "waiting_context", "waiting_stream", "event").rows()
     steps += [(t[0], 1, row) for row, t in enumerate(told)]
     floor: dict[tuple[int, int, int], int] = {}
     reached: dict[tuple[int, int], int] = {}
-    earliest, estimate = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    events = records["event"].to_list()
+    earliest, estimate = [0] * n, [0] * n
+    place = records.select("process", "context", "stream", "event", "start_ns", "end_ns").rows()
+    done_, later_ = done.tolist(), later.tolist()
     for _, kind, row in sorted(steps):
         if kind:
             _, of, within, on, event = told[row]
             floor[of, within, on] = max(floor.get((of, within, on), -_FAR), reached.get((of, event), -_FAR))
             continue
-        key = (int(process[row]), int(context[row]), int(stream[row]))
-        before = max(int(done[row]), floor.get(key, -_FAR))
-        earliest[row] = max(before, int(start[row]))
-        estimate[row] = max(before, int(end[row]))
-        estimate[row] = max(int(earliest[row]), min(int(estimate[row]), int(later[row])))
-        reached[key[0], events[row]] = int(estimate[row])
-    return estimate, earliest, np.maximum(later, estimate)
+        of, within, on, event, begin, finish = place[row]
+        before = max(done_[row], floor.get((of, within, on), -_FAR))
+        earliest[row] = max(before, begin)
+        estimate[row] = max(earliest[row], min(max(before, finish), later_[row]))
+        reached[of, event] = estimate[row]
+    found = np.array(estimate, np.int64)
+    return found, np.array(earliest, np.int64), np.maximum(later, found)
+
+
+def _of_stream(ops: pl.DataFrame, process: int, context: int, stream: int) -> pl.DataFrame:
+    """Return the GPU ops of one stream: device, op_kind, start_ns, end_ns, call_start_ns, call_end_ns."""
+    mine = (ops["process"] == process) & (ops["context"].fill_null(0) == context) & (ops["stream"] == stream)
+    return ops.select("device", "op_kind", "start_ns", "end_ns", "call_start_ns", "call_end_ns").filter(mine)
 
 
 def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> StepFunction:
     """Return what a stream does at each instant, as bits: 1 kernel, 2 copy, 4 memset, 8 waits for a launch."""
-    kind = ops["op_kind"].cast(pl.String)
+    kind = ops["op_kind"]
     s, e = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     sets = [kind.is_in(["kernel", "graph"]), kind == "memcpy", kind == "memset"]
     masks = [m.to_numpy() for m in sets]
@@ -225,26 +238,23 @@ def windows(facts: Facts) -> Windows:
             found += [(a, b, "read") for a, b in read]
         else:
             found += [(a, b, "order") for a, b in _ordered_pairs(part, mine_asked)]
+    if not found:
+        return Windows(records, _NO_PAIRS)
     estimate, earliest, latest = _device_times(facts, records, asked)
     stamps = records["stamp_ns"].fill_null(0).to_numpy()
     a = np.array([p[0] for p in found], np.int64)
     b = np.array([p[1] for p in found], np.int64)
-    stamped = (stamps[a] > 0) & (stamps[b] >= stamps[a]) if len(a) else np.zeros(0, np.bool_)
-    t0 = np.where(stamped, stamps[a], estimate[a]) if len(a) else a
-    t1 = np.maximum(np.where(stamped, stamps[b], estimate[b]), t0) if len(a) else a
+    stamped = (stamps[a] > 0) & (stamps[b] >= stamps[a])
+    t0 = np.where(stamped, stamps[a], estimate[a])
+    t1 = np.maximum(np.where(stamped, stamps[b], estimate[b]), t0)
     parts = {name: np.zeros(len(a), np.int64) for name in PARTS}
     kernels, ops_count = np.zeros(len(a), np.int64), np.zeros(len(a), np.int64)
     place = records.select("process", "device", "context", "stream")
-    pair_place = place[a.tolist()] if len(a) else place.head(0)
+    pair_place = place[a.tolist()]
     times = np.where(stamps > 0, stamps, estimate)
     for (process, device, context, stream), rows in pair_place.with_row_index("i").group_by(place.columns):
         i = rows["i"].to_numpy()
-        ops = facts.attributed.gpu_ops.filter(
-            (pl.col("process") == process)
-            & (pl.col("context").fill_null(0) == context)
-            & (pl.col("stream") == stream)
-            & (pl.col("device") == device)
-        )
+        ops = _of_stream(facts.attributed.gpu_ops, process, context, stream).filter(pl.col("device") == device)
         mine = ((place["process"] == process) & (place["context"] == context) & (place["stream"] == stream)).to_numpy()
         own = _stream_function(ops, records.filter(pl.Series(mine)), times[mine])
         activity = facts.ledgers.activity.get(
@@ -261,11 +271,11 @@ def windows(facts: Facts) -> Windows:
         )
         for k, name in enumerate(PARTS):
             parts[name][i] = function.within(label == k, t0[i], t1[i])
-        starts = np.sort(ops.filter(pl.col("op_kind").cast(pl.String) == "kernel")["start_ns"].to_numpy())
+        starts = np.sort(ops["start_ns"].filter(ops["op_kind"] == "kernel").to_numpy())
         kernels[i] = np.searchsorted(starts, t1[i]) - np.searchsorted(starts, t0[i])
         every = np.sort(ops["start_ns"].to_numpy())
         ops_count[i] = np.searchsorted(every, t1[i]) - np.searchsorted(every, t0[i])
-    bound = (latest[b] < _FAR) & (latest[a] < _FAR) if len(a) else np.zeros(0, np.bool_)
+    bound = (latest[b] < _FAR) & (latest[a] < _FAR)
     pairs = pl.DataFrame(
         {
             "start_record": a,
@@ -275,10 +285,8 @@ def windows(facts: Facts) -> Windows:
             "start_ns": t0,
             "end_ns": t1,
             "reading_ns": t1 - t0,
-            "low_ns": np.where(stamped, t1 - t0, np.maximum(earliest[b] - np.minimum(latest[a], t0), 0))
-            if len(a)
-            else a,
-            "high_ns": np.where(stamped, t1 - t0, latest[b] - earliest[a]) if len(a) else a,
+            "low_ns": np.where(stamped, t1 - t0, np.maximum(earliest[b] - np.minimum(latest[a], t0), 0)),
+            "high_ns": np.where(stamped, t1 - t0, latest[b] - earliest[a]),
             "bound": bound | stamped,
             "kernels": kernels,
             "gpu_ops": ops_count,
@@ -297,7 +305,8 @@ def windows(facts: Facts) -> Windows:
         pl.col("event").alias("start_event"),
     )
     last = records.select(pl.col("record").alias("end_record"), pl.col("event").alias("end_event"))
-    where = facts.attributed.api_calls.select("call", pl.col("module").cast(pl.String), pl.col("phase").cast(pl.String))
     pairs = pairs.join(first, on="start_record", how="left", maintain_order="left")
     pairs = pairs.join(last, on="end_record", how="left", maintain_order="left")
-    return Windows(records, pairs.join(where, on="call", how="left", maintain_order="left"))
+    calls = facts.attributed.api_calls
+    where = (calls[c].gather(pairs["call"]).cast(pl.String) for c in ("module", "phase"))
+    return Windows(records, pairs.with_columns(where))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
+from nsysx import columns
 from nsysx.attribute import Attributed
 from nsysx.ledger import Ledgers
 from nsysx.load import Trace
@@ -19,8 +20,6 @@ from nsysx.replay import build as build_replay
 from nsysx.steps import StepTable
 
 T = TypeVar("T")
-#: call, file, line, function
-_Line = tuple[int, str, int | None, str]
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,10 @@ class Facts:
         """The replay of the steady steps, made when it is first asked for, or why there is none."""
         return self.once("replay", build_replay)
 
+    def idle(self) -> dict[tuple[int, int], pl.DataFrame]:
+        """Return (process, device) -> the idle pieces of its steady window, cut to it: op, cause, began_in (-1 for none), ns."""
+        return self.once("idle", _idle)
+
     def wait_sites(self) -> pl.DataFrame:
         """Return the blocking calls of the steady steps with their split and their call site.
 
@@ -76,59 +79,9 @@ class Facts:
 
         Nsight puts each backtrace as a mark inside the call that it belongs to, on the same thread. Some versions record
         such a call twice, one inside the other, and put the mark where the outer one begins, tens of ns before the inner.
-        Where Nsight could not, the probe has put a mark in front of the wait (`_probe_lines`).
+        Where Nsight could not, the probe has put a mark in front of the wait (`_probe_frames`).
         """
-        schema = {"call": pl.Int64, "file": pl.String, "line": pl.Int64, "function": pl.String}
-        rows = self._native_lines()
-        known = {row[0] for row in rows}
-        rows += [row for row in self._probe_lines() if row[0] not in known]
-        return pl.DataFrame(rows, schema=schema, orient="row")
-
-    def _native_lines(self) -> list[_Line]:
-        marks = self.trace.python_lines
-        if marks is None or not marks.height:
-            return []
-        begins = (pl.col("start_ns") - _LINE_EARLY_NS).alias("start_ns")
-        calls = self.attributed.api_calls.select("call", "thread", begins, "end_ns").sort("start_ns")
-        joined = calls.join_asof(
-            marks.sort("time_ns"),
-            left_on="start_ns",
-            right_on="time_ns",
-            by="thread",
-            strategy="forward",
-            check_sortedness=False,
-        ).filter(pl.col("time_ns") <= pl.col("end_ns"))
-        rows = [(call, *_own_frame(frames)) for call, frames in joined.select("call", "frames").iter_rows() if frames]
-        # Of a copy that torch waits for in the same breath (item, nonzero, a mask) only the wait carries a backtrace.
-        by_call = {row[0]: row for row in rows}
-        after = self.attributed.api_calls.sort("thread", "start_ns").select(
-            pl.col("call"),
-            pl.col("kind").cast(pl.String),
-            pl.col("call").shift(-1).over("thread").alias("next"),
-            (pl.col("start_ns").shift(-1).over("thread") - pl.col("end_ns")).alias("gap_ns"),
-        )
-        breath = after.filter((pl.col("kind") == "copy") & (pl.col("gap_ns") <= _SAME_BREATH_NS))
-        for call, following in breath.select("call", "next").iter_rows():
-            if call not in by_call and following in by_call:
-                rows.append((call, *by_call[following][1:]))
-        return rows
-
-    def _probe_lines(self) -> list[_Line]:
-        """Return the lines that the probe marked: each mark speaks for what follows it, up to the next wait of the thread."""
-        marks = self.ranges.marks.filter((pl.col("kind") == "sync") & pl.col("own"))
-        if not marks.height:
-            return []
-        marks = marks.select("thread", pl.col("start_ns").alias("mark_ns"), "name").sort("mark_ns")
-        kind = pl.col("kind").cast(pl.String)
-        calls = self.attributed.api_calls.filter(kind.is_in(["sync", "copy"])).select(
-            "call", "thread", "start_ns", kind.alias("kind")
-        )
-        joined = calls.sort("start_ns").join_asof(
-            marks, left_on="start_ns", right_on="mark_ns", by="thread", check_sortedness=False
-        )
-        first_wait = pl.col("start_ns").filter(pl.col("kind") == "sync").min().over("thread", "mark_ns")
-        joined = joined.filter(pl.col("mark_ns").is_not_null()).filter(pl.col("start_ns") <= first_wait)
-        return [(call, *_place(name)) for call, name in joined.sort("call").select("call", "name").iter_rows()]
+        return self.once("lines", _lines)
 
 
 #: How long before its call a backtrace may lie; measured: 30 to 60 ns. No call that waits is as short as this.
@@ -141,16 +94,87 @@ _SAME_BREATH_NS = 1_500
 _LIBRARY = re.compile(r"(site|dist)-packages/|/lib/python\d|^<|/torch/")
 
 
-def _own_frame(frames: list[str]) -> tuple[str, int | None, str]:
-    """Return (file, line, function) of the innermost frame of the user's own code, else of the innermost one."""
-    return _place(next((f for f in frames if not _LIBRARY.search(f)), frames[0]))
+def _own_frame(frames: list[str]) -> str:
+    """Return the innermost frame of the user's own code, else the innermost one."""
+    return next((f for f in frames if not _LIBRARY.search(f)), frames[0])
 
 
-def _place(frame: str) -> tuple[str, int | None, str]:
+def _place(frame: str | None) -> tuple[str, int | None, str]:
     """Return (file, line, function) of ``file:line function``; a file's name may hold spaces, a function's cannot."""
-    place, _, function = frame.rpartition(" ")
+    place, _, function = (frame or "").rpartition(" ")
     file, _, line = place.rpartition(":")
     return file, int(line) if re.fullmatch("[0-9]{1,9}", line) else None, function
+
+
+def _lines(facts: Facts) -> pl.DataFrame:
+    native, probe = _native_frames(facts), _probe_frames(facts)
+    rows = pl.concat([native, probe.join(native, on="call", how="anti", maintain_order="left")])
+    frames, of = columns.distinct(rows["frame"])
+    place = pl.DataFrame([_place(f) for f in frames], schema=_PLACE, orient="row")
+    return pl.concat([rows.select("call"), place[of]], how="horizontal")
+
+
+_PLACE = {"file": pl.String, "line": pl.Int64, "function": pl.String}
+#: ``frame`` is "file:line function".
+_FRAMES = {"call": pl.Int64, "frame": pl.Categorical}
+
+
+def _on_threads(facts: Facts, marks: pl.DataFrame, time: str) -> Iterator[tuple[int, int, pl.DataFrame]]:
+    """Return the stretch of calls of each thread that has marks, and its marks in order of time."""
+    thread = facts.attributed.api_calls["thread"].to_numpy()
+    for (of,), part in marks.sort("thread", time).group_by("thread", maintain_order=True):
+        low, high = np.searchsorted(thread, [of, of + 1]).tolist()
+        yield low, high, part
+
+
+def _native_frames(facts: Facts) -> pl.DataFrame:
+    """Return call, frame of the backtraces inside calls."""
+    marks, calls = facts.trace.python_lines, facts.attributed.api_calls
+    if marks is None or not marks.height:
+        return pl.DataFrame(schema=_FRAMES)
+    # A stack is many strings, and there are few stacks.
+    stacks, stack = columns.distinct(marks["frames"].list.join("\0").cast(pl.Categorical))
+    marks = marks.select("thread", "time_ns", pl.Series("stack", stack))
+    own = pl.Series([_own_frame(s.split("\0")) if s else None for s in stacks], dtype=pl.Categorical)
+    known = np.zeros(calls.height, np.int64)
+    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    for low, high, part in _on_threads(facts, marks, "time_ns"):
+        time = part["time_ns"].to_numpy()
+        # The first mark from a little before its begin on speaks for a call: of each mark these are a run of calls.
+        last = np.searchsorted(start[low:high], time + _LINE_EARLY_NS, side="right")
+        mark = np.repeat(np.arange(len(time) + 1), np.diff(last, prepend=0, append=high - low))
+        inside = np.append(time, np.iinfo(np.int64).max)[mark] <= end[low:high]
+        known[low:high][inside] = part["stack"].to_numpy()[mark[inside]]
+    known[own.is_null().to_numpy()[known]] = 0
+    # Of a copy that torch waits for in the same breath (item, nonzero, a mask) only the wait carries a backtrace.
+    copy = np.flatnonzero((calls["kind"] == "copy").to_numpy()[:-1])
+    breath = (thread[copy] == thread[copy + 1]) & (start[copy + 1] - end[copy] <= _SAME_BREATH_NS)
+    copy = copy[breath & (known[copy] == 0)]
+    known[copy] = known[copy + 1]
+    call = np.flatnonzero(known)
+    return pl.DataFrame({"call": call, "frame": own.gather(known[call])}, schema=_FRAMES)
+
+
+def _probe_frames(facts: Facts) -> pl.DataFrame:
+    """Return call, frame as the probe marked them: each mark speaks for what follows it, up to the next wait of the thread."""
+    marks = facts.ranges.marks.filter((pl.col("kind") == "sync") & pl.col("own"))
+    if not marks.height:
+        return pl.DataFrame(schema=_FRAMES)
+    start, kind = facts.attributed.api_calls["start_ns"].to_numpy(), facts.attributed.api_calls["kind"]
+    sync, copy = (kind == "sync").to_numpy(), (kind == "copy").to_numpy()
+    never = np.iinfo(np.int64).max
+    parts = [pl.DataFrame(schema=_FRAMES)]
+    for low, high, part in _on_threads(facts, marks.select("thread", "start_ns", "name"), "start_ns"):
+        call = np.flatnonzero(sync[low:high] | copy[low:high]) + low
+        mark = np.searchsorted(part["start_ns"].to_numpy(), start[call], side="right") - 1
+        first_wait = np.full(part.height, never)
+        np.minimum.at(first_wait, mark[sync[call]], np.where(mark >= 0, start[call], never)[sync[call]])
+        last = first_wait[mark]
+        said = (mark >= 0) & (start[call] <= last) & (last < never)
+        parts.append(
+            pl.DataFrame({"call": call[said], "frame": part["name"].gather(mark[said])}, schema_overrides=_FRAMES)
+        )
+    return pl.concat(parts)
 
 
 class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
@@ -160,6 +184,21 @@ class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
         super().__init__(reason)
         self.reason = reason
         self.fix = fix
+
+
+def _idle(facts: Facts) -> dict[tuple[int, int], pl.DataFrame]:
+    process, device, start, end = (
+        facts.ledgers.idle[c].to_numpy() for c in ("process", "device", "start_ns", "end_ns")
+    )
+    others = facts.ledgers.idle.select("op", "cause", pl.col("began_in")).with_columns(
+        pl.col("op", "began_in").fill_null(-1)
+    )
+    found = {}
+    for p, d, a, b in facts.steps.windows.select("process", "device", "start_ns", "end_ns").iter_rows():
+        rows = np.flatnonzero((process == p) & (device == d) & (end > a) & (start < b))
+        ns = np.minimum(end[rows], b) - np.maximum(start[rows], a)
+        found[p, d] = others[rows].with_columns(pl.Series("ns", ns, dtype=pl.Int64))
+    return found
 
 
 def _wait_sites(facts: Facts) -> pl.DataFrame:
@@ -183,7 +222,7 @@ def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFra
     inside = np.zeros(len(at), np.bool_)
     for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
         inside |= (process == key) & (at >= start) & (at < end)
-    return frame.filter(pl.Series(inside, dtype=pl.Boolean))
+    return frame if inside.all() else frame.filter(pl.Series(inside, dtype=pl.Boolean))
 
 
 def gather(

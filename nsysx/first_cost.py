@@ -13,14 +13,15 @@ time. Of it, once and never again:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from nsysx import columns, schema
-from nsysx.columns import matching
+from nsysx import schema
+from nsysx.columns import distinct, numbered, totals
 from nsysx.facts import Facts
-from nsysx.intervals import I64, coverage
+from nsysx.intervals import I64, coverage, merged
 from nsysx.queueing import overhead_inside, queue_full
 
 #: API functions that load code or start the driver.
@@ -29,131 +30,224 @@ _CREATES = r"Create"
 _EVIDENCE = ("in full", "measured", "only call", "above median")
 
 
-def _profiler(facts: Facts, calls: pl.DataFrame) -> I64:
-    """Return the profiler's own time inside each call (ns)."""
-    found = np.zeros(calls.height, np.int64)
-    rows = facts.trace.overhead.drop_nulls("thread")
-    if not rows.height:
-        return found
-    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    for (of,), part in rows.group_by("thread"):
-        mine = np.flatnonzero(thread == of)
-        own = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
-        found[mine] = own.within(own.labels > 0, start[mine], end[mine])
-    return found
+@dataclass(frozen=True)
+class Split:
+    """What was paid once, and what every time.
+
+    ``functions``: process, name, kind, calls, self_ns = waiting_ns + profiler_ns + one_time_ns + repeated_ns; one row per API
+    function of each process.
+    ``bills``: name, kind, kernel (of a launch, else null), calls, first_ns and later_median_ns (cost of the first call, of
+    the later ones; null when there is none); one row per API function and kernel, processes together.
+    ``paid``: the calls with one-time cost in order of time: call, process, start_ns, name, kind, module, phase, kernel (the
+    one it launched, null for none or several), one_time_ns, loading_ns (what the report measured of it, null where it has no
+    such rows), evidence ("measured" by OVERHEAD rows, "above median", "only call", "in full"), bill (row of ``bills``).
+    """
+
+    functions: pl.DataFrame
+    bills: pl.DataFrame
+    paid: pl.DataFrame
 
 
-def _filling(facts: Facts, calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return which calls fill caches: allocations and creations before the first steady step, of functions unused in it."""
-    found = np.zeros(calls.height, np.bool_)
-    if facts.steps.source == "capture":
-        return found
-    begin = facts.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min().alias("_begin"))
-    used = facts.steady_calls.select("process", "name").unique()
-    kinds = matching(calls["kind"], "^(alloc|host_alloc)$") | matching(calls["name"], _CREATES)
-    rows = calls.select("call", "process", "name", "start_ns").filter(kinds)
-    rows = rows.join(begin, on="process", how="inner").join(used, on=["process", "name"], how="anti")
-    found[rows.filter(pl.col("start_ns") < pl.col("_begin"))["call"].to_numpy()] = True
-    return found
+def split(facts: Facts) -> Split:
+    """Return the split of the API calls of the whole capture."""
+    return facts.once("first_cost", _split)
 
 
 def costs(facts: Facts) -> pl.DataFrame:
-    """Return the API calls with ``kernel`` (the one it launched, null for none or several) and the split of their self time.
-
-    self_ns = waiting_ns + profiler_ns + one_time_ns + repeated_ns; cost_ns is the last two. ``evidence``: "measured"
-    (OVERHEAD rows), "above median", "only call", "in full", null without one-time cost. ``loading_ns``: what the report
-    measured of it, null where it has no such rows.
-    """
-    return facts.once("first_cost", _costs)
+    """Return the calls that cost something once, see ``Split.paid``."""
+    return split(facts).paid
 
 
-def _launched(facts: Facts) -> I64:
-    """Return, per call, the code of the name of the one kernel that it launched, -1 for none or several ops."""
+def _profiler(facts: Facts, calls: pl.DataFrame) -> tuple[I64, I64]:
+    """Return the calls in which the profiler was busy with itself, and for how long (ns); calls of 0 ns may be among them."""
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for (of,), part in facts.trace.overhead.drop_nulls("thread").group_by("thread"):
+        # Calls are sorted by (thread, start). Those that overlap a busy stretch lie between the first that reaches beyond
+        # its begin and the first that starts after its end: few, and the others need no look.
+        low, high = np.searchsorted(calls["thread"].to_numpy(), [of, of + 1]).tolist()
+        start, end = (calls[c].to_numpy()[low:high] for c in ("start_ns", "end_ns"))
+        own = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
+        busy = own.labels > 0
+        near = np.zeros(high - low + 1, np.int64)
+        np.add.at(near, np.searchsorted(np.maximum.accumulate(end), own.times[:-1][busy], side="right"), 1)
+        np.add.at(near, np.searchsorted(start, own.times[1:][busy], side="left"), -1)
+        rows = np.flatnonzero(np.cumsum(near[:-1]))
+        found.append((rows + low, own.within(busy, start[rows], end[rows])))
+    calls_, ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return calls_, ns
+
+
+def _filling(facts: Facts, calls: pl.DataFrame, of: I64, functions: pl.DataFrame) -> I64:
+    """Return the calls that fill caches: allocations and creations before the first steady step, of functions unused in it."""
+    if facts.steps.source == "capture":
+        return np.empty(0, np.int64)
+    makes = functions["kind"].is_in(["alloc", "host_alloc"]) | functions["name"].str.contains(_CREATES)
+    wanted = makes.to_numpy(writable=True)
+    wanted[of[facts.steady_calls["call"].to_numpy()]] = False
+    rows = np.flatnonzero(wanted[of])
+    process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
+    early = np.zeros(len(rows), np.bool_)
+    begin = facts.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min())
+    for key, first in begin.iter_rows():
+        early |= (process == key) & (start < first)
+    return rows[early]
+
+
+def _functions(calls: pl.DataFrame) -> tuple[I64, pl.DataFrame]:
+    """Return the (process, API function) of each call as a row of the second: process, name, kind."""
+    names, of = distinct(calls["name"])
+    process = calls["process"].to_numpy()
+    # Calls are sorted by thread, so a process is a few runs of rows.
+    heads = np.flatnonzero(np.diff(process, prepend=process[:1] - 1))
+    known, which = np.unique(process[heads], return_inverse=True)
+    if len(known) > 1:
+        of = of + len(names) * np.repeat(which, np.diff(heads, append=len(process)))
+    numbers, of = numbered(of)
+    some = np.zeros(len(numbers), np.int64)
+    some[of] = np.arange(len(of))
+    return of, calls.select("process", "name", "kind")[some].with_columns(pl.col("name", "kind").cast(pl.String))
+
+
+def _launched(facts: Facts) -> tuple[I64, pl.Series]:
+    """Return, per call, the one kernel that it launched as a row of the second, 0 for none or several."""
     calls, ops = facts.attributed.api_calls, facts.attributed.gpu_ops
-    kernels = ops.filter(matching(ops["op_kind"], "^kernel$") & ops["call"].is_not_null().to_numpy())
-    found = np.full(calls.height, -1, np.int64)
-    found[kernels["call"].to_numpy()] = kernels["name"].to_physical().to_numpy()
-    return np.where(calls["gpu_ops"].to_numpy() == 1, found, -1)
+    call = ops["call"].fill_null(-1).to_numpy()
+    kernels = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))
+    kernels = kernels[calls["gpu_ops"].to_numpy()[call[kernels]] == 1]
+    names, name = distinct(ops["name"])
+    found = np.zeros(calls.height, np.int64)
+    found[call[kernels]] = name[kernels]
+    return found, pl.Series("kernel", names, dtype=pl.String)
 
 
-def _costs(facts: Facts) -> pl.DataFrame:
-    calls = facts.attributed.api_calls
-    kernel = _launched(facts)
-    waits = facts.ledgers.waits
-    active = calls["self_ns"].to_numpy().copy()
-    blocking = waits["call"].to_numpy()
-    active[blocking] = np.minimum(active[blocking], waits["host_ns"].to_numpy())
-    # A launch that blocks on a full queue waits for the GPU like any other wait.
-    active -= np.minimum(queue_full(facts, calls), active)
-    profiler = np.minimum(_profiler(facts, calls), active)
-    cost = active - profiler
-    measured = np.minimum(overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME), cost)
-    once = _first_above_later(calls, kernel, cost)
-    first, above = once["row"].to_numpy(), once["above"].to_numpy()
-    rule, alone = np.zeros(calls.height, np.int64), np.zeros(calls.height, np.bool_)
-    rule[first], alone[first] = above, once["only"].to_numpy()
-    in_full = matching(calls["name"], LOADS) | _filling(facts, calls)
-    one_time = np.where(in_full, cost, np.maximum(rule, measured))
-    why = np.select(
-        [one_time == 0, in_full, (measured > 0) & (measured >= rule), alone],
-        [-1, 0, 1, 2],
-        default=_EVIDENCE.index("above median"),
-    )
-    loading = pl.Series("loading_ns", measured)
-    if not facts.recorded("cupti_overhead"):
-        loading = pl.Series("loading_ns", [None], dtype=pl.Int64).new_from_index(0, calls.height)
-    return calls.with_columns(
-        columns.at(*_names(facts, kernel)).alias("kernel"),
-        pl.Series("waiting_ns", calls["self_ns"].to_numpy() - active),
-        pl.Series("profiler_ns", profiler),
-        pl.Series("cost_ns", cost),
-        pl.Series("one_time_ns", one_time),
-        pl.Series("repeated_ns", cost - one_time),
-        loading,
-        columns.named(_EVIDENCE, why).alias("evidence"),
-    )
+def _first(group: I64, start: I64, size: int) -> I64:
+    """Return the first row of each group by (start, row)."""
+    begin, first = np.full(size, np.iinfo(np.int64).max), np.full(size, len(start))
+    np.minimum.at(begin, group, start)
+    rows = np.flatnonzero(start == begin[group])
+    np.minimum.at(first, group[rows], rows)
+    return first
 
 
-def _names(facts: Facts, kernel: I64) -> tuple[pl.Series, I64]:
-    """Return the distinct names of GPU ops, and each code's row among them, -1 for none."""
-    names = facts.attributed.gpu_ops["name"].unique().drop_nulls()
-    row = np.full(int(names.to_physical().max() or 0) + 2, -1, np.int64)  # type: ignore[arg-type]
-    row[names.to_physical().to_numpy()] = np.arange(len(names))
-    return names, row[kernel]
+def _later(group: I64, first: I64, cost: I64) -> pl.DataFrame:
+    """Return group, later: the median of the calls of each group but its first one."""
+    group = group.copy()
+    group[first] = -1
+    return pl.DataFrame({"group": group, "later": cost}).group_by("group").agg(pl.col("later").median())
 
 
-def _first_above_later(calls: pl.DataFrame, kernel: I64, cost: I64) -> pl.DataFrame:
-    """Return, for the first call of each (process, function, kernel): row, above (ns), only (the only call at all)."""
-    order = np.argsort(calls["start_ns"].to_numpy(), kind="stable")
-    frame = pl.DataFrame(
+def _firsts(of: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> tuple[I64, pl.DataFrame]:
+    """Return the (process, API function, kernel) of each call, and the first call of each in order of time.
+
+    Columns: group, function, kernel, call, calls (of the group), cost_ns, later (median of the later calls, null for none),
+    above_ns (what it costs above what it is compared with), only (whether it is the only call of its function).
+    """
+    keys, group = numbered(of * kernels + kernel)
+    first = _first(group, start, len(keys))
+    firsts = pl.DataFrame(
         {
-            "row": order,
-            "process": calls["process"].to_numpy()[order],
-            "name": calls["name"].to_physical().to_numpy()[order],
-            "kernel": kernel[order],
-            "cost": cost[order],
+            "group": np.arange(len(keys)),
+            "function": keys // kernels,
+            "kernel": keys % kernels,
+            "call": first,
+            "calls": np.bincount(group, minlength=len(keys)),
+            "cost_ns": cost[first],
         }
-    )
-    function = ["process", "name"]
-    later = pl.col("cost").slice(1)
-    firsts = frame.group_by(*function, "kernel").agg(
-        pl.col("row").first(), pl.col("cost").first(), later.median().alias("later"), pl.len().alias("n")
-    )
-    functions = firsts.group_by(function).agg(
-        pl.col("n").sum().alias("calls"), pl.len().alias("kernels"), (pl.col("n") == 1).any().alias("single")
+    )[np.lexsort((first, start[first]))]
+    functions = firsts.group_by("function").agg(
+        pl.col("calls").sum().alias("all"),
+        pl.len().alias("groups"),
+        (pl.col("calls") == 1).any().alias("single"),
+        pl.col("cost_ns").slice(1).min().alias("cheapest"),
     )
     # A kernel that ran once is compared with the later launches of other kernels.
+    mixed = np.zeros(int(of.max(initial=-1)) + 1, np.bool_)
+    mixed[functions.filter(pl.col("single") & (pl.col("all") > pl.col("groups")))["function"].to_numpy()] = True
+    rows = np.flatnonzero(mixed[of]) if mixed.any() else np.empty(0, np.int64)
+    rows = rows[first[group[rows]] != rows]
     others = (
-        frame.join(functions.filter(pl.col("single") & (pl.col("calls") > pl.col("kernels"))), on=function, how="semi")
-        .join(firsts.select("row"), on="row", how="anti")
-        .group_by(function)
-        .agg(pl.col("cost").median().alias("later_of_function"))
+        pl.DataFrame({"function": of[rows], "other": cost[rows]}).group_by("function").agg(pl.col("other").median())
     )
+    for more, key in ((_later(group, first, cost), "group"), (functions, "function"), (others, "function")):
+        firsts = firsts.join(more, on=key, how="left", maintain_order="left")
     # Where each call launched another kernel, a call costs at most what the cheapest of the later ones did.
-    cheapest = frame.join(functions.filter(pl.col("calls") == pl.col("kernels")), on=function, how="semi")
-    cheapest = cheapest.group_by(function).agg(later.min().alias("cheapest"))
-    for more in (functions, others, cheapest):
-        firsts = firsts.join(more, on=function, how="left")
-    base = pl.coalesce("later", "later_of_function", "cheapest", pl.lit(0.0))
-    above = (pl.col("cost") - base).round(0).cast(pl.Int64).clip(lower_bound=0)
-    return firsts.select("row", above.alias("above"), (pl.col("calls") == 1).alias("only"))
+    cheapest = pl.when(pl.col("all") == pl.col("groups")).then("cheapest")
+    above = pl.col("cost_ns") - pl.coalesce("later", "other", cheapest, pl.lit(0.0))
+    above = above.round(0).cast(pl.Int64).clip(lower_bound=0)
+    return group, firsts.with_columns(above.alias("above_ns"), (pl.col("all") == 1).alias("only"))
+
+
+def _bills(group: I64, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I64) -> tuple[I64, pl.DataFrame]:
+    """Return the bill that each group is on, and the bills, with ``kernel`` as in ``firsts``, 0 for none."""
+    key = ["name", "kind", "kernel"]
+    rows = pl.concat([firsts, functions.select("name", "kind")[firsts["function"]]], how="horizontal")
+    rows = rows.with_columns(pl.when(pl.col("kind") == "launch").then("kernel").otherwise(0).alias("kernel"))
+    bills = rows.group_by(key, maintain_order=True).agg(
+        pl.col("calls").sum(),
+        pl.col("call").first(),
+        pl.col("cost_ns").first().alias("first_ns"),
+        pl.col("later").first(),
+    )
+    bills = bills.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("group"))
+    bill = rows.select("group", *key).sort("group").join(bills, on=key, maintain_order="left")["group_right"].to_numpy()
+    if bills.height < rows.height:
+        later = _later(bill[group], bills["call"].to_numpy(), cost)
+        bills = bills.drop("later").join(later, on="group", how="left", maintain_order="left")
+    return bill, bills.select(*key, "calls", "first_ns", pl.col("later").alias("later_median_ns"))
+
+
+def _split(facts: Facts) -> Split:
+    calls, waits = facts.attributed.api_calls, facts.ledgers.waits
+    of, functions = _functions(calls)
+    kernel, kernels = _launched(facts)
+    own = calls["self_ns"].to_numpy()
+    cost = own.copy()
+    blocking = waits["call"].to_numpy()
+    cost[blocking] = np.minimum(cost[blocking], waits["host_ns"].to_numpy())
+    # A launch that blocks on a full queue waits for the GPU like any other wait.
+    cost -= np.minimum(queue_full(facts, calls), cost)
+    busy, profiler = _profiler(facts, calls)
+    profiler = np.minimum(profiler, cost[busy])
+    cost[busy] -= profiler
+    group, firsts = _firsts(of, kernel, len(kernels), calls["start_ns"].to_numpy(), cost)
+    bill, bills = _bills(group, firsts, functions, cost)
+
+    # What was paid once is known of few calls: only they are looked at.
+    loads = functions["name"].str.contains(LOADS).to_numpy()
+    filling = _filling(facts, calls, of, functions)
+    inside = overhead_inside(facts.trace, calls, schema.OVERHEAD_ONE_TIME)
+    first = firsts["call"].to_numpy()
+    rows = merged([np.flatnonzero(loads[of]), filling, np.flatnonzero(inside), np.sort(first)])
+    in_full = loads[of[rows]]
+    in_full[np.searchsorted(rows, filling)] = True
+    rule, only = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
+    place = np.searchsorted(rows, first)
+    rule[place], only[place] = firsts["above_ns"].to_numpy(), firsts["only"].to_numpy()
+    measured = np.minimum(inside[rows], cost[rows])
+    one_time = np.where(in_full, cost[rows], np.maximum(rule, measured))
+    why = np.select([in_full, (measured > 0) & (measured >= rule), only], [0, 1, 2], default=3)
+    if not facts.recorded("cupti_overhead"):
+        measured = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(rows))
+    paid = calls.select("call", "process", "start_ns", "name", "kind", "module", "phase")[rows].with_columns(
+        kernels.gather(kernel[rows]),
+        pl.Series("one_time_ns", one_time),
+        pl.Series("loading_ns", measured),
+        pl.Series("evidence", _EVIDENCE).gather(why),
+        pl.Series("bill", bill[group[rows]]),
+    )
+    size = functions.height
+    parts = {
+        "calls": np.bincount(of, minlength=size),
+        "self_ns": totals(of, own, size),
+        "profiler_ns": totals(of[busy], profiler, size),
+        "one_time_ns": totals(of[rows], one_time, size),
+    }
+    repeated = totals(of, cost, size) - parts["one_time_ns"]
+    waiting = parts["self_ns"] - parts["profiler_ns"] - parts["one_time_ns"] - repeated
+    functions = functions.with_columns(
+        *(pl.Series(k, v) for k, v in parts.items()),
+        pl.Series("repeated_ns", repeated),
+        pl.Series("waiting_ns", waiting),
+    )
+    bills = bills.with_columns(kernels.gather(bills["kernel"]))
+    return Split(functions, bills, paid.filter(pl.col("one_time_ns") > 0).sort("start_ns", "call"))

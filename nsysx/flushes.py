@@ -7,11 +7,14 @@ thread that is followed at once by an allocation, with no launch, copy or long p
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from nsysx.columns import matching
 from nsysx.facts import Facts
+from nsysx.intervals import I64
 
 #: From free to free, and from the last free to the retry, the allocator goes straight on; a program that calls
 #: empty_cache() and then allocates takes longer than this in Python.
@@ -27,10 +30,15 @@ _ALONG = r"EventSynchronize|EventQuery|EventDestroy|EventRecord|IsCapturing|GetD
 def bytes_of_calls(facts: Facts) -> pl.DataFrame:
     """Return call -> bytes that it allocated or freed; no rows when not recorded."""
     rows = facts.trace.memory_usage.filter(pl.col("correlation_id").fill_null(0) != 0)
-    calls = facts.attributed.api_calls.filter(matching(facts.attributed.api_calls["kind"], "^(alloc|free|host_alloc)$"))
+    if not rows.height:
+        return pl.DataFrame(schema={"call": pl.Int64, "bytes": pl.Int64})
+    calls = facts.attributed.api_calls
+    memory = calls["kind"].is_in(["alloc", "free", "host_alloc"])
     # Of a call in a call under one id, the outer one stands for both.
-    calls = calls.select("process", "correlation_id", "call").unique(
-        ["process", "correlation_id"], keep="first", maintain_order=True
+    calls = (
+        calls.select("process", "correlation_id", "call")
+        .filter(memory)
+        .unique(["process", "correlation_id"], keep="first", maintain_order=True)
     )
     joined = rows.join(calls, on=["process", "correlation_id"], how="inner")
     return joined.group_by("call").agg(pl.col("bytes").abs().sum())
@@ -44,28 +52,38 @@ def members(facts: Facts) -> pl.DataFrame:
 def _members(facts: Facts) -> pl.DataFrame:
     schema = {"flush": pl.Int64, "call": pl.Int64, "role": pl.String}
     calls = facts.attributed.api_calls  # sorted by thread and time
-    free, alloc = matching(calls["name"], _FREES), matching(calls["name"], _ALLOCS)
+    names = calls["name"].unique().cast(pl.String).to_list()
+    # cuBLAS sets itself up with a free of nothing, an allocation and then events.
+    free, alloc, along, creates = (
+        calls["name"].is_in([n for n in names if re.search(pattern, n)]).to_numpy()
+        for pattern in (_FREES, _ALLOCS, _ALONG, "EventCreate")
+    )
     if not free.any() or not alloc.any():
         return pl.DataFrame(schema=schema)
-    top = np.flatnonzero(~matching(calls["name"], _ALONG))
-    # cuBLAS sets itself up with a free of nothing, an allocation and then events.
-    free, alloc, creates = free[top], alloc[top], matching(calls["name"], "EventCreate")[top]
-    thread, start, end, call = (calls[c].to_numpy()[top] for c in ("thread", "start_ns", "end_ns", "call"))
-    pause = np.concatenate([[_PAUSE_NS + 1], start[1:] - np.maximum(end[:-1], start[:-1])])
-    follows = np.concatenate([[False], thread[1:] == thread[:-1]]) & (pause <= _PAUSE_NS)
+    top = np.flatnonzero(~along)
+    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+
+    def follows(i: I64) -> npt.NDArray[np.bool_]:
+        call, before = top[i], top[i - 1]
+        pause = start[call] - np.maximum(end[before], start[before])
+        at_once: npt.NDArray[np.bool_] = (i > 0) & (thread[call] == thread[before]) & (pause <= _PAUSE_NS)
+        return at_once
+
+    retries = np.searchsorted(top, np.flatnonzero(alloc & ~along))
+    retries = retries[free[top[retries - 1]] & follows(retries)]
+    # A run of frees is what lies before a retry up to the first call that is no free or does not follow at once.
+    freed = np.flatnonzero(free[top])
+    begins = np.flatnonzero(~(follows(freed) & free[top[freed - 1]]))
     rows: list[tuple[int, int, str]] = []
     number = 0
-    for i in np.flatnonzero(alloc & follows).tolist():
-        j = i - 1
-        while j >= 0 and free[j]:
-            if not follows[j]:
-                j -= 1
-                break
-            j -= 1
-        if j == i - 1 or int((end - start)[j + 1 : i].sum()) < _EMPTY_FREE_NS or (i + 1 < len(call) and creates[i + 1]):
+    last = np.searchsorted(freed, retries)
+    first = begins[np.searchsorted(begins, last, side="left") - 1]
+    for i, a, b in zip(retries.tolist(), first.tolist(), last.tolist(), strict=True):
+        frees = top[freed[a:b]]
+        if int((end[frees] - start[frees]).sum()) < _EMPTY_FREE_NS or (i + 1 < len(top) and creates[top[i + 1]]):
             continue
-        rows += [(number, int(call[k]), "free") for k in range(j + 1, i)]
-        rows.append((number, int(call[i]), "retry"))
+        rows += [(number, call, "free") for call in frees.tolist()]
+        rows.append((number, int(top[i]), "retry"))
         number += 1
     return pl.DataFrame(rows, schema=schema, orient="row")
 

@@ -7,11 +7,14 @@ and an integral over it between any two instants is exact, so that parts sum to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
+#: Rows of a long table: narrower where the table is short enough for it.
+Labels = npt.NDArray[np.signedinteger[Any]]
 
 _NOTHING = np.empty(0, np.int64)
 
@@ -24,21 +27,27 @@ class StepFunction:
     """
 
     times: I64
-    labels: I64
+    labels: Labels
 
-    def at(self, t: I64) -> I64:
+    def at(self, t: I64) -> Labels:
         """Return the label at each instant, -1 outside."""
-        if not len(self.labels):
-            return np.full(len(t), -1, np.int64)
-        if len(t) > len(self.times) and (t[1:] >= t[:-1]).all():
-            # Many sorted instants: look for the few borders among them instead.
-            border = np.searchsorted(t, self.times, side="left")
-            found = np.full(len(t), -1, np.int64)
-            found[border[0] : border[-1]] = np.repeat(self.labels, np.diff(border))
-            return found
+        if not len(self.labels) or not len(t):
+            return np.full(len(t), -1, self.labels.dtype)
+        if (t[1:] >= t[:-1]).all():
+            first = max(int(np.searchsorted(self.times, t[0], side="right")) - 1, 0)
+            last = int(np.searchsorted(self.times, t[-1], side="right"))
+            times = self.times[first : last + 1]
+            if len(t) > len(times):
+                # Many sorted instants: look for the few borders among them instead.
+                border = np.searchsorted(t, times, side="left")
+                found = np.full(len(t), -1, self.labels.dtype)
+                if len(border) > 1:
+                    labels = self.labels[first : first + len(times) - 1]
+                    found[border[0] : border[-1]] = np.repeat(labels, np.diff(border))
+                return found
         i = np.searchsorted(self.times, t, side="right") - 1
         inside = (i >= 0) & (i < len(self.labels))
-        return np.asarray(np.where(inside, self.labels[np.clip(i, 0, len(self.labels) - 1)], -1), np.int64)
+        return np.where(inside, self.labels[np.clip(i, 0, len(self.labels) - 1)], np.int32(-1))
 
     def integral(self, weight: npt.NDArray[np.bool_] | I64, t: I64) -> I64:
         """Return, for each instant in ``t``, the time before it during which the segment's ``weight`` counts (ns).
@@ -122,11 +131,12 @@ def coverage(sets: list[tuple[I64, I64]], start: int | None = None, end: int | N
     return StepFunction(times, labels)
 
 
-def overlay(functions: list[StepFunction], start: int, end: int) -> tuple[I64, list[I64]]:
+def overlay(functions: list[StepFunction], start: int, end: int) -> tuple[I64, list[Labels]]:
     """Return common borders of [start, end) and each function's labels on them (-1 where it is not defined)."""
     if end <= start:
         return _NOTHING, [_NOTHING for _ in functions]
-    inner = [f.times[(f.times > start) & (f.times < end)] for f in functions]
+    borders = [np.searchsorted(f.times, (start, end), side=side) for f in functions for side in ("right", "left")]
+    inner = [f.times[a[0] : b[1]] for f, a, b in zip(functions, borders[::2], borders[1::2], strict=True)]
     times = merged([*inner, np.array([start, end], np.int64)])
     return times, [f.at(times[:-1]) for f in functions]
 
@@ -162,45 +172,45 @@ def _properly_nested(start: I64, end: I64, order: I64) -> I64:
     return cut
 
 
-def nesting(start: I64, end: I64) -> Nesting:
+def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
     """Return the innermost structure of the intervals of one thread; any order, zero-length ones own nothing.
+
+    Row i of the intervals is called ``first`` + i in ``top`` and in ``parent``.
 
     O(n log n) without a loop over rows where intervals nest, as calls and push/pop ranges do. The trick: in a properly nested
     set, the interval open at depth d after a pop is the last one pushed at depth d, which a forward fill per depth finds.
     """
     n = len(start)
+    if n and (end > start).all() and (start[1:] >= end[:-1]).all():
+        # Most threads: one call after another. A border may stand twice, with nothing between.
+        borders, rows = np.empty(2 * n, np.int64), np.full(2 * n - 1, -1, np.int32)
+        borders[::2], borders[1::2], rows[::2] = start, end, np.arange(first, first + n)
+        alone, outermost = (np.broadcast_to(np.int64(value), n) for value in (-1, 0))
+        return Nesting(StepFunction(borders, rows), alone, outermost, end - start)
     parent, depth = np.full(n, -1, np.int64), np.zeros(n, np.int64)
-    rows = np.flatnonzero(end > start)
-    if not len(rows):
+    real = np.flatnonzero(end > start)
+    if not len(real):
         return Nesting(StepFunction(_NOTHING, _NOTHING), parent, depth, np.zeros(n, np.int64))
     # Outer first among equal starts; the row number breaks full ties so that results do not depend on sort luck.
-    s, e = start[rows], end[rows]
-    order = rows
+    s, e = start[real], end[real]
+    order = real
     if not ((s[1:] > s[:-1]) | ((s[1:] == s[:-1]) & (e[1:] <= e[:-1]))).all():
-        order = rows[np.lexsort((rows, -e, s))]
+        order = real[np.lexsort((real, -e, s))]
         s, e = start[order], end[order]
-    reach = np.maximum.accumulate(e)
-    if not (s[1:] >= reach[:-1]).all():
+    top = _sweep(order, s, e)
+    if top is None:
+        e = _properly_nested(start, end, order)[order]
+        keep = e > s
+        order, s, e = order[keep], s[keep], e[keep]
         top = _sweep(order, s, e)
-        if top is None:
-            e = _properly_nested(start, end, order)[order]
-            keep = e > s
-            order, s, e = order[keep], s[keep], e[keep]
-            top = _sweep(order, s, e)
-            assert top is not None
-    else:
-        gap = np.concatenate((s[1:] > e[:-1], [True]))
-        # Each interval, followed by an empty label where the next does not begin at once.
-        place = np.arange(len(s)) + np.cumsum(gap) - gap
-        times = np.empty(len(s) + int(gap.sum()), np.int64)
-        labels = np.full(len(times), -1, np.int64)
-        times[place], labels[place] = s, order
-        times[place[gap] + 1] = e[gap]
-        top = (times, labels, np.full(len(s), -1, np.int64), np.zeros(len(s), np.int64))
+        assert top is not None
     times, labels, parents, depths = top
     parent[order], depth[order] = parents, depths
     self_ns = np.zeros(n + 1, np.int64)
     np.add.at(self_ns, labels[:-1], np.diff(times))  # label -1 lands in the extra last place
+    if first:
+        labels[labels >= 0] += first
+        parent[parent >= 0] += first
     return Nesting(StepFunction(times, labels[:-1]), parent, depth, self_ns[:n])
 
 

@@ -6,6 +6,7 @@ whole. The definitions are DESIGN 2's; they are the product.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,19 +93,25 @@ class Ledgers:
     waits: pl.DataFrame
 
 
-def _class_masks(ops: pl.DataFrame) -> list[pl.Series]:
-    cls, kind = pl.col("cls").cast(pl.String), pl.col("copy_kind")
-    direction = {"HtoD": [1, 3, 11], "DtoH": [2, 4, 12], "DtoD": [5, 6, 7, 8, 10, 13]}
-    known = [k for kinds in direction.values() for k in kinds]
-    masks = [cls == "compute", cls == "comm"]
-    masks += [(cls == "copy") & kind.is_in(kinds) for kinds in direction.values()]
-    masks += [(cls == "copy") & ~kind.is_in(known).fill_null(False), cls == "memset"]
-    return ops.select(m.fill_null(False).alias(str(i)) for i, m in enumerate(masks)).get_columns()
+#: Copy codes (``schema.COPY_KINDS``) by direction.
+_DIRECTION = {"HtoD": (1, 3, 11), "DtoH": (2, 4, 12), "DtoD": (5, 6, 7, 8, 10, 13)}
+
+
+def _classes(ops: pl.DataFrame) -> I64:
+    """Return the row of each op's class in CLASSES, -1 for none."""
+    other = CLASSES.index("copy_other")
+    found = columns.coded(ops["cls"], {"compute": 0, "comm": 1, "copy": other, "memset": CLASSES.index("memset")})
+    copies = np.flatnonzero(found == other)
+    kind = ops["copy_kind"].gather(copies).fill_null(-1).to_numpy()
+    for direction, codes in _DIRECTION.items():
+        found[copies[np.isin(kind, codes)]] = CLASSES.index(direction)
+    return found
 
 
 def _activity(ops: pl.DataFrame, start: int, end: int) -> StepFunction:
     s, e = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    masks = [m.to_numpy() for m in _class_masks(ops)]
+    cls = _classes(ops)
+    masks = [cls == i for i in range(len(CLASSES))]
     return coverage([(s[m], e[m]) for m in masks], start, end)
 
 
@@ -129,6 +136,12 @@ _IDLE = {
 }
 
 
+#: Start, end, label and cause of pieces of idle time.
+_Pieces = tuple[I64, I64, I64, I64]
+#: Gaps are split in blocks: what is needed in between stays in the cache and costs no new memory.
+_BLOCK = 1 << 16
+
+
 @dataclass(frozen=True)
 class _Host:
     """What the threads of one process did, for blaming gaps."""
@@ -138,14 +151,21 @@ class _Host:
     overhead: StepFunction
     data: dict[int, StepFunction]
 
-    def split(self, thread: int | None, windows: StepFunction, cause: int) -> tuple[I64, I64, I64, I64]:
-        """Return (start, end, window label, cause) pieces of the windows.
+    def split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> Iterator[_Pieces]:
+        """Yield (start, end, label, cause) of the pieces of disjoint windows, which are sorted.
 
         Profiler overhead is taken out first. With ``thread`` the rest goes to what that thread did, without to ``cause``.
         """
-        if not len(windows.labels):
-            nothing = np.empty(0, np.int64)
-            return nothing, nothing, nothing, nothing
+        real = end > start
+        start, end, label = start[real], end[real], label[real]
+        if thread is None and not len(self.overhead.labels):
+            yield start, end, label, np.full(len(start), cause)
+            return
+        for first in range(0, len(start), _BLOCK):
+            rows = slice(first, first + _BLOCK)
+            yield self._split(thread, windows_function(start[rows], end[rows], label[rows]), cause)
+
+    def _split(self, thread: int | None, windows: StepFunction, cause: int) -> _Pieces:
         empty = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
         calls = empty if thread is None else self.threads.get(thread, empty)
         data = empty if thread is None else self.data.get(thread, empty)
@@ -163,7 +183,7 @@ class _Host:
             )
         why = np.where(overhead > 0, _CAUSE["profiler"], why)
         keep = label >= 0
-        return times[:-1][keep], times[1:][keep], label[keep], why[keep]
+        return times[:-1][keep], times[1:][keep], label[keep].astype(np.int64), why[keep]
 
 
 def _blame(
@@ -190,7 +210,7 @@ def _blame(
         return pl.DataFrame(schema=_IDLE)
     wanted = ("start_ns", "end_ns", "call_start_ns", "call_end_ns", "call", "thread", "stream", "op")
     real = ops.select(wanted).filter(pl.col("end_ns") > pl.col("start_ns"))
-    real = real[columns.order(real, "start_ns", ["call_start_ns", "call", "stream", "op"])]
+    real = columns.ordered(real, "start_ns", ["call_start_ns", "call", "stream", "op"])
     start = real["start_ns"].to_numpy()
     x = np.searchsorted(start, g1, side="left")
     ended = x < len(start)
@@ -217,10 +237,10 @@ def _blame(
     split = np.where(in_gap, np.minimum(called, g1), np.where(queued, ready, g1))
 
     gap = np.arange(n)
-    pieces: list[tuple[I64, I64, I64, I64]] = []
+    pieces: list[_Pieces] = []
     for t in np.unique(thread[in_gap]).tolist():
         mine = in_gap & (thread == t)
-        pieces.append(host.split(t, windows_function(g0[mine], split[mine], gap[mine]), 0))
+        pieces += host.split(t, g0[mine], split[mine], gap[mine], 0)
     for chosen, begin, finish, cause in (
         (in_gap, split, g1, "launch_latency"),
         (queued, g0, split, "launch_latency"),
@@ -228,7 +248,7 @@ def _blame(
         (queued & ~same_stream, split, g1, "dependency"),
         (ended & ~has_call, g0, g1, "untraced_launch"),
     ):
-        pieces.append(host.split(None, windows_function(begin[chosen], finish[chosen], gap[chosen]), _CAUSE[cause]))
+        pieces += host.split(None, begin[chosen], finish[chosen], gap[chosen], _CAUSE[cause])
     rest = ~ended
     pieces.append((g0[rest], g1[rest], gap[rest], np.full(int(rest.sum()), _CAUSE["no_further_work"])))
     began_in = np.full(n, -1, np.int64)
@@ -236,9 +256,10 @@ def _blame(
         if t in host.threads:
             mine = has_call & (thread == t)
             began_in[mine] = host.threads[t].at(g0[mine])
-    s, e, label, why = (np.concatenate([p[i] for p in pieces]) for i in range(4))
-    op = real["op"].to_numpy()[x] if len(start) else np.zeros(n, np.int64)
-    frame = pl.DataFrame(
+    order = np.argsort(np.concatenate([p[0] for p in pieces]), kind="stable")
+    s, e, label, why = (np.concatenate([p[i] for p in pieces])[order] for i in range(4))
+    op = np.where(ended, real["op"].to_numpy()[x], -1) if len(start) else np.full(n, -1)
+    return pl.DataFrame(
         {
             "process": np.full(len(s), process),
             "device": np.full(len(s), device),
@@ -246,14 +267,17 @@ def _blame(
             "end_ns": e,
             "cause": why,
             "gap": label + first_gap,
-            "op": np.where(ended, op, -1)[label],
-            "began_in": began_in[label],
+            "op": _or_null(op[label]),
+            "began_in": _or_null(began_in[label]),
         },
         schema=_IDLE,
     )
-    return frame.with_columns(pl.when(pl.col(c) >= 0).then(pl.col(c)).alias(c) for c in ("op", "began_in")).sort(
-        "start_ns"
-    )
+
+
+def _or_null(rows: I64) -> pl.Series:
+    """Return row numbers with null for -1."""
+    series = pl.Series(rows)
+    return series.set(series < 0, None) if (rows < 0).any() else series
 
 
 def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
@@ -413,6 +437,23 @@ def _records(trace: Trace, calls: pl.DataFrame, asked: pl.DataFrame) -> pl.DataF
     )
 
 
+#: Process, context (null where not recorded) and stream.
+_Place = tuple[int, int | None, int]
+
+
+def _work(ops: pl.DataFrame) -> Iterator[tuple[_Place, tuple[I64, I64]]]:
+    """Yield each stream with the launches of its ops, sorted, and the last end of what was launched up to each."""
+    place = ["process", "context", "stream"]
+    # Work that was launched outside the trace was launched at the latest when it started.
+    launch = ops.select(pl.coalesce("call_start_ns", "start_ns").alias("ns"))["ns"].to_numpy()
+    end = ops["end_ns"].to_numpy()
+    rows = ops.select(*place, pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
+    for (process, context, stream), part in rows.group_by(place, maintain_order=True):
+        row = part["row"].to_numpy()
+        row = row[np.argsort(launch[row], kind="stable")]
+        yield (process, context, stream), (launch[row], np.maximum.accumulate(end[row]))
+
+
 class _Streams:
     """The last end of what a stream holds: its own work, and through event waits the work of other streams."""
 
@@ -426,21 +467,15 @@ class _Streams:
             how="inner",
         ).with_columns(pl.col("at_ns").alias("start_ns"))
         edges = _records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
-        # Work that was launched outside the trace was launched at the latest when it started.
-        work = ops.select(*place, "op", "end_ns", pl.coalesce("call_start_ns", "start_ns").alias("launch_ns"))
-        work = work[columns.order(work, "launch_ns", ["op"])]
-        self.work: dict[tuple[int, int | None, int], tuple[I64, I64]] = {
-            key: (part["launch_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
-            for key, part in work.group_by(place, maintain_order=True)
-        }
-        self.edges: dict[tuple[int, int | None, int], tuple[I64, I64]] = {}
+        self.work = dict(_work(ops))
+        self.edges: dict[_Place, tuple[I64, I64]] = {}
         if not edges.height:
             return
         source = list(edges.select("process", "rec_context", "rec_stream").iter_rows())
         recorded = edges["rec_ns"].to_numpy()
         groups = edges.with_row_index("_row").group_by(place, maintain_order=True).agg("_row", "at_ns")
         rows = {tuple(key): (np.array(r), np.array(t)) for *key, r, t in groups.iter_rows()}
-        by_source: dict[tuple[int, int | None, int], list[int]] = {}
+        by_source: dict[_Place, list[int]] = {}
         for i, key in enumerate(source):
             by_source.setdefault(key, []).append(i)
         # A wait holds what its event's stream held when it was recorded, other waits of that stream included: a fixed point,
@@ -455,7 +490,7 @@ class _Streams:
                 return
             held = new
 
-    def last_end(self, key: tuple[int, int | None, int], before: I64) -> I64:
+    def last_end(self, key: _Place, before: I64) -> I64:
         """Return the latest end of what stream ``key`` holds that was launched before each instant, _NEVER for nothing."""
         result = np.full(len(before), _NEVER, np.int64)
         for held in (self.work, self.edges):

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,8 @@ class Trace:
     ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
     ``nccl`` has what NCCL says of its own calls, see ``_nccl``, None where it said nothing. ``host`` stands for the machine:
     equal for reports from the same one, None where the report does not name it.
-    ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time.
+    ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time. ``reversed_rows`` end
+    before they begin.
     """
 
     path: Path
@@ -78,8 +79,14 @@ class Trace:
     run: dict[str, Any] = field(default_factory=dict)
     python_lines: pl.DataFrame | None = None
     unplaced_rows: int = 0
+    reversed_rows: int = 0
     nccl: pl.DataFrame | None = None
     host: str | None = None
+
+    def without(self, *frames: str) -> Trace:
+        """Return the trace without the rows of these frames, for those who have made something better of them."""
+        kept = {name: frame.clear() if name in frames else frame for name, frame in self.frames.items()}
+        return replace(self, frames=kept)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
         """Return a frame by its name, e.g. ``trace.kernel``."""
@@ -166,14 +173,19 @@ def _selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, 
         if column.kind == "text":
             value, types[column.name] = f"CAST(COALESCE({value}, '') AS BLOB)", pl.Binary()
         values.append(f"{value} AS {column.name}")
-    terms = [
-        f"((COALESCE({_value(column, present)}, {null}) & {(1 << column.bits) - 1}) << {shift})"
-        for column, shift, null in _packing(source)
-    ]
-    if terms:
-        values.append(f"{' | '.join(terms)} AS {_PACKED}")
+    if packed := _packed(source, present):
+        values.append(f"{packed} AS {_PACKED}")
         types[_PACKED] = pl.Int64()
     return ", ".join(values), types
+
+
+def _packed(source: schema.Source, present: set[str]) -> str:
+    """Return the expression of the column that carries those with ``bits``, "" when there are none."""
+    terms = [
+        f"(CAST(COALESCE({_value(column, present)}, {null}) AS BIGINT) & {(1 << column.bits) - 1}) * {1 << shift}"
+        for column, shift, null in _packing(source)
+    ]
+    return " + ".join(terms)
 
 
 class _Reader:
@@ -237,9 +249,14 @@ class _Piece:
     types: dict[str, pl.DataType]
 
 
+def _top(connection: sqlite3.Connection, source: schema.Source) -> int:
+    """Return the last rowid of a table: the number of its rows, as nsys writes them."""
+    return connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0] or 0
+
+
 def _pieces(connection: sqlite3.Connection, source: schema.Source, present: set[str]) -> list[_Piece]:
     selected, types = _selected(source, present)
-    top = connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0] or 0
+    top = _top(connection, source)
     count = max(1, -(-top // _PIECE_ROWS))
     borders = [top * i // count for i in range(count + 1)]
     # The first and the last piece are open: a rowid may be negative, and rows may come while it is read.
@@ -250,8 +267,10 @@ def _pieces(connection: sqlite3.Connection, source: schema.Source, present: set[
     return [_Piece(source.frame, f'SELECT {selected} FROM "{source.table}" WHERE {w}', types) for w in where]
 
 
-def _read(path: Path, pieces: list[_Piece], progress: Callable[[str], None] | None) -> dict[str, pl.DataFrame]:
-    """Return the tables as integers and blobs, through the fast reader or else the one that always works."""
+def _read(
+    path: Path, pieces: list[_Piece], progress: Callable[[str], None] | None
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield each table as integers and blobs, through the fast reader or else the one that always works."""
 
     def piece(reader: _Reader, wanted: _Piece) -> pl.DataFrame:
         try:
@@ -263,14 +282,55 @@ def _read(path: Path, pieces: list[_Piece], progress: Callable[[str], None] | No
         except Exception:  # noqa: BLE001 - whatever the driver dislikes, the standard library reads
             return _rows(path, wanted.query, wanted.types)
 
-    parts: dict[str, list[pl.DataFrame]] = {}
     with _Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
-        for wanted, frame in zip(pieces, pool.map(partial(piece, reader), pieces), strict=True):
-            if wanted.frame not in parts and progress:
-                progress(f"reading {schema.SOURCES[wanted.frame].table}")
-            parts.setdefault(wanted.frame, []).append(frame)
-    # In one block each: numpy looks at a column without a copy then.
-    return {name: pl.concat(parts.pop(name), rechunk=True) for name in list(parts)}
+        found = pool.map(partial(piece, reader), pieces)
+        for name, mine in itertools.groupby(pieces, key=lambda p: p.frame):
+            if progress:
+                progress(f"reading {schema.SOURCES[name].table}")
+            # In one block: numpy looks at a column without a copy then.
+            yield name, pl.concat([next(found) for _ in mine], rechunk=True)
+
+
+def _parquet(
+    folder: Path, source: schema.Source, present: set[str], connection: sqlite3.Connection
+) -> pl.DataFrame | None:
+    """Return a table from nsys's Parquet export (``--type parquetdir``), which reads several times as fast; None without one.
+
+    One of another capture, or an unfinished one, has other rows or columns: then it is not used.
+    """
+    file = folder / f"{source.table}.parquet"
+    try:
+        table = pl.scan_parquet(file)
+        needed = {n for c in source.columns for n in (c.parts or (c.sql,))} & present
+        text = {c.sql for c in source.columns if c.kind == "text"}
+        plain = table.select(pl.col(n).cast(pl.Binary if n in text else pl.Int64) for n in sorted(needed))
+        if table.select(pl.len()).collect().item() != _top(connection, source):
+            return None
+        chosen = []
+        for column in source.columns:
+            if column.kind == "text":
+                found = pl.col(column.sql).fill_null(b"") if column.sql in present else pl.lit(b"")
+                chosen.append(found.alias(column.name))
+            elif not column.bits:
+                chosen.append(pl.sql_expr(_value(column, present)).cast(pl.Int64).alias(column.name))
+        if packed := _packed(source, present):
+            chosen.append(pl.sql_expr(packed).cast(pl.Int64).alias(_PACKED))
+        frame = plain.select(chosen).collect()
+        return frame if _same_ends(connection, source, frame) else None
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return None
+
+
+def _same_ends(connection: sqlite3.Connection, source: schema.Source, frame: pl.DataFrame) -> bool:
+    """Return whether a table's first and last rows are those of the frame, too."""
+    times = [c for c in source.columns if c.unit == "ns" and not c.parts]
+    if not times or not frame.height:
+        return False
+    for rowid, row in ((1, 0), (frame.height, -1)):
+        found = connection.execute(f'SELECT "{times[0].sql}" FROM "{source.table}" WHERE rowid = {rowid}').fetchone()
+        if found is None or found[0] != frame[times[0].name][row]:
+            return False
+    return True
 
 
 def _sane(frame: pl.DataFrame, source: schema.Source) -> pl.DataFrame:
@@ -360,10 +420,10 @@ def _words(values: pl.Series) -> pl.Series:
     distinct = values.unique()
     text = [b.decode("utf-8", "replace") or None for b in distinct.to_list()]
     if len(text) == 1:
-        return pl.Series(values.name, text, dtype=pl.String).cast(pl.Categorical).new_from_index(0, len(values))
+        return columns.named(text, np.zeros(len(values), np.int32))
     known = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
     # Only the key takes part in the join: nothing else of a long table is copied.
-    return values.to_frame("key").join(known, on="key", how="left", maintain_order="left")["value"]
+    return values.to_frame("key").join(known, on="key", how="left", maintain_order="left").to_series(1)
 
 
 def _unpacked(frame: pl.DataFrame, source: schema.Source, strings: dict[int, str | None]) -> pl.DataFrame:
@@ -621,18 +681,28 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
                 "input-foreign",
             )
         pieces: list[_Piece] = []
+        beside = path.with_name(f"{path.stem}_pqtdir")
+        converted: dict[str, pl.DataFrame] = {}
         for frame, source in schema.SOURCES.items():
             if source.table not in tables:
                 continue
             missing = [c.sql for c in source.columns if c.required and c.sql not in tables[source.table]]
             if not missing:
-                pieces += _pieces(connection, source, tables[source.table])
+                mine = _pieces(connection, source, tables[source.table])
+                # Of a short table a second export saves nothing.
+                found = _parquet(beside, source, tables[source.table], connection) if len(mine) > 1 else None
+                if found is None:
+                    pieces += mine
+                else:
+                    converted[frame] = found
             elif frame not in _OPTIONAL:
                 what = f"its table {source.table} has no column {', '.join(missing)}"
                 raise _fail(path, what, "Export it again with the nsys that captured it", "input-columns")
-        read = _read(path, pieces, progress)
-        raw = {f: _sane(read[f], schema.SOURCES[f]) for f in read}
-        unplaced = sum(read.pop(f).height - raw[f].height for f in raw)
+        raw: dict[str, pl.DataFrame] = {}
+        unplaced = 0
+        for frame, read in itertools.chain(converted.items(), _read(path, pieces, progress)):
+            raw[frame] = _sane(read, schema.SOURCES[frame])
+            unplaced += read.height - raw[frame].height
         wanted = [
             _distinct(_ids(raw[frame], shift, column.bits))
             for frame in raw
@@ -665,7 +735,9 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
-    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, nccl, host)
+    timed = ("runtime", "kernel", "memcpy", "memset", "nvtx")
+    reversed_ = sum(int((frames[f]["end_ns"] < frames[f]["start_ns"]).sum()) for f in timed)
+    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_, nccl, host)
 
 
 def _with_process(frame: pl.DataFrame) -> pl.DataFrame:

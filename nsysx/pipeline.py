@@ -31,6 +31,7 @@ from nsysx import (
     verdict,
 )
 from nsysx import steps as steps_room
+from nsysx.analyses import api_calls
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Check, Row, Steps, Summary, Table
@@ -97,10 +98,10 @@ def _totals(given: Facts) -> Row:
     ):
         result[count], result[ns] = (by_kind.get(kind, (0, 0))) if gpu else (None, None)
     api = given.recorded("runtime")
-    grouped = given.calls.group_by("kind").agg(pl.len(), time, pl.col("self_ns").sum())
+    grouped = api_calls.functions(given).group_by("kind").agg(pl.col("calls", "total_ns", "self_ns").sum())
     grouped = grouped.with_columns(pl.col("kind").cast(pl.String))
     result["api_calls"] = given.calls.height if api else None
-    result["api_ns"] = int(grouped["ns"].sum()) if api else None
+    result["api_ns"] = int(grouped["total_ns"].sum()) if api else None
     result["gpu_ops_without_call"] = int(given.ops["call"].null_count()) if gpu else None
     kinds = {k: {"calls": n, "ns": ns, "self_ns": own} for k, n, ns, own in grouped.iter_rows()}
     result["api_by_kind"] = {k: kinds[k] for k in correlate.KINDS if k in kinds} if api else None
@@ -332,8 +333,10 @@ def gather(path: Path, options: Options) -> Facts:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
         raise NsysxError(what, slug="nothing-recorded", hint="Profile with: nsysx run -- CMD", exit_code=EXIT_EMPTY)
     say("correlating API calls and GPU work")
-    correlated = correlate.correlate(trace)
     named = ranges.read(trace)
+    correlated = correlate.correlate(trace)
+    # Memory is time: what has become ranges, calls and GPU ops is let go before more is made of those.
+    trace = trace.without("nvtx", "runtime", "kernel", "memcpy", "memset", "graph")
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
     found = steps_room.find(

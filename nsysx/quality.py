@@ -21,23 +21,33 @@ _GRADES = {
 }
 
 
-def _ns(frame: pl.DataFrame) -> int:
-    return int(frame.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0)
-
-
 def _gpu_work(facts: Facts) -> list[Check]:
     ops, calls, trace = facts.attributed.gpu_ops, facts.attributed.api_calls, facts.trace
     checks = []
-    launches = calls.filter(pl.col("kind").cast(pl.String).is_in(["launch", "graph_launch"])).height
+    launch, graph_launch, idle = pl.col("kind") == "launch", pl.col("kind") == "graph_launch", pl.col("gpu_ops") == 0
+    launches, single, graphs = calls.select(
+        (launch | graph_launch).sum().alias("all"),
+        (launch & idle).sum().alias("single"),
+        (graph_launch & idle).sum().alias("graphs"),
+    ).row(0)
     if not ops.height:
         detail = "no kernel, copy or memset is in the report"
         if launches:
             detail += f", although {units.count(launches)} launches are: the GPU side was not recorded"
         return [Check("gpu work", "missing", detail, _RECORD)]
-    orphans = ops.filter(pl.col("call").is_null())
-    if orphans.height:
-        share = units.share(orphans.height, ops.height)
-        detail = f"{units.count(orphans.height)} GPU ops ({share}) were launched outside the trace: launch, queue, module unknown"
+    opaque = pl.col("op_kind") == "graph"
+    early = pl.col("call_start_ns") - pl.col("start_ns")
+    bars, bars_ns, ahead, skew = ops.select(
+        opaque.sum().alias("bars"),
+        (pl.col("end_ns") - pl.col("start_ns")).filter(opaque).sum().alias("bars_ns"),
+        (early > 0).sum().alias("ahead"),
+        early.max().alias("skew"),
+    ).row(0)
+    if orphans := ops["call"].null_count():
+        share = units.share(orphans, ops.height)
+        detail = (
+            f"{units.count(orphans)} GPU ops ({share}) were launched outside the trace: launch, queue, module unknown"
+        )
         checks.append(
             Check(
                 "gpu ops without call", "warn", detail, "capture from before the launches, without --duration or a cut"
@@ -45,35 +55,27 @@ def _gpu_work(facts: Facts) -> list[Check]:
         )
     else:
         checks.append(Check("gpu ops without call", "ok", "every GPU op has its API call"))
-    single = calls.filter((pl.col("kind").cast(pl.String) == "launch") & (pl.col("gpu_ops") == 0)).height
     captured = trace.graph_node.height > 0
     if single > max(10, launches // 50) and not captured:
         detail = f"{units.count(single)} of {units.count(launches)} launches have no kernel in the report"
         checks.append(Check("launches without kernel", "warn", detail, "kernels were lost or captured into a graph"))
-    opaque = ops.filter(pl.col("op_kind").cast(pl.String) == "graph")
-    if opaque.height:
-        detail = f"{units.count(opaque.height)} CUDA graph launches are opaque bars ({units.duration(_ns(opaque))}): no kernels inside"
+    if bars:
+        detail = (
+            f"{units.count(bars)} CUDA graph launches are opaque bars ({units.duration(bars_ns)}): no kernels inside"
+        )
         checks.append(Check("opaque graphs", "warn", detail, "--cuda-graph-trace=node"))
-    graphs = calls.filter((pl.col("kind").cast(pl.String) == "graph_launch") & (pl.col("gpu_ops") == 0)).height
     if graphs:
         detail = f"{units.count(graphs)} graph launches have no GPU work in the report"
         checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
-    early = ops.filter(pl.col("start_ns") < pl.col("call_start_ns"))
-    if early.height:
-        skew = int(early.select((pl.col("call_start_ns") - pl.col("start_ns")).max()).item())
-        detail = (
-            f"{units.count(early.height)} GPU ops start up to {units.duration(skew)} before their call: clamped at 0"
-        )
+    if ahead:
+        detail = f"{units.count(ahead)} GPU ops start up to {units.duration(skew)} before their call: clamped at 0"
         checks.append(Check("clock skew", "warn" if skew > 1_000_000 else "ok", detail))
     return checks
 
 
 def _rows(facts: Facts) -> list[Check]:
     trace = facts.trace
-    bad = sum(
-        trace.frames[f].filter(pl.col("end_ns") < pl.col("start_ns")).height
-        for f in ("runtime", "kernel", "memcpy", "memset", "nvtx")
-    )
+    bad = trace.reversed_rows
     checks = []
     if bad:
         checks.append(
@@ -94,7 +96,7 @@ def _rows(facts: Facts) -> list[Check]:
         checks.append(
             Check("diagnostics", "warn", f"nsys says: {lost[0]}{more}", "profile a shorter window: --steps A:B")
         )
-    open_ = facts.ranges.ranges.filter("open").height
+    open_ = int(facts.ranges.ranges["open"].sum())
     if open_:
         checks.append(
             Check(
@@ -107,7 +109,7 @@ def _rows(facts: Facts) -> list[Check]:
 def _probe(facts: Facts) -> list[Check]:
     """Compare the ranges that the probe pushed with those that arrived: some nvtx and nsys versions lose all of them."""
     trace = facts.trace
-    own = facts.ranges.ranges.filter("own").height + facts.ranges.marks.filter("own").height
+    own = int(facts.ranges.ranges["own"].sum()) + int(facts.ranges.marks["own"].sum())
     if not trace.recorded & {"nvtx"}:
         return [
             Check(
@@ -178,9 +180,11 @@ def _cost(facts: Facts) -> list[Check]:
     start, end = window.select("start_ns", "end_ns").row(0)
     inside = pl.col("own") & (pl.col("process") == facts.steps.process) & pl.col("start_ns").is_between(start, end)
     pair = _whole(probe["pair_cost_ns"])
-    modules = facts.ranges.ranges.filter(inside & (pl.col("kind") == "module")).height
-    others = facts.ranges.ranges.filter(inside & (pl.col("kind") != "module")).height
-    marks = facts.ranges.marks.filter(inside).height
+    is_module = pl.col("kind") == "module"
+    modules, others = facts.ranges.ranges.select(
+        (inside & is_module).sum().alias("modules"), (inside & ~is_module).sum().alias("others")
+    ).row(0)
+    marks = facts.ranges.marks.select(inside.sum()).item()
     module, mark = _whole(probe.get("module_cost_ns")) or pair, _whole(probe.get("backward_mark_cost_ns")) or pair
     share = (modules * module + marks * mark + others * pair) / max(end - start, 1)
     detail = (
@@ -244,8 +248,9 @@ def _attribution(facts: Facts) -> list[Check]:
     ops = facts.steady_ops
     if not ops.height or not facts.ranges.ranges.height:
         return []
-    whole = _ns(ops)
-    by_grade = {g: _ns(ops.filter(pl.col("grade").cast(pl.String) == g)) for g in ("thread", "seq", "time", "none")}
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    whole, *parts = ops.select(ns.sum(), *(ns.filter(pl.col("grade") == g).sum().alias(g) for g in _GRADES)).row(0)
+    by_grade = dict(zip(_GRADES, parts, strict=True))
     said = ", ".join(f"{_GRADES[g]} {units.share(ns, whole)}" for g, ns in by_grade.items() if ns)
     weak = by_grade["none"] > 0.01 * whole
     detail = f"how GPU time was tied to the code that asked for it: {said}"

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import schema
-from nsysx.columns import matching
+from nsysx.columns import totals
 from nsysx.facts import Facts
 from nsysx.intervals import I64, union
 from nsysx.load import Trace
@@ -19,13 +19,15 @@ BLOCKED_FACTOR = 5
 
 def _borders(facts: Facts) -> dict[int, tuple[I64, I64]]:
     """Return process -> (when its GPU ops were launched, when they ended), each sorted."""
-    launched = facts.attributed.gpu_ops.filter(pl.col("call_start_ns").is_not_null())
+    launched = facts.attributed.gpu_ops.select("process", "call_start_ns", "end_ns").drop_nulls("call_start_ns")
+    process, begun, ended = (c.to_numpy() for c in launched.get_columns())
+    # Clock conversion may end an op before its call; it still was not pending earlier than its call.
+    ended = np.maximum(ended, begun)
     found = {}
-    for (of,), part in launched.group_by("process"):
-        begun, ended = part["call_start_ns"].to_numpy(), part["end_ns"].to_numpy()
-        # Clock conversion may end an op before its call; it still was not pending earlier than its call.
+    for of in launched["process"].drop_nulls().unique().to_list():
+        mine = process == of
         # Nearly sorted already: a stable sort only merges runs.
-        found[int(of)] = (np.sort(begun, kind="stable"), np.sort(np.maximum(ended, begun), kind="stable"))
+        found[int(of)] = (np.sort(begun[mine], kind="stable"), np.sort(ended[mine], kind="stable"))
     return found
 
 
@@ -41,24 +43,30 @@ def pending(facts: Facts, process: I64, time: I64) -> I64:
 
 def overhead_inside(trace: Trace, calls: pl.DataFrame, types: tuple[int, ...]) -> I64:
     """Return, per call, the union of its CUPTI overhead rows of these types (ns, rows are clipped to the call)."""
+    key = ["process", "correlation_id"]
     rows = trace.cupti_overhead.filter(pl.col("overhead_type").is_in(types) & (pl.col("correlation_id") != 0))
     found = np.zeros(calls.height, np.int64)
     if not rows.height:
         return found
-    place = calls.select("process", "correlation_id", "start_ns", "end_ns").with_row_index("row")
+    ids = calls["correlation_id"].fill_null(0).to_numpy()
+    named = np.flatnonzero(np.isin(ids, rows["correlation_id"].to_numpy()))
     # Of several calls under one id, the outer one stands for the launch.
-    place = place.sort("start_ns", "end_ns", descending=[False, True]).unique(
-        ["process", "correlation_id"], keep="first", maintain_order=True
+    place = (
+        calls.select(*key, pl.col("start_ns").alias("a"), pl.col("end_ns").alias("b"))[named]
+        .with_columns(pl.Series("row", named, dtype=pl.Int64))
+        .sort("a", "b", descending=[False, True])
+        .unique(key, keep="first", maintain_order=True)
+        .with_columns((pl.col("b") - pl.col("a") + 1).cum_sum().alias("next"))
     )
-    joined = rows.join(place, on=["process", "correlation_id"], how="inner", suffix="_call")
-    joined = joined.with_columns(
-        pl.max_horizontal("start_ns", "start_ns_call").alias("start_ns"),
-        pl.min_horizontal("end_ns", "end_ns_call").alias("end_ns"),
+    joined = rows.select(*key, "start_ns", "end_ns").join(place, on=key, how="inner")
+    # One union for all calls: on a line where they follow each other, with a gap in between.
+    shift = pl.col("next") - 1 - pl.col("b")
+    start, end = union(
+        joined.select(pl.max_horizontal("start_ns", "a") + shift).to_series().to_numpy(),
+        joined.select(pl.min_horizontal("end_ns", "b") + shift).to_series().to_numpy(),
     )
-    for (row,), part in joined.group_by("row"):
-        start, end = union(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
-        found[int(row)] = int((end - start).sum())
-    return found
+    of = np.searchsorted(place["next"].to_numpy(), start, side="right")
+    return totals(place["row"].to_numpy()[of], end - start, calls.height)
 
 
 def queue_full(facts: Facts, calls: pl.DataFrame) -> I64:
@@ -67,7 +75,8 @@ def queue_full(facts: Facts, calls: pl.DataFrame) -> I64:
     Measured where the report has overhead rows of that kind. Else by rule: at least FULL_QUEUE ops pending and
     BLOCKED_FACTOR times the median launch; then all above the median is blocking.
     """
-    launch = matching(calls["kind"], "^(graph_)?launch$")
+    kind = calls["kind"]
+    launch = ((kind == "launch") | (kind == "graph_launch")).to_numpy()
     if facts.recorded("cupti_overhead") or not launch.any():
         return np.where(launch, overhead_inside(facts.trace, calls, (schema.OVERHEAD_QUEUE_FULL,)), 0)
     ns = calls["self_ns"].to_numpy()

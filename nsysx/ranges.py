@@ -9,11 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from nsysx import schema
+from nsysx import columns, schema
 from nsysx.inject import nsysx_ranges
 from nsysx.load import Trace
+
+Flags = npt.NDArray[np.bool_]
+#: What stands for the end of a range that nothing closed.
+_OPEN = np.iinfo(np.int64).min
 
 #: Libraries annotate themselves; their ranges say nothing about the user's modules.
 _LIBRARY_DOMAINS = re.compile(
@@ -70,42 +76,59 @@ def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
     return "range", _COUNTER.sub(r"\1#", text.split(",", 1)[0].strip())[:200], "", -1, False
 
 
+def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
+    """Return which rows libraries wrote about themselves, and which the probe wrote."""
+    names = trace.domains["domain_name"].cast(pl.String)
+    numbers = zip(*(trace.domains[c].to_list() for c in ("process", "domain")), names.to_list(), strict=True)
+    library, own = np.zeros(rows.height, np.bool_), np.zeros(rows.height, np.bool_)
+    for process, domain, name in numbers:
+        if process is None or domain is None:
+            continue
+        is_library, is_own = bool(name and _LIBRARY_DOMAINS.match(name)), name == nsysx_ranges.DOMAIN
+        if is_library or is_own:
+            mine = ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
+            (library if is_library else own)[mine] = True
+    return library, own
+
+
 def read(trace: Trace) -> Ranges:
     """Return the ranges and marks of a report with their meaning."""
-    rows = trace.nvtx.filter(
-        pl.col("event_type").is_in([schema.NVTX_MARK, schema.NVTX_PUSH_POP, schema.NVTX_START_END])
-    ).with_columns(pl.col("text").cast(pl.String).fill_null("<unnamed>").alias("label"))
-    if trace.domains.height:
-        rows = rows.join(trace.domains, on=["process", "domain"], how="left", maintain_order="left")
-    else:
-        rows = rows.with_columns(pl.lit(None, dtype=pl.Categorical).alias("domain_name"))
-    rows = rows.with_columns(pl.col("domain_name").cast(pl.String).fill_null(""))
-    libraries = [d for d in rows["domain_name"].unique().to_list() if _LIBRARY_DOMAINS.match(d)]
-    rows = rows.filter(~pl.col("domain_name").is_in(libraries))
-    own = pl.col("domain_name") == nsysx_ranges.DOMAIN
-    rows = rows.with_columns((own | pl.col("label").str.starts_with(nsysx_ranges.PREFIX)).alias("own"))
-    texts = rows.select("label", "own").unique()
-    meanings = [meaning(text, is_own) for text, is_own in texts.iter_rows()]
-    columns = ("kind", "name", "cls", "number", "recompute")
-    known = texts.with_columns(
-        pl.Series(c, [m[i] for m in meanings], dtype=t)
-        for i, (c, t) in enumerate(zip(columns, (pl.String, pl.String, pl.String, pl.Int64, pl.Boolean), strict=True))
-    )
-    rows = rows.join(known, on=["label", "own"], how="left", maintain_order="left").filter(pl.col("kind") != "info")
+    rows = trace.nvtx
+    library, own = _domains(trace, rows)
+    kind_of_event = rows["event_type"].to_numpy()
+    wanted = np.isin(kind_of_event, (schema.NVTX_MARK, schema.NVTX_PUSH_POP, schema.NVTX_START_END)) & ~library
+    is_mark = kind_of_event == schema.NVTX_MARK
+    texts, label = columns.distinct(rows["text"])
+    labels = ["<unnamed>" if text is None else text for text in texts]
+    own |= np.array([text.startswith(nsysx_ranges.PREFIX) for text in labels])[label]
+    # What a text means is found once per text, for those that the probe wrote and for a stranger's.
+    meanings = [meaning(text, written) for text in labels for written in (False, True)]
+    which = 2 * label + own
+    wanted &= np.array([m[0] != "info" for m in meanings])[which]
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
-    last = max((e for e in ends if isinstance(e, int)), default=None)
-    is_mark = pl.col("event_type") == schema.NVTX_MARK
-    rows = rows.with_columns(
-        (pl.col("end_ns").is_null() & ~is_mark).alias("open"),
-        pl.when(is_mark)
-        .then(pl.col("start_ns"))
-        .otherwise(pl.col("end_ns").fill_null(pl.max_horizontal(pl.lit(last, dtype=pl.Int64), pl.col("start_ns"))))
-        .alias("end_ns"),
-    ).filter(pl.col("end_ns") >= pl.col("start_ns"))
-    selected = rows.select(
-        "process", "thread", "start_ns", "end_ns", "event_type", "label", *columns, "own", "crossing", "open"
-    ).sort("thread", "start_ns", "end_ns", "label", descending=[False, False, True, False])
-    split = selected["event_type"] == schema.NVTX_MARK
-    return Ranges(
-        selected.filter(~split).drop("event_type").with_row_index("range"), selected.filter(split).drop("event_type")
-    )
+    last = max((e for e in ends if isinstance(e, int)), default=0)
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
+    never = (end == _OPEN) & ~is_mark
+    end = np.where(is_mark, start, np.where(never, np.maximum(start, last), end))
+    frame = pl.DataFrame(
+        {
+            "process": rows["process"],
+            "thread": rows["thread"],
+            "start_ns": start,
+            "end_ns": end,
+            "label": columns.named(labels, label),
+            **{
+                name: columns.named([str(m[i]) for m in meanings], which)
+                for i, name in enumerate(("kind", "name", "cls"))
+            },
+            "number": np.array([m[3] for m in meanings], np.int64)[which],
+            "recompute": np.array([m[4] for m in meanings], np.bool_)[which],
+            "own": own,
+            "crossing": rows["crossing"],
+            "open": never,
+            "_mark": is_mark,
+        }
+    ).filter(wanted & (end >= start))
+    frame = columns.ordered(frame, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
+    marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
+    return Ranges(ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"))

@@ -236,8 +236,9 @@ def _run(chain: _Chain, rounds: int = _ROUNDS) -> _Run:
 class Replay:
     """The replay of a report's steady steps. Build with ``build``; ask with ``saving``."""
 
-    def __init__(self, facts: Facts, chain: _Chain, recorded_ns: int, steps: int) -> None:
+    def __init__(self, facts: Facts, chain: _Chain, start_ns: int, recorded_ns: int, steps: int) -> None:
         self._facts, self._chain = facts, chain
+        self.start_ns = start_ns
         self.steps = steps
         self.recorded_ns = recorded_ns
         self._unchanged = _run(chain)
@@ -447,7 +448,7 @@ def build(facts: Facts) -> Replay | Withheld:
     if crossing > 0.05:
         return Withheld(f"several threads drive the GPU at once ({crossing:.0%} of the time in CUDA calls)")
     chain = _chain(facts, mine, ops, start, end)
-    return Replay(facts, chain, recorded, last - first + 1)
+    return Replay(facts, chain, start, recorded, last - first + 1)
 
 
 def _fitting(facts: Facts, cpu: pl.DataFrame, first: int, last: int) -> int:

@@ -73,8 +73,9 @@ class SourceColumn:
     """A column of a report's table: ours, theirs, and how it is read.
 
     ``kind`` is ``int``, ``flag``, ``name`` (an id into StringIds) or ``text`` (an inline string). ``sql`` is a column, or an
-    integer expression over ``parts``, which must all be there. Of two columns with one name the second counts where the first
-    is null. A column with ``bits`` is never wider than that and travels with others in one integer, see ``packed``.
+    integer expression over ``parts``, which must all be there; both SQLite and polars can read it. Of two columns with one
+    name the second counts where the first is null. A column with ``bits`` is never wider than that and travels with others in
+    one integer.
     """
 
     name: str
@@ -108,11 +109,11 @@ def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> Sou
     terms, parts, shift = [], [], 0
     for columns, bits in fields:
         names = columns.split("+")
-        terms.append("((" + " + ".join(f'"{c}"' for c in names) + f") << {shift})")
+        terms.append("(" + " + ".join(f'"{c}"' for c in names) + f") * {1 << shift}")
         parts += names
         shift += bits
     assert shift <= 63
-    return SourceColumn(name, " | ".join(terms), required=False, meaning=meaning, parts=tuple(parts))
+    return SourceColumn(name, " + ".join(terms), required=False, meaning=meaning, parts=tuple(parts))
 
 
 def unpack(value: int, fields: tuple[tuple[str, int], ...]) -> tuple[int, ...]:

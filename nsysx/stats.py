@@ -8,14 +8,35 @@ import numpy as np
 import numpy.typing as npt
 
 F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+
+def ranked(values: npt.ArrayLike) -> tuple[F64, I64]:
+    """Return the ranks from 1, where equal values share the mean of theirs, and how many values each distinct one has."""
+    values = np.asarray(values)
+    order = np.argsort(values)
+    new = np.diff(values[order], prepend=np.nan) != 0
+    first = np.flatnonzero(new)
+    counts = np.diff(first, append=len(values))
+    found = np.empty(len(values))
+    found[order] = np.repeat(first + (counts + 1) / 2, counts)
+    return found, counts
 
 
 def ranks(values: npt.ArrayLike) -> F64:
     """Return the ranks from 1; equal values share the mean of theirs."""
-    _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    mean: F64 = last - (counts - 1) / 2
-    return mean[inverse]
+    return ranked(values)[0]
+
+
+def explained(values: npt.ArrayLike, group: I64) -> float:
+    """Return the part of the variance of ranks that lies between the groups, numbered from 0; 0 when all are equal."""
+    r = ranks(values)
+    r -= r.mean()
+    total = float((r**2).sum())
+    if not total:
+        return 0.0
+    counts, sums = np.bincount(group), np.bincount(group, r)
+    return float((sums**2 / np.maximum(counts, 1)).sum()) / total
 
 
 def mann_whitney(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
@@ -24,9 +45,8 @@ def mann_whitney(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     n, m = len(a), len(b)
     if not n or not m:
         return 1.0
-    joined = np.concatenate([a, b])
-    u = float(ranks(joined)[:n].sum()) - n * (n + 1) / 2
-    _, counts = np.unique(joined, return_counts=True)
+    r, counts = ranked(np.concatenate([a, b]))
+    u = float(r[:n].sum()) - n * (n + 1) / 2
     total = n + m
     ties = float((counts.astype(np.float64) ** 3 - counts).sum()) / (total * (total - 1)) if total > 1 else 0.0
     variance = n * m / 12 * (total + 1 - ties)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx import columns
 from nsysx.attribute import Attributed
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.intervals import I64
@@ -243,7 +244,7 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
 
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop.
     """
-    known = ops.filter(pl.col("call_start_ns").is_not_null())
+    known = ops.select("process", "call_start_ns", "start_ns", "end_ns").drop_nulls("call_start_ns")
     whole = known.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
     inside = 0
     for (process,), mine in steps.group_by("process"):
@@ -262,7 +263,8 @@ def _gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return GPU steps per (process, device, index): from the first op of a step to the first op of the next."""
     parts = []
     schema = {"process": pl.Int64, "device": pl.Int64, "index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
-    launched = ops.filter(pl.col("call_start_ns").is_not_null())
+    wanted = ops.select("process", "device", "call_start_ns", "start_ns", "end_ns")
+    launched = wanted.drop_nulls("call_start_ns")
     for (process, device), part in launched.group_by("process", "device", maintain_order=True):
         steps = cpu.filter(pl.col("process") == process)
         if not steps.height:
@@ -298,8 +300,8 @@ def _gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Return for each step of one process whether it launches at least half as much GPU work as the median step."""
     starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
-    mine = ops.filter((pl.col("process") == cpu["process"][0]) & pl.col("call_start_ns").is_not_null())
-    called = mine["call_start_ns"].to_numpy()
+    mine = ops.select("process", "call_start_ns").filter(pl.col("process") == cpu["process"][0])
+    called = mine["call_start_ns"].drop_nulls().to_numpy()
     at = np.searchsorted(starts, called, side="right") - 1
     counts = np.bincount(at[(at >= 0) & (called < last_end)], minlength=cpu.height)
     return np.asarray(counts >= np.median(counts) / 2)
@@ -342,10 +344,10 @@ def _steady(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, told: 
     tail = duration[n // 2 : last + 1] if last >= n // 2 else duration[-1:]
     base = float(np.median(tail))
     spread = 3 * float(np.median(np.abs(tail - base)))
-    once = ["load", "alloc", "host_alloc"]
-    loads = attributed.api_calls.filter(
-        pl.col("kind").cast(pl.String).is_in(once) & (pl.col("process") == cpu["process"][0])
-    ).sort("start_ns")
+    calls = attributed.api_calls
+    once = columns.matching(calls["kind"], "^(load|alloc|host_alloc)$")
+    loads = calls.select("process", "start_ns", "self_ns").filter(once).filter(pl.col("process") == cpu["process"][0])
+    loads = loads.sort("start_ns")
     at = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
     first_calls = np.zeros(n)
     np.add.at(first_calls, at[at >= 0], loads["self_ns"].to_numpy()[at >= 0])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import polars as pl
 
-from nsysx import columns, first_cost, units
+from nsysx import first_cost, units
+from nsysx.columns import at, distinct, totals
 from nsysx.facts import Facts
 from nsysx.ledger import CAUSES
 from nsysx.model import Row, Verdict
@@ -42,22 +45,14 @@ _MARK_STEPS = (
 _CAVEAT = "Profiling slows launches, so an unprofiled step idles less: compare with its wall time before acting on this"
 
 
-def idle_groups(facts: Facts, process: int, device: int, start: int, end: int) -> dict[str, int]:
-    """Return device idle time in [start, end) by who could remove it (ns); sums to the idle time.
+def idle_groups(facts: Facts, process: int, device: int) -> dict[str, int]:
+    """Return the steady idle time of a device by who could remove it (ns); sums to the idle time.
 
     Like the idle causes, but within steps the CPU time after a synchronizing call is counted to that call when the device ran
     dry inside it: had the CPU run ahead instead of waiting, the gap would not be there. Without steps that cannot be said:
     what came after may be another part of the program.
     """
     waiting = {"sync", "copy"} if facts.steps.source != "capture" else set()
-    mine = facts.ledgers.idle.filter(
-        (pl.col("process") == process)
-        & (pl.col("device") == device)
-        & (pl.col("end_ns") > start)
-        & (pl.col("start_ns") < end)
-    )
-    in_kind = columns.at(facts.attributed.api_calls["kind"], mine["began_in"].fill_null(-1).to_numpy())
-    mine = mine.with_columns(in_kind.cast(pl.String).alias("in_kind"))
     groups = {
         "data_loader": "input_bound",
         "alloc": "alloc_bound",
@@ -70,12 +65,14 @@ def idle_groups(facts: Facts, process: int, device: int, start: int, end: int) -
         "untraced_launch": "untraced",
         "no_further_work": "untraced",
     }
+    pieces = facts.idle()[process, device]
+    kinds, kind = distinct(at(facts.attributed.api_calls["kind"], pieces["began_in"].to_numpy()))
+    ns = totals(pieces["cause"].to_numpy() * len(kinds) + kind, pieces["ns"].to_numpy(), len(CAUSES) * len(kinds))
     found: dict[str, int] = {}
-    ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
-    for cause, kind, idle_ns in mine.group_by("cause", "in_kind").agg(ns.sum()).iter_rows():
-        name = CAUSES[cause]
-        group = groups.get(name) or ("sync_bound" if kind in waiting else "launch_bound")
-        found[group] = found.get(group, 0) + idle_ns
+    for (cause, in_kind), idle_ns in zip(itertools.product(CAUSES, kinds), ns.tolist(), strict=True):
+        if idle_ns:
+            group = groups.get(cause) or ("sync_bound" if in_kind in waiting else "launch_bound")
+            found[group] = found.get(group, 0) + idle_ns
     return found
 
 
@@ -89,9 +86,7 @@ def judge(facts: Facts, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     if not window:
         return Verdict("unknown", "Cannot tell: the steady steps hold no GPU work.")
     key = (row["process"], row["device"])
-    bounds = facts.steps.windows.filter((pl.col("process") == key[0]) & (pl.col("device") == key[1]))
-    start, end = bounds.select("start_ns", "end_ns").row(0)
-    parts = idle_groups(facts, *key, start, end)
+    parts = idle_groups(facts, *key)
     parts["comm_bound"], parts["copy_bound"] = row["comm_ns"], row["copy_ns"]
     within = parts.pop("gpu_bound", 0)
     profiler, untraced = parts.pop("profiler", 0), parts.pop("untraced", 0)
@@ -138,7 +133,7 @@ def judge(facts: Facts, gpu_rows: tuple[Row, ...] | None) -> Verdict:
             else ", most of it in the launches themselves"
         )
         evidence.append(_CAVEAT)
-    if idles and (blamed := _blamed(facts, key, start, end)):
+    if idles and (blamed := _blamed(facts, *key)):
         evidence.append(blamed)
     if within > _MINOR * window:
         evidence.append("Only fewer, larger kernels or CUDA graphs remove the gaps between queued kernels")
@@ -147,40 +142,36 @@ def judge(facts: Facts, gpu_rows: tuple[Row, ...] | None) -> Verdict:
 
 def _one_time(facts: Facts) -> tuple[int, int]:
     """Return what the CUDA calls of the shown process cost once, and every time; without waiting (ns)."""
-    costs = first_cost.costs(facts).filter(pl.col("process") == facts.steps.process)
-    return int(costs["one_time_ns"].sum()), int(costs["repeated_ns"].sum())
+    mine = first_cost.split(facts).functions.filter(pl.col("process") == facts.steps.process)
+    return int(mine["one_time_ns"].sum()), int(mine["repeated_ns"].sum())
 
 
-def _blamed(facts: Facts, key: tuple[int, int], start: int, end: int) -> str:
+def _blamed(facts: Facts, process: int, device: int) -> str:
     """Name the module before whose work the device idles most, "" when no module stands out."""
-    idle = facts.ledgers.idle.filter(
-        (pl.col("process") == key[0])
-        & (pl.col("device") == key[1])
-        & (pl.col("end_ns") > start)
-        & (pl.col("start_ns") < end)
+    pieces = facts.idle()[process, device]
+    modules, module = distinct(at(facts.attributed.gpu_ops["module"], pieces["op"].to_numpy()))
+    by_module = totals(module, pieces["ns"].to_numpy(), len(modules))
+    most = int(by_module.max(initial=0))
+    name = min(
+        (m for m, ns in zip(modules, by_module.tolist(), strict=True) if ns == most and m is not None), default=None
     )
-    ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
-    by_module = (
-        idle.join(facts.attributed.gpu_ops.select("op", pl.col("module").cast(pl.String)), on="op", how="left")
-        .group_by("module")
-        .agg(ns.sum().alias("ns"))
-        .sort("ns", "module", descending=[True, False], nulls_last=True)
-    )
-    whole = int(by_module["ns"].sum())
-    name = by_module["module"][0] if whole else None
     # Names in parentheses stand for what lies outside modules.
-    if name is None or name.startswith("(") or by_module["ns"][0] < 0.2 * whole:
+    if name is None or name.startswith("(") or most < 0.2 * by_module.sum():
         return ""
-    return f"{units.share(by_module['ns'][0], whole)} of the GPU idle time lies before work of module '{name}'"
+    return f"{units.share(most, int(by_module.sum()))} of the GPU idle time lies before work of module '{name}'"
 
 
 def _sync_share(facts: Facts) -> float | None:
     """Return the part of the driving thread's steady time that it spends in synchronizing calls and blocking copies."""
-    windows = facts.steps.cpu_windows.filter(pl.col("process") == facts.steps.process)
-    threads = facts.steps.cpu.filter(pl.col("process") == facts.steps.process)["thread"].drop_nulls().unique()
+    mine = pl.col("process") == facts.steps.process
+    windows, threads = (
+        facts.steps.cpu_windows.filter(mine),
+        facts.steps.cpu.filter(mine)["thread"].drop_nulls().unique(),
+    )
     if not windows.height or not len(threads):
         return None
     start, end = windows.select("start_ns", "end_ns").row(0)
-    waits = facts.steady_calls.filter(pl.col("thread").is_in(threads.to_list())).join(facts.ledgers.waits, on="call")
+    waits = facts.steady_calls.select("call", "thread").join(facts.ledgers.waits, on="call")
+    waits = waits.filter(pl.col("thread").is_in(threads.to_list()))
     total = int(waits.select((pl.col("backlog_ns") + pl.col("own_op_ns")).sum()).item() or 0)
     return total / (end - start) if end > start else None

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from nsysx import load as room
@@ -455,10 +456,10 @@ def test_names_as_they_come(tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_both_readers_give_the_same_frames(good: Path, monkeypatch: pytest.MonkeyPatch, split: bool) -> None:
     if split:
-        monkeypatch.setattr(room, "_SPLIT_ROWS", 4)
+        monkeypatch.setattr(room, "_PIECE_ROWS", 4)
     fast = load(good)
     used = []
-    monkeypatch.setattr(room, "_adbc", lambda *_: used.append(1) or 1 / 0)
+    monkeypatch.setattr(room._Reader, "frame", lambda *_: used.append(1) or 1 / 0)
     slow = load(good)
     assert used
     for name, frame in fast.frames.items():
@@ -468,6 +469,59 @@ def test_both_readers_give_the_same_frames(good: Path, monkeypatch: pytest.Monke
     assert fast.python_lines is not None
     assert slow.python_lines is not None
     assert fast.python_lines.equals(slow.python_lines)
+
+
+def parquet_beside(report: Path, folder: Path, *, leave_out: int = 0) -> Path:
+    """Copy the report into the folder with what ``nsys export --type parquetdir`` writes beside it."""
+    copy = Path(shutil.copy(report, folder / "a.sqlite"))
+    (folder / "a_pqtdir").mkdir()
+    with contextlib.closing(sqlite3.connect(copy)) as base:
+        base.text_factory = bytes
+        for (table,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            name = table.decode()
+            kinds = {r[1].decode(): r[2] for r in base.execute(f'PRAGMA table_info("{name}")')}
+            rows = base.execute(f'SELECT * FROM "{name}"').fetchall()
+            columns = {
+                column: pl.Series([r[i] for r in rows], dtype=pl.Binary, strict=False).cast(pl.String)
+                if b"TEXT" in kind
+                else pl.Series([r[i] for r in rows], dtype=pl.Int64, strict=False)
+                for i, (column, kind) in enumerate(kinds.items())
+            }
+            # nsys writes keys of processes and threads without a sign.
+            columns |= {c: s.cast(pl.UInt64) for c, s in columns.items() if c in ("globalTid", "globalPid")}
+            frame = pl.DataFrame(columns)
+            frame.head(frame.height - leave_out).write_parquet(folder / "a_pqtdir" / f"{name}.parquet")
+    return copy
+
+
+def test_a_parquet_export_beside_is_read_instead(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_PIECE_ROWS", 4)
+    plain = load(good)
+    beside = parquet_beside(good, tmp_path)
+    asked: list[str] = []
+    real = room._Reader.frame
+    monkeypatch.setattr(room._Reader, "frame", lambda self, query: asked.append(query) or real(self, query))
+    fast = load(beside)
+    assert not any("KIND_RUNTIME" in q or "KIND_KERNEL" in q or "NVTX_EVENTS" in q for q in asked)
+    assert plain.frames["kernel"].height > 4
+    for name, frame in plain.frames.items():
+        assert frame.equals(fast.frames[name]), name
+        assert frame.schema == fast.frames[name].schema, name
+
+
+@pytest.mark.parametrize("broken", ["shorter", "other", "damaged"])
+def test_a_parquet_export_of_something_else_is_not(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    monkeypatch.setattr(room, "_PIECE_ROWS", 4)
+    beside = parquet_beside(good, tmp_path, leave_out=1 if broken == "shorter" else 0)
+    for file in (tmp_path / "a_pqtdir").glob("*.parquet"):
+        if broken == "damaged":
+            file.write_bytes(file.read_bytes()[:-20])
+        elif broken == "other" and "start" in (frame := pl.read_parquet(file)).columns:
+            frame.with_columns(pl.col("start") + 1).write_parquet(file)
+    for name, frame in load(good).frames.items():
+        assert frame.equals(load(beside).frames[name]), name
 
 
 def test_the_fast_reader_is_the_one_that_is_used(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_idle_by_who_could_remove_it_sums_to_the_idle_time(tmp_path: Path) -> No
         (row,) = given.steps.windows.iter_rows(named=True)
         where = (row["process"], row["device"], row["start_ns"], row["end_ns"])
         causes = ledger.idle_in(given.ledgers.idle, *where)
-        assert sum(verdict.idle_groups(given, *where).values()) == sum(causes.values()), code
+        assert sum(verdict.idle_groups(given, *where[:2]).values()) == sum(causes.values()), code
 
 
 # --- what cannot be told --------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import flushes
-from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
@@ -42,14 +41,16 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    calls = facts.steady_calls.filter(matching(facts.steady_calls["kind"], "^(alloc|free|host_alloc)$"))
+    wanted = ("call", "process", "start_ns", "end_ns", "name", "kind", "module", "phase")
+    memory = facts.steady_calls["kind"].is_in(["alloc", "free", "host_alloc"])
+    calls = facts.steady_calls.select(wanted).filter(memory)
     idle = facts.ledgers.waits.select("call", "idle_caused_ns")
     inside = flushes.members(facts).with_columns(pl.lit(1).alias("_flush"))
     calls = (
         calls.join(idle, on="call", how="left", maintain_order="left")
         .join(inside.select("call", "_flush"), on="call", how="left", maintain_order="left")
         .join(flushes.bytes_of_calls(facts), on="call", how="left", maintain_order="left")
-        .join(facts.lines(), on="call", how="left", maintain_order="left")
+        .join(facts.once("lines", Facts.lines), on="call", how="left", maintain_order="left")
     )
     steps = facts.steps.cpu.select("process", "index", pl.col("start_ns").alias("_step_ns")).sort("_step_ns")
     calls = calls.sort("start_ns").join_asof(

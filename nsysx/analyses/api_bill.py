@@ -28,13 +28,8 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per API function, longest self time first."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    parts = ("self_ns", "waiting_ns", "profiler_ns", "one_time_ns", "repeated_ns")
-    rows = (
-        first_cost.costs(facts)
-        .group_by("name", "kind")
-        .agg(pl.len().cast(pl.Int64).alias("calls"), *(pl.col(c).sum() for c in parts))
-        .with_columns(pl.col("name", "kind").cast(pl.String))
-    )
+    parts = ("calls", "self_ns", "waiting_ns", "profiler_ns", "one_time_ns", "repeated_ns")
+    rows = first_cost.split(facts).functions.group_by("name", "kind").agg(pl.col(*parts).sum())
 
     def share(column: str) -> pl.Expr:
         whole = rows[column].sum()

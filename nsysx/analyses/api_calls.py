@@ -25,26 +25,38 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
-    """Return one row per API function, longest self time first."""
-    if not facts.recorded("runtime"):
-        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+def functions(facts: Facts) -> pl.DataFrame:
+    """Return one row per API function: name, kind, calls, total_ns, self_ns, first_ns as in COLUMNS."""
+    return facts.once("api_functions", _functions)
+
+
+def _functions(facts: Facts) -> pl.DataFrame:
     ns = pl.col("end_ns") - pl.col("start_ns")
-    key = ["name", "kind"]
-    grouped = facts.calls.group_by(key).agg(
+    # A function is of one kind: grouped by name alone.
+    return facts.calls.group_by("name").agg(
+        pl.col("kind").first(),
         pl.len().cast(pl.Int64).alias("calls"),
         ns.sum().alias("total_ns"),
         pl.col("self_ns").sum(),
         ns.get(pl.col("start_ns").arg_min()).alias("first_ns"),
     )
-    waits = facts.calls.join(facts.ledgers.waits, on="call", how="inner").group_by(key)
-    split = waits.agg(pl.col("backlog_ns", "own_op_ns").sum())
-    steady = facts.steady_calls.group_by(key).agg(ns.median().alias("steady_median_ns"))
+
+
+def table(facts: Facts) -> pl.DataFrame:
+    """Return one row per API function, longest self time first."""
+    if not facts.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    waits = facts.ledgers.waits.select("call", "backlog_ns", "own_op_ns")
+    waits = facts.calls.select("call", "name").join(waits, on="call", how="inner")
+    split = waits.group_by("name").agg(pl.col("backlog_ns", "own_op_ns").sum())
+    steady = facts.steady_calls.group_by("name").agg(ns.median().alias("steady_median_ns"))
     return (
-        grouped.join(split, on=key, how="left")
+        functions(facts)
+        .join(split, on="name", how="left")
         # Where some calls of a function can block and others cannot, the others are all host time.
         .with_columns((pl.col("total_ns") - pl.col("backlog_ns") - pl.col("own_op_ns")).alias("host_ns"))
-        .join(steady, on=key, how="left")
-        .with_columns(pl.col(*key).cast(pl.String))
+        .join(steady, on="name", how="left")
+        .with_columns(pl.col("name", "kind").cast(pl.String))
         .sort("self_ns", "name", descending=[True, False])
     )

@@ -26,7 +26,8 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per direction and memory pair, longest first."""
     if not facts.recorded("kernel") and not facts.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
-    copies = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy")
+    wanted = ("name", "bytes", "src_kind", "dst_kind", "call", "start_ns", "end_ns", "call_start_ns", "call_end_ns")
+    copies = facts.ops.select(wanted).filter(facts.ops["op_kind"] == "memcpy")
     launched = columns.at(facts.attributed.api_calls["gpu_ops"], copies["call"].fill_null(-1).to_numpy())
     copies = copies.with_columns(launched.alias("gpu_ops"))
     ns = pl.col("end_ns") - pl.col("start_ns")

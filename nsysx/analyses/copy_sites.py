@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import schema
-from nsysx.columns import matching
+from nsysx import columns, schema
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.ledger import CLASSES
 from nsysx.model import Column
+from nsysx.stopwatches import gpu_calls
 
 KEY = "copy_sites"
 TITLE = "Copies by place"
@@ -48,20 +48,23 @@ COLUMNS = (
 _HIDDEN = 0.9
 #: Only copies of this size show what a link can do.
 _LARGE_BYTES = 1 << 20
+_LONG_AGO = -(1 << 62)
+_WANTED = (
+    *("process", "device", "stream", "name", "start_ns", "end_ns", "bytes", "src_kind", "dst_kind"),
+    *("call", "call_start_ns", "call_end_ns", "module", "phase"),
+)
 
 
 def _followed_by_sync(facts: Facts, calls: I64) -> I64:
     """Return, per call, the end of the synchronize that is the thread's next GPU call, long before all time when it is none."""
-    every = facts.attributed.api_calls  # sorted by thread and time
-    gpu = np.flatnonzero(matching(every["kind"], "^(launch|graph_launch|copy|memset|sync)$"))
-    found = np.full(len(calls), -(1 << 62), np.int64)
-    if not len(gpu):
-        return found
-    following = gpu[np.minimum(np.searchsorted(gpu, calls, side="right"), len(gpu) - 1)]
-    thread, end = every["thread"].to_numpy(), every["end_ns"].to_numpy()
-    sync = matching(every["kind"], "^sync$")[following]
-    known = (calls >= 0) & (following > calls) & (thread[following] == thread[np.maximum(calls, 0)])
-    return np.where(known & sync, end[following], found)
+    gpu = gpu_calls(facts)
+    found = np.full(len(calls), _LONG_AGO, np.int64)
+    row = np.searchsorted(gpu.call, calls, side="right")
+    near = np.flatnonzero((calls >= 0) & np.append(gpu.sync, False)[row])
+    thread = facts.attributed.api_calls["thread"].to_numpy()
+    near = near[thread[gpu.call[row[near]]] == thread[calls[near]]]
+    found[near] = gpu.end(row[near])
+    return found
 
 
 def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
@@ -74,17 +77,27 @@ def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
         activity = facts.ledgers.activity[int(process), int(device)]
         start, end = (copies[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
         hidden[rows] = activity.within((activity.labels & kernels) > 0, start, end)
-    streams = facts.steady_ops.filter(matching(facts.steady_ops["op_kind"], "^kernel$")).select(
-        "process", "device", "stream", pl.lit(True).alias("same_stream")
-    )
+    ops, stream = facts.steady_ops, ("process", "device", "stream")
+    kernel = ops["op_kind"] == "kernel"
+    places = copies.select(stream).unique()
+    busy = [
+        bool((kernel & (ops["process"] == p) & (ops["device"] == d) & (ops["stream"] == s)).any())
+        for p, d, s in places.iter_rows()
+    ]
     copies = copies.with_columns(pl.Series("hidden_ns", hidden))
-    return copies.join(streams.unique(), on=["process", "device", "stream"], how="left", maintain_order="left")
+    return copies.join(
+        places.with_columns(pl.Series("same_stream", busy, dtype=pl.Boolean)),
+        on=stream,
+        how="left",
+        maintain_order="left",
+    )
 
 
 def _limits(facts: Facts) -> dict[tuple[str, str, str], tuple[float, str]]:
     """Return (direction, source, destination) -> (bytes/s, where that comes from)."""
     ns = pl.col("end_ns") - pl.col("start_ns")
-    seen = facts.ops.filter(matching(facts.ops["op_kind"], "^memcpy$")).filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
+    seen = facts.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
+    seen = seen.filter(facts.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
     seen = seen.with_columns(_memory("src_kind"), _memory("dst_kind"), pl.col("name").cast(pl.String))
     pinned = seen.filter((pl.col("src_kind") == "pinned") | (pl.col("dst_kind") == "pinned"))
     rates = {
@@ -111,12 +124,12 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per place and kind of memory, longest exposed first."""
     if not facts.recorded("kernel") and not facts.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
-    copies = facts.steady_ops.filter(matching(facts.steady_ops["op_kind"], "^memcpy$"))
-    calls = facts.attributed.api_calls.select("call", "gpu_ops")
-    copies = copies.join(calls, on="call", how="left", maintain_order="left")
-    copies = copies.join(facts.lines(), on="call", how="left", maintain_order="left")
+    copies = facts.steady_ops.select(_WANTED).filter(facts.steady_ops["op_kind"] == "memcpy")
+    call = copies["call"].fill_null(-1).to_numpy()
+    copies = copies.with_columns(columns.at(facts.attributed.api_calls["gpu_ops"], call).alias("gpu_ops"))
+    copies = copies.join(facts.once("lines", Facts.lines), on="call", how="left", maintain_order="left")
     copies = _with_overlap(facts, copies)
-    sync_end = _followed_by_sync(facts, copies["call"].fill_null(-1).to_numpy())
+    sync_end = _followed_by_sync(facts, call)
     ns = pl.col("end_ns") - pl.col("start_ns")
     copies = copies.with_columns(
         pl.Series("_synced", sync_end >= copies["end_ns"].to_numpy()),

@@ -34,24 +34,24 @@ def table(facts: Facts) -> pl.DataFrame:
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     names = dict(facts.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
     windows = {p: (s, e) for p, s, e in facts.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
-    part_of_call = columns.coded(
-        facts.attributed.api_calls["kind"], {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}
-    )
+    parts = {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}
+    # The last place is where label -1 leads: outside CUDA.
+    part_of_call = np.append(columns.coded(facts.attributed.api_calls["kind"], parts), len(_PARTS))
     spans = {t: part for (t,), part in facts.attributed.phase_spans.group_by("thread", maintain_order=True)}
     rows = []
     for thread in facts.steady_calls["thread"].unique().to_list():
         process = thread // (1 << 24)
         start, end = windows[process]
         calls = facts.ledgers.threads[thread].clip(start, end)
-        part = np.where(calls.labels >= 0, part_of_call[np.maximum(calls.labels, 0)], -1)
-        span = np.diff(calls.times)
-        row = {name: int(span[part == i].sum()) for i, name in enumerate(_PARTS)}
+        ns = columns.totals(part_of_call[calls.labels], np.diff(calls.times), len(_PARTS) + 1)
+        row = dict(zip(_PARTS, ns.tolist(), strict=False))
         outside = end - start - sum(row.values())
         by_phase: dict[str, int] = {}
         if thread in spans:
             own = spans[thread].sort("start_ns")
             a, b = (np.clip(own[c].to_numpy(), start, end) for c in ("start_ns", "end_ns"))
-            free = (b - a) - calls.within(calls.labels >= 0, a, b)
+            inside = calls.integral(calls.labels >= 0, np.concatenate((a, b)))
+            free = (b - a) - (inside[len(a) :] - inside[: len(a)])
             named = own.select("phase", pl.Series("ns", free)).filter(pl.col("ns") > 0)
             by_phase = dict(named.group_by("phase", maintain_order=True).agg(pl.col("ns").sum()).iter_rows())
         rest = outside - sum(by_phase.values())

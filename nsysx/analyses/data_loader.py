@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 
 from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64, StepFunction, coverage, overlay
-from nsysx.ledger import CAUSES
+from nsysx.intervals import I64, StepFunction, coverage
+from nsysx.ledger import CAUSES, windows_function
 from nsysx.model import Column
 
 KEY = "data_loader"
@@ -45,6 +45,21 @@ def _pin_threads(facts: Facts, process: int) -> list[StepFunction]:
     return [facts.ledgers.threads[t] for t in names["thread"].unique().sort().to_list() if t in facts.ledgers.threads]
 
 
+def _during(wait: StepFunction, function: StepFunction, least: int, start: I64, end: I64) -> I64:
+    """Return, per step, the time of its waits during which the function is at ``least`` (ns)."""
+    if not len(wait.labels) or not len(function.labels):
+        return np.zeros(len(start), np.int64)
+    begin, stop = wait.times[:-1][wait.labels > 0], wait.times[1:][wait.labels > 0]
+    # Of millions of segments only those in the waits are looked at.
+    first = np.maximum(np.searchsorted(function.times, begin, side="right") - 1, 0)
+    count = np.searchsorted(function.times[:-1], stop, side="left") - first
+    row = np.arange(count.sum()) + np.repeat(first - np.cumsum(count) + count, count)
+    s = np.maximum(function.times[row], np.repeat(begin, count))
+    e = np.minimum(function.times[row + 1], np.repeat(stop, count))
+    inside = windows_function(s, e, function.labels[row])
+    return inside.within(inside.labels >= least, start, end)
+
+
 def table(facts: Facts) -> pl.DataFrame:
     """Return one row per step of the shown process, in order of time."""
     loads = facts.attributed.phase_spans.filter(
@@ -55,11 +70,7 @@ def table(facts: Facts) -> pl.DataFrame:
     if not loads.height:
         raise NotRecorded("no data loading range is in the capture: the program takes its batches without a DataLoader")
     process = facts.steps.process
-    working = [
-        coverage([(f.times[:-1][f.labels > 0], f.times[1:][f.labels > 0])])
-        for (of, _), f in facts.ledgers.activity.items()
-        if of == process and len(f.labels)
-    ]
+    working = [f for (of, _), f in facts.ledgers.activity.items() if of == process and len(f.labels)]
     pins = _pin_threads(facts, process)
     # The device idles for a batch before the first work of its step, so the gap is looked for during the wait itself.
     idle_pieces = facts.ledgers.idle.filter(
@@ -76,15 +87,9 @@ def table(facts: Facts) -> pl.DataFrame:
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         api = facts.ledgers.threads.get(-1 if thread is None else int(thread), StepFunction(_NOTHING, _NOTHING))
 
-        def both(other: StepFunction, least: int, wait: StepFunction = wait, start: I64 = start, end: I64 = end) -> I64:
-            """Return the time of each step in which it waited and ``other`` was at ``least``."""
-            if not len(wait.labels):
-                return np.zeros(len(start), np.int64)
-            times, (waiting, label) = overlay([wait, other], int(wait.times[0]), int(wait.times[-1]))
-            return StepFunction(times, label).within((waiting > 0) & (label >= least), start, end)
-
-        hidden = [both(w, 1) for w in working]
-        pinned = [both(p, 0) for p in pins]
+        hidden = [_during(wait, f, 1, start, end) for f in working]
+        pinned = [_during(wait, f, 0, start, end) for f in pins]
+        idle = np.sum([np.zeros(len(start), np.int64), *(_during(wait, f, 1, start, end) for f in dry)], axis=0)
         none = pl.lit(None, dtype=pl.Int64)
         parts.append(
             steps.select(
@@ -92,8 +97,8 @@ def table(facts: Facts) -> pl.DataFrame:
                 "steady",
                 (pl.col("end_ns") - pl.col("start_ns")).alias("step_ns"),
                 pl.Series("wait_ns", wait.within(wait.labels > 0, start, end)),
-                pl.Series("api_ns", both(api, 0)),
-                pl.Series("gpu_idle_ns", sum((both(d, 1) for d in dry), np.zeros(len(start), np.int64))),
+                pl.Series("api_ns", _during(wait, api, 0, start, end)),
+                pl.Series("gpu_idle_ns", idle),
                 pl.Series("gpu_hidden_ns", np.max(hidden, axis=0)) if hidden else none.alias("gpu_hidden_ns"),
                 pl.Series("pin_thread_ns", np.sum(pinned, axis=0)) if pinned else none.alias("pin_thread_ns"),
             )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from nsysx import first_cost
-from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
@@ -32,50 +32,37 @@ COLUMNS = (
 _ROWS = 60
 
 
-def _host(facts: Facts, calls: pl.DataFrame) -> tuple[int, int]:
+def _host(facts: Facts, paid: pl.DataFrame) -> tuple[int, int]:
     """Return (steps, ns): how much longer the warm-up steps were than the steady median, beyond their one-time CUDA calls."""
     steps = facts.steps.cpu.filter(pl.col("process") == facts.steps.process)
-    steady = steps.filter("steady")
-    if facts.steps.source == "capture" or not steady.height:
-        return 0, 0
     length = pl.col("end_ns") - pl.col("start_ns")
-    median = int(steady.select(length.median()).item())
-    found, count = 0, 0
-    paid = calls.filter((pl.col("process") == facts.steps.process) & (pl.col("one_time_ns") > 0))
-    for start, end in steps.filter("warmup").select("start_ns", "end_ns").iter_rows():
-        inside = int(paid.filter((pl.col("start_ns") >= start) & (pl.col("start_ns") < end))["one_time_ns"].sum())
-        more = max(0, end - start - median - inside)
-        found, count = found + more, count + (more > 0)
-    return count, found
+    median = steps.filter("steady").select(length.median()).item()
+    if facts.steps.source == "capture" or median is None:
+        return 0, 0
+    start, ns = paid.filter(pl.col("process") == facts.steps.process).select("start_ns", "one_time_ns").get_columns()
+    before = np.concatenate(([0], np.cumsum(ns.to_numpy())))
+    begin, end = (steps.filter("warmup")[c].to_numpy() for c in ("start_ns", "end_ns"))
+    inside = before[np.searchsorted(start.to_numpy(), end)] - before[np.searchsorted(start.to_numpy(), begin)]
+    more = np.maximum(end - begin - int(median) - inside, 0)
+    return int((more > 0).sum()), int(more.sum())
 
 
 def table(facts: Facts) -> pl.DataFrame:
     """Return the bill, dearest first; ``one_time_ns`` over all rows is all that was paid once (see ``first_cost``)."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    calls = first_cost.costs(facts)
-    kernel = pl.col("kernel").is_not_null() & pl.Series(matching(calls["kind"], "^launch$"))
-    needed = ("name", "kind", "start_ns", "call", "cost_ns", "one_time_ns", "loading_ns", "evidence", "module", "phase")
-    rows = (
-        calls.select(pl.when(kernel).then(pl.col("kernel")).alias("kernel"), *needed)
-        .sort("start_ns", "call")
-        .group_by("kernel", "name", "kind", maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias("calls"),
-            pl.col("cost_ns").first().alias("first_ns"),
-            pl.col("cost_ns").slice(1).median().alias("later_median_ns"),
-            pl.col("one_time_ns").sum(),
-            pl.when(pl.col("loading_ns").is_not_null().any()).then(pl.col("loading_ns").sum()).alias("loading_ns"),
-            *(pl.col(c).gather(pl.col("one_time_ns").arg_max()).first() for c in ("evidence", "module", "phase")),
-        )
-        .filter(pl.col("one_time_ns") > 0)
-        .with_columns(pl.col("kernel", "name", "kind", "module", "phase").cast(pl.String))
+    split = first_cost.split(facts)
+    dearest = pl.col("one_time_ns").arg_max()
+    rows = split.paid.group_by("bill").agg(
+        pl.col("one_time_ns").sum(),
+        pl.when(pl.col("loading_ns").is_not_null().any()).then(pl.col("loading_ns").sum()).alias("loading_ns"),
+        *(pl.col(c).get(dearest).cast(pl.String) for c in ("evidence", "module", "phase")),
     )
-    library = pl.col("name").str.contains(first_cost.LOADS) | (pl.col("kind") == "load")
+    rows = pl.concat([rows, split.bills[rows["bill"]]], how="horizontal")
     what = (
         pl.when(pl.col("kernel").is_not_null())
         .then(pl.lit("kernel"))
-        .when(library)
+        .when(pl.col("name").str.contains(first_cost.LOADS) | (pl.col("kind") == "load"))
         .then(pl.lit("library"))
         .otherwise(pl.lit("api"))
     )
@@ -86,7 +73,7 @@ def table(facts: Facts) -> pl.DataFrame:
         *(c.name for c in COLUMNS[3:]),
     ).sort("one_time_ns", "name", "api", descending=[True, False, False])
     extra: list[dict[str, object]] = []
-    count, ns = _host(facts, calls)
+    count, ns = _host(facts, split.paid)
     if ns:
         host = "(longer warm-up steps outside CUDA calls)"
         extra.append({"name": host, "what": "host", "calls": count, "one_time_ns": ns, "evidence": "step length"})

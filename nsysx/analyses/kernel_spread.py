@@ -16,6 +16,9 @@ reason explains about as much. Otherwise the verdict is cannot_tell: that is an 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
 from math import erfc, log, sqrt
 
 import numpy as np
@@ -23,11 +26,10 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import schema
-from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.model import Column
-from nsysx.stats import F64, mann_whitney, ranks, spearman
+from nsysx.stats import F64, explained, mann_whitney, spearman
 
 KEY = "kernel_spread"
 TITLE = "Spread of kernel times"
@@ -71,74 +73,119 @@ def _shape(grid: int | None, block: int | None) -> dict[str, str | int | None]:
 
 
 class _Features:
-    """What may explain the time of each GPU op, as arrays over ``ops`` (all of the devices, sorted by place and start)."""
+    """What may explain the time of each GPU op: arrays over the rows of ``facts.ops``, or over them device by device."""
 
     def __init__(self, facts: Facts) -> None:
-        ops = facts.ops.sort("process", "device", "start_ns", "op")
-        self.ops = ops
-        n = ops.height
-        start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-        self.duration = end - start
-        self.overlapped = np.zeros(n, np.bool_)
-        self.between_low, self.between_high = np.zeros(n, np.float64), np.zeros(n, np.float64)
-        self.l2 = np.zeros(n, np.float64)
-        kernel = matching(ops["op_kind"], "^kernel$")
-        self.kernel = kernel
-        moves = matching(ops["family"], "^(" + "|".join(_MOVES_DATA) + ")$")
-        size = ops["bytes"].fill_null(0).to_numpy().astype(np.float64)
-        both_sides = (ops["copy_kind"].fill_null(0) == 8).to_numpy()
-        known = np.where(both_sides, 2 * size, size)
-        cards = {(g.process, g.device): g for g in facts.trace.capture.gpus}
-        low, high = np.zeros(n + 1), np.zeros(n + 1)
-        place = ops.select("process", "device").with_row_index("row")
-        for (process, device), part in place.group_by("process", "device", maintain_order=True):
-            rows = part["row"].to_numpy()
-            card = cards.get((int(process), int(device)))
-            rate = (card.memory_bandwidth or 0) / 1e9 if card else 0.0
-            self.l2[rows] = (card.l2_bytes or 0) if card and rate else 0
-            most = np.where(kernel[rows], self.duration[rows] * rate, known[rows])
-            low[rows + 1] = np.where(kernel[rows], np.where(moves[rows], most / 2, 0), known[rows])
-            high[rows + 1] = most
-            begun, ended = start[rows], np.sort(end[rows], kind="stable")
-            others = np.searchsorted(begun, end[rows], "left") - np.searchsorted(ended, start[rows], "right") - 1
-            self.overlapped[rows] = others > 0
-        self.low, self.high = np.cumsum(low), np.cumsum(high)
+        ops = facts.ops  # sorted by start
+        self.start, self.end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+        self.duration = self.end - self.start
         self.module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-        self.clock = _sampled_clock(facts, ops)
-        self.process, self.device = ops["process"].to_numpy(), ops["device"].to_numpy()
+        process, device = ops["process"].to_numpy(), ops["device"].to_numpy()
+        places = [(p, np.flatnonzero((process == p[0]) & (device == p[1]))) for p in sorted(facts.ledgers.activity)]
+        places = [(p, rows) for p, rows in places if len(rows)]
+        self.clock = _sampled_clock(facts, self.start, len({p[1] for p, _ in places}))
+        #: Row by place in the order device by device, and the other way round; where each device begins in it.
+        self.order = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in places)])
+        self.position = np.empty_like(self.order)
+        self.position[self.order] = np.arange(len(self.order))
+        self.borders = np.cumsum([0, *(len(rows) for _, rows in places)])
+        self.begun = self.start[self.order]
+        self.ended = np.concatenate(
+            [np.empty(0, np.int64), *(np.sort(self.end[rows], kind="stable") for _, rows in places)]
+        )
+        cards = {(g.process, g.device): g for g in facts.trace.capture.gpus}
+        shown = [cards.get(p) for p, _ in places]
+        rates = [(c.memory_bandwidth or 0) / 1e9 if c else 0.0 for c in shown]
+        self.l2 = np.array([(c.l2_bytes or 0) if c and r else 0 for c, r in zip(shown, rates, strict=True)], np.float64)
+        # Bytes that each op touched at most and at least: known of copies and memsets, else from the device's bandwidth.
+        high = self.duration[self.order] * np.repeat(rates, np.diff(self.borders))
+        low = np.where(ops["family"].is_in(_MOVES_DATA).to_numpy()[self.order], high / 2, 0)
+        others = np.flatnonzero((ops["op_kind"] != "kernel").to_numpy())
+        known = ops["bytes"].gather(others).fill_null(0).to_numpy().astype(np.float64)
+        both_sides = (ops["copy_kind"].gather(others) == 8).fill_null(False).to_numpy()
+        low[self.position[others]] = high[self.position[others]] = np.where(both_sides, 2 * known, known)
+        self.low, self.high = (np.concatenate(([0.0], np.cumsum(x))) for x in (low, high))
 
-    def cache(self, rows: I64) -> tuple[Mask, Mask]:
-        """Return (cold, warm) of executions of one kernel, in order; the first is neither."""
-        before, after = rows[:-1], rows[1:]
-        low = self.low[after] - self.low[before + 1]
+    def place(self, rows: I64) -> I64:
+        """Return the number of the device of each row."""
+        return np.searchsorted(self.borders, self.position[rows], side="right") - 1
+
+    def cache(self, before: I64, after: I64) -> tuple[Mask, Mask]:
+        """Return (cold, warm) of executions of one kernel, each after the one before it."""
+        place, begin, end = self.place(after), self.position[before], self.position[after]
         # What the kernel itself touched last time is still there, as far as it fits.
-        high = self.high[after] - self.high[before + 1]
-        l2 = self.l2[after]
-        same = (self.process[after] == self.process[before]) & (self.device[after] == self.device[before])
-        cold = np.concatenate([[False], same & (l2 > 0) & (low >= l2)])
-        warm = np.concatenate([[False], same & (l2 > 0) & (high <= l2 / 2)])
-        return cold, warm
+        low, high = self.low[end] - self.low[begin + 1], self.high[end] - self.high[begin + 1]
+        l2 = np.where(place == self.place(before), self.l2[place], 0)
+        return (l2 > 0) & (low >= l2), (l2 > 0) & (high <= l2 / 2)
+
+    def overlapped(self, rows: I64) -> Mask:
+        """Return whether another op of the device ran at the same time."""
+        found = np.zeros(len(rows), np.bool_)
+        place = self.place(rows)
+        for k, (a, b) in enumerate(pairwise(self.borders)):
+            mine = rows[place == k]
+            begun = np.searchsorted(self.begun[a:b], self.end[mine], "left")
+            found[place == k] = begun - np.searchsorted(self.ended[a:b], self.start[mine], "right") > 1
+        return found
 
 
-def _explained(duration: F64, groups: list[Mask]) -> float:
-    """Return the part of the variance of ranks between the groups, over the executions that are in one."""
-    chosen = np.logical_or.reduce(groups)
-    r = ranks(duration[chosen])
-    total = float(((r - r.mean()) ** 2).sum())
-    if not total:
-        return 0.0
-    inside = [r[g[chosen]] for g in groups]
-    return sum(len(x) * (float(x.mean()) - float(r.mean())) ** 2 for x in inside if len(x)) / total
+class _Common:
+    """How slow the other kernels of its time were, per kernel: mean log of their durations over the median of their kind."""
+
+    def __init__(self, features: _Features, shape: I64) -> None:
+        rows = features.order
+        rows = rows[(shape[rows] >= 0) & (features.duration[rows] > 0)]
+        frame = pl.DataFrame({"shape": shape[rows], "ns": features.duration[rows]})
+        usual = frame.group_by("shape").agg(pl.len(), pl.col("ns").median())
+        medians = np.full(int(shape.max(initial=-1)) + 1, np.nan)
+        medians[usual["shape"].to_numpy()] = np.where(
+            usual["len"].to_numpy() >= 2 * _LEAST, usual["ns"].to_numpy(), np.nan
+        )
+        known = np.isfinite(medians[shape[rows]])
+        rows = rows[known]
+        self.slow = np.log(features.duration[rows] / medians[shape[rows]])
+        self.slot = np.full(len(shape), -1, np.int64)
+        self.slot[rows] = np.arange(len(rows))
+        self.sum = np.add.reduceat(self.slow, np.arange(0, len(rows), _BIN)) if len(rows) else np.empty(0)
+        self.count = np.bincount(np.arange(len(rows)) // _BIN)
+
+    def of(self, kernel: I64, rows: I64) -> F64:
+        """Return it at these rows of a kernel, of which ``kernel`` are all; NaN where too few others ran."""
+        own = self.slot[kernel]
+        own = own[own >= 0]
+        others = self.count - np.bincount(own // _BIN, minlength=len(self.count))
+        rest = self.sum - np.bincount(own // _BIN, self.slow[own], minlength=len(self.count))
+        mean = np.append(np.where(others >= _LEAST, rest / np.maximum(others, 1), np.nan), np.nan)
+        found: F64 = mean[self.slot[rows] // _BIN]
+        return found
 
 
-def _kruskal(duration: F64, groups: list[Mask]) -> float:
-    """Return the p-value of the Kruskal-Wallis test (chi-square by the Wilson-Hilferty approximation)."""
-    chosen = int(np.logical_or.reduce(groups).sum())
-    h, k = _explained(duration, groups) * (chosen - 1), len(groups) - 1
+def _kruskal(share: float, executions: int, groups: int) -> float:
+    """Return the p-value of the Kruskal-Wallis test (chi-square by the Wilson-Hilferty approximation).
+
+    ``share`` is the part of the variance of ranks between the groups.
+    """
+    h, k = share * (executions - 1), groups - 1
     if k < 1 or h <= 0:
         return 1.0
     z = ((h / k) ** (1 / 3) - (1 - 2 / (9 * k))) / sqrt(2 / (9 * k))
     return 0.5 * erfc(z / sqrt(2))
+
+
+def _by_module(module: I64, every: F64) -> tuple[float, float, str] | None:
+    """Return (explained, p, detail) of the modules as the reason, None when there are too few of them or too many."""
+    _, group, counts = np.unique(module, return_inverse=True, return_counts=True)
+    enough = counts >= _LEAST
+    groups = int(enough.sum())
+    if not 2 <= groups <= len(every) / _LEAST:
+        return None
+    mine = enough[group]
+    group, every, counts = (np.cumsum(enough) - 1)[group[mine]], every[mine], counts[enough]
+    ordered, first = every[np.lexsort((every, group))], np.cumsum(counts) - counts
+    medians = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
+    share = explained(every, group)
+    detail = f"{groups} modules, medians {medians.min() / 1e3:.1f} to {medians.max() / 1e3:.1f} us"
+    return share, _kruskal(share, len(every), groups), detail
 
 
 def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple[float, float, str] | None:
@@ -150,18 +197,19 @@ def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple
     if a <= b:
         return None
     detail = f"{words[0]} {a / 1e3:.1f} us ({int(slow.sum())}), {words[1]} {b / 1e3:.1f} us ({int(fast.sum())})"
-    return _explained(duration, [slow, fast]), p, detail
+    either = slow | fast
+    return explained(duration[either], slow[either].astype(np.int64)), p, detail
 
 
-def _sampled_clock(facts: Facts, ops: pl.DataFrame) -> F64:
-    """Return the SM clock at the start of each op (MHz), NaN where it was not sampled.
+def _sampled_clock(facts: Facts, start: I64, count: int) -> F64:
+    """Return the SM clock at the start of each op (MHz), NaN where it was not sampled. ``count``: devices that worked.
 
     NVML counts devices its own way, so samples are used only where there is one device on both sides.
     """
-    found = np.full(ops.height, np.nan)
+    found = np.full(len(start), np.nan)
     clocks, epoch = facts.trace.run.get("clocks"), facts.trace.capture.utc_epoch_ns
     devices = clocks.get("devices") if isinstance(clocks, dict) else None
-    if epoch is None or not isinstance(devices, list) or len(devices) != 1 or ops["device"].n_unique() != 1:
+    if epoch is None or not isinstance(devices, list) or len(devices) != 1 or count != 1:
         return found
     times, values = (devices[0].get(key) if isinstance(devices[0], dict) else None for key in ("utc_ns", "sm_mhz"))
     if not isinstance(times, list) or not isinstance(values, list):
@@ -170,41 +218,38 @@ def _sampled_clock(facts: Facts, ops: pl.DataFrame) -> F64:
     if len(pairs) < _LEAST:
         return found
     at = np.array([t for t, _ in pairs], np.int64) - epoch
-    start = ops["start_ns"].to_numpy()
     row = np.searchsorted(at, start, side="right") - 1
     known = (row >= 0) & (start <= at[-1] + 1_000_000_000)
     found[known] = np.array([v for _, v in pairs], np.float64)[row[known]]
     return found
 
 
-def _clock(
-    features: _Features, rows: I64, every: F64, common: F64, range_log: float
-) -> tuple[float, float, str] | None:
+def _clock(sampled: F64, every: F64, common: F64, range_log: float) -> tuple[float, float, str] | None:
     """Return (explained, p, detail) of the clock as the reason, None when nothing speaks for it."""
-    sampled = features.clock[rows]
     known = np.isfinite(sampled)
     if known.sum() >= 20 and len(np.unique(sampled[known])) > 1:
         rho, p = spearman(every[known], -sampled[known])
         detail = f"SM clock {sampled[known].min():.0f} to {sampled[known].max():.0f} MHz, rank correlation {rho:.2f}"
         return (rho * rho, p, detail) if rho > 0 else None
-    known = np.isfinite(common[rows])
+    known = np.isfinite(common)
     if known.sum() < 20:
         return None
-    rho, p = spearman(every[known], common[rows][known])
-    others = np.quantile(common[rows][known], [0.1, 0.9])
-    if rho <= 0 or float(others[1] - others[0]) < 0.5 * range_log:
+    rho, p = spearman(every[known], common[known])
+    if rho <= 0:
+        return None
+    low, high = np.quantile(common[known], [0.1, 0.9])
+    if float(high - low) < 0.5 * range_log:
         return None
     return rho * rho, p, f"rank correlation {rho:.2f} with the other kernels of the time"
 
 
-def _verdict(features: _Features, rows: I64, common: F64) -> tuple[float | None, str, str]:
+def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> tuple[float | None, str, str]:
     """Return (spread, verdict, detail) of the executions ``rows`` of one kernel, in order of time."""
-    every = features.duration[rows].astype(np.float64)
     if len(rows) < 3:
         return None, "cannot_tell", "too few executions"
+    every = features.duration[rows].astype(np.float64)
     rest = every[1:]
-    median = float(np.median(rest))
-    low, high = (float(q) for q in np.quantile(rest, [0.1, 0.9]))
+    low, median, high = (float(q) for q in np.quantile(rest, [0.1, 0.5, 0.9]))
     spread = (high - low) / median if median else None
     calm = high - low <= max(_STEADY * median, _RESOLUTION_NS)
     slow_first = every[0] > _FIRST * median and every[0] - median > 2 * _RESOLUTION_NS
@@ -221,25 +266,22 @@ def _verdict(features: _Features, rows: I64, common: F64) -> tuple[float | None,
         return spread, "steady", ""
     if len(rows) < 2 * _LEAST:
         return spread, "cannot_tell", "too few executions"
-    cold, warm = features.cache(rows)
+    chosen = np.arange(len(rows))
     if len(rows) > _SAMPLE:
         # Evenly over the capture: a test gains nothing from more, and takes its time.
         chosen = np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)
-        rows, every, cold, warm = rows[chosen], every[chosen], cold[chosen], warm[chosen]
+    kernel, rows, every = rows, rows[chosen], every[chosen]
     found: dict[str, tuple[float, float, str]] = {}
-    beside = features.overlapped[rows]
+    beside = features.overlapped(rows)
     if answer := _two(every, beside, ~beside, ("beside other work", "alone")):
         found["concurrent"] = answer
+    cold, warm = features.cache(kernel[chosen - 1], rows)
+    cold[0] = warm[0] = False  # nothing is known of what ran before the first
     if answer := _two(every, cold, warm, ("after more than the L2 of other data", "repeated")):
         found["cold_l2"] = answer
-    modules = features.module[rows]
-    names, counts = np.unique(modules, return_counts=True)
-    groups = [modules == name for name in names[counts >= _LEAST].tolist()]
-    if 2 <= len(groups) <= len(rows) / _LEAST:
-        medians = sorted(float(np.median(every[g])) for g in groups)
-        detail = f"{len(groups)} modules, medians {medians[0] / 1e3:.1f} to {medians[-1] / 1e3:.1f} us"
-        found["data"] = (_explained(every, groups), _kruskal(every, groups), detail)
-    if low and (answer := _clock(features, rows, every, common, log(high / low))):
+    if answer := _by_module(features.module[rows], every):
+        found["data"] = answer
+    if low and (answer := _clock(features.clock[rows], every, common().of(kernel, rows), log(high / low))):
         found["clock"] = answer
     good = sorted(((e, k, d) for k, (e, p, d) in found.items() if p < _P and e >= _EXPLAINED), reverse=True)
     if not good:
@@ -249,44 +291,17 @@ def _verdict(features: _Features, rows: I64, common: F64) -> tuple[float | None,
     return spread, good[0][1], good[0][2]
 
 
-def _common(features: _Features, shape: I64) -> F64:
-    """Return per op how slow the other kernels of its time were: mean log of duration over its kernel's median; NaN unknown."""
-    n = len(shape)
-    common = np.full(n, np.nan)
-    rows = np.flatnonzero((shape >= 0) & (features.duration > 0))
-    if not len(rows):
-        return common
-    frame = pl.DataFrame({"row": rows, "shape": shape[rows], "ns": features.duration[rows]})
-    frame = frame.filter(pl.len().over("shape") >= 2 * _LEAST)
-    ratio = (pl.col("ns") / pl.col("ns").median().over("shape")).log()
-    frame = frame.with_columns(ratio.alias("r"), (pl.int_range(pl.len()) // _BIN).alias("bin"))
-    others = pl.col("r").sum().over("bin") - pl.col("r").sum().over("bin", "shape")
-    count = pl.len().over("bin") - pl.len().over("bin", "shape")
-    frame = frame.with_columns(pl.when(count >= _LEAST).then(others / count).alias("common"))
-    common[frame["row"].to_numpy()] = frame["common"].fill_null(float("nan")).to_numpy()
-    return common
-
-
 def table(facts: Facts) -> pl.DataFrame:
     """Return one row per kernel and shape, longest total first; what is left is one row."""
     if not facts.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
-    features = _Features(facts)
-    kernels = features.ops.with_row_index("row").filter(pl.Series(features.kernel))
-    kernels = kernels.with_columns(
-        pl.struct(pl.col("name").to_physical(), "grid", "block").rank("dense").alias("shape")
-    )
-    shape = np.full(features.ops.height, -1, np.int64)
-    shape[kernels["row"].to_numpy()] = kernels["shape"].to_numpy()
-    common = _common(features, shape)
-    ns = pl.col("end_ns") - pl.col("start_ns")
+    kernels = facts.ops.select("name", "grid", "block", "op_kind", ns=pl.col("end_ns") - pl.col("start_ns"))
+    ns = pl.col("ns")
     grouped = (
-        kernels.sort("start_ns", "op")
-        .group_by("shape", maintain_order=True)
+        kernels.with_row_index("row")
+        .filter(kernels["op_kind"] == "kernel")
+        .group_by("name", "grid", "block")
         .agg(
-            pl.col("name").first().cast(pl.String),
-            pl.col("grid").first(),
-            pl.col("block").first(),
             pl.len().cast(pl.Int64).alias("count"),
             ns.sum().alias("total_ns"),
             ns.first().alias("first_ns"),
@@ -295,13 +310,20 @@ def table(facts: Facts) -> pl.DataFrame:
             ns.quantile(0.9, "linear").alias("p90_ns"),
             pl.col("row"),
         )
+        .with_columns(pl.col("name").cast(pl.String))
         .sort("total_ns", "name", "grid", "block", descending=[True, False, False, False])
     )
+    features = _Features(facts)
+
+    @cache
+    def common() -> _Common:
+        shape = np.full(facts.ops.height, -1, np.int64)
+        shape[grouped["row"].explode().to_numpy()] = np.repeat(np.arange(grouped.height), grouped["count"])
+        return _Common(features, shape)
+
     rows: list[dict[str, object]] = []
-    for line in grouped.head(_ROWS).iter_rows(named=True):
-        own = np.array(line.pop("row"), np.int64)
-        del line["shape"]
-        spread, verdict, detail = _verdict(features, own, common)
+    for line, own in zip(grouped.head(_ROWS).drop("row").to_dicts(), grouped["row"].head(_ROWS), strict=True):
+        spread, verdict, detail = _verdict(features, own.cast(pl.Int64).to_numpy(), common)
         shown = _shape(line["grid"], line["block"])
         rows.append({**line, **shown, "spread": spread, "verdict": verdict, "detail": detail})
     rest = grouped.slice(_ROWS)

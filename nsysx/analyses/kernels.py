@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from nsysx import columns
@@ -30,15 +31,17 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per kernel name, longest total first."""
     if not facts.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
-    kernels = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel")
-    call = kernels["call"].fill_null(-1).to_numpy()
-    kernels = kernels.select("name", "family", "start_ns", "end_ns", "queue_ns").with_columns(
-        columns.at(facts.attributed.api_calls[c], call).alias(c) for c in ("self_ns", "gpu_ops")
-    )
-    ns = pl.col("end_ns") - pl.col("start_ns")
+    kernels = facts.ops.select("name", "family", "call", "queue_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
+    kernels = kernels.filter(facts.ops["op_kind"] == "kernel")
     # A graph launch is one call for many kernels: its time belongs to the graph, and is never multiplied.
-    own = pl.col("gpu_ops") == 1
-    grouped = kernels.group_by("name", "family").agg(
+    calls, call = facts.attributed.api_calls, kernels["call"].fill_null(-1).to_numpy()
+    own = call >= 0
+    own[own] = calls["gpu_ops"].to_numpy()[call[own]] == 1
+    kernels = kernels.with_columns(columns.at(calls["self_ns"], np.where(own, call, -1)).alias("self_ns"))
+    ns = pl.col("ns")
+    # The family is told from the name.
+    grouped = kernels.group_by("name").agg(
+        pl.col("family").first(),
         pl.len().cast(pl.Int64).alias("count"),
         ns.sum().alias("total_ns"),
         ns.mean().alias("mean_ns"),
@@ -46,8 +49,10 @@ def table(facts: Facts) -> pl.DataFrame:
         ns.min().alias("min_ns"),
         ns.max().alias("max_ns"),
         ns.std().alias("std_ns"),
-        pl.when(own.any()).then(pl.col("self_ns").filter(own).sum()).alias("api_self_ns"),
-        pl.when(pl.col("queue_ns").is_not_null().any()).then(pl.col("queue_ns").sum()).alias("queue_ns"),
+        *(
+            pl.when(pl.col(c).count() > 0).then(pl.col(c).sum()).alias(f)
+            for c, f in (("self_ns", "api_self_ns"), ("queue_ns", "queue_ns"))
+        ),
     )
     whole = grouped["total_ns"].sum()
     share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)

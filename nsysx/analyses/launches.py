@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import first_cost
-from nsysx.columns import matching
+from nsysx.columns import distinct
 from nsysx.facts import Facts, NotRecorded
 from nsysx.ledger import CAUSES
 from nsysx.model import Column
@@ -53,23 +53,17 @@ COLUMNS = (
 
 def _idle(facts: Facts) -> pl.DataFrame:
     """Return per API function the device idle that ended with its work: launch latency, and host code before."""
-    windows = facts.steps.windows.select(
-        "process", "device", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
-    )
-    cause = pl.col("cause")
-    ns = pl.col("ns")
-    return (
-        facts.ledgers.idle.join(windows, on=["process", "device"], how="inner")
-        .with_columns(
-            (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
-        )
-        .join(facts.attributed.gpu_ops.select("op", "call"), on="op", how="inner")
-        .join(facts.attributed.api_calls.select("call", pl.col("name").cast(pl.String)), on="call", how="inner")
-        .group_by("name")
-        .agg(
-            ns.filter(cause == CAUSES.index("launch_latency")).sum().alias("idle_launch_ns"),
-            ns.filter(cause == CAUSES.index("host_code")).sum().alias("idle_host_ns"),
-        )
+    names, of = distinct(facts.attributed.api_calls["name"])
+    call = facts.attributed.gpu_ops["call"].fill_null(-1).to_numpy()
+    launch, host = (np.zeros(len(names), np.int64) for _ in range(2))
+    for pieces in facts.idle().values():
+        op, cause, ns = (pieces[c].to_numpy() for c in ("op", "cause", "ns"))
+        for found, why in ((launch, "launch_latency"), (host, "host_code")):
+            mine = np.flatnonzero((cause == CAUSES.index(why)) & (op >= 0))
+            mine = mine[call[op[mine]] >= 0]
+            np.add.at(found, of[call[op[mine]]], ns[mine])
+    return pl.DataFrame(
+        {"name": names, "idle_launch_ns": launch, "idle_host_ns": host}, schema_overrides={"name": pl.String}
     )
 
 
@@ -77,12 +71,19 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per launching API function, longest first; null idle where the report has no GPU work."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    calls = facts.steady_calls.filter(matching(facts.steady_calls["kind"], "^(graph_)?launch$"))
+    wanted = ("call", "process", "correlation_id", "start_ns", "end_ns", "name", "kind", "self_ns", "gpu_ops")
+    calls = facts.steady_calls.select(wanted).filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
     full = np.minimum(queue_full(facts, calls), calls["self_ns"].to_numpy())
     waiting = pending(facts, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
-    once = first_cost.costs(facts)["one_time_ns"].to_numpy()[calls["call"].to_numpy()]
-    calls = calls.with_columns(pl.Series("_full", full), pl.Series("_pending", waiting), pl.Series("_once", once))
-    calls = calls.with_columns((pl.col("self_ns") - pl.col("_full") - pl.col("_once")).alias("_own"))
+    calls = calls.select(
+        "call",
+        "name",
+        "gpu_ops",
+        "self_ns",
+        pl.Series("_full", full, dtype=pl.Int64),
+        pl.Series("_pending", waiting, dtype=pl.Int64),
+    ).join(first_cost.costs(facts).select("call", pl.col("one_time_ns").alias("_once")), on="call", how="left")
+    calls = calls.with_columns((pl.col("self_ns") - pl.col("_full") - pl.col("_once").fill_null(0)).alias("_own"))
     median = pl.col("_own").median().over("name")
     slow = (pl.col("_own") > _SLOW_FACTOR * median) & (pl.col("_own") > _SLOW_NS)
     calls = calls.with_columns(slow.alias("_slow"))

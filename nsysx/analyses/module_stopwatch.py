@@ -15,12 +15,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.columns import matching
+from nsysx import columns
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.model import Column
-from nsysx.queueing import pending, queue_full
-from nsysx.stopwatches import LEAST, WAYS, GpuCalls, median, readings, total
+from nsysx.queueing import queue_full
+from nsysx.stopwatches import LEAST, WAYS, GpuCalls, backlog, gpu_calls, median, readings, total
 
 KEY = "module_stopwatch"
 TITLE = "Stopwatch: modules"
@@ -55,106 +55,108 @@ class _Work:
     """GPU work in order of its launch on each thread, with sums over any stretch of it."""
 
     def __init__(self, facts: Facts) -> None:
-        ops = facts.attributed.gpu_ops
-        ops = ops.filter(ops["call"].is_not_null()).sort("thread", "call_start_ns", "call", "start_ns", "op")
-        self.thread, self.called, self.returned = (
-            ops[c].to_numpy() for c in ("thread", "call_start_ns", "call_end_ns")
-        )
-        self.end = ops["end_ns"].to_numpy()
-        duration = self.end - ops["start_ns"].to_numpy()
-        self.sum = np.concatenate([[0], np.cumsum(duration)])
-        first = np.concatenate([[True], ops["call"].to_numpy()[1:] != ops["call"].to_numpy()[:-1]])[: len(duration)]
-        self.api = np.concatenate([[0], np.cumsum(np.where(first, self.returned - self.called, 0))])
+        ops, calls = facts.attributed.gpu_ops, facts.attributed.api_calls
+        # Calls are numbered by thread and time, ops by their start: in the order of calls, the work is in that of launches.
+        launched = np.flatnonzero(ops["call"].is_not_null().to_numpy())
+        self.call = ops["call"].gather(launched).to_numpy()
+        order = np.argsort(self.call, kind="stable")
+        rows, self.call = launched[order], self.call[order]
+        self._calls = tuple(calls[c].to_numpy() for c in ("thread", "start_ns"))
+        start, end = ops["start_ns"].to_numpy()[rows], ops["end_ns"].to_numpy()[rows]
+        returned = calls["end_ns"].to_numpy()[self.call]
+        first = np.diff(self.call, prepend=-1) > 0
+        self.sum = _sums(end - start)
+        self.api = _sums(np.where(first, returned - calls["start_ns"].to_numpy()[self.call], 0))
         # What a launch blocked on a full queue belongs to the busy device, not to the module.
-        full = queue_full(facts, facts.attributed.api_calls)[ops["call"].to_numpy()]
-        self.full = np.concatenate([[0], np.cumsum(np.where(first, full, 0))])
-        alone = pending(facts, ops["process"].to_numpy(), self.called) == 0
-        found = median(np.maximum(ops["start_ns"].to_numpy() - self.returned, 0)[alone & first])
-        self.latency = int(found or 0)
-        self.backlog: dict[int, tuple[I64, I64]] = {}
-        for (process,), part in ops.sort("call_start_ns").group_by("process", maintain_order=True):
-            self.backlog[int(process)] = (
-                part["call_start_ns"].to_numpy(),
-                np.maximum.accumulate(part["end_ns"].to_numpy()),
-            )
+        self.full = _sums(np.where(first, queue_full(facts, calls)[self.call], 0))
+        alone = median(np.maximum(start - returned, 0)[backlog(facts).alone[rows] & first])
+        #: When the rest of the work, this op included, would be done on an idle device, less what depends on the stretch.
+        self._reach = np.append(returned - self.full[1:] + int(alone or 0) - self.sum[:-1], 0)
+        self._end = np.append(end, 0)
 
     def inside(self, thread: int, start: I64, end: I64) -> tuple[I64, I64]:
         """Return the stretch [first, last) of work launched on the thread in each range."""
-        a, b = (int(i) for i in np.searchsorted(self.thread, [thread, thread + 1]))
-        called = self.called[a:b]
+        of, begun = self._calls
+        first, last = (int(i) for i in np.searchsorted(of, [thread, thread + 1]))
+        a, b = (int(i) for i in np.searchsorted(self.call, [first, last]))
+        called = begun[self.call[a:b]]
         return np.searchsorted(called, start, side="left") + a, np.searchsorted(called, end, side="left") + a
 
-    def alone(self, first: int, last: int, start: int) -> int:
-        """Return when the stretch is done on an idle device, ns after ``start``."""
-        after = self.sum[last] - self.sum[first:last]
-        blocked = self.full[first + 1 : last + 1] - self.full[first]
-        return int((self.returned[first:last] - start - blocked + self.latency + after).max())
+    def end(self, first: I64, last: I64) -> I64:
+        """Return when each stretch was done."""
+        return _greatest(self._end, first, last)
 
-    def queued(self, process: int, time: I64) -> I64:
-        """Return how much longer the work that was launched before each instant ran after it."""
-        called, reach = self.backlog[process]
-        i = np.searchsorted(called, time, side="left") - 1
-        return np.where(i >= 0, np.maximum(reach[np.maximum(i, 0)] - time, 0), 0)
+    def alone(self, first: I64, last: I64, start: I64) -> I64:
+        """Return when each stretch is done on an idle device, ns after ``start``."""
+        return _greatest(self._reach, first, last) + self.full[first] + self.sum[last] - start
+
+
+def _sums(values: I64) -> I64:
+    return np.concatenate(([0], np.cumsum(values)))
+
+
+def _greatest(values: I64, first: I64, last: I64) -> I64:
+    """Return the greatest value of each stretch [first, last), none of them empty; one value stands behind the last."""
+    found: I64 = np.maximum.reduceat(values, np.stack((first, last), axis=1).ravel())[::2]
+    return found
 
 
 def _executions(facts: Facts, work: _Work, calls: GpuCalls) -> pl.DataFrame:
-    """Return name, process, thread, start_ns, end_ns, first, last, previous, following of forward ranges with GPU work."""
-    ranges = facts.ranges.ranges.filter(
-        pl.col("kind").is_in(["module", "range"]) & ~pl.col("recompute") & ~pl.col("crossing")
+    """Return row, name, process, start_ns, end_ns, first, last, previous, following, busy of forward ranges with GPU work."""
+    ranges = facts.ranges.ranges
+    forward = ((ranges["kind"] == "module") | (ranges["kind"] == "range")) & ~ranges["recompute"] & ~ranges["crossing"]
+    rows = np.flatnonzero(forward.to_numpy())
+    thread, start, end = (ranges[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
+    first, last, previous, final = np.full((4, len(rows)), -1)
+    for key in np.unique(thread).tolist():
+        mine = np.flatnonzero(thread == key)
+        first[mine], last[mine] = work.inside(key, start[mine], end[mine])
+        previous[mine], final[mine] = calls.at(key, start[mine]), calls.at(key, end[mine])
+    synced = _sums(calls.sync)
+    chosen = np.flatnonzero((last > first) & (synced[final + 1] == synced[previous + 1]))
+    rows, first, last = rows[chosen], first[chosen], last[chosen]
+    name, cls = (ranges[c].gather(rows).cast(pl.Categorical) for c in ("name", "cls"))
+    whole = pl.when(name == "").then(columns.changed(cls, lambda c: f"({c})")).otherwise(name)
+    return pl.DataFrame(
+        {
+            "row": np.arange(len(chosen)),
+            "name": pl.select(whole).to_series(),
+            "process": ranges["process"].gather(rows),
+            "start_ns": start[chosen],
+            "end_ns": end[chosen],
+            "first": first,
+            "last": last,
+            "previous": previous[chosen],
+            "following": calls.following(final[chosen]),
+            "busy": work.sum[last] - work.sum[first],
+        }
     )
-    synced = np.concatenate([[0], np.cumsum(calls.sync)])
-    parts = []
-    for (thread,), part in ranges.group_by("thread"):
-        start, end = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
-        first, last = work.inside(int(thread), start, end)
-        previous, final = calls.at(int(thread), start), calls.at(int(thread), end)
-        following = np.where(final >= 0, calls.neighbour(np.maximum(final, 0), 1), -1) if len(calls.call) else final
-        waits = synced[final + 1] - synced[previous + 1]
-        parts.append(
-            part.select("process", "thread", "start_ns", "end_ns", _path())
-            .with_columns(
-                pl.Series("first", first),
-                pl.Series("last", last),
-                pl.Series("previous", previous),
-                pl.Series("following", following),
-            )
-            .filter(pl.Series((last > first) & (waits == 0)))
-        )
-    return pl.concat(parts) if parts else pl.DataFrame()
 
 
-def _path() -> pl.Expr:
-    name = pl.col("name").cast(pl.String)
-    return pl.when(name == "").then(pl.format("({})", "cls")).otherwise(name).alias("name")
-
-
-def _line(part: pl.DataFrame, work: _Work, calls: GpuCalls, back: float | None) -> dict[str, object]:
-    """Return the row of one module."""
-    start, end, first, last = (part[c].to_numpy() for c in ("start_ns", "end_ns", "first", "last"))
-    done = np.array([work.end[a:b].max() for a, b in zip(first, last, strict=True)], np.int64)
-    before, after, returned = calls.synced(part["previous"].to_numpy(), part["following"].to_numpy(), done)
-    length, busy = end - start, work.sum[last] - work.sum[first]
-    alone = np.array([work.alone(int(a), int(b), int(s)) for a, b, s in zip(first, last, start, strict=True)], np.int64)
-    queued = np.array(
-        [work.queued(int(p), np.array([s]))[0] for p, s in zip(part["process"], start, strict=True)], np.int64
-    )
+def _line(facts: Facts, part: list[I64], work: _Work, calls: GpuCalls, back: float | None) -> dict[str, object]:
+    """Return the row of one module. ``part``: what ``_executions`` has of it but name and row, column by column."""
+    process, start, end, first, last, previous, following, busy = part
+    before, after, returned = calls.synced(previous, following, work.end(first, last))
+    length, alone = end - start, work.alone(first, last, start)
+    queued = np.zeros(len(start), np.int64)
+    for key in np.unique(process).tolist():
+        queued[process == key] = backlog(facts).after(key, start[process == key])
     own = length - (work.full[last] - work.full[first])
     handed, gpu = median(own), median(busy)
     measured = {
-        "both": median((returned - start)[before & after]),
-        "before": median(length[before]),
-        "after": median((returned - start)[~before & after]),
-        "none": median(length[~before]),
+        "both": median(returned - start, before & after),
+        "before": median(length, before),
+        "after": median(returned - start, ~before & after),
+        "none": median(length, ~before),
     }
     behind = np.maximum(alone, queued + busy)
     composed = {
         "both": total(median(np.maximum(alone, own)), back),
         "before": handed,
-        "after": total(median(np.maximum(behind, length)[~before]), back),
+        "after": total(median(np.maximum(behind, length), ~before), back),
         "none": handed,
     }
     return {
-        "calls": len(start),
         "kernels_each": median(last - first),
         "range_ns": median(length),
         "api_ns": median(work.api[last] - work.api[first]),
@@ -173,30 +175,27 @@ def table(facts: Facts) -> pl.DataFrame:
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
     if not facts.recorded("nvtx") or not facts.ranges.ranges.height:
         raise NotRecorded("no NVTX range was recorded: run under `nsysx run`, or name ranges of your own", "-t nvtx")
-    calls, work = GpuCalls(facts), _Work(facts)
+    calls, work = gpu_calls(facts), _Work(facts)
     found = _executions(facts, work, calls)
-    types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64}
-    empty = pl.DataFrame(schema={c.name: types[c.dtype] for c in COLUMNS})
-    if not found.height:
-        return empty
-    found = found.with_columns(
-        pl.Series("busy", work.sum[found["last"].to_numpy()] - work.sum[found["first"].to_numpy()])
-    )
     each = (pl.col("last") - pl.col("first")).median()
     chosen = (
         found.group_by("name")
-        .agg(pl.col("busy").sum(), pl.len(), each.alias("each"))
-        .filter((pl.col("len") >= LEAST) & (pl.col("each") <= _MOST_KERNELS))
+        .agg(pl.col("busy").sum(), pl.len().cast(pl.Int64).alias("calls"), each.alias("each"), pl.col("row"))
+        .filter((pl.col("calls") >= LEAST) & (pl.col("each") <= _MOST_KERNELS))
+        .with_columns(pl.col("name").cast(pl.String))
         .sort("busy", "name", descending=[True, False])
         .head(_ROWS)
     )
-    syncs = facts.ledgers.waits.filter(pl.col("backlog_ns") > 0)
-    of_sync = facts.attributed.api_calls.filter(matching(facts.attributed.api_calls["kind"], "^sync$")).select("call")
-    back = median(syncs.join(of_sync, on="call", how="semi")["host_ns"].to_numpy())
-    rows = []
-    for name, count in chosen.select("name", "len").iter_rows():
-        part = found.filter(pl.col("name") == name).sort("start_ns")
-        if part.height > _SAMPLE:
-            part = part[np.linspace(0, part.height - 1, _SAMPLE).astype(np.int64).tolist()]
-        rows.append({"name": name, **_line(part, work, calls, back), "calls": count})
-    return pl.DataFrame(rows, schema=empty.schema) if rows else empty
+    kind = facts.attributed.api_calls["kind"]
+    blocked = facts.ledgers.waits.filter(pl.col("backlog_ns") > 0)
+    back = median(blocked["host_ns"].filter(kind.gather(blocked["call"]) == "sync").to_numpy())
+    columns_, start = [found[c].to_numpy() for c in found.columns[2:]], found["start_ns"].to_numpy()
+    lines = []
+    for line, mine in zip(chosen.select("name", "calls").to_dicts(), chosen["row"], strict=True):
+        rows = mine.to_numpy()
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        if len(rows) > _SAMPLE:
+            rows = rows[np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)]
+        lines.append({**line, **_line(facts, [c[rows] for c in columns_], work, calls, back)})
+    types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64}
+    return pl.DataFrame(lines, schema={c.name: types[c.dtype] for c in COLUMNS})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
-from nsysx import columns
+from nsysx.columns import at, distinct, totals
 from nsysx.facts import Facts, NotRecorded
+from nsysx.intervals import I64
 from nsysx.model import Column
 
 KEY = "modules"
@@ -32,57 +34,65 @@ COLUMNS = (
 _GRADES = ["thread", "seq", "time", "none"]
 
 
+def _sums(module: pl.Series, **parts: I64) -> pl.DataFrame:
+    """Return the sum of each part per module."""
+    names, of = distinct(module)
+    return pl.DataFrame(
+        {"module": pl.Series(names, dtype=pl.String)} | {k: totals(of, v, len(names)) for k, v in parts.items()}
+    )
+
+
 def _own(facts: Facts) -> pl.DataFrame:
     """Return per module what it did itself, children apart."""
-    ns = pl.col("end_ns") - pl.col("start_ns")
-    module = pl.col("module").cast(pl.String)  # once per module: sums are made by its number first
-    backward = (pl.col("phase") == "backward").fill_null(False)
-    copying = (pl.col("op_kind") == "memcpy") | (pl.col("op_kind") == "memset")
-    gpu = facts.steady_ops.group_by("module").agg(
-        ns.filter(~backward).sum().alias("forward"),
-        ns.filter(backward).sum().alias("backward"),
-        ns.sum().alias("self_gpu_ns"),
-        (pl.col("op_kind") == "kernel").sum().cast(pl.Int64).alias("kernels"),
-        ns.filter(copying).sum().alias("copy_ns"),
-        pl.col("queue_ns").sum(),
-        *(ns.filter(pl.col("grade") == g).sum().alias(f"_{g}") for g in _GRADES),
+    ops = facts.steady_ops
+    ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    op_kind, grade = ops["op_kind"], ops["grade"]
+    backward = (ops["phase"] == "backward").fill_null(False).to_numpy()
+    gpu = _sums(
+        ops["module"],
+        forward=np.where(backward, 0, ns),
+        backward=np.where(backward, ns, 0),
+        self_gpu_ns=ns,
+        kernels=(op_kind == "kernel").to_numpy().astype(np.int64),
+        copy_ns=np.where(((op_kind == "memcpy") | (op_kind == "memset")).to_numpy(), ns, 0),
+        queue_ns=ops["queue_ns"].fill_null(0).to_numpy(),
+        **{f"_{g}": np.where((grade == g).to_numpy(), ns, 0) for g in _GRADES},
     )
-    calls = facts.steady_calls
-    launching = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
-    waits = calls.join(facts.ledgers.waits, on="call", how="inner").group_by("module")
-    cpu = calls.group_by("module").agg()
-    for part in (
-        launching.group_by("module").agg(pl.col("self_ns").sum().alias("launch_ns")),
-        waits.agg(pl.col("backlog_ns").sum().alias("wait_ns")),
-        calls.filter(pl.col("kind") == "sync").group_by("module").agg(pl.col("self_ns").sum().alias("sync_ns")),
-    ):
-        cpu = cpu.join(part, on="module", how="left", nulls_equal=True)
-    windows = facts.steps.windows.select(
-        "process", "device", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
-    )
-    idle = facts.ledgers.idle.join(windows, on=["process", "device"], how="inner").with_columns(
-        (pl.min_horizontal("end_ns", "_b") - pl.max_horizontal("start_ns", "_a")).clip(lower_bound=0).alias("ns")
-    )
-    op = idle["op"].fill_null(-1).to_numpy()
-    idle = idle.with_columns(columns.at(facts.attributed.gpu_ops["module"], op).alias("module"))
-    idle = idle.group_by("module").agg(pl.col("ns").sum().alias("idle_blamed_ns"))
-    rows = gpu.with_columns(module).join(
-        cpu.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True
-    )
-    return rows.join(idle.with_columns(module), on="module", how="full", coalesce=True, nulls_equal=True).with_columns(
-        pl.exclude("module").fill_null(0)
-    )
+    calls = facts.steady_calls.select("call", "module", "kind", "self_ns")
+    launching = (pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch")
+    launches, syncs = calls.filter(launching), calls.filter(pl.col("kind") == "sync")
+    waits = calls.join(facts.ledgers.waits.select("call", "backlog_ns"), on="call", how="inner")
+    parts = [
+        gpu,
+        _sums(launches["module"], launch_ns=launches["self_ns"].to_numpy()),
+        _sums(syncs["module"], sync_ns=syncs["self_ns"].to_numpy()),
+        _sums(waits["module"], wait_ns=waits["backlog_ns"].to_numpy()),
+    ]
+    for pieces in facts.idle().values():
+        module = at(facts.attributed.gpu_ops["module"], pieces["op"].to_numpy())
+        parts.append(_sums(module, idle_blamed_ns=pieces["ns"].to_numpy()))
+    empty = pl.DataFrame(schema={"idle_blamed_ns": pl.Int64})
+    return pl.concat([*parts, empty], how="diagonal").group_by("module").sum()
 
 
 def _calls(facts: Facts) -> pl.DataFrame:
     """Return forward calls per module in the steady steps."""
-    spans = facts.ranges.ranges.filter(pl.col("kind").is_in(["module", "range"]) & ~pl.col("recompute"))
-    windows = facts.steps.cpu_windows.select("process", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"))
-    inside = spans.join(windows, on="process", how="inner").filter(
-        (pl.col("start_ns") >= pl.col("_a")) & (pl.col("start_ns") < pl.col("_b"))
+    windows = facts.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()
+    inside = [
+        (pl.col("process") == process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
+        for process, start, end in windows
+    ]
+    spans = (
+        facts.ranges.ranges.select("process", "start_ns", "kind", "name", "cls", "recompute")
+        .filter(
+            (pl.col("kind") == "module") | (pl.col("kind") == "range"), ~pl.col("recompute"), pl.any_horizontal(inside)
+        )
+        .group_by("name", "cls")
+        .len()
+        .with_columns(pl.col("name", "cls").cast(pl.String))
     )
     path = pl.when(pl.col("name") == "").then(pl.format("({})", "cls")).otherwise(pl.col("name"))
-    return inside.group_by(path.alias("module")).agg(pl.len().cast(pl.Int64).alias("calls"))
+    return spans.group_by(path.alias("module")).agg(pl.col("len").sum().cast(pl.Int64).alias("calls"))
 
 
 def table(facts: Facts) -> pl.DataFrame:
@@ -103,18 +113,18 @@ def table(facts: Facts) -> pl.DataFrame:
     parent = dict(tree.select("module", "parent").iter_rows())
     chain: dict[str, list[str]] = {}
     for name in parent:
-        seen, at = [name], parent[name]
-        while at is not None and at not in seen:
-            seen.append(at)
-            at = parent.get(at)
+        seen, above = [name], parent[name]
+        while above is not None and above not in seen:
+            seen.append(above)
+            above = parent.get(above)
         chain[name] = seen
-    above = pl.DataFrame(
+    chains = pl.DataFrame(
         [(name, up) for name, ups in chain.items() for up in ups],
         schema={"module": pl.String, "above": pl.String},
         orient="row",
     )
     rolled = (
-        own.join(above, on="module", how="inner")
+        own.join(chains, on="module", how="inner")
         .group_by(pl.col("above").alias("module"))
         .agg(pl.col("forward").sum().alias("_forward"), pl.col("backward").sum().alias("_backward"))
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import columns
+from nsysx.columns import distinct, ordered, totals
 from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import nesting
+from nsysx.intervals import I64, merged, nesting
 from nsysx.ledger import windows_function
 from nsysx.model import Column
 
@@ -25,44 +25,62 @@ COLUMNS = (
 )
 
 
+def _busy(s: I64, e: I64, phase: I64, size: int) -> I64:
+    """Return the device time of each phase: of ops that run at once, the one that began last has the instant.
+
+    ``s`` is sorted, and of equal ones the last op began last. Ops one after the other of one phase are a block. Until the next
+    block begins, it has what its own ops cover. From there on it is one stretch up to its last end, and has what later ones
+    leave uncovered.
+    """
+    head = np.flatnonzero(np.diff(phase, prepend=-1))
+    count = np.diff(head, append=len(s))
+    last = np.maximum.reduceat(e, head)
+    following = np.append(s[head[1:]], last[-1])
+    # Cut at the next block, the running maximum of ends starts anew in each block.
+    cut = np.minimum(e, np.repeat(following, count))
+    begin = np.maximum(s, np.append(s[0], np.maximum.accumulate(cut)[:-1]))
+    length = np.maximum(cut - begin, 0)
+    found = totals(phase, length, size)
+    late = np.flatnonzero(last > following)
+    if len(late):
+        # Stretches by place among all borders, because of those that begin at one instant the last has it.
+        borders = merged([np.sort(following[late]), np.sort(last[late])])
+        n = len(late)
+        top = nesting(
+            np.searchsorted(borders, following[late]) * n + np.arange(n), np.searchsorted(borders, last[late]) * n
+        ).top
+        done = np.cumsum(length)
+        t = borders[top.times // n]
+        i = np.searchsorted(begin, t, side="right") - 1
+        uncovered = np.diff(t - done[i] + np.maximum(cut[i] - t, 0))
+        seen = top.labels >= 0
+        found += totals(phase[head[late[top.labels[seen]]]], uncovered[seen], size)
+    return found
+
+
 def _gpu(facts: Facts) -> dict[str | None, list[int]]:
     """Return phase -> [busy, idle] over the steady windows of all devices of the shown process."""
-    found: dict[str | None, list[int]] = {}
-    phase = facts.attributed.gpu_ops["phase"]
-    names = [None, *(p for p in phase.drop_nulls().unique().cast(pl.String))]
-    number = columns.coded(phase, {p: i for i, p in enumerate(names) if p is not None}, default=0)
+    names, number = distinct(facts.attributed.gpu_ops["phase"])
+    busy, idle = (np.zeros(len(names), np.int64) for _ in range(2))
     for process, device, start, end in facts.steps.windows.select(
         "process", "device", "start_ns", "end_ns"
     ).iter_rows():
         if process != facts.steps.process:
             continue
-        ops = facts.attributed.gpu_ops.filter(
+        ops = facts.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "op").filter(
             (pl.col("process") == process)
             & (pl.col("device") == device)
-            & (pl.col("end_ns") > start)
+            & (pl.col("end_ns") > pl.max_horizontal("start_ns", pl.lit(start)))
             & (pl.col("start_ns") < end)
         )
-        # Of work that runs at once, the one that began last has the instant.
-        top = nesting(ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()).top.clip(start, end)
-        working = top.labels >= 0
-        of = number[ops["op"].to_numpy()[top.labels[working]]]
-        busy = np.zeros(len(names), np.int64)
-        np.add.at(busy, of, np.diff(top.times)[working])
-        idle = facts.ledgers.idle.filter(
-            (pl.col("process") == process)
-            & (pl.col("device") == device)
-            & (pl.col("end_ns") > start)
-            & (pl.col("start_ns") < end)
-        )
-        gap = np.minimum(idle["end_ns"].to_numpy(), end) - np.maximum(idle["start_ns"].to_numpy(), start)
-        op = idle["op"].fill_null(-1).to_numpy()
-        idle_ns = np.zeros(len(names), np.int64)
-        np.add.at(idle_ns, np.where(op >= 0, number[op], 0), gap)
-        for name, worked, waited in zip(names, busy.tolist(), idle_ns.tolist(), strict=True):
-            both = found.setdefault(name, [0, 0])
-            both[0] += worked
-            both[1] += waited
-    return found
+        ops = ordered(ops, "start_ns", ["end_ns", "op"], descending=[True, False])
+        s, e, op = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "op"))
+        if len(s):
+            busy += _busy(np.maximum(s, start), np.minimum(e, end), number[op], len(names))
+        pieces = facts.idle()[process, device]
+        # The last place is for idle time that no op ended.
+        idle += totals(np.append(number, 0)[pieces["op"].to_numpy()], pieces["ns"].to_numpy(), len(names))
+    return {name: [*both] for name, *both in zip(names, busy.tolist(), idle.tolist(), strict=True)}
 
 
 def _cpu(facts: Facts) -> dict[str | None, int]:
@@ -81,8 +99,9 @@ def _cpu(facts: Facts) -> dict[str | None, int]:
         inside = 0
         for name in spans["phase"].unique().to_list():
             mine = (function.labels >= 0) & (names[np.maximum(function.labels, 0)] == name)
-            found[name] = found.get(name, 0) + int(function.within(mine, start, end).sum())
-            inside += found[name]
+            ns = int(function.within(mine, start, end).sum())
+            found[name] = found.get(name, 0) + ns
+            inside += ns
         found[None] = found.get(None, 0) + int((end - start).sum()) - inside
     return found
 

@@ -16,17 +16,13 @@ idle device). ``torch.utils.benchmark`` repeats the operation and reads the slow
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import polars as pl
 
-from nsysx.columns import matching
 from nsysx.facts import Facts, NotRecorded
 from nsysx.intervals import I64
 from nsysx.model import Column
-from nsysx.queueing import pending
-from nsysx.stopwatches import LEAST, WAYS, GpuCalls, median, readings, total
+from nsysx.stopwatches import LEAST, WAYS, GpuCalls, Mask, backlog, gpu_calls, median, readings, total
 
 KEY = "stopwatch"
 TITLE = "Stopwatch: four ways of timing"
@@ -77,37 +73,36 @@ _ROWS = 30
 _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|nccl|cufft|cusparse|cusolver|splitKreduce|gemm|^void native::"
 
 
-def _sync_return(launches: pl.DataFrame, calls: GpuCalls) -> float | None:
-    """Return how long after the end of the work a synchronize returns, over all kernels."""
-    row = calls.row[launches["call"].to_numpy()]
-    end = launches["end_ns"].to_numpy()
-    following = calls.neighbour(row, 1)
-    _, after, returned = calls.synced(row, following, end)
-    return median((returned - end)[after & (calls.start[np.maximum(following, 0)] < end)])
+def _sync_return(calls: GpuCalls, row: I64, end: I64) -> float | None:
+    """Return how long after the end of its work a synchronize that follows directly returns, over all kernels."""
+    following = calls.following(row)
+    near = np.flatnonzero((following >= 0) & calls.sync[following])
+    following, end = following[near], end[near]
+    late = calls.end(following) - end
+    return median(late[(late >= 0) & (calls.start(following) < end)])
 
 
-def _line(launches: pl.DataFrame, calls: GpuCalls, pending_at: I64, usual_return: float | None) -> dict[str, object]:
+def _line(
+    calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask, usual_return: float | None
+) -> dict[str, object]:
     """Return the row of one kernel. ``usual_return`` stands in where no synchronize follows this one."""
-    row = calls.row[launches["call"].to_numpy()]
-    begin, end = launches["start_ns"].to_numpy(), launches["end_ns"].to_numpy()
-    api_start, api_end = launches["call_start_ns"].to_numpy(), launches["call_end_ns"].to_numpy()
-    previous, following = calls.neighbour(row, -1), calls.neighbour(row, 1)
+    api_start, api_end = calls.start(row), calls.end(row)
+    previous, following = calls.previous(row), calls.following(row)
     known = previous >= 0
-    clock = np.where(known, calls.end[np.maximum(previous, 0)], api_start)
+    clock = np.where(known, calls.end(previous), api_start)
     before, after, returned = calls.synced(previous, following, end)
-    waited = after & (calls.start[np.maximum(following, 0)] < end)
-    alone = pending_at == 0
-    host, api = median((api_start - clock)[known]), median(api_end - api_start)
-    latency = median(np.maximum(begin - api_end, 0)[alone])
-    queue = median(np.maximum(begin - api_end, 0)[~alone])
+    waited = after & (calls.start(following) < end)
+    late = np.maximum(begin - api_end, 0)
+    host, api = median(api_start - clock, known), median(api_end - api_start)
+    latency, queue = median(late, alone), median(late, ~alone)
     kernel = median(end - begin)
-    sync_return = median((returned - end)[waited])
+    sync_return = median(returned - end, waited)
     back = usual_return if sync_return is None else sync_return
     measured = {
-        "both": median((returned - clock)[before & after]),
-        "before": median((api_end - clock)[before]),
-        "after": median((returned - clock)[known & ~before & after]),
-        "none": median((api_end - clock)[known & ~before]),
+        "both": median(returned - clock, before & after),
+        "before": median(api_end - clock, before),
+        "after": median(returned - clock, known & ~before & after),
+        "none": median(api_end - clock, known & ~before),
     }
     composed = {
         "both": total(host, api, latency, kernel, back),
@@ -135,40 +130,33 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return one row per kernel: custom ones first, then by kernel time; kernels with fewer than three launches are left out."""
     if not facts.recorded("runtime", "kernel"):
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
-    launches = facts.ops.filter(matching(facts.ops["op_kind"], "^kernel$") & facts.ops["call"].is_not_null().to_numpy())
-    alone = facts.attributed.api_calls["gpu_ops"].to_numpy()[launches["call"].to_numpy()] == 1
-    calls = GpuCalls(facts)
-    launches = launches.filter(alone)
-    launches = launches.filter(calls.row[launches["call"].to_numpy()] >= 0).sort("call_start_ns", "call")
-    times = [launches[c].to_numpy() for c in ("process", "call_start_ns")]
-    launches = launches.with_columns(pl.Series("_pending", pending(facts, *times)))
+    ops, calls, alone = facts.ops, gpu_calls(facts), backlog(facts).alone
+    call = ops["call"].fill_null(-1).to_numpy()
+    rows = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))
+    rows = rows[(facts.attributed.api_calls["gpu_ops"].to_numpy()[call[rows]] == 1) & (calls.row[call[rows]] >= 0)]
+    start, end, op = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "op"))
     order = (
-        launches.group_by("name")
-        .agg(
-            pl.len().cast(pl.Int64).alias("calls"),
-            (pl.col("end_ns") - pl.col("start_ns")).sum().alias("_total"),
-            pl.col("module").drop_nulls().mode().cast(pl.String).sort().first(),
-        )
+        pl.DataFrame({"name": ops["name"].gather(rows), "ns": end[rows] - start[rows], "row": rows})
+        .group_by("name")
+        .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("ns").sum(), pl.col("row"))
+        .filter(pl.col("calls") >= LEAST)
         .with_columns(pl.col("name").cast(pl.String))
         .with_columns((~pl.col("name").str.contains(_LIBRARY)).alias("custom"))
-        .filter(pl.col("calls") >= LEAST)
-        .sort("custom", "_total", "name", descending=[True, True, False])
+        .sort("custom", "ns", "name", descending=[True, True, False])
         .head(_ROWS)
     )
-    usual_return = _sync_return(launches, calls)
-    shown = launches.filter(matching(launches["name"], "^(" + "|".join(map(re.escape, order["name"])) + ")$"))
-    by_name = {str(name): part for (name,), part in shown.group_by("name", maintain_order=True)}
-    rows = []
-    for name, count, module, custom in order.select("name", "calls", "module", "custom").iter_rows():
-        part = by_name[name]
-        rows.append(
-            {
-                "name": name,
-                "custom": custom,
-                "module": module,
-                "calls": count,
-                **_line(part, calls, part["_pending"].to_numpy(), usual_return),
-            }
+    usual_return = _sync_return(calls, calls.row[call[rows]].astype(np.int64), end[rows])
+    known = ops["module"].drop_nulls().unique()
+    modules = dict(zip(known.to_physical().to_list(), known.cast(pl.String).to_list(), strict=True))
+    module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    lines = []
+    for line, own in zip(order.select("name", "custom", "calls").to_dicts(), order["row"], strict=True):
+        mine = own.to_numpy()
+        times = _line(
+            calls, calls.row[call[mine]].astype(np.int64), start[mine], end[mine], alone[op[mine]], usual_return
         )
+        counts = np.bincount(module[mine] + 1)[1:]
+        most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
+        lines.append({**line, "module": min((modules[m] for m in most), default=None), **times})
     types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64, "Boolean": pl.Boolean}
-    return pl.DataFrame(rows, schema={c.name: types[c.dtype] for c in COLUMNS})
+    return pl.DataFrame(lines, schema={c.name: types[c.dtype] for c in COLUMNS})

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
-from nsysx import columns, units
+from nsysx import units
 from nsysx.facts import Facts
 from nsysx.model import Finding, Row, Table
 from nsysx.replay import Edit, Replay, Withheld
+from nsysx.stopwatches import gpu_calls
 
 #: Below this part of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -89,30 +91,52 @@ class Ground:
 
     @cached_property
     def calls(self) -> pl.DataFrame:
-        """API calls with ``ns`` (duration), file, line."""
-        mine = self.facts.steady_calls.filter(pl.col("process") == self.process)
-        lines = self.facts.once("lines", Facts.lines)
-        return mine.join(lines, on="call", how="left", maintain_order="left").with_columns(
-            (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
-        )
+        """API calls."""
+        return _of_process(self.facts.steady_calls, self.process)
+
+    @cached_property
+    def replayed(self) -> pl.DataFrame:
+        """The calls that are in the replay and so can be edited: call, module, phase; none without a replay."""
+        calls = self.calls.select("call", "module", "phase")
+        if not isinstance(self.replay, Replay):
+            return calls.clear()
+        return calls.filter(self.calls["start_ns"] >= self.replay.start_ns)
 
     @cached_property
     def ops(self) -> pl.DataFrame:
-        """GPU ops with ``ns`` (duration)."""
-        mine = self.facts.steady_ops.filter(pl.col("process") == self.process)
-        return mine.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+        """GPU ops."""
+        return _of_process(self.facts.steady_ops, self.process)
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
-        """The kernels among ``ops``."""
-        return self.ops.filter(columns.matching(self.ops["op_kind"], "^kernel$"))
+        """The kernels among ``ops``: op, call, name, family, module, phase, ns (duration)."""
+        return self.timed_ops(self.ops["op_kind"] == "kernel", "op", "call", "name", "family", "module", "phase")
+
+    def timed_ops(self, chosen: pl.Series, *columns: str) -> pl.DataFrame:
+        """Return these columns and ``ns`` (duration) of the chosen GPU ops."""
+        return self.ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns")).filter(chosen)
 
     def of_kind(self, *kinds: str) -> pl.DataFrame:
-        """Return the API calls of these kinds."""
-        return self.calls.filter(columns.matching(self.calls["kind"], f"^({'|'.join(kinds)})$"))
+        """Return the API calls of these kinds with ``ns`` (duration), file, line."""
+        mine = self.calls.filter(self.calls["kind"].is_in(kinds))
+        return self.with_lines(mine.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")))
 
+    def with_lines(self, calls: pl.DataFrame) -> pl.DataFrame:
+        """Add file, line to calls."""
+        lines = self.facts.once("lines", Facts.lines)
+        return calls.join(lines, on="call", how="left", maintain_order="left")
+
+    def is_call(self, call: pl.Series) -> pl.Series:
+        """Return whether these are calls of ``calls``."""
+        return _among(self.calls["call"], call)
+
+    def is_op(self, op: pl.Series) -> pl.Series:
+        """Return whether these are ops of ``ops``."""
+        return _among(self.ops["op"], op)
+
+    @cached_property
     def idle(self) -> pl.DataFrame:
-        """Return the idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
+        """The idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
         start, end = self.window
         pieces = self.facts.ledgers.idle.filter(
             (pl.col("process") == self.process)
@@ -126,16 +150,16 @@ class Ground:
     @cached_property
     def upload_waits(self) -> pl.DataFrame:
         """The synchronize calls that PyTorch makes directly after a copy from pageable memory to the device: call, copy."""
-        gpu = self.of_kind("launch", "graph_launch", "copy", "memset", "sync").sort("thread", "start_ns", "call")
-        before = gpu.select(
-            "call", "kind", *(pl.col(c).shift(1).over("thread").alias(f"_{c}") for c in ("call", "kind"))
+        gpu = gpu_calls(self.facts)
+        syncs = self.calls.filter(self.calls["kind"] == "sync")["call"].to_numpy()
+        before = gpu.previous(gpu.row[syncs].astype(np.int64))
+        uploads = (
+            self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0))["call"].drop_nulls().to_numpy()
         )
-        uploads = self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)).select(
-            pl.col("call").alias("copy")
-        )
-        sync = (pl.col("kind").cast(pl.String) == "sync") & (pl.col("_kind").cast(pl.String) == "copy")
-        pairs = before.filter(sync).select("call", pl.col("_call").alias("copy"))
-        return pairs.join(uploads.drop_nulls().unique(), on="copy", how="semi", maintain_order="left")
+        pairs = pl.DataFrame({"call": syncs, "copy": gpu.call[before]})
+        # A graph may hold uploads too.
+        copied = (self.facts.attributed.api_calls["kind"].gather(pairs["copy"]) == "copy").to_numpy()
+        return pairs.filter((before >= 0) & copied & np.isin(pairs["copy"].to_numpy(), uploads))
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, none when it was not recorded."""
@@ -220,6 +244,11 @@ class Ground:
         return [Finding(rule.code, rule.slug, "cannot_tell", rule.title, detail, fix=fix)]
 
 
+def _of_process(frame: pl.DataFrame, process: int) -> pl.DataFrame:
+    mine = frame["process"] == process
+    return frame if mine.all() else frame.filter(mine)
+
+
 #: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
 NO_SAVING = Worth(None, "not a cost of the step")
 
@@ -234,6 +263,13 @@ def ops_of(frame: pl.DataFrame) -> frozenset[int]:
     return frozenset(frame["op"].to_list())
 
 
+def _among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
+    """Return where ``asked`` is one of the numbers, which are sorted; null is none."""
+    known, at = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
+    place = np.searchsorted(known, at)
+    return pl.Series(np.append(known, -2)[place] == at, dtype=pl.Boolean)
+
+
 def in_module(row: Row) -> str:
     """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
     module = str(row.get("module") or "")
@@ -242,7 +278,4 @@ def in_module(row: Row) -> str:
 
 def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:
     """Return the condition that a frame's row has these values, null for null."""
-    return pl.all_horizontal(
-        pl.col(c).cast(pl.String).eq_missing(pl.lit(None if row[c] is None else str(row[c]), dtype=pl.String))
-        for c in columns
-    )
+    return pl.all_horizontal(pl.col(c).is_null() if row[c] is None else pl.col(c) == row[c] for c in columns)

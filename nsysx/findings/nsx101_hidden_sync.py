@@ -27,10 +27,10 @@ Harmless when
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.columns import matching
 from nsysx.findings._ground import SITE, Ground, Rule, calls_of, same_place
 from nsysx.model import Finding
 from nsysx.replay import RemoveWaits
@@ -48,11 +48,11 @@ def _sites(ground: Ground) -> tuple[pl.DataFrame, pl.DataFrame]:
         .filter(pl.col("process") == ground.process)
         .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     )
-    calls = calls.filter(matching(calls["kind"], "^(sync|copy)$"))
+    calls = calls.filter(calls["kind"].is_in(["sync", "copy"]))
     # What a copy to the device waits for is the business of NSX105.
-    to_device = ground.ops.filter(pl.col("name").cast(pl.String) == "HtoD").select("call").drop_nulls().unique()
-    for others in (to_device, ground.upload_waits.select("call")):
-        calls = calls.join(others, on="call", how="anti", maintain_order="left")
+    to_device = ground.ops["call"].filter(ground.ops["name"] == "HtoD").drop_nulls()
+    others = np.concatenate([to_device.to_numpy(), ground.upload_waits["call"].to_numpy()])
+    calls = calls.filter(~np.isin(calls["call"].to_numpy(), others))
     steps = ground.facts.steps.cpu.filter(pl.col("process") == ground.process).sort("start_ns")
     calls = calls.sort("start_ns", "call").join_asof(
         steps.select(pl.col("start_ns").alias("_at"), "index"), left_on="start_ns", right_on="_at"

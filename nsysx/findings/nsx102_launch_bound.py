@@ -62,19 +62,18 @@ def check(ground: Ground) -> list[Finding]:
         return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if missing := ground.missing("launches"):
         return ground.cannot_tell(RULE, missing)
-    groups = verdict.idle_groups(ground.facts, ground.process, ground.device, *ground.window)
+    groups = verdict.idle_groups(ground.facts, ground.process, ground.device)
     cost = ground.per_step(groups.get("launch_bound", 0))
     if not ground.notable(cost, _FOUND):
         share = ground.share(cost)
         return ground.clear(RULE, f"launches and host code let the GPU idle for {share} of the step, less than 5 %")
-    launches = ground.of_kind("launch", "graph_launch")
-    kernels = ground.kernels
-    median = kernels["ns"].median()
+    launches = int(ground.calls["kind"].is_in(["launch", "graph_launch"]).sum())
+    median = ground.kernels["ns"].median()
     each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
     worth = ground.worth(Graph(), bound=True)
     detail = (
         f"The GPU idles {units.duration(cost)} per step ({ground.share(cost)}) behind launches and host code: "
-        f"{launches.height / ground.steps:.0f} launches a step{each}."
+        f"{launches / ground.steps:.0f} launches a step{each}."
     )
     blockers = _blockers(ground)
     if worth.saving_ns is not None:

@@ -68,7 +68,7 @@ def check(ground: Ground) -> list[Finding]:
         )
         return [ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)]
     costs = first_cost.costs(ground.facts).filter(pl.col("one_time_ns") > 0)
-    costs = costs.join(ground.calls.select("call"), on="call", how="semi")
+    costs = costs.filter(ground.is_call(costs["call"]))
     inside = ground.per_step(int(costs["one_time_ns"].sum()))
     clock = _clock(ground)
     said = f"{units.duration(bill)} of CPU time were paid once in this run"

@@ -50,10 +50,10 @@ def check(ground: Ground) -> list[Finding]:
         k: pl.col(k).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
         for k in ("src_kind", "dst_kind")
     }
-    copies = ground.ops.filter(pl.col("op_kind").cast(pl.String) == "memcpy").with_columns(
-        pl.col("name").cast(pl.String).alias("direction"), *(e.fill_null("unknown") for e in names.values())
-    )
-    copies = copies.join(ground.calls.select("call", "file", "line"), on="call", how="left", maintain_order="left")
+    copies = ground.timed_ops(
+        ground.ops["op_kind"] == "memcpy", "op", "call", "name", "src_kind", "dst_kind", "module", "phase"
+    ).with_columns(pl.col("name").alias("direction"), *(e.fill_null("unknown") for e in names.values()))
+    copies = ground.with_lines(copies)
     waits = ground.facts.ledgers.waits
     after = ground.upload_waits.join(waits, on="call", how="inner", maintain_order="left").with_columns(
         pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")

@@ -41,18 +41,12 @@ def _components(ground: Ground, tiles: pl.DataFrame) -> pl.DataFrame:
     parts = ledger.gpu_parts(activity, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
     table = tiles.select("index", pl.Series("ns", parts["window_ns"]), *(pl.Series(k, parts[k]) for k in _PARTS))
     # A step begins with the op that ends a gap, so no idle piece lies in two steps.
-    idle = (
-        ground.idle()
-        .sort("start_ns")
-        .join_asof(
-            tiles.select("index", pl.col("start_ns").alias("_at")).sort("_at"), left_on="start_ns", right_on="_at"
-        )
-    )
-    for code, name in enumerate(ledger.CAUSES):
-        mine = idle.filter(pl.col("cause") == code).group_by("index").agg(pl.col("ns").sum().alias(f"idle: {name}"))
-        if mine.height:
-            table = table.join(mine, on="index", how="left", maintain_order="left")
-    return table.fill_null(0)
+    start, cause, ns = (ground.idle[c].to_numpy() for c in ("start_ns", "cause", "ns"))
+    step = np.searchsorted(tiles["start_ns"].to_numpy(), start, side="right") - 1
+    sums = np.zeros((len(ledger.CAUSES), tiles.height + 1), np.int64)
+    np.add.at(sums, (cause, step), ns)  # what lies before the first step lands in the extra last place
+    causes = zip(ledger.CAUSES, sums[:, :-1], strict=True)
+    return table.with_columns(pl.Series(f"idle: {name}", values) for name, values in causes if values.any())
 
 
 def check(ground: Ground) -> list[Finding]:

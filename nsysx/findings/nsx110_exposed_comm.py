@@ -47,7 +47,7 @@ def check(ground: Ground) -> list[Finding]:
             else "no communication kernel ran"
         )
         return ground.clear(RULE, said)
-    kernels = ground.ops.filter(pl.col("cls").cast(pl.String) == "comm").group_by(pl.col("name").cast(pl.String))
+    kernels = ground.timed_ops(ground.ops["cls"] == "comm", "name").group_by(pl.col("name").cast(pl.String))
     longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     evidence = [
         {"kernel": k, "count": n / ground.steps, "total_ns": ground.per_step(ns)}

@@ -21,9 +21,10 @@ Harmless when
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
-from nsysx import columns, units
+from nsysx import units
 from nsysx.findings._ground import Ground, Rule, Worth, ops_of
 from nsysx.model import Finding
 from nsysx.replay import RemoveOps
@@ -36,19 +37,31 @@ _FOUND = 0.10
 
 
 def _chains(ground: Ground) -> pl.DataFrame:
-    """Return the elementwise kernels with ``run``: neighbours on one stream in one module and phase; and ``longest``."""
-    ops = ground.ops.filter(columns.matching(ground.ops["op_kind"], "^(kernel|memset|memcpy)$")).sort(
-        "device", "stream", "start_ns", "op"
-    )
-    ops = ops.with_columns(
-        (pl.col("family").cast(pl.String) == "elementwise").alias("_own"),
-        *(pl.col(c).cast(pl.String).fill_null("") for c in ("module", "phase")),
-    )
-    place = ("device", "stream", "module", "phase", "_own")
-    new = pl.any_horizontal((pl.col(c) != pl.col(c).shift(1)).fill_null(True) for c in place)
-    ops = ops.with_columns(new.cum_sum().alias("run")).filter("_own").filter(pl.len().over("run") >= _CHAIN)
-    rank = pl.col("ns").rank("ordinal", descending=True).over("run")
-    return ops.with_columns((rank == 1).alias("longest"))
+    """Return the elementwise kernels with ``run``: neighbours on one stream in one module and phase; and ``longest``.
+
+    Columns: op, ns, module, phase (null outside), run, longest.
+    """
+    ops = ground.ops  # sorted by start
+    rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
+    stream = [ops[c].to_numpy()[rows] for c in ("stream", "device")]
+    rows = rows[np.lexsort(stream)]
+    own = (ops["family"] == "elementwise").to_numpy()[rows]
+    place = [ops[c].to_numpy()[rows] for c in ("device", "stream")]
+    place += [ops[c].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[rows] for c in ("module", "phase")]
+    new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*place, own.astype(np.int8))])
+    run = np.cumsum(new)
+    rows, run = rows[own], run[own]
+    long = np.bincount(run)[run] >= _CHAIN
+    rows, run = rows[long], run[long]
+    ns = (ops["end_ns"].to_numpy() - ops["start_ns"].to_numpy())[rows]
+    first = np.flatnonzero(np.diff(run, prepend=0))
+    longest = np.zeros(len(run), np.bool_)
+    if len(first):
+        most = np.repeat(np.maximum.reduceat(ns, first), np.diff(first, append=len(run)))
+        candidates = np.flatnonzero(ns == most)
+        longest[candidates[np.diff(run[candidates], prepend=0) != 0]] = True  # of equal ones the first
+    chains: pl.DataFrame = ops.select("op", "module", "phase")[rows]
+    return chains.with_columns(ns=ns, run=run, longest=longest)
 
 
 def check(ground: Ground) -> list[Finding]:
@@ -66,13 +79,14 @@ def check(ground: Ground) -> list[Finding]:
         return ground.clear(
             RULE, f"fusing every chain of elementwise kernels is worth {ground.share(bound)} of the step at most"
         )
+    text = (pl.col(c).cast(pl.String).fill_null("") for c in ("module", "phase"))
     rows = chains.group_by("module", "phase").agg(
         pl.col("run").n_unique().alias("chains"),
         pl.len().alias("kernels"),
         pl.col("ns").sum().alias("total_ns"),
         pl.col("ns").filter(~pl.col("longest")).sum().alias("at most_ns"),
     )
-    rows = rows.sort("at most_ns", "module", "phase", descending=[True, False, False])
+    rows = rows.with_columns(text).sort("at most_ns", "module", "phase", descending=[True, False, False])
     evidence = [
         {
             **{k: r[k] for k in ("module", "phase")},

@@ -23,6 +23,7 @@ Harmless when
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import polars as pl
 
@@ -37,11 +38,14 @@ _MODULES = 3
 _CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
 
 
+@cache
+def _without_numbers(module: str) -> str:
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", module)
+
+
 def _part(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``part``: module paths with numbers as one, so that layers.3.norm and layers.4.norm are layers.*.norm."""
-    return frame.with_columns(
-        columns.changed(frame["module"], lambda m: re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", m)).alias("part")
-    )
+    return frame.with_columns(columns.changed(frame["module"], _without_numbers).alias("part"))
 
 
 def check(ground: Ground) -> list[Finding]:
@@ -53,13 +57,13 @@ def check(ground: Ground) -> list[Finding]:
     kernels = ground.kernels.filter(pl.col("call").is_not_null())
     if not kernels.height:
         return ground.cannot_tell(RULE, "the calls that launch the kernels were not recorded", "-t cuda")
-    if not kernels["module"].drop_nulls().len():
+    if kernels["module"].null_count() == kernels.height:
         return ground.cannot_tell(RULE, "modules were not recorded", "nsysx run -- CMD")
     # A kernel of a graph is not launched by itself.
-    single = ground.calls.filter(pl.col("gpu_ops") == 1).select("call")
+    single = ground.facts.attributed.api_calls["gpu_ops"].gather(kernels["call"]) == 1
     key = ["part", "phase"]
     tiny = (
-        _part(kernels.join(single, on="call", how="semi").drop_nulls("module"))
+        _part(kernels.select("module", "phase", "ns").filter(single).drop_nulls("module"))
         .group_by(key)
         .agg(pl.len().alias("launches"), pl.col("ns").median().alias("median_ns"))
         .filter((pl.col("launches") >= _LAUNCHES * ground.steps) & (pl.col("median_ns") < _TINY_NS))
@@ -67,19 +71,19 @@ def check(ground: Ground) -> list[Finding]:
     )
     if not tiny.height:
         return ground.clear(RULE, _CLEAR)
-    idle = ground.idle().join(ground.ops.select("op", "module", "phase"), on="op", how="inner")
+    idle = ground.idle.select("op", "ns").filter(ground.is_op(ground.idle["op"]))
+    idle = idle.with_columns(ground.facts.attributed.gpu_ops[c].gather(idle["op"]) for c in ("module", "phase"))
     blamed = (
         _part(idle).group_by(key).agg(pl.col("ns").sum().alias("idle_ns")).with_columns(pl.col(key).cast(pl.String))
     )
     rows = tiny.join(blamed, on=key, how="inner", nulls_equal=True)
     rows = rows.sort("idle_ns", *key, descending=[True, False, False], nulls_last=True)
-    calls = _part(ground.calls)
     found = []
     for row in rows.head(_MODULES).to_dicts():
         cost = ground.per_step(row["idle_ns"])
         if not ground.notable(cost):
             continue
-        worth = ground.worth(Graph(calls_of(calls.filter(same_place(row, key)))), bound=True)
+        worth = ground.worth(Graph(calls_of(_part(ground.replayed).filter(same_place(row, key)))), bound=True)
         if worth.saving_ns is not None and not ground.notable(worth.saving_ns):
             continue
         each = row["launches"] / ground.steps

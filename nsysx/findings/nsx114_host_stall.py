@@ -23,11 +23,11 @@ Harmless when
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from nsysx import columns, units
-from nsysx.columns import matching
-from nsysx.findings._ground import SITE, Ground, Rule, calls_of, in_module, same_place
+from nsysx.findings._ground import SITE, Ground, Rule, in_module, same_place
 from nsysx.ledger import CAUSES
 from nsysx.model import Finding
 from nsysx.replay import RemoveCalls, RemoveHost
@@ -42,25 +42,28 @@ def _stalls(ground: Ground) -> pl.DataFrame:
 
     A gap that began in a call that waits belongs to that call (NSX101).
     """
-    host = ground.idle().filter((pl.col("cause") == CAUSES.index("host_code")) & pl.col("op").is_not_null())
+    host = ground.idle.filter((pl.col("cause") == CAUSES.index("host_code")) & pl.col("op").is_not_null())
     kind = columns.at(ground.facts.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
-    host = host.with_columns(kind.cast(pl.String).alias("_in"))
     gaps = (
-        host.filter(~pl.col("_in").is_in(["sync", "copy"]).fill_null(False))
+        host.filter(~kind.is_in(["sync", "copy"]).fill_null(False))
         .group_by("gap")
         .agg(pl.col("op").first(), pl.col("ns").sum())
     )
-    since = pl.col("start_ns") - pl.col("end_ns").shift(1).over("thread")
-    launches = ground.calls.sort("thread", "start_ns", "call").select("kind", since.alias("ns"))
-    usual = launches.filter(matching(launches["kind"], "^(launch|graph_launch)$"))["ns"].median()
-    least = max(_STALL_NS, _TIMES * usual) if isinstance(usual, (int, float)) else _STALL_NS
+    thread, start, end = (ground.calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    launch = ground.calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
+    before = np.flatnonzero(launch[1:] & (thread[1:] == thread[:-1]))  # sorted by thread and time
+    usual = np.median(start[before + 1] - end[before]) if len(before) else None
+    least = max(_STALL_NS, _TIMES * usual) if usual is not None else _STALL_NS
     return gaps.filter(pl.col("ns") >= least).select("op", "ns")
 
 
-def _before(ground: Ground, launches: list[int]) -> frozenset[int]:
-    """Return the launches and the small calls directly before each of them on its thread: queries between two launches."""
+def _before(ground: Ground, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the launches and the small calls directly before each of them on its thread, and these small calls alone.
+
+    Small calls are queries between two launches.
+    """
     calls = ground.facts.attributed.api_calls
-    small = matching(calls["kind"], "^(other|event|load)$")
+    small = calls["kind"].is_in(["other", "event", "load"]).to_numpy()
     thread = calls["thread"].to_numpy()
     found = set()
     for call in launches:  # calls are numbered by thread and time
@@ -68,7 +71,8 @@ def _before(ground: Ground, launches: list[int]) -> frozenset[int]:
         while call and small[call - 1] and thread[call - 1] == thread[call]:
             call -= 1
             found.add(call)
-    return frozenset(found)
+    own = pl.Series(sorted(c for c in found if small[c]), dtype=pl.Int64)
+    return frozenset(found), frozenset(own.filter(ground.is_call(own)))
 
 
 def check(ground: Ground) -> list[Finding]:
@@ -79,22 +83,22 @@ def check(ground: Ground) -> list[Finding]:
         return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if missing := ground.missing("launches"):
         return ground.cannot_tell(RULE, missing)
-    ops = ground.facts.attributed.gpu_ops.select("op", "call")
-    stalls = _stalls(ground).join(ops, on="op", how="inner")
-    stalls = stalls.join(ground.calls.select("call", *SITE), on="call", how="inner")
-    stalls = stalls.with_columns(pl.col("module", "phase").cast(pl.String))
+    stalls = _stalls(ground)
+    stalls = stalls.with_columns(ground.facts.attributed.gpu_ops["call"].gather(stalls["op"]))
+    stalls = ground.with_lines(stalls.filter(ground.is_call(stalls["call"])))
+    calls = ground.facts.attributed.api_calls
+    stalls = stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
     rows = stalls.group_by(*SITE).agg(
         pl.len().alias("stalls"), pl.col("ns").sum(), pl.col("ns").max().alias("longest_ns")
     )
     rows = rows.sort("ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
-    small = calls_of(ground.of_kind("other", "event", "load"))
     found = []
     for row in rows.head(_SITES).to_dicts():
         cost = ground.per_step(row["ns"])
         if not ground.notable(cost):
             continue
-        before = _before(ground, stalls.filter(same_place(row, SITE))["call"].to_list())
-        worth = ground.worth(RemoveHost(before), RemoveCalls(before & small))
+        before, small = _before(ground, stalls.filter(same_place(row, SITE))["call"].to_list())
+        worth = ground.worth(RemoveHost(before), RemoveCalls(small))
         title = f"The host stalls {units.duration(cost)} per step before work{in_module(row)}"
         detail = (
             f"{row['stalls']} gaps in {ground.steps} steps, the longest {units.duration(row['longest_ns'])}, in which the launching "

@@ -25,7 +25,6 @@ from __future__ import annotations
 import re
 
 from nsysx import units
-from nsysx.columns import matching
 from nsysx.findings._ground import NO_SAVING, Ground, Rule
 from nsysx.model import Finding
 
@@ -45,9 +44,8 @@ def check(ground: Ground) -> list[Finding]:
     """Return a finding per kernel that the program fences with synchronize calls in a way that reads 1.5 times too much."""
     if missing := ground.missing("stopwatch"):
         return ground.cannot_tell(RULE, missing)
-    calls = ground.facts.calls
-    fences = calls.filter(matching(calls["name"], "^(cudaDeviceSynchronize|cuCtxSynchronize)$")).height
-    if fences < _LEAST:
+    fences = ground.facts.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
+    if fences.sum() < _LEAST:
         return ground.clear(RULE, "the program does not synchronize around single operations")
     found = []
     for row in ground.rows("stopwatch"):

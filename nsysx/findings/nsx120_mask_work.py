@@ -29,7 +29,7 @@ import re
 
 import polars as pl
 
-from nsysx import units
+from nsysx import columns, units
 from nsysx.findings._ground import Ground, Rule, Worth, in_module, ops_of, same_place
 from nsysx.model import Finding
 from nsysx.replay import RemoveOps
@@ -60,8 +60,9 @@ def check(ground: Ground) -> list[Finding]:
     """Return a finding per module whose mask kernels take 1 % of the step or more."""
     if missing := ground.missing("kernels"):
         return ground.cannot_tell(RULE, missing)
-    kernels = ground.kernels.with_columns(pl.col("name", "module", "family").cast(pl.String))
-    mine = kernels.filter((pl.col("family") == _FAMILY) | pl.col("name").str.contains(_HELPERS))
+    kernels = ground.kernels
+    mine = kernels.filter((kernels["family"] == _FAMILY) | pl.Series(columns.matching(kernels["name"], _HELPERS)))
+    mine = mine.with_columns(pl.col("name", "module").cast(pl.String))
     modules = (
         mine.group_by("module")
         .agg(pl.col("ns").sum(), pl.col("name").str.contains(_SIGN).any().alias("masks"))
@@ -75,7 +76,8 @@ def check(ground: Ground) -> list[Finding]:
         if not ground.notable(cost):
             continue
         own = mine.filter(same_place(row, ("module",)))
-        whole = ground.ops.filter(same_place(row, ("module",)))
+        module = ground.ops["module"]
+        whole = ground.timed_ops(module.is_null() if row["module"] is None else module == row["module"], "op")
         whole_ns = ground.per_step(int(whole["ns"].sum()))
         # Where masking is what a module mostly does, the rest of its work is done on what the mask picked.
         all_of_it = 2 * cost >= whole_ns and row["module"] is not None
