@@ -55,10 +55,10 @@ class Windows:
 
 
 def _event_calls(facts: Facts) -> pl.DataFrame:
-    """Return the API calls that may be about events: call, process, thread, correlation_id, name, start_ns, end_ns."""
+    """Return the API calls that may be about events: call, process, thread, correlation_id, name, start_ns, end_ns, failed."""
     calls = facts.attributed.api_calls
-    columns = ("call", "process", "thread", "correlation_id", "name", "start_ns", "end_ns")
-    return calls.select(columns).filter(calls["kind"].is_in(["event", "sync"]))
+    columns = ("call", "process", "thread", "correlation_id", "name", "start_ns", "end_ns", "failed")
+    return calls.select(columns).filter(matching(calls["kind"], "^(event|sync)$"))
 
 
 def _records(facts: Facts) -> pl.DataFrame:
