@@ -175,6 +175,9 @@ def report(
     csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")] = None,
     steps: Annotated[str | None, typer.Option(metavar="A:B|all", help="Look at these steps only.")] = None,
     step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
+    time_range: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Read only this part, in seconds of the session.")
+    ] = None,
     device: Annotated[int | None, typer.Option(help="Look at this GPU only.")] = None,
     rank: Annotated[int | None, typer.Option(help="Look at this rank only.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Reports read at once; one per core by default.")] = None,
@@ -208,6 +211,7 @@ def report(
             step_range=step_range,
             device=device,
             rank=rank,
+            time_range=time_range,
             timelines=html is not None,
             workers=jobs,
             cluster=cluster,

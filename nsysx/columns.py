@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +140,7 @@ def numbered(keys: I64) -> tuple[I64, I64]:
 _TABLE = 1 << 24
 
 
-def totals(index: I64, values: I64, size: int) -> I64:
+def totals(index: npt.NDArray[np.integer[Any]], values: I64, size: int) -> I64:
     """Return the sum of ``values`` per ``index``: exact, where weights of ``bincount`` are floats."""
     found = np.zeros(size, np.int64)
     np.add.at(found, index, values)

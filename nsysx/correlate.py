@@ -237,6 +237,10 @@ def correlate(trace: Trace) -> Correlated:
     order = ("end_ns", "process", "device", "stream", "correlation_id", "graph_node")
     rows = columns.ordered(_gpu_rows(trace), "start_ns", order)
     call = _launching(calls, rows)
+    if trace.window is not None:
+        # Launched after the part that was read: no part of it.
+        kept = (call >= 0) | (rows["start_ns"] < trace.window[1]).to_numpy()
+        rows, call = rows.filter(kept), call[kept]
     began, ended = (columns.at(calls[c], call) for c in ("start_ns", "end_ns"))
     # Clock conversion can put a GPU op a few us before its call: clamped, never dropped. Null without a call.
     queue, latency = ((rows["start_ns"] - since).clip(lower_bound=0) for since in (ended, began))

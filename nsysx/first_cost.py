@@ -79,7 +79,7 @@ def _profiler(facts: Facts, calls: pl.DataFrame) -> tuple[I64, I64]:
 
 def _filling(facts: Facts, calls: pl.DataFrame, of: I64, functions: pl.DataFrame) -> I64:
     """Return the calls that fill caches: allocations and creations before the first steady step, of functions unused in it."""
-    if facts.steps.source == "capture":
+    if facts.steps.source == "capture" or facts.trace.window is not None:
         return np.empty(0, np.int64)
     makes = functions["kind"].is_in(["alloc", "host_alloc"]) | functions["name"].str.contains(_CREATES)
     wanted = makes.to_numpy(writable=True)
@@ -222,7 +222,8 @@ def _split(facts: Facts) -> Split:
     in_full[np.searchsorted(rows, filling)] = True
     rule, only = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
     place = np.searchsorted(rows, first)
-    rule[place], only[place] = firsts["above_ns"].to_numpy(), firsts["only"].to_numpy()
+    if facts.trace.window is None:  # else the first that is seen is not the first that was
+        rule[place], only[place] = firsts["above_ns"].to_numpy(), firsts["only"].to_numpy()
     measured = np.minimum(inside[rows], cost[rows])
     one_time = np.where(in_full, cost[rows], np.maximum(rule, measured))
     why = np.select([in_full, (measured > 0) & (measured >= rule), only], [0, 1, 2], default=3)

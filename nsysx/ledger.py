@@ -441,11 +441,12 @@ def _records(trace: Trace, calls: pl.DataFrame, asked: pl.DataFrame) -> pl.DataF
 _Place = tuple[int, int | None, int]
 
 
-def _work(ops: pl.DataFrame) -> Iterator[tuple[_Place, tuple[I64, I64]]]:
+def _work(ops: pl.DataFrame, window: tuple[int, int] | None) -> Iterator[tuple[_Place, tuple[I64, I64]]]:
     """Yield each stream with the launches of its ops, sorted, and the last end of what was launched up to each."""
     place = ["process", "context", "stream"]
     # Work that was launched outside the trace was launched at the latest when it started.
-    launch = ops.select(pl.coalesce("call_start_ns", "start_ns").alias("ns"))["ns"].to_numpy()
+    latest = pl.col("start_ns") if window is None else pl.min_horizontal("start_ns", pl.lit(window[0]))
+    launch = ops.select(pl.coalesce("call_start_ns", latest).alias("ns"))["ns"].to_numpy()
     end = ops["end_ns"].to_numpy()
     rows = ops.select(*place, pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
     for (process, context, stream), part in rows.group_by(place, maintain_order=True):
@@ -467,7 +468,7 @@ class _Streams:
             how="inner",
         ).with_columns(pl.col("at_ns").alias("start_ns"))
         edges = _records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
-        self.work = dict(_work(ops))
+        self.work = dict(_work(ops, trace.window))
         self.edges: dict[_Place, tuple[I64, I64]] = {}
         if not edges.height:
             return

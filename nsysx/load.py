@@ -14,7 +14,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -59,6 +59,10 @@ _OPTIONS = re.compile(
 )
 
 
+#: [start, end) in ns.
+Window = tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Trace:
     """A report as frames, columns as ``schema.SOURCES`` declares them.
@@ -68,7 +72,7 @@ class Trace:
     ``nccl`` has what NCCL says of its own calls, see ``_nccl``, None where it said nothing. ``host`` stands for the machine:
     equal for reports from the same one, None where the report does not name it.
     ``unplaced_rows`` were left out: they have no time, thread, device or stream, or an impossible time. ``reversed_rows`` end
-    before they begin.
+    before they begin. ``window`` is set where only a part of the capture was read.
     """
 
     path: Path
@@ -82,6 +86,7 @@ class Trace:
     reversed_rows: int = 0
     nccl: pl.DataFrame | None = None
     host: str | None = None
+    window: Window | None = None
 
     def without(self, *frames: str) -> Trace:
         """Return the trace without the rows of these frames, for those who have made something better of them."""
@@ -249,19 +254,33 @@ class _Piece:
     types: dict[str, pl.DataType]
 
 
+def _inside(source: schema.Source, window: Window | None) -> str:
+    """Return the condition that a row overlaps the window; what has no end, or no time at all, is not cut.
+
+    GPU work may run long after its launch, so of it everything from the begin of the window on is read.
+    """
+    if window is None or not {"start_ns", "end_ns"} <= {c.name for c in source.columns}:
+        return "1 = 1"
+    begun = "1 = 1" if source.frame in ("kernel", "memcpy", "memset", "graph") else f'"start" < {window[1]}'
+    return f'({begun} AND ("end" > {window[0]} OR "end" IS NULL))'
+
+
 def _top(connection: sqlite3.Connection, source: schema.Source) -> int:
     """Return the last rowid of a table: the number of its rows, as nsys writes them."""
     return connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0] or 0
 
 
-def _pieces(connection: sqlite3.Connection, source: schema.Source, present: set[str]) -> list[_Piece]:
+def _pieces(
+    connection: sqlite3.Connection, source: schema.Source, present: set[str], window: Window | None
+) -> list[_Piece]:
     selected, types = _selected(source, present)
     top = _top(connection, source)
     count = max(1, -(-top // _PIECE_ROWS))
     borders = [top * i // count for i in range(count + 1)]
+    inside = _inside(source, window)
     # The first and the last piece are open: a rowid may be negative, and rows may come while it is read.
     where = [
-        " AND ".join([*([f"rowid > {a}"] if a != borders[0] else []), *([f"rowid <= {b}"] if b != top else [])]) or "1"
+        " AND ".join([inside, *([f"rowid > {a}"] if a != borders[0] else []), *([f"rowid <= {b}"] if b != top else [])])
         for a, b in itertools.pairwise(borders)
     ]
     return [_Piece(source.frame, f'SELECT {selected} FROM "{source.table}" WHERE {w}', types) for w in where]
@@ -292,7 +311,7 @@ def _read(
 
 
 def _parquet(
-    folder: Path, source: schema.Source, present: set[str], connection: sqlite3.Connection
+    folder: Path, connection: sqlite3.Connection, source: schema.Source, present: set[str], window: Window | None
 ) -> pl.DataFrame | None:
     """Return a table from nsys's Parquet export (``--type parquetdir``), which reads several times as fast; None without one.
 
@@ -315,22 +334,22 @@ def _parquet(
                 chosen.append(pl.sql_expr(_value(column, present)).cast(pl.Int64).alias(column.name))
         if packed := _packed(source, present):
             chosen.append(pl.sql_expr(packed).cast(pl.Int64).alias(_PACKED))
-        frame = plain.select(chosen).collect()
-        return frame if _same_ends(connection, source, frame) else None
+        if not _same_ends(connection, source, plain):
+            return None
+        return plain.filter(pl.sql_expr(_inside(source, window))).select(chosen).collect()
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
 
 
-def _same_ends(connection: sqlite3.Connection, source: schema.Source, frame: pl.DataFrame) -> bool:
-    """Return whether a table's first and last rows are those of the frame, too."""
-    times = [c for c in source.columns if c.unit == "ns" and not c.parts]
-    if not times or not frame.height:
+def _same_ends(connection: sqlite3.Connection, source: schema.Source, table: pl.LazyFrame) -> bool:
+    """Return whether a table's first and last rows have the times that they have in the Parquet export."""
+    times = [c.sql for c in source.columns if c.unit == "ns" and not c.parts]
+    if not times:
         return False
-    for rowid, row in ((1, 0), (frame.height, -1)):
-        found = connection.execute(f'SELECT "{times[0].sql}" FROM "{source.table}" WHERE rowid = {rowid}').fetchone()
-        if found is None or found[0] != frame[times[0].name][row]:
-            return False
-    return True
+    query = f'SELECT "{times[0]}" FROM "{source.table}" ORDER BY rowid'
+    ends = [connection.execute(f"{query}{way} LIMIT 1").fetchone() for way in ("", " DESC")]
+    found = table.select(pl.first(times[0]).alias("first"), pl.last(times[0]).alias("last")).collect().row(0)
+    return found == tuple(e[0] if e else None for e in ends)
 
 
 def _sane(frame: pl.DataFrame, source: schema.Source) -> pl.DataFrame:
@@ -661,9 +680,18 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         raise _fail(path, "is damaged", "Export the report again", "input-damaged") from None
 
 
-def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
+def load(
+    path: Path,
+    progress: Callable[[str], None] | None = None,
+    *,
+    window: Window | None = None,
+    uncut: Collection[str] = (),
+    only: Collection[str] = schema.SOURCES.keys(),
+) -> Trace:
     """Read the report at ``path`` into frames.
 
+    ``window``: of what has a begin and an end, only rows that overlap it (ns), except of the frames ``uncut``. ``only``: these
+    frames, the others stay empty.
     Errors: NsysxError with exit code 3 for anything that cannot be read, naming the file and what to do.
     """
     _check_readable(path)
@@ -684,13 +712,14 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
         beside = path.with_name(f"{path.stem}_pqtdir")
         converted: dict[str, pl.DataFrame] = {}
         for frame, source in schema.SOURCES.items():
-            if source.table not in tables:
+            if source.table not in tables or frame not in only:
                 continue
             missing = [c.sql for c in source.columns if c.required and c.sql not in tables[source.table]]
             if not missing:
-                mine = _pieces(connection, source, tables[source.table])
+                given = (connection, source, tables[source.table], None if frame in uncut else window)
+                mine = _pieces(*given)
                 # Of a short table a second export saves nothing.
-                found = _parquet(beside, source, tables[source.table], connection) if len(mine) > 1 else None
+                found = _parquet(beside, *given) if len(mine) > 1 else None
                 if found is None:
                     pieces += mine
                 else:
@@ -717,10 +746,10 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
         }
         # Old exports do not name the process of GPU work; where only one made calls, it was that one.
         own = frames["runtime"]["process"].unique()
-        only = pl.lit(own.item() if len(own) == 1 else 0, dtype=pl.Int64)
+        alone = pl.lit(own.item() if len(own) == 1 else 0, dtype=pl.Int64)
         for frame, source in schema.SOURCES.items():
             if any(c.name == "global_pid" for c in source.columns) and frames[frame]["process"].null_count():
-                frames[frame] = frames[frame].with_columns(pl.col("process").fill_null(only))
+                frames[frame] = frames[frame].with_columns(pl.col("process").fill_null(alone))
         domains = (
             frames["nvtx"]
             .filter(pl.col("event_type") == schema.NVTX_DOMAIN)
@@ -737,7 +766,7 @@ def load(path: Path, progress: Callable[[str], None] | None = None) -> Trace:
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
     timed = ("runtime", "kernel", "memcpy", "memset", "nvtx")
     reversed_ = sum(int((frames[f]["end_ns"] < frames[f]["start_ns"]).sum()) for f in timed)
-    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_, nccl, host)
+    return Trace(path, frames, recorded, domains, capture, run, lines, unplaced, reversed_, nccl, host, window)
 
 
 def _with_process(frame: pl.DataFrame) -> pl.DataFrame:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -110,13 +112,15 @@ def _totals(given: Facts) -> Row:
 
 def _busiest(given: Facts) -> int:
     """Return the device on which the shown process works most in its steps."""
+    process = given.steps.process
+    mine = given.steps.gpu.filter(pl.col("process") == process).group_by("device")
+    spans = list(mine.agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows())
+    if len(spans) == 1:
+        return int(spans[0][0])
     busy: dict[int, int] = {}
-    for process, device, start, end in (
-        given.steps.gpu.group_by("process", "device").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows()
-    ):
-        if process == given.steps.process:
-            activity = given.ledgers.activity[process, device]
-            busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
+    for device, start, end in spans:
+        activity = given.ledgers.activity[process, device]
+        busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
     return max(busy, key=lambda device: (busy[device], -device))
 
 
@@ -241,6 +245,7 @@ class Options:
     step_range: str | None = None
     device: int | None = None
     rank: int | None = None
+    time_range: str | None = None
     process: int | None = None
     timelines: bool = False
     progress: Callable[[str], None] | None = None
@@ -253,6 +258,7 @@ def summarize(
     step_range: str | None = None,
     device: int | None = None,
     rank: int | None = None,
+    time_range: str | None = None,
     timelines: bool = False,
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
@@ -260,14 +266,14 @@ def summarize(
 ) -> Summary:
     """Return the Summary of a report, or of the reports of all ranks of one job.
 
-    ``steps`` is A:B or "all"; ``timelines`` also gathers the picture data; ``progress`` is told each stage. Of several reports
-    the tables show ``rank`` (by default the first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where
-    they are read, see ``jobs.run``. Errors: NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to
-    analyse, 2 for bad options.
+    ``steps`` is A:B or "all"; ``time_range`` is A:B in seconds of the session: nothing else is read. ``timelines`` also
+    gathers the picture data; ``progress`` is told each stage. Of several reports the tables show ``rank`` (by default the
+    first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``jobs.run``. Errors:
+    NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to analyse, 2 for bad options.
     """
     if len({p.resolve() for p in files}) != len(files):
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
-    options = Options(steps, step_range, device, rank, timelines=timelines, progress=progress)
+    options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
     if len(files) == 1:
         summary, own = _report(files[0], options)
         return _with_ranks(summary, ranks.numbered(own))
@@ -319,15 +325,40 @@ def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | N
     return replace(summary, tables=tables, quality=tuple(checks), verdict=verdict, findings=judged)
 
 
-def gather(path: Path, options: Options) -> Facts:
-    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``."""
+def _seconds(text: str) -> load.Window:
+    """Return A:B in seconds as ns. Errors: NsysxError, exit code 2."""
+    match = re.fullmatch(r"(\d{0,9}(?:\.\d{1,9})?):(\d{0,9}(?:\.\d{1,9})?)", text)
+    start, end = (Decimal(match[1] or 0), Decimal(match[2] or 10**9)) if match else (Decimal(0), Decimal(0))
+    if start >= end:
+        what = f"--time-range {text}: not a range of time"
+        hint = "Write A:B in seconds from the start of the session, such as 1.5:4"
+        raise NsysxError(what, slug="time-range-syntax", hint=hint, exit_code=EXIT_USAGE)
+    return int(start * 10**9), int(end * 10**9)
+
+
+def _span(path: Path, options: Options) -> load.Window | None:
+    """Return the time that holds the steps which ``--steps A:B`` asks for, None where it shows only in the calls."""
+    assert options.steps is not None
+    if steps_room.parse_window(options.steps) is None:
+        return None
+    trace = load.load(path, options.progress, only=("nvtx",))
+    return steps_room.span(ranges.read(trace), options.steps, options.step_range)
+
+
+def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
+    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``.
+
+    ``reread``: the steps turned out to be others than ranges tell, so the whole report is read.
+    """
 
     def say(stage: str) -> None:
         if options.progress:
             options.progress(stage)
 
     say("reading the report")
-    trace = load.load(path, options.progress)
+    timed = _seconds(options.time_range) if options.time_range else None
+    stepped = None if timed or options.steps is None or reread else _span(path, options)
+    trace = load.load(path, options.progress, window=timed or stepped, uncut=() if timed else ("nvtx",))
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
@@ -340,8 +371,10 @@ def gather(path: Path, options: Options) -> Facts:
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
     found = steps_room.find(
-        named, attributed, steps=options.steps, step_range=options.step_range, probes=trace.capture.probe
+        named, attributed, steps=options.steps, step_range=options.step_range, probes=trace.capture.probe, inside=timed
     )
+    if stepped and found.source not in ("nsysx", "user"):
+        return gather(path, options, reread=True)
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
     return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))

@@ -100,7 +100,7 @@ def test_open_that_fails(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("r.nsys-rep", b"NSYS" + bytes(100), "input-nsys-rep", "nsys export --type sqlite"),
         ("r.qdrep", b"QD" + bytes(100), "input-nsys-rep", "nsys export"),
         ("r.sqlite.xz", lzma.compress(b"SQLite format 3\x00"), "input-compressed", "Unpack"),
-        ("r.sqlite.gz", gzip.compress(b"SQLite format 3\x00"), "input-compressed", "Unpack"),
+        ("r.sqlite.gz", gzip.compress(b"SQLite format 3\x00", mtime=0), "input-compressed", "Unpack"),
         ("r.sqlite.zst", b"(\xb5/\xfd" + bytes(20), "input-compressed", "Unpack"),
         (
             "r.sqlite",

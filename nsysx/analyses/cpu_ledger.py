@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx import columns, ledger
 from nsysx.facts import Facts, NotRecorded
+from nsysx.intervals import I64
 from nsysx.model import Column
 
 KEY = "cpu_ledger"
 TITLE = "CPU ledger"
 _PARTS = ("launch_ns", "copy_ns", "sync_wait_ns", "alloc_ns", "load_ns", "other_api_ns")
+#: The place after the last part.
+_OUTSIDE = len(_PARTS)
 COLUMNS = (
     Column("process", "Int64", "", "process key"),
     Column("thread", "Int64", "", "thread key"),
@@ -28,6 +32,15 @@ COLUMNS = (
 )
 
 
+def _before(times: I64, part: npt.NDArray[np.int8], done: I64, t: I64) -> I64:
+    """Return the time inside API calls before each instant; ``done`` is that up to the end of each segment."""
+    if not len(done):
+        return np.zeros(len(t), np.int64)
+    i = np.clip(np.searchsorted(times, t, side="right") - 1, 0, len(done) - 1)
+    left = times[i + 1] - np.clip(t, times[0], times[-1])
+    return done[i] - np.where(part[i] == _OUTSIDE, 0, left)
+
+
 def table(facts: Facts) -> pl.DataFrame:
     """Return one row per thread that made API calls in the steady steps, busiest first."""
     if not facts.recorded("runtime"):
@@ -36,22 +49,24 @@ def table(facts: Facts) -> pl.DataFrame:
     windows = {p: (s, e) for p, s, e in facts.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
     parts = {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}
     # The last place is where label -1 leads: outside CUDA.
-    part_of_call = np.append(columns.coded(facts.attributed.api_calls["kind"], parts), len(_PARTS))
+    part_of_call = np.append(columns.coded(facts.attributed.api_calls["kind"], parts), _OUTSIDE).astype(np.int8)
     spans = {t: part for (t,), part in facts.attributed.phase_spans.group_by("thread", maintain_order=True)}
     rows = []
     for thread in facts.steady_calls["thread"].unique().to_list():
         process = thread // (1 << 24)
         start, end = windows[process]
         calls = facts.ledgers.threads[thread].clip(start, end)
-        ns = columns.totals(part_of_call[calls.labels], np.diff(calls.times), len(_PARTS) + 1)
-        row = dict(zip(_PARTS, ns.tolist(), strict=False))
+        part, length = part_of_call[calls.labels], np.diff(calls.times)
+        row = dict(zip(_PARTS, columns.totals(part, length, _OUTSIDE + 1).tolist(), strict=False))
         outside = end - start - sum(row.values())
         by_phase: dict[str, int] = {}
         if thread in spans:
             own = spans[thread].sort("start_ns")
             a, b = (np.clip(own[c].to_numpy(), start, end) for c in ("start_ns", "end_ns"))
-            inside = calls.integral(calls.labels >= 0, np.concatenate((a, b)))
-            free = (b - a) - (inside[len(a) :] - inside[: len(a)])
+            length[part == _OUTSIDE] = 0
+            # In place: a thread has millions of segments.
+            done = np.cumsum(length, out=length)
+            free = (b - a) - (_before(calls.times, part, done, b) - _before(calls.times, part, done, a))
             named = own.select("phase", pl.Series("ns", free)).filter(pl.col("ns") > 0)
             by_phase = dict(named.group_by("phase", maintain_order=True).agg(pl.col("ns").sum()).iter_rows())
         rest = outside - sum(by_phase.values())

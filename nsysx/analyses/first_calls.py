@@ -28,6 +28,7 @@ COLUMNS = (
     Column("module", "String", "", "module of the most expensive such call"),
     Column("phase", "String", "", "phase of the most expensive such call"),
 )
+_WHOLE = "nsysx report without --time-range and --steps"
 #: Rows that are told apart; the others are one row, so that the sum is the whole bill.
 _ROWS = 60
 
@@ -51,6 +52,8 @@ def table(facts: Facts) -> pl.DataFrame:
     """Return the bill, dearest first; ``one_time_ns`` over all rows is all that was paid once (see ``first_cost``)."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    if facts.trace.window is not None:
+        raise NotRecorded("only a part of the capture was read, so no call is known to be the first", _WHOLE)
     split = first_cost.split(facts)
     dearest = pl.col("one_time_ns").arg_max()
     rows = split.paid.group_by("bill").agg(

@@ -77,6 +77,8 @@ class _Features:
 
     def __init__(self, facts: Facts) -> None:
         ops = facts.ops  # sorted by start
+        #: Else the first execution that is seen is not the first that was.
+        self.from_the_start = facts.trace.window is None
         self.start, self.end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
         self.duration = self.end - self.start
         self.module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
@@ -252,7 +254,7 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
     low, median, high = (float(q) for q in np.quantile(rest, [0.1, 0.5, 0.9]))
     spread = (high - low) / median if median else None
     calm = high - low <= max(_STEADY * median, _RESOLUTION_NS)
-    slow_first = every[0] > _FIRST * median and every[0] - median > 2 * _RESOLUTION_NS
+    slow_first = features.from_the_start and every[0] > _FIRST * median and every[0] - median > 2 * _RESOLUTION_NS
     if calm and slow_first:
         if len(rows) >= 20 and every[0] > rest.max():
             return spread, "first_call", f"first {every[0] / 1e3:.1f} us, later {median / 1e3:.1f} us"

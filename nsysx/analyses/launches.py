@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import first_cost
-from nsysx.columns import distinct
+from nsysx.columns import at, distinct, totals
 from nsysx.facts import Facts, NotRecorded
 from nsysx.ledger import CAUSES
 from nsysx.model import Column
@@ -18,6 +18,7 @@ TITLE = "Launches"
 _SLOW_FACTOR, _SLOW_NS = 10, 50_000
 #: Below this part of the steady window the GPU does not wait for launches.
 _FREE_SHARE = 0.02
+_LAUNCH, _HOST = CAUSES.index("launch_latency"), CAUSES.index("host_code")
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("launches", "Int64", "", "calls in the steady steps"),
@@ -53,18 +54,16 @@ COLUMNS = (
 
 def _idle(facts: Facts) -> pl.DataFrame:
     """Return per API function the device idle that ended with its work: launch latency, and host code before."""
-    names, of = distinct(facts.attributed.api_calls["name"])
     call = facts.attributed.gpu_ops["call"].fill_null(-1).to_numpy()
-    launch, host = (np.zeros(len(names), np.int64) for _ in range(2))
+    parts = [pl.DataFrame(schema={"name": pl.String, "idle_launch_ns": pl.Int64, "idle_host_ns": pl.Int64})]
     for pieces in facts.idle().values():
         op, cause, ns = (pieces[c].to_numpy() for c in ("op", "cause", "ns"))
-        for found, why in ((launch, "launch_latency"), (host, "host_code")):
-            mine = np.flatnonzero((cause == CAUSES.index(why)) & (op >= 0))
-            mine = mine[call[op[mine]] >= 0]
-            np.add.at(found, of[call[op[mine]]], ns[mine])
-    return pl.DataFrame(
-        {"name": names, "idle_launch_ns": launch, "idle_host_ns": host}, schema_overrides={"name": pl.String}
-    )
+        rows = np.flatnonzero(((cause == _LAUNCH) | (cause == _HOST)) & (op >= 0))
+        cause, ns, by = cause[rows], ns[rows], call[op[rows]]
+        names, of = distinct(at(facts.attributed.api_calls["name"], by))
+        launch, host = (totals(of, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
+        parts.append(pl.DataFrame([names, launch, host], schema=parts[0].schema))
+    return pl.concat(parts).group_by("name").sum()
 
 
 def table(facts: Facts) -> pl.DataFrame:

@@ -31,48 +31,60 @@ COLUMNS = (
     Column("grade", "String", "", "weakest evidence behind 1 % or more of its GPU time: thread, seq, time, none"),
 )
 
-_GRADES = ["thread", "seq", "time", "none"]
+_GRADES = ("thread", "seq", "time", "none")
+_BUSY = (
+    "forward_gpu_ns",
+    "backward_gpu_ns",
+    "self_gpu_ns",
+    "launch_ns",
+    "wait_ns",
+    "sync_ns",
+    "idle_blamed_ns",
+    "calls",
+)
+#: What is summed per module; the grades hold GPU time.
+_SUMS = (*_BUSY[:-1], "kernels", "copy_ns", "queue_ns", *_GRADES)
 
 
-def _sums(module: pl.Series, **parts: I64) -> pl.DataFrame:
-    """Return the sum of each part per module."""
+def _add(found: dict[str | None, dict[str, int]], module: pl.Series, **parts: I64) -> None:
+    """Add the sum of each part per module."""
     names, of = distinct(module)
-    return pl.DataFrame(
-        {"module": pl.Series(names, dtype=pl.String)} | {k: totals(of, v, len(names)) for k, v in parts.items()}
-    )
+    sums = {part: totals(of, values, len(names)).tolist() for part, values in parts.items()}
+    for i, name in enumerate(names):
+        row = found.setdefault(name, dict.fromkeys(_SUMS, 0))
+        for part, values in sums.items():
+            row[part] += values[i]
 
 
-def _own(facts: Facts) -> pl.DataFrame:
-    """Return per module what it did itself, children apart."""
+def _own(facts: Facts) -> dict[str | None, dict[str, int]]:
+    """Return per module what it did itself, children apart: _SUMS."""
     ops = facts.steady_ops
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     op_kind, grade = ops["op_kind"], ops["grade"]
     backward = (ops["phase"] == "backward").fill_null(False).to_numpy()
-    gpu = _sums(
+    found: dict[str | None, dict[str, int]] = {}
+    _add(
+        found,
         ops["module"],
-        forward=np.where(backward, 0, ns),
-        backward=np.where(backward, ns, 0),
+        forward_gpu_ns=np.where(backward, 0, ns),
+        backward_gpu_ns=np.where(backward, ns, 0),
         self_gpu_ns=ns,
         kernels=(op_kind == "kernel").to_numpy().astype(np.int64),
         copy_ns=np.where(((op_kind == "memcpy") | (op_kind == "memset")).to_numpy(), ns, 0),
         queue_ns=ops["queue_ns"].fill_null(0).to_numpy(),
-        **{f"_{g}": np.where((grade == g).to_numpy(), ns, 0) for g in _GRADES},
+        **{g: np.where((grade == g).to_numpy(), ns, 0) for g in _GRADES},
     )
     calls = facts.steady_calls.select("call", "module", "kind", "self_ns")
-    launching = (pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch")
-    launches, syncs = calls.filter(launching), calls.filter(pl.col("kind") == "sync")
+    launches = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
+    _add(found, launches["module"], launch_ns=launches["self_ns"].to_numpy())
+    syncs = calls.filter(pl.col("kind") == "sync")
+    _add(found, syncs["module"], sync_ns=syncs["self_ns"].to_numpy())
     waits = calls.join(facts.ledgers.waits.select("call", "backlog_ns"), on="call", how="inner")
-    parts = [
-        gpu,
-        _sums(launches["module"], launch_ns=launches["self_ns"].to_numpy()),
-        _sums(syncs["module"], sync_ns=syncs["self_ns"].to_numpy()),
-        _sums(waits["module"], wait_ns=waits["backlog_ns"].to_numpy()),
-    ]
+    _add(found, waits["module"], wait_ns=waits["backlog_ns"].to_numpy())
     for pieces in facts.idle().values():
         module = at(facts.attributed.gpu_ops["module"], pieces["op"].to_numpy())
-        parts.append(_sums(module, idle_blamed_ns=pieces["ns"].to_numpy()))
-    empty = pl.DataFrame(schema={"idle_blamed_ns": pl.Int64})
-    return pl.concat([*parts, empty], how="diagonal").group_by("module").sum()
+        _add(found, module, idle_blamed_ns=pieces["ns"].to_numpy())
+    return found
 
 
 def _calls(facts: Facts) -> pl.DataFrame:
@@ -95,6 +107,14 @@ def _calls(facts: Facts) -> pl.DataFrame:
     return spans.group_by(path.alias("module")).agg(pl.col("len").sum().cast(pl.Int64).alias("calls"))
 
 
+def _grade(module: str | None, row: dict[str, int]) -> str:
+    """Return the weakest grade that 1 % or more of the module's GPU time has."""
+    if not row["self_gpu_ns"]:
+        return "none" if module is None else "thread"
+    weak = next((g for g in reversed(_GRADES[1:]) if row[g] * 100 >= row["self_gpu_ns"]), None)
+    return weak or next((g for g in _GRADES if row[g]), "none")
+
+
 def table(facts: Facts) -> pl.DataFrame:
     """Return one row per module, in order of first call; roots first, then what lies outside, then what is unknown.
 
@@ -104,68 +124,41 @@ def table(facts: Facts) -> pl.DataFrame:
         raise NotRecorded(
             "no NVTX range was recorded: run under `nsysx run`, or with -t nvtx and ranges of your own", "-t nvtx"
         )
-    own = _own(facts)
-    tree = facts.attributed.modules.select("module", "cls", "parent", "first_ns")
-    rows = own.join(tree, on="module", how="full", coalesce=True, nulls_equal=True)
-    rows = rows.join(_calls(facts), on="module", how="left", nulls_equal=True)
-    rows = rows.with_columns(pl.exclude("module", "cls", "parent", "first_ns").fill_null(0))
+    own, calls = _own(facts), dict(_calls(facts).iter_rows())
+    columns = facts.attributed.modules.select("module", "cls", "parent", "first_ns").iter_rows()
+    tree: dict[str | None, tuple[str, str | None, int]] = {
+        module: (cls, up, first) for module, cls, up, first in columns
+    }
+    found = []
     # Roll children up along the tree: each module's own time counts for it and for every module above it.
-    parent = dict(tree.select("module", "parent").iter_rows())
-    chain: dict[str, list[str]] = {}
-    for name in parent:
-        seen, above = [name], parent[name]
-        while above is not None and above not in seen:
-            seen.append(above)
-            above = parent.get(above)
-        chain[name] = seen
-    chains = pl.DataFrame(
-        [(name, up) for name, ups in chain.items() for up in ups],
-        schema={"module": pl.String, "above": pl.String},
-        orient="row",
-    )
-    rolled = (
-        own.join(chains, on="module", how="inner")
-        .group_by(pl.col("above").alias("module"))
-        .agg(pl.col("forward").sum().alias("_forward"), pl.col("backward").sum().alias("_backward"))
-    )
-    rows = rows.join(rolled, on="module", how="left", nulls_equal=True).with_columns(
-        pl.coalesce("_forward", "forward").alias("forward_gpu_ns"),
-        pl.coalesce("_backward", "backward").alias("backward_gpu_ns"),
-        pl.col("module")
-        .replace_strict({k: len(v) - 1 for k, v in chain.items()}, default=0, return_dtype=pl.Int64)
-        .alias("depth"),
-        pl.col("module").alias("path"),
-    )
-    weak = pl.lit("none")
-    for grade in reversed(_GRADES):
-        weak = pl.when(pl.col(f"_{grade}") > 0).then(pl.lit(grade)).otherwise(weak)
-    for grade in _GRADES[1:]:
-        weak = (
-            pl.when(pl.col(f"_{grade}") * 100 >= pl.col("self_gpu_ns").clip(lower_bound=1))
-            .then(pl.lit(grade))
-            .otherwise(weak)
-        )
-    quiet = (
-        pl.when(pl.col("self_gpu_ns") > 0)
-        .then(weak)
-        .when(pl.col("path").is_null())
-        .then(pl.lit("none"))
-        .otherwise(pl.lit("thread"))
-    )
-    busy = pl.sum_horizontal(
-        "self_gpu_ns", "forward_gpu_ns", "backward_gpu_ns", "launch_ns", "sync_ns", "wait_ns", "idle_blamed_ns", "calls"
-    )
-    return (
-        rows.with_columns(quiet.alias("grade"))
-        .filter((busy > 0) | pl.col("path").is_not_null() & pl.col("first_ns").is_not_null())
-        .with_columns(
-            pl.when(pl.col("first_ns").is_not_null())
-            .then(0)
-            .when(pl.col("path").is_not_null())
-            .then(1)
-            .otherwise(2)
-            .alias("_group")
-        )
-        .sort("_group", "first_ns", "self_gpu_ns", "path", descending=[False, False, True, False], nulls_last=True)
-        .select(c.name for c in COLUMNS)
-    )
+    rolled = {module: [0, 0] for module in tree}
+    depth = {}
+    for module in tree:
+        chain: list[str | None] = [module]
+        while (up := tree[chain[-1]][1] if chain[-1] in tree else None) is not None and up not in chain:
+            chain.append(up)
+        depth[module] = len(chain) - 1
+        for up in chain:
+            if up in rolled and module in own:
+                rolled[up][0] += own[module]["forward_gpu_ns"]
+                rolled[up][1] += own[module]["backward_gpu_ns"]
+    nothing = dict.fromkeys(_SUMS, 0)
+    for module in {**tree, **own}:
+        row = {**own.get(module, nothing), "calls": calls.get(module, 0)}
+        cls, parent, first = tree.get(module, (None, None, None))
+        if module in rolled:
+            row["forward_gpu_ns"], row["backward_gpu_ns"] = rolled[module]
+        if first is None and not any(row[busy] for busy in _BUSY):
+            continue
+        group = 0 if first is not None else 1 if module is not None else 2
+        place = {
+            "path": module,
+            "cls": cls,
+            "parent": parent,
+            "depth": depth.get(module, 0),
+            "grade": _grade(module, row),
+        }
+        found.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **place}))
+    found.sort(key=lambda entry: entry[0])
+    types = {"String": pl.String, "Int64": pl.Int64}
+    return pl.DataFrame([row for _, row in found], schema={c.name: types[c.dtype] for c in COLUMNS})

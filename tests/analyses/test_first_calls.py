@@ -139,3 +139,63 @@ def test_without_api_calls_it_says_so(tmp_path: Path) -> None:
     report.process(100).kernel("k", 100, 50)
     for key in ("first_calls", "api_bill", "launches", "allocator", "alloc_flushes"):
         assert "no CUDA API call was recorded" in reason(report, tmp_path, key)
+
+
+def test_processes_share_a_bill_and_are_judged_apart(tmp_path: Path) -> None:
+    """Each process pays its own first call; the row of the bill holds the calls of both."""
+    report = Report()
+    for number, (pid, first) in enumerate(((100, 9_000), (200, 50_000))):
+        main = report.process(pid).thread(pid)
+        for i, dur in enumerate((first, 1_000, 2_000, 3_000)):
+            at = 100_000 * i + 10_000 * number
+            main.launch(at=at, dur=dur, kernel="gemm", gpu_start=at + dur + 1_000, gpu_dur=100)
+    (row,) = rows(report, tmp_path, "first_calls")
+    assert (row["calls"], row["first_ns"], row["later_median_ns"]) == (8, 9_000, 2_000.0)
+    assert row["one_time_ns"] == 9_000 - 2_000 + 50_000 - 2_000
+
+
+def test_a_kernel_that_ran_once_is_held_against_later_launches_of_others(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(100).thread(100)
+    for i, (kernel, dur) in enumerate((("a", 9_000), ("a", 1_000), ("a", 3_000), ("once", 7_000))):
+        main.launch(at=100_000 * i, dur=dur, kernel=kernel, gpu_start=100_000 * i + 20_000, gpu_dur=100)
+    bill = by_name(rows(report, tmp_path, "first_calls"))
+    assert (bill["a"]["one_time_ns"], bill["once"]["one_time_ns"]) == (7_000, 5_000)
+
+
+def test_where_every_launch_is_another_kernel_the_cheapest_later_one_counts(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(100).thread(100)
+    for i, dur in enumerate((9_000, 5_000, 4_000)):
+        main.launch(at=100_000 * i, dur=dur, kernel=f"k{i}", gpu_start=100_000 * i + 20_000, gpu_dur=100)
+    bill = by_name(rows(report, tmp_path, "first_calls"))
+    assert {name: row["one_time_ns"] for name, row in bill.items()} == {"k0": 5_000, "k1": 1_000}
+
+
+def test_overhead_of_many_calls_stays_with_each(tmp_path: Path) -> None:
+    """Rows that reach out of their call are cut, and calls of two processes with one id are told apart."""
+    report = Report("3.25.0")
+    for pid in (100, 200):
+        main = report.process(pid).thread(pid)
+        for i in range(3):
+            at = 100_000 * i + pid
+            call = main.launch(at=at, dur=10_000, kernel=f"k{i}", gpu_start=at + 20_000, gpu_dur=100)
+            main.overhead(call, at - 500, 1_500 + 100 * i, kind=6)
+            main.overhead(call, at + 9_500, 5_000, kind=7)
+    bill = by_name(rows(report, tmp_path, "first_calls"))
+    # Of the first row 1,000 + 100 i lie inside, of the second 500; in each of two processes.
+    assert {n: r["loading_ns"] for n, r in bill.items()} == {f"k{i}": 2 * (1_500 + 100 * i) for i in range(3)}
+
+
+def test_the_profiler_counts_in_each_call_that_it_overlaps(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(100).thread(100)
+    main.call("cudaMalloc_v3020", at=1_000, dur=10_000)
+    main.call("cuMemAlloc", at=2_000, dur=5_000)  # inside the first
+    main.call("cudaEventCreate_v3020", at=20_000, dur=1_000)
+    main.call("cudaEventQuery_v3020", at=30_000, dur=1_000)
+    for at in (500, 8_000, 20_500, 25_000):
+        main.profiler_overhead(at, 1_000)
+    bill = by_name(rows(report, tmp_path, "api_bill"))
+    found = {name: row["profiler_ns"] for name, row in bill.items()}
+    assert found == {"cudaMalloc": 1_500, "cuMemAlloc": 0, "cudaEventCreate": 500, "cudaEventQuery": 0}
