@@ -238,8 +238,11 @@ def correlate(trace: Trace) -> Correlated:
     rows = columns.ordered(_gpu_rows(trace), "start_ns", order)
     call = _launching(calls, rows)
     if trace.window is not None:
-        # Launched after the part that was read: no part of it.
-        kept = (call >= 0) | (rows["start_ns"] < trace.window[1]).to_numpy()
+        # What was launched after the part that was read is no part of it, what was launched before it is: ids count up.
+        first = calls.group_by("process").agg(pl.col("correlation_id").min().alias("first"))
+        first_id = rows.select("process").join(first, on="process", how="left", maintain_order="left")["first"]
+        before = (rows["correlation_id"] < first_id).fill_null(True).to_numpy()
+        kept = (call >= 0) | before
         rows, call = rows.filter(kept), call[kept]
     began, ended = (columns.at(calls[c], call) for c in ("start_ns", "end_ns"))
     # Clock conversion can put a GPU op a few us before its call: clamped, never dropped. Null without a call.

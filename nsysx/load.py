@@ -14,7 +14,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -685,13 +685,10 @@ def load(
     progress: Callable[[str], None] | None = None,
     *,
     window: Window | None = None,
-    uncut: Collection[str] = (),
-    only: Collection[str] = schema.SOURCES.keys(),
 ) -> Trace:
     """Read the report at ``path`` into frames.
 
-    ``window``: of what has a begin and an end, only rows that overlap it (ns), except of the frames ``uncut``. ``only``: these
-    frames, the others stay empty.
+    ``window``: of what has a begin and an end, only rows that overlap it (ns).
     Errors: NsysxError with exit code 3 for anything that cannot be read, naming the file and what to do.
     """
     _check_readable(path)
@@ -712,11 +709,11 @@ def load(
         beside = path.with_name(f"{path.stem}_pqtdir")
         converted: dict[str, pl.DataFrame] = {}
         for frame, source in schema.SOURCES.items():
-            if source.table not in tables or frame not in only:
+            if source.table not in tables:
                 continue
             missing = [c.sql for c in source.columns if c.required and c.sql not in tables[source.table]]
             if not missing:
-                given = (connection, source, tables[source.table], None if frame in uncut else window)
+                given = (connection, source, tables[source.table], window)
                 mine = _pieces(*given)
                 # Of a short table a second export saves nothing.
                 found = _parquet(beside, *given) if len(mine) > 1 else None

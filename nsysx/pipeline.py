@@ -336,29 +336,16 @@ def _seconds(text: str) -> load.Window:
     return int(start * 10**9), int(end * 10**9)
 
 
-def _span(path: Path, options: Options) -> load.Window | None:
-    """Return the time that holds the steps which ``--steps A:B`` asks for, None where it shows only in the calls."""
-    assert options.steps is not None
-    if steps_room.parse_window(options.steps) is None:
-        return None
-    trace = load.load(path, options.progress, only=("nvtx",))
-    return steps_room.span(ranges.read(trace), options.steps, options.step_range)
-
-
-def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
-    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``.
-
-    ``reread``: the steps turned out to be others than ranges tell, so the whole report is read.
-    """
+def gather(path: Path, options: Options) -> Facts:
+    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``."""
 
     def say(stage: str) -> None:
         if options.progress:
             options.progress(stage)
 
     say("reading the report")
-    timed = _seconds(options.time_range) if options.time_range else None
-    stepped = None if timed or options.steps is None or reread else _span(path, options)
-    trace = load.load(path, options.progress, window=timed or stepped, uncut=() if timed else ("nvtx",))
+    window = _seconds(options.time_range) if options.time_range else None
+    trace = load.load(path, options.progress, window=window)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
@@ -371,10 +358,13 @@ def gather(path: Path, options: Options, *, reread: bool = False) -> Facts:
     say("attributing to modules")
     attributed = attribute.attribute(trace, correlated, named)
     found = steps_room.find(
-        named, attributed, steps=options.steps, step_range=options.step_range, probes=trace.capture.probe, inside=timed
+        named,
+        attributed,
+        steps=options.steps,
+        step_range=options.step_range,
+        probes=trace.capture.probe,
+        whole_in=window,
     )
-    if stepped and found.source not in ("nsysx", "user"):
-        return gather(path, options, reread=True)
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
     return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))

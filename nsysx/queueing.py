@@ -19,7 +19,11 @@ BLOCKED_FACTOR = 5
 
 def _borders(facts: Facts) -> dict[int, tuple[I64, I64]]:
     """Return process -> (when its GPU ops were launched, when they ended), each sorted."""
-    launched = facts.attributed.gpu_ops.select("process", "call_start_ns", "end_ns").drop_nulls("call_start_ns")
+    launched = facts.attributed.gpu_ops.select("process", "call_start_ns", "end_ns")
+    if (window := facts.trace.window) is not None:
+        # What has no call then was launched before the part that was read.
+        launched = launched.with_columns(pl.col("call_start_ns").fill_null(window[0]))
+    launched = launched.drop_nulls("call_start_ns")
     process, begun, ended = (c.to_numpy() for c in launched.get_columns())
     # Clock conversion may end an op before its call; it still was not pending earlier than its call.
     ended = np.maximum(ended, begun)

@@ -174,63 +174,53 @@ def _run(chain: _Chain, rounds: int = _ROUNDS) -> _Run:
     pending: list[int] = []  # starts of all ops in launch order, for the queue limit
     ends: list[int] = []
     blocked: dict[int, int] = {}
-    kind, gap, cost, waits, tail, target, first = (
-        chain.kind, chain.gap, chain.cost, chain.waits, chain.tail, chain.target, chain.first,
-    )  # fmt: skip
-    stream, latency, pause, offset, duration = chain.stream, chain.latency, chain.pause, chain.offset, chain.duration
+    items = list(zip(chain.kind, chain.gap, chain.cost, chain.first, chain.first[1:], strict=False))
+    call, waits, tail, target = chain.call, chain.waits, chain.tail, chain.target
+    ops = list(zip(chain.stream, chain.latency, chain.pause, chain.offset, chain.duration, strict=True))
     limit = chain.limit or 1024
-    t = cpu = gpu = 0
+    t = 0
     for round_ in range(rounds):
         measured = round_ == rounds - 2
-        for i, what in enumerate(kind):
-            t += gap[i]
-            if what <= _COPY and first[i + 1] > first[i]:
+        for i, (what, gap, cost, first, last) in enumerate(items):
+            t += gap
+            if last > first:
                 if len(pending) >= limit and pending[-limit] > t:
                     if measured:
-                        blocked[chain.call[i]] = blocked.get(chain.call[i], 0) + pending[-limit] - t
+                        blocked[call[i]] = blocked.get(call[i], 0) + pending[-limit] - t
                     t = pending[-limit]
                 head = -1
                 end = t
-                for k in range(first[i], first[i + 1]):
-                    s = stream[k]
-                    at = free[s] + pause[k]
-                    ready = t + latency[k] if offset[k] < 0 or head < 0 else head + offset[k]
-                    begin = max(ready, at)
+                for s, latency, pause, offset, duration in ops[first:last]:
+                    begin = t + latency if offset < 0 or head < 0 else head + offset
+                    if (at := free[s] + pause) > begin:
+                        begin = at
                     if head < 0:
                         head = begin
-                    end = begin + duration[k]
-                    free[s] = end
+                    free[s] = end = begin + duration
                     pending.append(begin)
-                    if measured:
-                        gpu += duration[k]
-                t += cost[i]
+                t += cost
                 if what == _COPY and waits[i] and tail[i] >= 0 and end + tail[i] > t:
                     if measured:
-                        blocked[chain.call[i]] = blocked.get(chain.call[i], 0) + end + tail[i] - t
+                        blocked[call[i]] = blocked.get(call[i], 0) + end + tail[i] - t
                     t = end + tail[i]
-            elif what == _SYNC:
+                continue
+            if what == _SYNC:
                 if waits[i]:
                     place = target[i]
                     done = max(free) if place == -1 else free[place] if place >= 0 else events.get(place, 0)
                     if done > t:
                         if measured:
-                            blocked[chain.call[i]] = blocked.get(chain.call[i], 0) + done - t
+                            blocked[call[i]] = blocked.get(call[i], 0) + done - t
                         t = done
-                t += cost[i]
             elif what == _RECORD:
                 events[target[i]] = free[tail[i]]
-                t += cost[i]
             elif what == _WAIT_EVENT:
                 done = events.get(target[i], 0)
                 if done > free[tail[i]]:
                     free[tail[i]] = done
-                t += cost[i]
-            else:
-                t += cost[i]
-            if measured:
-                cpu += gap[i] + cost[i]
+            t += cost
         ends.append(max(free))
-    return _Run(ends, blocked, cpu, gpu)
+    return _Run(ends, blocked, sum(chain.gap) + sum(chain.cost), sum(chain.duration))
 
 
 class Replay:

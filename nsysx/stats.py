@@ -61,7 +61,9 @@ def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[float, float]:
     """Return (rank correlation, p-value); (0, 1) when it is not defined."""
     x, y = ranks(a), ranks(b)
     n = len(x)
-    if n < 3 or x.std() == 0 or y.std() == 0:
+    x, y = x - x.mean(), y - y.mean()
+    spread = sqrt(float(x @ x) * float(y @ y))
+    if n < 3 or not spread:
         return 0.0, 1.0
-    rho = float(np.corrcoef(x, y)[0, 1])
+    rho = float(x @ y) / spread
     return rho, erfc(abs(rho) * sqrt(n - 1) / sqrt(2))

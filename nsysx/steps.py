@@ -191,31 +191,6 @@ def _whole(attributed: Attributed) -> pl.DataFrame:
     )
 
 
-def span(ranges: Ranges, steps: str, step_range: str | None) -> tuple[int, int] | None:
-    """Return the time from one step before the steps A:B to one step after them (ns), None where ranges do not tell.
-
-    What is outside can be left unread: neither a tile nor a wait of these steps reaches further than one step.
-    """
-    window = parse_window(steps)
-    named = ranges.ranges.filter(pl.col("kind") == "step")
-    if step_range:
-        try:
-            named = _labelled(ranges.ranges, re.compile(step_range))
-        except re.error:
-            return None
-    elif named["own"].any():
-        named = named.filter("own")
-    if window is None or not named.height:
-        return None
-    first, last = [], []
-    for (_,), mine in _from_spans(named).group_by("process"):
-        mine = mine.sort("start_ns")
-        if mine.height > window[0]:
-            first.append(mine["start_ns"][max(window[0] - 1, 0)])
-            last.append(mine["end_ns"][min(window[1], mine.height - 1)])
-    return (min(first), max(last)) if first else None
-
-
 def _labelled(frame: pl.DataFrame, pattern: re.Pattern[str]) -> pl.DataFrame:
     """Return the rows whose label the pattern is found in; it is tried once per distinct label."""
     labels = [label for label in frame["label"].unique().to_list() if pattern.search(label)]
@@ -396,21 +371,21 @@ def find(
     steps: str | None = None,
     step_range: str | None = None,
     probes: Sequence[Row] = (),
-    inside: tuple[int, int] | None = None,
+    whole_in: tuple[int, int] | None = None,
 ) -> StepTable:
     """Return the steps of a report, the steady ones, and the windows that averages are taken over.
 
     ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). ``probes`` is what the probe
-    of each process wrote about itself. ``inside``: only steps that lie wholly in this time are whole. Errors: NsysxError
-    with exit code 2 for a malformed window, 4 for one that holds no step.
+    of each process wrote about itself. ``whole_in``: steps that do not lie in this time are none. Errors: NsysxError with
+    exit code 2 for a malformed window, 4 for one that holds no step.
     """
     source, rule, found = _find(ranges, attributed, step_range)
     if source == "nsysx":
         found = _worked(found, probes)
     else:
         probes = ()
-    if inside is not None and source != "capture":
-        found = found.filter((pl.col("start_ns") >= inside[0]) & (pl.col("end_ns") <= inside[1]))
+    if whole_in is not None and source != "capture":
+        found = found.filter((pl.col("start_ns") >= whole_in[0]) & (pl.col("end_ns") <= whole_in[1]))
         if not found.height:
             what = "--time-range: no whole step lies in it"
             raise NsysxError(what, slug="time-range-empty", hint="Widen it, or add --steps all", exit_code=EXIT_EMPTY)

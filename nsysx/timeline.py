@@ -20,6 +20,7 @@ _INSTANTS = 480
 #: Less queued than this does not reach over a launch: the device runs dry.
 _DRY_NS = 1_000
 _STRIPS, _DOTS = 10, 300
+_OPS = ("process", "device", "stream", "start_ns", "end_ns", "cls", "name", "call_start_ns", "thread")
 #: GPU operations in a closer look.
 _CLOSE = 10
 
@@ -51,8 +52,9 @@ def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
     return tuple(merged), len(spans) - len(merged)
 
 
-def _overlapping(frame: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
-    return frame.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end)).sort("start_ns")
+def _overlapping(frame: pl.DataFrame, process: int, start: int, end: int) -> pl.DataFrame:
+    mine = (pl.col("process") == process) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+    return frame.filter(mine).sort("start_ns")
 
 
 def queued(ops: pl.DataFrame, at: I64) -> I64:
@@ -78,12 +80,15 @@ def queued(ops: pl.DataFrame, at: I64) -> I64:
 
 def _queues(facts: Facts, process: int, start: int, end: int) -> tuple[Queue, ...]:
     """Return the queue of every device that works in [start, end)."""
-    ops = facts.attributed.gpu_ops.filter(pl.col("process") == process)
+    ops = facts.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
+    # What is launched after the window or done before it is never in the queue.
+    seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
     at = np.linspace(start, end, _INSTANTS).astype(np.int64)
     found = []
-    for (device,), mine in ops.group_by("device", maintain_order=True):
-        launches = mine.filter(pl.col("call_start_ns").is_between(start, end, closed="left"))
-        moments = launches["call_start_ns"].unique().sort().to_numpy()
+    for device in ops["device"].filter(ops["process"] == process).unique(maintain_order=True):
+        mine = seen.filter((seen["process"] == process) & (seen["device"] == device))
+        launches = mine["call_start_ns"].filter(mine["call_start_ns"] >= start)
+        moments = launches.unique().sort().to_numpy()
         if not len(moments):
             continue
         values = queued(mine, np.concatenate([at, moments]))
@@ -99,9 +104,10 @@ def draw(
     facts: Facts, process: int, start: int, end: int, title: str, marks: tuple[tuple[int, str], ...] = ()
 ) -> Timeline:
     """Return the lanes of [start, end): phases and API calls of each thread, GPU ops of each stream, and what is queued."""
-    calls = _overlapping(facts.attributed.api_calls.filter(pl.col("process") == process), start, end)
-    ops = _overlapping(facts.attributed.gpu_ops.filter(pl.col("process") == process), start, end)
-    phases = _overlapping(facts.attributed.phase_spans.filter(pl.col("process") == process), start, end)
+    calls = facts.attributed.api_calls.select("call", "process", "thread", "start_ns", "end_ns", "kind", "name")
+    calls = _overlapping(calls, process, start, end)
+    ops = _overlapping(facts.attributed.gpu_ops.select(_OPS), process, start, end)
+    phases = _overlapping(facts.attributed.phase_spans, process, start, end)
     waits = facts.ledgers.waits.select("call", "backlog_ns")
     calls = calls.join(waits, on="call", how="left", maintain_order="left")
     names = dict(facts.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
@@ -227,21 +233,22 @@ def _closer(facts: Facts, process: int) -> tuple[int, int] | None:
 
 def strips(facts: Facts) -> tuple[Strip, ...]:
     """Return the times of the kernels that take longest in all, one entry per launch shape, as ``kernel_spread`` has them."""
-    kernels = facts.ops.filter(pl.col("op_kind").cast(pl.String) == "kernel")
-    kernels = kernels.with_columns(pl.col("name").cast(pl.String), (pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+    kernels = facts.ops.select("name", "grid", "block", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start
     grouped = (
-        kernels.sort("start_ns", "op")
+        kernels.filter(facts.ops["op_kind"] == "kernel")
         .group_by("name", "grid", "block", maintain_order=True)
-        .agg(pl.col("ns"), pl.len().alias("count"))
-        .with_columns(pl.col("ns").list.sum().alias("total"))
+        .agg(pl.col("ns"), pl.len().alias("count"), pl.col("ns").sum().alias("total"))
         .filter(pl.col("count") > 1)
+        .with_columns(pl.col("name").cast(pl.String))
         .sort("total", "name", "count", descending=[True, False, False])
         .head(_STRIPS)
     )
     found = []
-    for name, grid, block, times in grouped.select("name", "grid", "block", "ns").iter_rows():
+    for (name, grid, block), times in zip(
+        grouped.select("name", "grid", "block").iter_rows(), grouped["ns"], strict=True
+    ):
         picked = np.unique(np.linspace(0, len(times) - 1, min(len(times), _DOTS)).astype(np.int64))
         shape = "" if grid is None else "x".join(map(str, schema.unpack(grid, schema.GRID)))
         threads = "" if block is None else "x".join(map(str, schema.unpack(block, schema.BLOCK)[:3]))
-        found.append(Strip(name, shape, threads, len(times), tuple(times[i] for i in picked)))
+        found.append(Strip(name, shape, threads, len(times), tuple(times.gather(picked).to_list())))
     return tuple(found)

@@ -28,7 +28,7 @@ COLUMNS = (
     Column("module", "String", "", "module of the most expensive such call"),
     Column("phase", "String", "", "phase of the most expensive such call"),
 )
-_WHOLE = "nsysx report without --time-range and --steps"
+_WHOLE = "nsysx report without --time-range"
 #: Rows that are told apart; the others are one row, so that the sum is the whole bill.
 _ROWS = 60
 

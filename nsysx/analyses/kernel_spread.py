@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from math import erfc, log, sqrt
 
 import numpy as np
@@ -60,6 +59,7 @@ _SAMPLE = 4_000
 #: Families whose kernels only move data: they run near the memory bandwidth.
 _MOVES_DATA = ("elementwise", "reduction", "optimizer", "norm", "copy", "softmax and loss", "random", "embedding")
 _BIN = 64
+_LONG_AGO = -(1 << 62)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -91,10 +91,12 @@ class _Features:
         self.position = np.empty_like(self.order)
         self.position[self.order] = np.arange(len(self.order))
         self.borders = np.cumsum([0, *(len(rows) for _, rows in places)])
-        self.begun = self.start[self.order]
-        self.ended = np.concatenate(
-            [np.empty(0, np.int64), *(np.sort(self.end[rows], kind="stable") for _, rows in places)]
-        )
+        # Per op in that order: the last end before it, and the start after it.
+        self.reach, self.next = np.full((2, len(self.order)), _LONG_AGO)
+        for _, rows in places:
+            at = self.position[rows]
+            self.reach[at[1:]] = np.maximum.accumulate(self.end[rows])[:-1]
+            self.next[at] = np.append(self.start[rows][1:], -_LONG_AGO)
         cards = {(g.process, g.device): g for g in facts.trace.capture.gpus}
         shown = [cards.get(p) for p, _ in places]
         rates = [(c.memory_bandwidth or 0) / 1e9 if c else 0.0 for c in shown]
@@ -122,12 +124,8 @@ class _Features:
 
     def overlapped(self, rows: I64) -> Mask:
         """Return whether another op of the device ran at the same time."""
-        found = np.zeros(len(rows), np.bool_)
-        place = self.place(rows)
-        for k, (a, b) in enumerate(pairwise(self.borders)):
-            mine = rows[place == k]
-            begun = np.searchsorted(self.begun[a:b], self.end[mine], "left")
-            found[place == k] = begun - np.searchsorted(self.ended[a:b], self.start[mine], "right") > 1
+        at = self.position[rows]
+        found: Mask = (self.reach[at] > self.start[rows]) | (self.next[at] < self.end[rows])
         return found
 
 

@@ -97,7 +97,9 @@ def _calls(facts: Facts) -> pl.DataFrame:
     spans = (
         facts.ranges.ranges.select("process", "start_ns", "kind", "name", "cls", "recompute")
         .filter(
-            (pl.col("kind") == "module") | (pl.col("kind") == "range"), ~pl.col("recompute"), pl.any_horizontal(inside)
+            (pl.col("kind") == "module") | (pl.col("kind") == "range"),
+            ~pl.col("recompute"),
+            pl.any_horizontal(pl.lit(False), *inside),
         )
         .group_by("name", "cls")
         .len()

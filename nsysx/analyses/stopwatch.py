@@ -16,6 +16,8 @@ idle device). ``torch.utils.benchmark`` repeats the operation and reads the slow
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import polars as pl
 
@@ -73,36 +75,48 @@ _ROWS = 30
 _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|nccl|cufft|cusparse|cusolver|splitKreduce|gemm|^void native::"
 
 
-def _sync_return(calls: GpuCalls, row: I64, end: I64) -> float | None:
-    """Return how long after the end of its work a synchronize that follows directly returns, over all kernels."""
-    following = calls.following(row)
-    near = np.flatnonzero((following >= 0) & calls.sync[following])
-    following, end = following[near], end[near]
-    late = calls.end(following) - end
-    return median(late[(late >= 0) & (calls.start(following) < end)])
+class _Around(NamedTuple):
+    """What stands around each launch, as arrays. The clock starts where the thread's previous GPU call returned."""
+
+    host: I64  # from there to the launch call
+    api: I64
+    late: I64  # from the launch call to the kernel
+    kernel: I64
+    back: I64  # from the end of the kernel to the return of the next call
+    whole: I64  # from the start of the clock to that return
+    known: Mask  # there is a call before
+    before: Mask  # it is a synchronize, and leaves the device idle
+    after: Mask  # the next call is a synchronize, and waits for the kernel
+    waited: Mask  # and began before the kernel was done
+    alone: Mask  # nothing was pending
 
 
-def _line(
-    calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask, usual_return: float | None
-) -> dict[str, object]:
-    """Return the row of one kernel. ``usual_return`` stands in where no synchronize follows this one."""
+def _around(calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask) -> _Around:
     api_start, api_end = calls.start(row), calls.end(row)
     previous, following = calls.previous(row), calls.following(row)
     known = previous >= 0
     clock = np.where(known, calls.end(previous), api_start)
     before, after, returned = calls.synced(previous, following, end)
     waited = after & (calls.start(following) < end)
-    late = np.maximum(begin - api_end, 0)
-    host, api = median(api_start - clock, known), median(api_end - api_start)
+    host, late = api_start - clock, np.maximum(begin - api_end, 0)
+    back, whole = returned - end, returned - clock
+    return _Around(host, api_end - api_start, late, end - begin, back, whole, known, before, after, waited, alone)
+
+
+def _line(around: _Around, mine: I64, usual_return: float | None) -> dict[str, object]:
+    """Return the row of one kernel. ``usual_return`` stands in where no synchronize follows this one."""
+    host_ns, api_ns, late = around.host[mine], around.api[mine], around.late[mine]
+    known, before, after, alone = (a[mine] for a in (around.known, around.before, around.after, around.alone))
+    host, api = median(host_ns, known), median(api_ns)
     latency, queue = median(late, alone), median(late, ~alone)
-    kernel = median(end - begin)
-    sync_return = median(returned - end, waited)
+    kernel = median(around.kernel[mine])
+    sync_return = median(around.back[mine[around.waited[mine]]])
     back = usual_return if sync_return is None else sync_return
     measured = {
-        "both": median(returned - clock, before & after),
-        "before": median(api_end - clock, before),
-        "after": median(returned - clock, known & ~before & after),
-        "none": median(api_end - clock, known & ~before),
+        "both": median(around.whole[mine[before & after]]),
+        "before": median(host_ns + api_ns, before),
+        "after": median(around.whole[mine[known & ~before & after]]),
+        "none": median(host_ns + api_ns, known & ~before),
     }
     composed = {
         "both": total(host, api, latency, kernel, back),
@@ -134,29 +148,29 @@ def table(facts: Facts) -> pl.DataFrame:
     call = ops["call"].fill_null(-1).to_numpy()
     rows = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))
     rows = rows[(facts.attributed.api_calls["gpu_ops"].to_numpy()[call[rows]] == 1) & (calls.row[call[rows]] >= 0)]
-    start, end, op = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "op"))
+    start, end, op = (ops[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "op"))
     order = (
-        pl.DataFrame({"name": ops["name"].gather(rows), "ns": end[rows] - start[rows], "row": rows})
+        pl.DataFrame({"name": ops["name"].gather(rows), "ns": end - start, "launch": np.arange(len(rows))})
         .group_by("name")
-        .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("ns").sum(), pl.col("row"))
+        .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("ns").sum(), pl.col("launch"))
         .filter(pl.col("calls") >= LEAST)
         .with_columns(pl.col("name").cast(pl.String))
         .with_columns((~pl.col("name").str.contains(_LIBRARY)).alias("custom"))
         .sort("custom", "ns", "name", descending=[True, True, False])
         .head(_ROWS)
     )
-    usual_return = _sync_return(calls, calls.row[call[rows]].astype(np.int64), end[rows])
-    known = ops["module"].drop_nulls().unique()
+    around = _around(calls, calls.row[call[rows]].astype(np.int64), start, end, alone[op])
+    usual_return = median(around.back[around.waited])
+    module = ops["module"].gather(rows)
+    known = module.drop_nulls().unique()
     modules = dict(zip(known.to_physical().to_list(), known.cast(pl.String).to_list(), strict=True))
-    module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    code = module.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     lines = []
-    for line, own in zip(order.select("name", "custom", "calls").to_dicts(), order["row"], strict=True):
+    for line, own in zip(order.select("name", "custom", "calls").to_dicts(), order["launch"], strict=True):
         mine = own.to_numpy()
-        times = _line(
-            calls, calls.row[call[mine]].astype(np.int64), start[mine], end[mine], alone[op[mine]], usual_return
-        )
-        counts = np.bincount(module[mine] + 1)[1:]
+        counts = np.bincount(code[mine] + 1)[1:]
         most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
-        lines.append({**line, "module": min((modules[m] for m in most), default=None), **times})
+        module_name = min((modules[m] for m in most), default=None)
+        lines.append({**line, "module": module_name, **_line(around, mine, usual_return)})
     types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64, "Boolean": pl.Boolean}
     return pl.DataFrame(lines, schema={c.name: types[c.dtype] for c in COLUMNS})
