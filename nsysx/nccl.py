@@ -7,8 +7,9 @@ last ncclGroupEnd. Kernels that a CUDA graph replays lie in no range, and say no
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -45,6 +46,7 @@ class Message:
     bytes: int | None
 
 
+@cache
 def kind_of(kernel: str) -> str:
     """Return what kind of collective a communication kernel is, its own name where that does not say."""
     match = _KIND.search(kernel)
@@ -79,13 +81,17 @@ def members(trace: Trace) -> dict[int, dict[str, Member]]:
     return found
 
 
-@dataclass
+#: operation, communicator, bytes, peer
+_Call = tuple[str, str | None, int | None, int | None]
+
+
+@dataclass(slots=True)
 class _Unit:
     """One call, or the calls of one group: what lies in [start_ns, end_ns] of the thread belongs together."""
 
     start_ns: int
     end_ns: int
-    calls: list[tuple[str, str | None, int | None, int | None]]
+    calls: list[_Call]
 
 
 def _units(rows: pl.DataFrame) -> list[_Unit]:
@@ -93,7 +99,7 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
     units: list[_Unit] = []
     depth = 0
     columns = ("operation", "start_ns", "end_ns", "communicator", "bytes", "peer")
-    for operation, start, end, *payload in rows.select(columns).iter_rows():
+    for operation, start, end, communicator, size, peer in rows.select(columns).iter_rows():
         if depth == 0 and (not units or start > units[-1].end_ns):
             units.append(_Unit(start, end, []))
         unit = units[-1]
@@ -102,25 +108,25 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
             depth += 1
         elif operation == "ncclGroupEnd":
             depth = max(0, depth - 1)
-        elif payload[1] is not None:
-            unit.calls.append((operation, *payload))
+        elif size is not None:
+            unit.calls.append((operation, communicator, size, peer))
     return [u for u in units if u.calls]
 
 
-def _message(unit: _Unit, kernel: str, own: Mapping[str, Member], *, alone: bool) -> Message:
-    """Return what the kernel ``kernel`` of a unit does; ``alone``: the unit launched no other."""
-    communicators = {c for _, c, _, _ in unit.calls}
+def _message(calls: Sequence[_Call], kernel: str, own: Mapping[str, Member], *, alone: bool) -> Message:
+    """Return what the kernel ``kernel`` of these calls does; ``alone``: they launched no other."""
+    communicators = {c for _, c, _, _ in calls}
     communicator = next(iter(communicators)) if len(communicators) == 1 else None
     if communicator is None:
         return Message("", kind_of(kernel), None)
-    operations = {o for o, *_ in unit.calls}
-    sizes = [b or 0 for _, _, b, _ in unit.calls]
+    operations = {o for o, *_ in calls}
+    sizes = [b or 0 for _, _, b, _ in calls]
     total: int | None = None
     kind = kind_of(kernel)
     if operations <= _POINT_TO_POINT:
         kind = "sendrecv"
-        total = sum(b or 0 for o, _, b, _ in unit.calls if o == "ncclSend") or sum(sizes)
-        peers = {p for *_, p in unit.calls}
+        total = sum(b or 0 for o, _, b, _ in calls if o == "ncclSend") or sum(sizes)
+        peers = {p for *_, p in calls}
         me = own[communicator].rank if communicator in own else None
         if len(peers) == 1 and None not in peers and me is not None:
             pair = sorted((me, peers.pop() or 0))
@@ -137,17 +143,22 @@ def messages(trace: Trace, ops: pl.DataFrame, own: Mapping[str, Member]) -> list
     found = [Message("", kind_of(name), None) for name in names]
     if trace.nccl is None or not ops.height:
         return found
+    seen: dict[tuple[object, ...], Message] = {}  # a program sends the same few messages again and again
     thread, called = ops["thread"].fill_null(-1).to_numpy(), ops["call_start_ns"].fill_null(-1).to_numpy()
-    for key in np.unique(thread).tolist():
-        units = _units(trace.nccl.filter(pl.col("thread") == key))
+    for number in np.unique(thread).tolist():
+        units = _units(trace.nccl.filter(pl.col("thread") == number))
         if not units:
             continue
-        mine = np.flatnonzero(thread == key)
+        mine = np.flatnonzero(thread == number)
         start = np.array([u.start_ns for u in units], np.int64)
         end = np.array([u.end_ns for u in units], np.int64)
         at: I64 = np.searchsorted(start, called[mine], side="right") - 1
         inside = (at >= 0) & (called[mine] <= end[np.clip(at, 0, None)])
         launched = np.bincount(at[inside], minlength=len(units))
         for i, unit in zip(mine[inside].tolist(), at[inside].tolist(), strict=True):
-            found[i] = _message(units[unit], names[i], own, alone=launched[unit] == 1)
+            calls, alone = units[unit].calls, bool(launched[unit] == 1)
+            key = (names[i], alone, *calls)
+            if key not in seen:
+                seen[key] = _message(calls, names[i], own, alone=alone)
+            found[i] = seen[key]
     return found

@@ -598,7 +598,12 @@ def _messages_checks(ranks: Sequence[Rank]) -> list[Check]:
     if not any(len(r.start_ns) for r in ranks):
         return []
     if not silent:
-        return [Check("nccl messages", "ok", "communicators and message sizes as NCCL notes them")]
+        detail = "communicators and message sizes as NCCL notes them"
+        used = {(i, x.communicator.partition(" ")[0]) for i, r in enumerate(ranks) for x in r.series if x.communicator}
+        if all(c in ranks[i].members and ranks[i].members[c].size is not None for i, c in used):
+            return [Check("nccl messages", "ok", detail)]
+        fix = "capture from the start for the bus bandwidth, or the end: communicators say their size there"
+        return [Check("nccl messages", "ok", f"{detail}, but not how many ranks every communicator has", fix)]
     whose = f"rank {_listed([n for n, _ in silent])}"
     if any(r.noted == "ranges" for _, r in silent):
         fix = "export with --include-json=true, as nsysx run does"

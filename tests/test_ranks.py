@@ -296,6 +296,17 @@ def test_bytes_and_bus_bandwidth(tmp_path: Path) -> None:
     assert checks(path)["nccl messages"].status == "ok"
 
 
+def test_a_capture_that_saw_no_communicator_made_has_bytes_but_no_bandwidth(tmp_path: Path) -> None:
+    report = Report()
+    for r in range(2):
+        for _, t, thread in job(report, r, device=r):
+            collective(thread, "ncclAllReduce", t - 90_000, t, t + 1_000, device=r, comm=WORLD, size=1_000)
+    path = report.write(tmp_path / "job.sqlite")
+    row = table(path)[0]
+    assert (row["bytes"], row["bus_bytes_per_s"]) == (1_000 * row["steps"], None)
+    assert "how many ranks" in checks(path)["nccl messages"].detail
+
+
 def test_calls_of_a_group_are_one_kernel(tmp_path: Path) -> None:
     """The kernel of a group starts inside the last ncclGroupEnd; a group of several communicators says nothing."""
     report = Report()

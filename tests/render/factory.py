@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from nsysx import ranks as ranks_room
 from nsysx.model import (
     Capture,
     Check,
@@ -530,6 +531,25 @@ def summary(**changes: Any) -> Summary:
         timelines=(timeline(), timeline("Step 7, slowest")),
     )
     return replace(made, **changes)
+
+
+def ranks(count: int, late: int) -> Table:
+    """Return the table of a job of ``count`` ranks that wait for rank ``late``: 10 steps of 9 ms."""
+    rows = []
+    for r in range(count):
+        compute, wait = (8_500, 0) if r == late else (5_500, 3_000)
+        known = {
+            "rank": r, "report": f"job.rank{r}.sqlite", "process": 1, "pid": 100, "device": r % 8, "gpu": "NVIDIA H200",
+            "host": r // 8, "steps": 10, "step_ns": 9_000 * US, "window_ns": 90 * MS, "compute_ns": compute * 10 * US,
+            "comm_ns": (wait + 100) * 10 * US, "copy_ns": 0, "memset_ns": 0, "idle_ns": 4 * MS, "hidden_comm_ns": 0,
+            "idle_causes": {"launch_latency": 4 * MS}, "collectives": 30, "transfer_ns": MS, "wait_ns": wait * 10 * US,
+            "exposed_wait_ns": wait * 10 * US, "exposed_transfer_ns": MS, "exposed_unmatched_ns": 0, "bytes": 10**9,
+            "bus_bytes_per_s": 1.8e11, "by_collective": [{"kind": "allreduce", "calls": 30}], "last_share": float(r == late),
+            "delay_ns": 3_000 * 10 * US * (count - 1) * (r == late), "straggler": r == late,
+            "late_because": {"compute": 3_000 * US} if r == late else {}, "clock_correction_ns": 12,
+        }  # fmt: skip
+        rows.append({c.name: known[c.name] for c in ranks_room.COLUMNS})
+    return Table("ranks", ranks_room.TITLE, ranks_room.COLUMNS, tuple(rows))
 
 
 def bare() -> Summary:

@@ -32,7 +32,9 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     rows = tuple(factory.kernel_row(f"kernel_{i}<float>", (50 - i) * factory.US, count=i + 1) for i in range(40))
     many = replace(full, tables={**full.tables, "kernels": replace(full.tables["kernels"], rows=rows)})
     made = {}
-    for name, summary in (("full", many), ("bare", factory.bare()), ("hostile", factory.hostile())):
+    job = replace(full, tables={**full.tables, "ranks": factory.ranks(64, 60)})
+    summaries = {"full": many, "bare": factory.bare(), "hostile": factory.hostile(), "ranks": job}
+    for name, summary in summaries.items():
         made[name] = folder / f"{name}.html"
         made[name].write_text(html_page.render(summary), encoding="utf-8")
     return made
@@ -86,7 +88,7 @@ def js(browser, code: str):
     return browser.execute_script(code)
 
 
-@pytest.mark.parametrize("name", ["full", "bare", "hostile"])
+@pytest.mark.parametrize("name", ["full", "bare", "hostile", "ranks"])
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_no_message_no_request_no_sideways_scrolling(browser, pages, name, width, dark):
@@ -204,7 +206,7 @@ def test_print_shows_the_details_and_no_controls(browser, pages):
 
 
 @pytest.mark.skipif(not AXE and not REQUIRED, reason="NSYSX_AXE names no axe.min.js")
-@pytest.mark.parametrize("name", ["full", "bare", "hostile"])
+@pytest.mark.parametrize("name", ["full", "bare", "hostile", "ranks"])
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_axe_finds_nothing_serious(browser, pages, name, dark, width):
@@ -216,3 +218,14 @@ def test_axe_finds_nothing_serious(browser, pages, name, dark, width):
         "const done = arguments[0]; axe.run().then(r => done(r.violations.map(v => [v.id, v.impact, v.nodes.length, v.nodes[0].html])))"
     )
     assert found == []
+
+
+def test_of_many_ranks_the_late_one_is_on_the_page(browser, pages):
+    visit(browser, pages["ranks"])
+    assert "The others wait for rank 60." in js(browser, "return document.querySelector('#ranks figcaption').innerText")
+    assert "60" in column(browser, "ranks", 0)
+    drawn, shown = js(
+        browser, "const i = document.querySelector('#ranks img'); return [i.naturalWidth, i.clientWidth * 2]"
+    )
+    assert drawn == shown, "two pixels of the picture for each of the page"
+    assert pages["ranks"].stat().st_size < 1_500_000
