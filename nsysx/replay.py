@@ -407,6 +407,11 @@ class Withheld:
     reason: str
 
 
+#: What a chain is made of.
+_CALL = ("call", "process", "thread", "start_ns", "end_ns", "kind", "name", "correlation_id")
+_OP = ("op", "process", "device", "stream", "start_ns", "end_ns", "call", "thread", "call_start_ns", "latency_ns")
+
+
 def build(facts: Facts) -> Replay | Withheld:
     """Return the replay of the steady steps of the shown process, or why there is none."""
     steps = facts.steps
@@ -426,10 +431,10 @@ def build(facts: Facts) -> Replay | Withheld:
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
     if recorded <= 0:
         return Withheld("the steady steps hold no GPU time")
-    calls = facts.attributed.api_calls.filter(
-        (pl.col("process") == steps.process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
-    )
-    ops = facts.attributed.gpu_ops.filter((pl.col("process") == steps.process) & (pl.col("device") == device))
+    own = pl.col("process") == steps.process
+    calls = facts.attributed.api_calls.select(_CALL)
+    calls = calls.filter(own & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
+    ops = facts.attributed.gpu_ops.select(_OP).filter(own & (pl.col("device") == device))
     driving = ops.join(calls.select("call"), on="call", how="semi")["thread"].unique().to_list()
     if not driving:
         return Withheld("the GPU work of the steady steps was launched outside the trace")
@@ -443,12 +448,8 @@ def build(facts: Facts) -> Replay | Withheld:
 
 def _fitting(facts: Facts, cpu: pl.DataFrame, first: int, last: int) -> int:
     """Return the first step from which on the steady ones hold few enough GPU ops."""
-    called = (
-        facts.attributed.gpu_ops.filter(pl.col("process") == facts.steps.process)["call_start_ns"]
-        .drop_nulls()
-        .sort()
-        .to_numpy()
-    )
+    ops = facts.attributed.gpu_ops.select("process", "call_start_ns").filter(pl.col("process") == facts.steps.process)
+    called = np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
     few = np.flatnonzero(borders[-1] - borders[:-1] <= _MOST_OPS)
     return first + int(few[0]) if len(few) else last
@@ -480,17 +481,23 @@ def _concurrency(calls: pl.DataFrame) -> float:
 
 def _usual_latency(ops: pl.DataFrame) -> int:
     """Return the median latency of ops that did not wait for their stream, 0 when none is known."""
-    known = ops.filter(pl.col("call_start_ns").is_not_null()).sort("stream", "start_ns")
-    before = pl.col("end_ns").cum_max().shift(1).over("stream")
-    idle = known.filter(before.is_null() | (pl.col("call_start_ns") >= before))
-    return int(idle["latency_ns"].median() or 0) if idle.height else 0  # type: ignore[arg-type]
+    known = ops.select("stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
+    called, end, latency = (known[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
+    free = [np.empty(0, np.int64)]
+    for stream in known["stream"].unique().to_list():
+        mine = np.flatnonzero((known["stream"] == stream).to_numpy())  # sorted by start
+        reach = np.maximum.accumulate(end[mine])[:-1]
+        free.append(latency[mine[np.append(True, called[mine[1:]] >= reach)]])
+    latencies = np.concatenate(free)
+    return int(np.median(latencies)) if len(latencies) else 0
 
 
 def _chain(facts: Facts, calls: pl.DataFrame, ops: pl.DataFrame, start: int, end: int) -> _Chain:
     """Return the calls and ops of the window as a chain."""
     chain = _Chain()
     usual = _usual_latency(ops)
-    waits = {c: (b, h) for c, b, h in facts.ledgers.waits.select("call", "backlog_ns", "host_ns").iter_rows()}
+    blocking_calls = facts.ledgers.waits.join(calls.select("call"), on="call", how="semi")
+    waits = {c: (b, h) for c, b, h in blocking_calls.select("call", "backlog_ns", "host_ns").iter_rows()}
     streams: dict[int, int] = {}
     # Work that was queued before the window holds its stream.
     before = ops.filter(pl.col("call_start_ns").is_null() | (pl.col("call_start_ns") < start))
@@ -501,12 +508,12 @@ def _chain(facts: Facts, calls: pl.DataFrame, ops: pl.DataFrame, start: int, end
     of_call: dict[int, list[tuple[int, int, int, int]]] = {}
     for call, op, stream, a, b in mine.select("call", "op", "stream", "start_ns", "end_ns").iter_rows():
         of_call.setdefault(call, []).append((op, stream, a, b))
-    records, edges = _events(facts)
-    targets = _targets(facts)
+    records, edges = _events(facts, calls)
+    targets = _targets(facts, calls)
     loading = _loading(facts, calls, start, end)
-    launches = facts.attributed.api_calls.filter(
-        (pl.col("kind").cast(pl.String) == "launch") & (pl.col("process") == facts.steps.process)
-    )
+    every = facts.attributed.api_calls
+    launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == "launch")
+    launches = launches.filter(pl.col("process") == facts.steps.process)
     # What a launch costs when nothing holds it up: in a full queue most of them stall, but not the first thousand.
     usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
     stalled: list[int] = []
@@ -618,10 +625,10 @@ def _depth(starts: list[int], at: int) -> int:
     return len(starts) - bisect_right(starts, at)
 
 
-def _events(facts: Facts) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
+def _events(facts: Facts, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
     """Return call -> (event, stream) of event records, and of stream waits."""
     key = ["process", "correlation_id"]
-    calls = facts.attributed.api_calls.select(*key, "call", pl.col("name").cast(pl.String))
+    calls = calls.select(*key, "call", pl.col("name").cast(pl.String))
     trace = facts.trace
     recorded = trace.event.join(calls, on=key, how="inner").select("call", "event", "stream")
     waiting = trace.sync.join(calls.filter(pl.col("name").str.contains("StreamWaitEvent")), on=key, how="inner")
@@ -631,10 +638,10 @@ def _events(facts: Facts) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[i
     )
 
 
-def _targets(facts: Facts) -> dict[int, int]:
+def _targets(facts: Facts, calls: pl.DataFrame) -> dict[int, int]:
     """Return call -> stream, or -2 - event, of the synchronize calls that name one."""
     key = ["process", "correlation_id"]
-    calls = facts.attributed.api_calls.filter(pl.col("kind").cast(pl.String) == "sync")
+    calls = calls.filter(pl.col("kind") == "sync")
     rows = facts.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
     result: dict[int, int] = {}
     for call, name, stream, event in rows.select("call", "name", "stream", "event").iter_rows():
