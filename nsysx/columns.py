@@ -16,6 +16,10 @@ import polars as pl
 from nsysx.intervals import I64, Labels
 
 
+#: Long columns are gone through in blocks that stay in the cache.
+_BLOCK = 1 << 16
+
+
 def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.uint32]]:
     """Return the distinct names of a categorical column (None first), and each row's code with the name that a code stands for."""
     physical = column.to_physical()
@@ -24,7 +28,9 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
         return [None], np.zeros(1, np.int64), np.zeros(len(column), np.uint32)
     code = (physical.fill_null(most + 1) if column.null_count() else physical).to_numpy()
     rows = np.full(most + 2, -1)
-    rows[code] = np.arange(len(code))  # any row of each name
+    for first in range(0, len(code), _BLOCK):
+        block = code[first : first + _BLOCK]
+        rows[block] = np.arange(first, first + len(block))  # any row of each name
     used = np.flatnonzero(rows[:-1] >= 0)
     place = np.zeros(most + 2, np.int64)
     place[used] = np.arange(1, len(used) + 1)
@@ -40,7 +46,9 @@ def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
 def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:
     """Return a categorical column with ``change`` of each name; null stays null."""
     names, place, code = _coding(column)
-    return named([None if n is None else change(n) for n in names], place.astype(np.int32)[code])
+    words = pl.Series([None if n is None else change(n) for n in names], dtype=pl.String).cast(pl.Categorical)
+    changed: pl.Series = words.gather(pl.Series(place.astype(np.uint32)[code]))
+    return changed
 
 
 def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I64:

@@ -208,10 +208,12 @@ def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
     asked_process, asked_id = ops["process"].fill_null(-1).to_numpy(), ops["correlation_id"].fill_null(0).to_numpy()
     of_process, every_id = calls["process"].to_numpy(), calls["correlation_id"].to_numpy()
     for process in ops["process"].drop_nulls().unique().to_list():
-        call = np.flatnonzero((of_process == process) & (every_id != 0))
-        if not len(call):
+        known = (of_process == process) & (every_id != 0)
+        if not known.any():
             continue
-        ids = every_id[call]
+        whole = bool(known.all())
+        call = np.arange(calls.height, dtype=np.int32) if whole else np.flatnonzero(known)
+        ids = every_id if whole else every_id[call]
         rows = np.flatnonzero((asked_process == process) & (asked_id != 0))
         asked = asked_id[rows]
         if int(ids.max()) - int(ids.min()) > _DENSE * (len(ids) + len(rows)):
@@ -223,8 +225,8 @@ def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
             start, end = (calls[c].to_numpy()[call] for c in ("start_ns", "end_ns"))
             outer_last = np.lexsort((call, -end, start))[::-1]
             table[ids[outer_last] - low] = call[outer_last]
-        known = (asked >= low) & (asked <= high)
-        result[rows[known]] = table[asked[known] - low]
+        inside = (asked >= low) & (asked <= high)
+        result[rows[inside]] = table[asked[inside] - low]
     return result
 
 

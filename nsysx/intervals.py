@@ -192,7 +192,7 @@ def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
     if n and (end > start).all() and (start[1:] >= end[:-1]).all():
         # Most threads: one call after another. A border may stand twice, with nothing between.
         borders, rows = np.empty(2 * n, np.int64), np.full(2 * n - 1, -1, np.int32)
-        borders[::2], borders[1::2], rows[::2] = start, end, np.arange(first, first + n)
+        borders[::2], borders[1::2], rows[::2] = start, end, np.arange(first, first + n, dtype=np.int32)
         alone, outermost = (np.broadcast_to(np.int64(value), n) for value in (-1, 0))
         return Nesting(StepFunction(borders, rows), alone, outermost, end - start)
     parent, depth = np.full(n, -1, np.int64), np.zeros(n, np.int64)
