@@ -15,7 +15,6 @@ import polars as pl
 
 from nsysx.intervals import I64, Labels
 
-
 #: Long columns are gone through in blocks that stay in the cache.
 _BLOCK = 1 << 16
 

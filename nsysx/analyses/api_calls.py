@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
+from nsysx import columns
 from nsysx.facts import Facts, NotRecorded
 from nsysx.model import Column
 
@@ -31,26 +33,41 @@ def functions(facts: Facts) -> pl.DataFrame:
 
 
 def _functions(facts: Facts) -> pl.DataFrame:
+    calls = facts.calls
     ns = pl.col("end_ns") - pl.col("start_ns")
     # A function is of one kind: grouped by name alone.
-    return facts.calls.group_by("name").agg(
-        pl.col("kind").first(),
-        pl.len().cast(pl.Int64).alias("calls"),
-        ns.sum().alias("total_ns"),
-        pl.col("self_ns").sum(),
-        ns.get(pl.col("start_ns").arg_min()).alias("first_ns"),
+    sums = (
+        calls.lazy()
+        .group_by("name")
+        .agg(
+            pl.col("kind").first(),
+            pl.len().cast(pl.Int64).alias("calls"),
+            ns.sum().alias("total_ns"),
+            pl.col("self_ns").sum(),
+        )
     )
+    # Calls are sorted by (thread, start): the first of each thread is among these.
+    first = calls.select("thread", "name", "start_ns", ns.alias("first_ns")).unique(["thread", "name"], keep="first")
+    first = first.sort("start_ns", "thread").unique("name", keep="first", maintain_order=True)
+    return sums.collect(engine="streaming").join(first.select("name", "first_ns"), on="name", how="left")
 
 
 def table(facts: Facts) -> pl.DataFrame:
     """Return one row per API function, longest self time first."""
     if not facts.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    ns = pl.col("end_ns") - pl.col("start_ns")
     waits = facts.ledgers.waits.select("call", "backlog_ns", "own_op_ns")
-    waits = facts.calls.select("call", "name").join(waits, on="call", how="inner")
+    if facts.calls is not facts.attributed.api_calls:
+        waits = waits.join(facts.calls.select("call"), on="call", how="semi")
+    waits = waits.with_columns(facts.attributed.api_calls["name"].gather(waits["call"]))
     split = waits.group_by("name").agg(pl.col("backlog_ns", "own_op_ns").sum())
-    steady = facts.steady_calls.group_by("name").agg(ns.median().alias("steady_median_ns"))
+    names, name = columns.distinct(facts.steady_calls["name"])
+    ns = facts.steady_calls["end_ns"].to_numpy() - facts.steady_calls["start_ns"].to_numpy()
+    # A mask per function: there are few, and grouping the rows would take ten times the memory.
+    medians = [float(np.median(ns[name == i])) if (name == i).any() else None for i in range(len(names))]
+    steady = pl.DataFrame({"name": pl.Series(names, dtype=pl.Categorical), "steady_median_ns": medians}).drop_nulls(
+        "name"
+    )
     return (
         functions(facts)
         .join(split, on="name", how="left")
