@@ -206,8 +206,8 @@ def _blame(
     n = len(g0)
     if not n:
         return pl.DataFrame(schema=_IDLE)
-    wanted = ("start_ns", "end_ns", "call_start_ns", "call_end_ns", "call", "thread", "stream", "op")
-    real = ops.select(wanted).filter(pl.col("end_ns") > pl.col("start_ns"))
+    lasting = ops["end_ns"] > ops["start_ns"]
+    real = ops if lasting.all() else ops.filter(lasting)
     real = columns.ordered(real, "start_ns", ["call_start_ns", "call", "stream", "op"])
     start = real["start_ns"].to_numpy()
     x = np.searchsorted(start, g1, side="left")
@@ -500,6 +500,12 @@ class _Streams:
         return result
 
 
+#: What the ledger of a device needs of its work.
+_BLAMED = (
+    "start_ns", "end_ns", "cls", "copy_kind", "call_start_ns", "call_end_ns", "call", "thread", "stream", "op"
+)  # fmt: skip
+
+
 def build(trace: Trace, attributed: Attributed) -> Ledgers:
     """Return the ledgers of a whole report; windows are taken from them later."""
     calls, ops = attributed.api_calls, attributed.gpu_ops
@@ -518,7 +524,9 @@ def build(trace: Trace, attributed: Attributed) -> Ledgers:
         p: (a, b)
         for p, a, b in span.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows()
     }
-    for (process, device), part in ops.group_by("process", "device", maintain_order=True):
+    for process, device in ops.select("process", "device").unique(maintain_order=True).iter_rows():
+        mine = (ops["process"] == process) & (ops["device"] == device)
+        part = ops.select(_BLAMED) if mine.all() else ops.select(_BLAMED).filter(mine)
         key = (int(process), int(device))
         start, end = spans[process]
         activity[key] = _activity(part, start, end)
