@@ -77,6 +77,10 @@ def _rows(facts: Facts) -> list[Check]:
     trace = facts.trace
     bad = trace.reversed_rows
     checks = []
+    if trace.window is not None:
+        start, end = (f"{t / 1e9:g}" for t in trace.window)
+        detail = f"only {start} s to {end} s of the session were read, with the GPU work that was launched then"
+        checks.append(Check("time range", "ok", detail))
     if bad:
         checks.append(
             Check(
