@@ -7,6 +7,7 @@ import polars as pl
 
 from nsysx import columns
 from nsysx.facts import Facts, NotRecorded
+from nsysx.intervals import I64
 from nsysx.model import Column
 
 KEY = "api_calls"
@@ -52,6 +53,19 @@ def _functions(facts: Facts) -> pl.DataFrame:
     return sums.collect(engine="streaming").join(first.select("name", "first_ns"), on="name", how="left")
 
 
+def _medians(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return name, steady_median_ns. In blocks: to group all rows at once would take ten times their memory."""
+    found: dict[str, list[I64]] = {}
+    for block in calls.select("name", "start_ns", "end_ns").iter_slices(1 << 18):
+        names, name = columns.distinct(block["name"])
+        ns = (block["end_ns"] - block["start_ns"]).to_numpy()
+        for i, text in enumerate(names):
+            if text is not None:
+                found.setdefault(text, []).append(ns[name == i])
+    medians = [float(np.median(np.concatenate(parts))) for parts in found.values()]
+    return pl.DataFrame({"name": pl.Series(list(found), dtype=pl.Categorical), "steady_median_ns": medians})
+
+
 def table(facts: Facts) -> pl.DataFrame:
     """Return one row per API function, longest self time first."""
     if not facts.recorded("runtime"):
@@ -61,13 +75,7 @@ def table(facts: Facts) -> pl.DataFrame:
         waits = waits.join(facts.calls.select("call"), on="call", how="semi")
     waits = waits.with_columns(facts.attributed.api_calls["name"].gather(waits["call"]))
     split = waits.group_by("name").agg(pl.col("backlog_ns", "own_op_ns").sum())
-    names, name = columns.distinct(facts.steady_calls["name"])
-    ns = facts.steady_calls["end_ns"].to_numpy() - facts.steady_calls["start_ns"].to_numpy()
-    # A mask per function: there are few, and grouping the rows would take ten times the memory.
-    medians = [float(np.median(ns[name == i])) if (name == i).any() else None for i in range(len(names))]
-    steady = pl.DataFrame({"name": pl.Series(names, dtype=pl.Categorical), "steady_median_ns": medians}).drop_nulls(
-        "name"
-    )
+    steady = _medians(facts.steady_calls)
     return (
         functions(facts)
         .join(split, on="name", how="left")
