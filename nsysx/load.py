@@ -8,6 +8,7 @@ A value costs more than a row: columns that are small, or nearly always the same
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import os
@@ -16,7 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -284,6 +285,12 @@ def _pieces(
         for a, b in itertools.pairwise(borders)
     ]
     return [_Piece(source.frame, f'SELECT {selected} FROM "{source.table}" WHERE {w}', types) for w in where]
+
+
+def _give_back() -> None:
+    """Return to the system what the reader's threads have freed: glibc keeps it for those threads, which are gone."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _read(
@@ -758,6 +765,8 @@ def load(
         host = _host(connection, tables)
         run = _run_json(path)
         capture = _capture(path, connection, tables, frames, run)
+    if len(pieces) > len(recorded):  # some table was long
+        _give_back()
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise _fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
