@@ -65,7 +65,23 @@ class StepFunction:
 
     def within(self, weight: npt.NDArray[np.bool_] | I64, start: I64, end: I64) -> I64:
         """Return the weighted time inside each window [start, end) (ns)."""
-        return self.integral(weight, end) - self.integral(weight, start)
+        both = self.integral(weight, np.concatenate((start, end)))
+        return both[len(start) :] - both[: len(start)]
+
+    def shares(self, start: I64, end: I64) -> dict[int, I64]:
+        """Return, for each label that occurs, the time that it holds in each window (ns); together the windows inside."""
+        if not len(self.labels):
+            return {}
+        instants = np.clip(np.concatenate((start, end)), self.times[0], self.times[-1])
+        place = np.clip(np.searchsorted(self.times, instants, side="right") - 1, 0, len(self.labels) - 1)
+        into, lasting = instants - self.times[place], np.diff(self.times)
+        found = {}
+        for label in np.unique(self.labels).tolist():
+            here = self.labels == label
+            before = np.concatenate(([0], np.cumsum(np.where(here, lasting, 0))))
+            at = before[place] + np.where(here[place], into, 0)
+            found[label] = at[len(start) :] - at[: len(start)]
+        return found
 
     def borders_in(self, start: I64, end: I64) -> I64:
         """Return the borders that lie inside disjoint, sorted windows, sorted."""

@@ -6,8 +6,9 @@ whole. The definitions are DESIGN 2's; they are the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -548,24 +549,27 @@ def build(trace: Trace, attributed: Attributed) -> Ledgers:
     return Ledgers(activity, threads, idle, waits.with_columns(pl.col("idle_caused_ns").fill_null(0)))
 
 
+def _counts_as(bit: int, mask: int) -> bool:
+    return mask & bit > 0 and mask & (bit - 1) == 0
+
+
 def gpu_parts(activity: StepFunction, start: I64, end: I64) -> dict[str, I64]:
     """Return the GPU ledger of each window [start, end) of one device (ns).
 
     compute + comm + copy + memset + idle = end - start, exactly; busy is the first four. ``hidden_*`` is copy or
     communication that ran behind something of higher priority and therefore costs nothing.
     """
-    label = activity.labels
-    bits = {name: (label & (1 << i)) > 0 for i, name in enumerate(CLASSES)}
-    parts: dict[str, I64] = {}
-    above = np.zeros(len(label), np.bool_)
-    copy = np.zeros(len(label), np.bool_)
-    for name in CLASSES:
-        parts[name] = activity.within(bits[name] & ~above, start, end)
-        if name in COPIES:
-            copy |= bits[name]
-        above |= bits[name]
+    masks = activity.shares(start, end)
+    bits = {name: 1 << i for i, name in enumerate(CLASSES)}
+    copies = sum(bits[c] for c in COPIES)
+
+    def time(chosen: Callable[[int], bool]) -> I64:
+        return sum((ns for mask, ns in masks.items() if chosen(mask)), np.zeros(len(start), np.int64))
+
+    # The lowest bit has the highest priority.
+    parts = {name: time(partial(_counts_as, bit)) for name, bit in bits.items()}
     window = end - start
-    busy = activity.within(above, start, end)
+    busy = time(lambda m: m > 0)
     return {
         "window_ns": window,
         "compute_ns": parts["compute"],
@@ -575,8 +579,8 @@ def gpu_parts(activity: StepFunction, start: I64, end: I64) -> dict[str, I64]:
         "memset_ns": parts["memset"],
         "idle_ns": window - busy,
         "busy_ns": busy,
-        "hidden_copy_ns": activity.within(copy & (bits["compute"] | bits["comm"]), start, end),
-        "hidden_comm_ns": activity.within(bits["comm"] & bits["compute"], start, end),
+        "hidden_copy_ns": time(lambda m: m & copies > 0 and m & (bits["compute"] | bits["comm"]) > 0),
+        "hidden_comm_ns": time(lambda m: m & bits["comm"] > 0 and m & bits["compute"] > 0),
     }
 
 

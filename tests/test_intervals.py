@@ -99,6 +99,16 @@ def test_within_is_a_count_of_nanoseconds(f: StepFunction, windows: list[tuple[i
 
 
 @quick
+@given(functions(), st.lists(forward, min_size=1, max_size=6))
+def test_shares_are_the_time_of_each_label(f: StepFunction, windows: list[tuple[int, int]]) -> None:
+    start, end = arrays(windows)
+    shares = f.shares(start, end)
+    assert set(shares) == set(f.labels.tolist())
+    for label, ns in shares.items():
+        assert ns.tolist() == f.within(f.labels == label, start, end).tolist()
+
+
+@quick
 @given(functions(), st.lists(st.integers(LOW - 3, HIGH + 3), min_size=3, max_size=3).map(sorted))
 def test_windows_add_up(f: StepFunction, borders: list[int]) -> None:
     a, b, c = (np.array([x]) for x in borders)
