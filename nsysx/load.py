@@ -289,7 +289,7 @@ def _pieces(
 
 def _give_back() -> None:
     """Return to the system what the reader's threads have freed: glibc keeps it for those threads, which are gone."""
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 

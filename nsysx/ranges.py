@@ -102,9 +102,9 @@ def read(trace: Trace) -> Ranges:
     labels = ["<unnamed>" if text is None else text for text in texts]
     own |= np.array([text.startswith(nsysx_ranges.PREFIX) for text in labels])[label]
     # What a text means is found once per text, for those that the probe wrote and for a stranger's.
-    meanings = [meaning(text, written) for text in labels for written in (False, True)]
-    which = 2 * label + own
-    wanted &= np.array([m[0] != "info" for m in meanings])[which]
+    occurring, which = columns.numbered(2 * label + own)
+    meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
+    wanted &= np.array([m[0] != "info" for m in meanings], np.bool_)[which]
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
