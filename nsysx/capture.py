@@ -76,6 +76,9 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 LOW_DISK_BYTES = 2 << 30
 _FULL_BYTES = 1 << 20
 
+#: nsys's agent ends with it, a moment later at most.
+_AGENT_PATIENCE_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -803,6 +806,7 @@ def _record(
                 watch = _Watch(started, process)
                 signals.attend(process, watch)
                 code = process.wait()
+                _end_agent(process.pid)
             was_started = watch.finish()
             # nsys now and then fails to reach its own agent; that is safe to repeat only while nothing has run.
             if was_started or attempt or signals.came:
@@ -816,6 +820,35 @@ def _record(
         said=log.read_text(errors="replace"),
         clocks=sampler.stop() if sampler else None,
     )
+
+
+def _end_agent(nsys_pid: int, patience_s: float = _AGENT_PATIENCE_S) -> None:
+    """Wait for the agent that an nsys has started, and end it when it stays.
+
+    Seen with 2023.4, once in thousands of runs: nsys is done, its agent hangs, and with it whoever reads the command's output
+    through a pipe, because the agent holds the other end.
+    """
+    name = f"--session-name=profile-{nsys_pid}".encode()
+    until = time.monotonic() + patience_s
+    while agents := [pid for pid in _running() if name in _words_of(pid)]:
+        if time.monotonic() > until:
+            for pid in agents:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.02)
+
+
+def _running() -> list[int]:
+    """Return the processes that there are; none where the system does not list them."""
+    return [int(p.name) for p in Path("/proc").glob("[0-9]*")]
+
+
+def _words_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _keep(folder: Path, recording: _Recording, options: Options, nsys: Nsys, signals: _Signals, result: Result) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import stat
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -709,3 +712,21 @@ def test_standard_library_only() -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(capture.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_an_agent_that_hangs_is_ended_and_no_other() -> None:
+    sleep = "import time; time.sleep(600)"
+    agents = [
+        subprocess.Popen([sys.executable, "-c", sleep, "--start-agent", f"--session-name=profile-{session}"])
+        for session in (4711, 47110)
+    ]
+    try:
+        deadline = time.monotonic() + 20
+        while agents[0].poll() is None and time.monotonic() < deadline:
+            capture._end_agent(4711, patience_s=0.1)
+        assert agents[0].wait(10) == -signal.SIGKILL
+        assert agents[1].poll() is None
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()
