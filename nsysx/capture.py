@@ -77,7 +77,7 @@ LOW_DISK_BYTES = 2 << 30
 _FULL_BYTES = 1 << 20
 
 #: nsys's agent ends with it, a moment later at most.
-_AGENT_PATIENCE_S = 5.0
+_AGENT_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
