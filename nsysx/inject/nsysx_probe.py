@@ -1040,10 +1040,8 @@ class Probe:
             space.update(kept)
             self.use_module_call()
         mark_node = patch.names["_nsysx_out"]
-        begin = time.perf_counter_ns()
-        for value in fresh:
-            mark_node(entry, value)
-        node = (time.perf_counter_ns() - begin) // len(fresh)
+        values = iter(fresh)  # a node is hooked once only
+        node = nsysx_backend.best_ns(lambda: mark_node(entry, next(values)), batches=5, size=len(fresh) // 5)
         self.backward_mark_cost_ns = node + nsysx_backend.best_ns(lambda: scratch.mark(text))
 
     def arm(self) -> None:
