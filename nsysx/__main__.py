@@ -1,5 +1,5 @@
 """``python -m nsysx`` is the same program as ``nsysx``."""
 
-from nsysx.cli import main
+from nsysx.cli import program
 
-main()
+program()

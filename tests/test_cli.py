@@ -315,3 +315,21 @@ def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> N
         cli.main()
     assert asked["paths"] == [Path("a.sqlite"), Path("b.sqlite")]
     assert (asked["steps"], asked["step_range"], asked["device"], asked["rank"]) == ("all", "^it", 1, 0)
+
+
+def test_a_process_ends_at_once_but_not_before_its_cleaners_ran() -> None:
+    code = (
+        "import atexit, sys\n"
+        "from nsysx import cli\n"
+        "class Kept:\n"
+        "    def __del__(self): print('taken apart')\n"
+        "kept = Kept()\n"
+        "def main():\n"
+        "    atexit.register(print, 'cleaned')\n"
+        "    print('told', end=' ')\n"
+        "    raise SystemExit(7)\n"
+        "cli.main = main\n"
+        "cli.program()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "told cleaned\n", "")

@@ -35,6 +35,8 @@ def clean(value: object, limit: int = 200) -> str:
     """
     text = str(value)
     cut = len(text) > limit
+    if not cut and text.isascii() and text.isprintable():  # nearly all names are; it saves a look at each character
+        return text
     out: list[str] = []
     marks = length = 0
     for char in text[:limit]:

@@ -173,6 +173,17 @@ def _findings(out: _Out, findings: Iterable[view.FindingView]) -> None:
                 out.line(text, "dim", indent=8)
 
 
+def _folded(summary: Summary) -> list[str]:
+    """Return the tables that are only named: they hold what few readers come for."""
+    # Without steps it is an experiment with single operations, and the tables about those are the answer.
+    deepest = 1 if summary.steps.source == "capture" else 0
+    return [
+        key
+        for key in view.table_keys(summary)
+        if summary.rows(key) and view.SPECS.get(key, view.Spec()).depth > deepest
+    ]
+
+
 def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
     """Print ``summary`` onto ``console``: ``top`` rows of each table; ``sections`` names tables or words of SECTIONS.
 
@@ -184,7 +195,9 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
             what = f"no section is called {clean(name, 60)}"
             raise NsysxError(what, slug="section-unknown", hint=f"There are: {', '.join(known)}", exit_code=EXIT_USAGE)
     out = _Out(console)
-    shown = view.build(summary, top=top, width=max(40, out.width - 10), sections=sections)
+    folded = _folded(summary) if sections is None else []
+    made = sections if sections is not None else [name for name in known if name not in folded]
+    shown = view.build(summary, top=top, width=max(40, out.width - 10), sections=made)
 
     def wanted(name: str) -> bool:
         return sections is None or name in sections
@@ -214,11 +227,8 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
             out.line(f"Not recorded: {reason}", "dim")
     if wanted("findings") and shown.findings:
         _findings(out, shown.findings)
-    # Without steps it is an experiment with single operations, and the tables about those are the answer.
-    deepest = 1 if summary.steps.source == "capture" else 0
-    folded = [g.key for g in shown.grids if g.rows and g.depth > deepest] if sections is None else []
     for grid in shown.grids:
-        if (grid.rows or sections is not None) and grid.key not in folded:
+        if grid.rows or sections is not None:
             _grid(out, grid)
     if folded:
         out.head("More tables")

@@ -1133,6 +1133,13 @@ def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
     return lambda name: chosen is None or name in chosen
 
 
+def table_keys(summary: Summary) -> list[str]:
+    """Return the keys of the tables that are shown as grids, in their order."""
+    return [k for k in SPECS if k in summary.tables] + [
+        k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES
+    ]
+
+
 def build(
     summary: Summary, *, top: int, redact: bool = False, width: int = 110, sections: Sequence[str] | None = None
 ) -> View:
@@ -1148,9 +1155,6 @@ def build(
     findings = _findings(summary, texts, width)
     found = [f for f in findings or () if f.verdict == "found"]
     notable = bool(found) and found[0].notable
-    keys = [k for k in SPECS if k in summary.tables] + [
-        k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES
-    ]
     reasons = [
         f"{clean(t.title or label(key), 60)}: {texts(t.reason or 'not recorded', 400)}"
         for key in LEDGER_TABLES
@@ -1181,7 +1185,7 @@ def build(
         steps_on_gpu=any(r.get("gpu_ns") is not None for r in summary.steps.rows),
         grids=tuple(
             grid(summary.tables[k], top=top, redact=redact, width=width, steady=steps, processes=processes)
-            for k in keys
+            for k in table_keys(summary)
             if wanted(k)
         ),
         capture=_capture(summary, texts),
