@@ -584,14 +584,19 @@ def gpu_parts(activity: StepFunction, start: I64, end: I64) -> dict[str, I64]:
     }
 
 
+def idle_parts(idle: pl.DataFrame, process: int, device: int, start: I64, end: I64) -> dict[str, I64]:
+    """Return the idle time of a device in each window [start, end) by cause (ns), causes without any left out."""
+    mine = idle.filter((pl.col("process") == process) & (pl.col("device") == device))
+    found = {}
+    for i, name in enumerate(CAUSES):
+        pieces = mine.filter(pl.col("cause") == i)
+        spent = coverage([(pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy())])
+        ns = spent.within(spent.labels > 0, start, end)
+        if ns.any():
+            found[name] = ns
+    return found
+
+
 def idle_in(idle: pl.DataFrame, process: int, device: int, start: int, end: int) -> dict[str, int]:
     """Return the idle time of a device in [start, end) by cause (ns), causes without time left out."""
-    mine = idle.filter(
-        (pl.col("process") == process)
-        & (pl.col("device") == device)
-        & (pl.col("end_ns") > start)
-        & (pl.col("start_ns") < end)
-    )
-    ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
-    found = dict(mine.group_by("cause").agg(ns.sum().alias("ns")).iter_rows())
-    return {name: int(found[i]) for i, name in enumerate(CAUSES) if found.get(i)}
+    return {c: int(ns[0]) for c, ns in idle_parts(idle, process, device, np.array([start]), np.array([end])).items()}

@@ -39,7 +39,7 @@ COLUMNS = (
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
     Column("gpu", "String", "", "card"),
     Column("host", "Int64", "", "machine, numbered in order; null where a report does not name it"),
-    Column("steps", "Int64", "", "steady steps that the sums are over"),
+    Column("steps", "Int64", "", "steps that the sums are over: those that are steady on all ranks"),
     Column("step_ns", "Int64", "ns", "median steady step on the device"),
     Column("window_ns", "Int64", "ns", "the steady steps on the device timeline"),
     Column("compute_ns", "Int64", "ns", "of it: at least one compute kernel runs"),
@@ -110,8 +110,20 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Tiles:
+    """The ledger of each steady step of a rank, in order; the steps lie edge to edge. No steps where it found none."""
+
+    start_ns: I64
+    end_ns: I64
+    parts: Mapping[str, I64]
+    idle_causes: Mapping[str, I64]
+
+
+@dataclass(frozen=True)
 class Rank:
     """One rank, small enough to be sent between machines. ``report`` is the number of the report that it comes from.
+
+    ``window``, ``parts`` and ``idle_causes`` are of its steady steps, whose single ledgers are ``tiles``.
 
     ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: not known) hold its collectives in order of their start, ``belongs`` which
     of ``series`` each is of. ``exposed`` are the stretches [start, end) of communication that no compute hides. ``number`` is
@@ -132,6 +144,7 @@ class Rank:
     window: tuple[int, int]
     parts: Mapping[str, int]
     idle_causes: Mapping[str, int]
+    tiles: Tiles
     members: Mapping[str, nccl.Member]
     noted: str
     series: tuple[Series, ...]
@@ -198,6 +211,11 @@ def records(facts: Facts) -> tuple[Rank, ...]:
         if facts.steps.steady and not facts.steps.whole:
             steps = steps.filter(pl.col("index").is_between(*facts.steps.steady))
         lengths = steps["end_ns"] - steps["start_ns"]
+        # Without steps the window is the whole capture, which no other rank can be held against.
+        found = steps.sort("start_ns") if facts.steps.steady and not facts.steps.whole else steps.clear()
+        begin, finish = found["start_ns"].to_numpy(), found["end_ns"].to_numpy()
+        each = ledger.gpu_parts(activity, begin, finish)
+        causes = ledger.idle_parts(facts.ledgers.idle, process, device, begin, finish)
         inside = activity.clip(start, end)
         shown = ((inside.labels & comm) > 0) & ((inside.labels & compute) == 0)
         alone = coverage([(inside.times[:-1][shown], inside.times[1:][shown])])
@@ -223,6 +241,7 @@ def records(facts: Facts) -> tuple[Rank, ...]:
                 window=(start, end),
                 parts={k: int(parts[k][0]) for k in _LEDGER},
                 idle_causes=ledger.idle_in(facts.ledgers.idle, process, device, start, end),
+                tiles=Tiles(begin, finish, {k: each[k] for k in _LEDGER}, causes),
                 members=own,
                 noted=noted,
                 series=series,
@@ -421,6 +440,40 @@ def _join_group(aligned: _Aligned, groups: list[dict[int, I64]], r: int, mine: I
     groups.append({r: mine})
 
 
+def _common(aligned: _Aligned) -> list[Rank]:
+    """Return the ranks with their figures over the steps that are steady on all of them.
+
+    Reports are judged one by one, and where one calls a longer warm-up step steady its rank would look slower than the rest. A
+    step is common when its middle lies in the steady time of every rank. Where there is none, each keeps its own.
+    """
+    ranks = aligned.ranks
+    starts = [r.window[0] + offset for r, offset in zip(ranks, aligned.offset, strict=True)]
+    ends = [r.window[1] + offset for r, offset in zip(ranks, aligned.offset, strict=True)]
+    low, high = max(starts), min(ends)
+    shortest = min(r.parts["window_ns"] // max(r.steps, 1) for r in ranks)
+    if len({r.steps for r in ranks}) == 1 and low - min(starts) < shortest:
+        return list(ranks)  # the same steps, perhaps one rank after the other as in a pipeline
+    found = []
+    for rank, offset in zip(ranks, aligned.offset, strict=True):
+        middle = rank.tiles.start_ns + (rank.tiles.end_ns - rank.tiles.start_ns) // 2 + offset
+        inside = (middle >= low) & (middle < high)
+        if not inside.any():
+            return list(ranks)
+        start, end = rank.tiles.start_ns[inside], rank.tiles.end_ns[inside]
+        causes = {name: int(ns[inside].sum()) for name, ns in rank.tiles.idle_causes.items()}
+        found.append(
+            replace(
+                rank,
+                steps=len(start),
+                step_ns=int(np.median(end - start)),
+                window=(int(start[0]), int(end[-1])),
+                parts={name: int(ns[inside].sum()) for name, ns in rank.tiles.parts.items()},
+                idle_causes={name: ns for name, ns in causes.items() if ns},
+            )
+        )
+    return found
+
+
 @dataclass
 class _Tally:
     """Matched collectives of one series in the window of one rank. ``sized``: those of which NCCL noted the bytes."""
@@ -553,6 +606,7 @@ def table(ranks: Sequence[Rank]) -> Table:
         of = f" of {_job_size(ranks)}" if _job_size(ranks) > 1 else ""
         return Table(KEY, TITLE, COLUMNS, None, f"the report holds one rank{of}; give the reports of all ranks")
     aligned = align(ranks)
+    ranks = aligned.ranks = _common(aligned)
     costs = _costs(aligned)
     worst = max(range(len(ranks)), key=lambda r: (costs[r].delay_ns, -r))
     exposed = [_exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
@@ -665,9 +719,14 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
             f"the ranks hold {min(held)} to {max(held)} collectives: captures of different length, or ranks that differ"
         )
         found.append(Check("rank lengths", "warn", detail, "capture the same steps on every rank: --steps A:B"))
-    counts = {r.steps for r in ranks}
+    counts, own = {r["steps"] for r in rows}, {r.steps for r in ranks}
     if len(counts) > 1:
         found.append(Check("rank steps", "warn", f"the ranks hold {min(counts)} to {max(counts)} steady steps"))
+    elif len(own) > 1:
+        detail = (
+            f"compared over the {min(counts)} steps that are steady on all of them; alone they have up to {max(own)}"
+        )
+        found.append(Check("rank steps", "ok", detail))
     far = max((abs(r["clock_correction_ns"] or 0) for r in rows), default=0)
     if any(r.utc_epoch_ns is None for r in ranks) and len({r.report for r in ranks}) > 1:
         found.append(Check("rank clocks", "warn", "a report does not say when its session began: collectives align it"))

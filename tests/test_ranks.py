@@ -25,7 +25,7 @@ EPOCH = 1_795_228_332_660_273_255
 
 def steps(
     process: Process, compute: int, slowest: int, *, device: int = 0, phase: int = 0, first: int = 0, hidden: int = 0
-) -> None:
+) -> Thread:
     """Add training steps: ``compute`` ns of work, then an all-reduce that ends TRANSFER after the slowest rank came.
 
     ``hidden`` ns of other work run while the all-reduce waits; ``phase`` shifts everything, ``first`` leaves early steps out.
@@ -40,6 +40,7 @@ def steps(
         if hidden:
             thread.launch(t + 3_000, kernel="add", gpu_start=came, gpu_dur=hidden, device=device)
         thread.sync("cudaDeviceSynchronize_v3020", at=t + 5_000, dur=done - t)
+    return thread
 
 
 def one_report(path: Path, compute: Sequence[int], **options: Any) -> Path:
@@ -558,3 +559,28 @@ def test_kind_of(kernel: str, kind: str) -> None:
 def test_bus_bytes(kind: str, size: int | None, expected: float | None) -> None:
     assert nccl.bus_bytes(kind, size, 1_000) == expected
     assert nccl.bus_bytes(kind, size, None) is None
+
+
+def test_ranks_are_compared_over_steps_that_are_steady_on_all(tmp_path: Path) -> None:
+    # Rank 1 was captured three steps later, and rank 0 had a slow step before that.
+    written = []
+    for i, (first, slow) in enumerate([(0, 300_000), (3, 0)]):
+        report = Report(utc_epoch_ns=EPOCH)
+        process = report.process(100)
+        thread = steps(process, 100_000, 100_000, first=first)
+        report.gpu(pids=[(100, 0)])
+        if slow:
+            thread.launch(3_003_000, kernel="add", gpu_start=3_400_000, gpu_dur=slow)
+        written.append(report.write(tmp_path / f"rank{i}.sqlite"))
+    alone = [summarize([path]) for path in written]
+    own = [s.rows("gpu_ledger")[0]["compute_ns"] for s in alone]
+    rows = table(*written)
+    assert own[0] > own[1]
+    assert [r["steps"] for r in rows] == [alone[1].steps.steady[1] - alone[1].steps.steady[0] + 1] * 2
+    assert [r["compute_ns"] for r in rows] == [own[1]] * 2
+    for row in rows:
+        parts = [row[k] for k in ("compute_ns", "comm_ns", "copy_ns", "memset_ns")]
+        assert row["window_ns"] == sum(parts) + row["idle_ns"] == sum(parts) + sum(row["idle_causes"].values())
+        exposed = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
+        assert sum(row[k] for k in exposed) == row["comm_ns"]
+    assert checks(*written)["rank steps"].status == "ok"

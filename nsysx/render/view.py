@@ -532,7 +532,7 @@ SPECS: dict[str, Spec] = {
         "others follow.",
         (
             "rank",
-            "step_ns",
+            "window_ns",
             "straggler",
             "compute_ns",
             "exposed_wait_ns",
@@ -546,8 +546,10 @@ SPECS: dict[str, Spec] = {
             "gpu",
             "steps",
         ),
-        hide=("file", "process", "window_ns", "idle_causes", "clock_correction_ns", "by_collective"),
+        hide=("file", "process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
+        # The mean step, because its parts stand beside it; the median would not be their sum.
         per_row=(
+            "window_ns",
             "compute_ns",
             "comm_ns",
             "copy_ns",
@@ -633,6 +635,7 @@ _LABELS = {
     "last_share": "comes last",
     "late_because": "spends more on",
     "step_ns": "step",
+    "window_ns": "step, mean",
     "index": "step",
     "reading_ns": "reading",
     "start_ns": "time",
