@@ -507,21 +507,31 @@ def test_exposed_communication_is_waiting_transfer_and_unmatched(tmp_path: Path,
     assert sum(r["delay_ns"] for r in rows) == sum(r["wait_ns"] for r in rows)
 
 
-# -- recorded on two H200s ---------------------------------------------------------------------------------------------
+# -- recorded on H200s -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("names", [("ddp",), ("ddp_per_rank.rank1", "ddp_per_rank.rank0")])
-def test_twice_the_batch_on_rank_1(tmp_path: Path, names: Sequence[str]) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ddp",),
+        ("ddp_per_rank.rank1", "ddp_per_rank.rank0"),
+        ("ddp_four.rank2", "ddp_four.rank0", "ddp_four.rank3", "ddp_four.rank1"),
+    ],
+)
+def test_twice_the_batch_on_the_last_rank(tmp_path: Path, names: Sequence[str]) -> None:
     paths = []
     for name in names:
         paths.append(tmp_path / f"{name}.sqlite")
         paths[-1].write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
-    early, late = table(*paths)
-    assert (early["rank"], late["rank"]) == (0, 1)
-    assert (early["straggler"], late["straggler"]) == (False, True)
+    rows = table(*paths)
+    *early, late = rows
+    assert [r["rank"] for r in rows] == list(range(len(rows)))
+    assert [r["straggler"] for r in rows] == [False] * len(early) + [True]
     assert next(iter(late["late_because"])) == "compute"
-    assert early["exposed_wait_ns"] == pytest.approx(early["comm_ns"], rel=0.05)
-    for row in (early, late):
+    for row in early:
+        assert row["exposed_wait_ns"] == pytest.approx(row["comm_ns"], rel=0.05)
+    for row in rows:
+        assert row["steps"] == late["steps"]
         assert row["comm_ns"] == row["exposed_wait_ns"] + row["exposed_transfer_ns"] + row["exposed_unmatched_ns"]
         assert 100e9 < row["bus_bytes_per_s"] < 450e9, "18 links of NVLink 4 carry 450 GB/s each way"
 
