@@ -638,7 +638,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "by_collective": _by_collective(rank, cost, communicators) if matched else None,
                 "last_share": cost.last / whole.calls if matched else None,
                 "delay_ns": cost.delay_ns if matched else None,
-                "straggler": notable and r == worst,
+                "straggler": notable and matched and r == worst,
                 "late_because": _late_because(ranks, r),
                 "clock_correction_ns": aligned.correction[r] if matched else None,
             }

@@ -6,12 +6,14 @@ import json
 import lzma
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from nsysx import nccl
+from nsysx import nccl, pipeline, ranks
 from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
 from nsysx.render import json_text
@@ -148,6 +150,20 @@ def test_a_capture_that_began_later(tmp_path: Path) -> None:
     assert rows[0]["wait_ns"] == 200_000 * rows[0]["collectives"] > 0
     assert rows[1]["wait_ns"] == 0
     assert "9 to 12 collectives" in checks(*paths)["rank lengths"].detail
+
+
+def test_a_rank_without_collectives_of_its_own_steps_is_not_named(tmp_path: Path) -> None:
+    """The others wait for it, but what its own steps hold says nothing about it."""
+    path = one_report(tmp_path / "job.sqlite", [300_000, 500_000])
+    early, late = ranks.records(pipeline.gather(path, pipeline.Options()))
+    none = np.empty(0, np.int64)
+    last = int(late.end_ns[-1])
+    late = replace(late, window=(last, last + 1_000), tiles=ranks.Tiles(none, none, {}, {}))
+    rows = ranks.table([early, late]).rows
+    assert rows is not None
+    assert [(r["collectives"] > 0, r["straggler"]) for r in rows] == [(True, False), (False, False)]
+    assert rows[0]["exposed_wait_ns"] > 0
+    assert ranks.sentence(rows) is None
 
 
 def test_groups_that_do_not_run_together_are_not_mixed(tmp_path: Path) -> None:
