@@ -7,7 +7,7 @@ within a major number. A table that was not recorded is ``None`` there, and ``qu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 SCHEMA = "nsysx.summary/1"
@@ -213,7 +213,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the Summary as plain JSON values, keys as in the contract."""
-        steps = asdict(self.steps)
+        steps = {f.name: getattr(self.steps, f.name) for f in fields(self.steps)}
         capture = asdict(self.capture)
         return {
             "schema": SCHEMA,

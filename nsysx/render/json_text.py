@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsysx.model import Summary
@@ -27,6 +27,29 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def _lines(value: Any, indent: int, encode: Callable[[Any], str]) -> str:
+    """Return JSON text with a line for each key of the first two levels, and for each row of a table."""
+    if isinstance(value, dict) and value and indent < 2:
+        items = [f"{encode(str(k))}: {_lines(v, indent + 1, encode)}" for k, v in value.items()]
+        opened, closed = "{", "}"
+    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
+        items, opened, closed = [encode(v) for v in value], "[", "]"
+    else:
+        return encode(value)
+    inner = ",\n".join(" " * (indent + 1) + item for item in items)
+    return f"{opened}\n{inner}\n{' ' * indent}{closed}"
+
+
 def render(summary: Summary) -> str:
     """Return the whole Summary as UTF-8 JSON text that ends with a newline. Keys keep the order of the contract."""
-    return json.dumps(_plain(summary.to_json()), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    data = summary.to_json()
+    try:
+        text = _lines(data, 0, encode)
+        text.encode()
+    except (
+        TypeError,
+        ValueError,
+    ):  # something that JSON cannot say: rare, and looking for it takes longer than the rest
+        text = _lines(_plain(data), 0, encode)
+    return text + "\n"
