@@ -174,23 +174,32 @@ def _run(chain: _Chain, rounds: int = _ROUNDS) -> _Run:
     pending: list[int] = []  # starts of all ops in launch order, for the queue limit
     ends: list[int] = []
     blocked: dict[int, int] = {}
-    items = list(zip(chain.kind, chain.gap, chain.cost, chain.first, chain.first[1:], strict=False))
     call, waits, tail, target = chain.call, chain.waits, chain.tail, chain.target
     ops = list(zip(chain.stream, chain.latency, chain.pause, chain.offset, chain.duration, strict=True))
+    # What neither launches nor waits is host time of the item after it.
+    items: list[tuple[int, int, int, int, list[tuple[int, int, int, int, int]]]] = []
+    host = 0
+    every = zip(chain.kind, chain.gap, chain.cost, chain.first, chain.first[1:], strict=False)
+    for i, (what, gap, cost, first, last) in enumerate(every):
+        if what == _PLAIN and first == last:
+            host += gap + cost
+        else:
+            items.append((i, what, host + gap, cost, ops[first:last]))
+            host = 0
     limit = chain.limit or 1024
     t = 0
     for round_ in range(rounds):
         measured = round_ == rounds - 2
-        for i, (what, gap, cost, first, last) in enumerate(items):
+        for i, what, gap, cost, mine in items:
             t += gap
-            if last > first:
+            if mine:
                 if len(pending) >= limit and pending[-limit] > t:
                     if measured:
                         blocked[call[i]] = blocked.get(call[i], 0) + pending[-limit] - t
                     t = pending[-limit]
                 head = -1
                 end = t
-                for s, latency, pause, offset, duration in ops[first:last]:
+                for s, latency, pause, offset, duration in mine:
                     begin = t + latency if offset < 0 or head < 0 else head + offset
                     if (at := free[s] + pause) > begin:
                         begin = at
@@ -219,6 +228,7 @@ def _run(chain: _Chain, rounds: int = _ROUNDS) -> _Run:
                 if done > free[tail[i]]:
                     free[tail[i]] = done
             t += cost
+        t += host
         ends.append(max(free))
     return _Run(ends, blocked, sum(chain.gap) + sum(chain.cost), sum(chain.duration))
 
