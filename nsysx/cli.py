@@ -126,6 +126,9 @@ def _report_run(result: Result) -> None:
 
     assert result.sqlite is not None
     try:
+        from nsysx import jobs
+
+        jobs.limit_threads()
         from nsysx import pipeline
         from nsysx.render import html_page
 
@@ -204,6 +207,9 @@ def report(
         raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
     if csv is not None:
         check_folder(csv)
+    from nsysx import jobs as jobs_room
+
+    jobs_room.limit_threads()
     from nsysx import pipeline
 
     with Progress() as progress:
@@ -316,6 +322,9 @@ def whatif(
     step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
 ) -> None:
     """Say what the step would take with something changed: the recorded steps replayed with edits."""
+    from nsysx import jobs
+
+    jobs.limit_threads()
     from nsysx import pipeline
     from nsysx import whatif as room
 

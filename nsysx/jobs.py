@@ -21,6 +21,8 @@ T = TypeVar("T")
 #: Below this much to read, starting workers takes longer than the work.
 _POOL_BYTES = 24_000_000
 
+_MOST_THREADS = 4
+
 #: dask's nanny makes glibc hand memory back at every free, which costs a fifth of the CPU time here. Both are needed: one alone
 #: keeps glibc from fitting the other.
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": 268435456, "MALLOC_MMAP_THRESHOLD_": 33554432, "OMP_NUM_THREADS": 1}
@@ -29,6 +31,15 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": 268435456, "MALLOC_MMAP_THRESHOLD_": 335544
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def limit_threads() -> None:
+    """Let polars use few threads, unless it was told otherwise. To be called before polars is imported.
+
+    A report is a thousand short queries, and waking a thread per core for each costs more than it brings. Measured on 64
+    cores: 2,000 kernels took 1.23 s instead of 0.66, and 300,000 took 4.1 s instead of 3.2.
+    """
+    os.environ.setdefault("POLARS_MAX_THREADS", str(min(cores(), _MOST_THREADS)))
 
 
 def run(
@@ -132,8 +143,13 @@ def _on_cluster(
         try:
             if cluster == "local":
                 # No limit, as in a pool: by default each worker may have its share of the machine only, and dies beyond it.
+                # Any free port: dask opens one for its pages also without them, and warns when its usual one is taken.
                 client = distributed.Client(
-                    n_workers=count, threads_per_worker=1, dashboard_address=None, memory_limit=0
+                    n_workers=count,
+                    threads_per_worker=1,
+                    dashboard_address=":0",
+                    scheduler_kwargs={"dashboard": False},
+                    memory_limit=0,
                 )
             else:
                 client = distributed.Client(cluster, timeout="10s")

@@ -333,3 +333,17 @@ def test_a_process_ends_at_once_but_not_before_its_cleaners_ran() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (7, "told cleaned\n", "")
+
+
+def test_polars_is_imported_after_its_threads_are_limited() -> None:
+    code = (
+        "import sys\nfrom nsysx import cli, jobs\n"
+        "seen = []\njobs.limit_threads = lambda: seen.append('polars' in sys.modules)\n"
+        "sys.argv[1:] = WORDS\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    print(seen)\n"
+    )
+    for words in (["report", "none.sqlite"], ["whatif", "none.sqlite", "--no-host"]):
+        said = subprocess.run(
+            [sys.executable, "-c", code.replace("WORDS", repr(words))], capture_output=True, text=True
+        )
+        assert said.stdout == "[False]\n", said.stderr

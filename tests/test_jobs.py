@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,23 @@ def test_the_environment_is_left_as_it_was(paths: list[Path], monkeypatch: pytes
     monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
     jobs.run(size, paths, workers=2)
     assert "POLARS_MAX_THREADS" not in os.environ
+
+
+def test_a_local_cluster_beside_another_one(paths: list[Path]) -> None:
+    pytest.importorskip("distributed")
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # a cluster has it already: as good
+            taken.bind(("", 8787))
+            taken.listen()
+        assert jobs.run(size, paths, cluster="local", workers=1) == [size(p) for p in paths]
+
+
+@pytest.mark.parametrize(("given", "cores", "threads"), [(None, 64, "4"), (None, 2, "2"), ("16", 64, "16")])
+def test_polars_gets_few_threads(monkeypatch: pytest.MonkeyPatch, given: str | None, cores: int, threads: str) -> None:
+    monkeypatch.setattr(os, "environ", {} if given is None else {"POLARS_MAX_THREADS": given})
+    monkeypatch.setattr(jobs, "cores", lambda: cores)
+    jobs.limit_threads()
+    assert os.environ == {"POLARS_MAX_THREADS": threads}
 
 
 def test_a_cluster_that_is_not_there(paths: list[Path]) -> None:
