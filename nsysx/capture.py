@@ -942,13 +942,20 @@ def _export(nsys: Nsys, folder: Path, options: Options, signals: _Signals, resul
     """Export the report that was moved into place; None, with a problem noted, when that failed."""
     made = folder / "report.sqlite"
     command = export_command(nsys, result.outputs.report.absolute(), made)
-    with (folder / "export.log").open("w+b") as sink:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
-        signals.attend(process, None)
-        process.wait()
-        sink.seek(0)
-        said = sink.read().decode(errors="replace")
-    if process.returncode != 0 or not _whole(made):
+    # nsys fails at this now and then, once in thousands of times; nothing is lost by asking again.
+    for _ in range(2):
+        with (folder / "export.log").open("w+b") as sink:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+            )
+            signals.attend(process, None)
+            process.wait()
+            sink.seek(0)
+            said = sink.read().decode(errors="replace")
+        exported = process.returncode == 0 and _whole(made)
+        if exported or signals.came:
+            break
+    if not exported:
         again = shlex.join([str(nsys.path), "export", "--type=sqlite", str(result.outputs.report)])
         what = f"{result.outputs.report}: export failed{_if_full(folder)}"
         result.problems.append(_failed(what, "nsys-export", f"Try: {again}. {_last_words(said)}"))
