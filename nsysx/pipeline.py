@@ -320,7 +320,7 @@ def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | N
     verdict = summary.verdict
     if late := ranks.sentence(table.rows or ()):
         verdict = replace(verdict, evidence=(*verdict.evidence, late))
-    judged = None if summary.findings is None else findings.with_ranks(summary.findings, table)
+    judged = None if summary.findings is None else findings.with_ranks(summary.findings, table, shown)
     tables = {**summary.tables, ranks.KEY: table}
     return replace(summary, tables=tables, quality=tuple(checks), verdict=verdict, findings=judged)
 

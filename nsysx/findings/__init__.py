@@ -40,12 +40,12 @@ def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | Withheld |
     return tuple(sorted((f for rule in rules() for f in rule.check(ground)), key=rank))
 
 
-def with_ranks(findings: Iterable[Finding], table: Table) -> tuple[Finding, ...]:
-    """Return the findings of one rank with what the comparison of all ranks adds."""
+def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = None) -> tuple[Finding, ...]:
+    """Return the findings of one rank with what the comparison of all ranks adds; ``shown`` is that rank where it is known."""
 
     def compared(finding: Finding) -> Finding:
         if finding.code == nsx110_exposed_comm.RULE.code:
-            return nsx110_exposed_comm.of_ranks(finding, table)
+            return nsx110_exposed_comm.of_ranks(finding, table, shown)
         return nsx111_straggler.of_ranks(table) if finding.code == nsx111_straggler.RULE.code else finding
 
     return tuple(sorted(map(compared, findings), key=rank))

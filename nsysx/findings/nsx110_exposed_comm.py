@@ -63,18 +63,27 @@ def check(ground: Ground) -> list[Finding]:
     return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=evidence)]
 
 
-def of_ranks(finding: Finding, table: Table) -> Finding:
-    """Return the finding with what the comparison of all ranks adds: how much of it is waiting, which no link shortens."""
+def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Finding:
+    """Return the finding with what the comparison of all ranks adds: how much of it is waiting, which no link shortens.
+
+    ``shown`` is the rank that the finding is about, None in a report that holds them all.
+    """
     if finding.verdict != "found" or not table.rows or not finding.cost_ns_per_step:
         return finding
     # By its cost, because ranks of several machines can have one process and device number.
     cost = finding.cost_ns_per_step
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
+    of = "Of it"
+    if row is None and shown is not None:  # the ranks have fewer steady steps in common than this one has
+        row = next((r for r in table.rows if r["rank"] == shown), None)
+        of = "In the steps that are steady on all ranks,"
     if row is None or row["exposed_wait_ns"] is None:
         return finding
     wait, transfer = (round(row[f"exposed_{k}_ns"] / max(row["steps"], 1)) for k in ("wait", "transfer"))
-    detail = f"{finding.detail} Of it {units.duration(wait)} is waiting for another rank, {units.duration(transfer)} transfer."
+    detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank, {units.duration(transfer)} transfer."
     if 2 * wait < cost:
         return replace(finding, detail=detail)
-    fix = "Let the ranks come to their collectives together (NSX111): no link and no bucket size shortens the waiting"
+    late = next((r for r in table.rows if r["straggler"]), None)
+    whom = f"Rank {late['rank']} comes last" if late else "The ranks come one after another"
+    fix = f"{whom}: give every rank the same work (NSX111); no link and no bucket size shortens the waiting"
     return replace(finding, detail=detail, fix=fix)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nsysx.findings.nsx110_exposed_comm import of_ranks
 from nsysx.pipeline import summarize
 from tests.findings import Program, empty, healthy
 from tests.test_ranks import one_report
@@ -50,7 +52,22 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
     assert finding.detail.endswith("Of it 200 us is waiting for another rank, 50.0 us transfer.")
+    assert finding.fix.startswith("Rank 2 comes last: ")
     assert "NSX111" in finding.fix
     path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
     assert "buckets" in finding.fix
+
+
+def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path) -> None:
+    path = one_report(tmp_path / "r.sqlite", [300_000, 500_000])
+    summary = summarize([path])
+    (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
+    table = summary.tables["ranks"]
+    finding = replace(finding, detail="It is so.", cost_ns_per_step=(finding.cost_ns_per_step or 0) + 7)
+    assert of_ranks(finding, table).detail == "It is so."
+    said = of_ranks(finding, table, shown=0)
+    assert said.detail == (
+        "It is so. In the steps that are steady on all ranks, 200 us is waiting for another rank, 50.0 us transfer."
+    )
+    assert said.fix.startswith("Rank 1 comes last: ")
