@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx import ledger, nccl, units
@@ -83,6 +84,8 @@ COLUMNS = (
     Column("clock_correction_ns", "Int64", "ns", "added to its clock so that collectives end together; null likewise"),
 )
 
+_ALL = slice(None)
+
 #: communicator or "", else the stream's number, and the kind
 Key = tuple[str, int, str]
 
@@ -111,19 +114,32 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """The ledger of each steady step of a rank, in order; the steps lie edge to edge. No steps where it found none."""
+    """The ledger of stretches of a device's time that lie edge to edge: its steady steps, in order."""
 
     start_ns: I64
     end_ns: I64
     parts: Mapping[str, I64]
     idle_causes: Mapping[str, I64]
 
+    def figures(self, chosen: npt.NDArray[np.bool_] | slice = _ALL) -> dict[str, Any]:
+        """Return what a Rank says of the chosen stretches together, by the names of its fields."""
+        start, end = self.start_ns[chosen], self.end_ns[chosen]
+        causes = {name: int(ns[chosen].sum()) for name, ns in self.idle_causes.items()}
+        return {
+            "steps": len(start),
+            "step_ns": int(np.median(end - start)),
+            "window": (int(start[0]), int(end[-1])),
+            "parts": {name: int(ns[chosen].sum()) for name, ns in self.parts.items()},
+            "idle_causes": {name: ns for name, ns in causes.items() if ns},
+        }
+
 
 @dataclass(frozen=True)
 class Rank:
     """One rank, small enough to be sent between machines. ``report`` is the number of the report that it comes from.
 
-    ``window``, ``parts`` and ``idle_causes`` are of its steady steps, whose single ledgers are ``tiles``.
+    ``window``, ``parts`` and ``idle_causes`` are of its steady steps, whose single ledgers are ``tiles``; without steady steps
+    they are of the whole capture, and ``tiles`` is None.
 
     ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: not known) hold its collectives in order of their start, ``belongs`` which
     of ``series`` each is of. ``exposed`` are the stretches [start, end) of communication that no compute hides. ``number`` is
@@ -144,7 +160,7 @@ class Rank:
     window: tuple[int, int]
     parts: Mapping[str, int]
     idle_causes: Mapping[str, int]
-    tiles: Tiles
+    tiles: Tiles | None
     members: Mapping[str, nccl.Member]
     noted: str
     series: tuple[Series, ...]
@@ -206,21 +222,24 @@ def records(facts: Facts) -> tuple[Rank, ...]:
     noted = "nothing" if said is None else "all" if said["communicator"].null_count() < said.height else "ranges"
     for process, device, start, end in windows:
         activity = facts.ledgers.activity[process, device]
-        parts = ledger.gpu_parts(activity, np.array([start]), np.array([end]))
         steps = facts.steps.gpu.filter((pl.col("process") == process) & (pl.col("device") == device))
-        if facts.steps.steady and not facts.steps.whole:
-            steps = steps.filter(pl.col("index").is_between(*facts.steps.steady))
-        lengths = steps["end_ns"] - steps["start_ns"]
-        # Without steps the window is the whole capture, which no other rank can be held against.
-        found = steps.sort("start_ns") if facts.steps.steady and not facts.steps.whole else steps.clear()
-        begin, finish = found["start_ns"].to_numpy(), found["end_ns"].to_numpy()
-        each = ledger.gpu_parts(activity, begin, finish)
+        steady = facts.steps.steady if not facts.steps.whole else None
+        if steady:
+            steps = steps.filter(pl.col("index").is_between(*steady))
+            begin, finish = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+        else:
+            begin, finish = np.array([start]), np.array([end])
+        parts = ledger.gpu_parts(activity, begin, finish)
         causes = ledger.idle_parts(facts.ledgers.idle, process, device, begin, finish)
+        tiles = Tiles(begin, finish, {k: parts[k] for k in _LEDGER}, causes)
+        figures = tiles.figures()
+        if not steady:
+            median = (steps["end_ns"] - steps["start_ns"]).median()
+            figures |= {"steps": steps.height, "step_ns": int(median) if isinstance(median, (int, float)) else None}
         inside = activity.clip(start, end)
         shown = ((inside.labels & comm) > 0) & ((inside.labels & compute) == 0)
         alone = coverage([(inside.times[:-1][shown], inside.times[1:][shown])])
         card = cards.get((process, device))
-        median = lengths.median()
         own = members.get(process, {})
         series, belongs, start_ns, end_ns, message_bytes = _collectives(facts, process, device, own)
         # A process that drives several devices is one rank of NCCL per device, and none of them has the process's number.
@@ -236,12 +255,8 @@ def records(facts: Facts) -> tuple[Rank, ...]:
                 host=facts.trace.host,
                 number=_number(facts.trace, process, own) if only else None,
                 utc_epoch_ns=facts.trace.capture.utc_epoch_ns,
-                steps=steps.height,
-                step_ns=int(median) if isinstance(median, (int, float)) else None,
-                window=(start, end),
-                parts={k: int(parts[k][0]) for k in _LEDGER},
-                idle_causes=ledger.idle_in(facts.ledgers.idle, process, device, start, end),
-                tiles=Tiles(begin, finish, {k: each[k] for k in _LEDGER}, causes),
+                **figures,
+                tiles=tiles if steady else None,
                 members=own,
                 noted=noted,
                 series=series,
@@ -455,22 +470,13 @@ def _common(aligned: _Aligned) -> list[Rank]:
         return list(ranks)  # the same steps, perhaps one rank after the other as in a pipeline
     found = []
     for rank, offset in zip(ranks, aligned.offset, strict=True):
+        if rank.tiles is None:
+            return list(ranks)
         middle = rank.tiles.start_ns + (rank.tiles.end_ns - rank.tiles.start_ns) // 2 + offset
         inside = (middle >= low) & (middle < high)
         if not inside.any():
             return list(ranks)
-        start, end = rank.tiles.start_ns[inside], rank.tiles.end_ns[inside]
-        causes = {name: int(ns[inside].sum()) for name, ns in rank.tiles.idle_causes.items()}
-        found.append(
-            replace(
-                rank,
-                steps=len(start),
-                step_ns=int(np.median(end - start)),
-                window=(int(start[0]), int(end[-1])),
-                parts={name: int(ns[inside].sum()) for name, ns in rank.tiles.parts.items()},
-                idle_causes={name: ns for name, ns in causes.items() if ns},
-            )
-        )
+        found.append(replace(rank, **rank.tiles.figures(inside)))
     return found
 
 
@@ -719,10 +725,10 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
             f"the ranks hold {min(held)} to {max(held)} collectives: captures of different length, or ranks that differ"
         )
         found.append(Check("rank lengths", "warn", detail, "capture the same steps on every rank: --steps A:B"))
-    counts, own = {r["steps"] for r in rows}, {r.steps for r in ranks}
+    counts, own = {r["steps"] for r in rows}, {r.steps for r in ranks}  # what is compared, and what each has alone
     if len(counts) > 1:
         found.append(Check("rank steps", "warn", f"the ranks hold {min(counts)} to {max(counts)} steady steps"))
-    elif len(own) > 1:
+    elif counts != own:
         detail = (
             f"compared over the {min(counts)} steps that are steady on all of them; alone they have up to {max(own)}"
         )

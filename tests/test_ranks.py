@@ -156,9 +156,8 @@ def test_a_rank_without_collectives_of_its_own_steps_is_not_named(tmp_path: Path
     """The others wait for it, but what its own steps hold says nothing about it."""
     path = one_report(tmp_path / "job.sqlite", [300_000, 500_000])
     early, late = ranks.records(pipeline.gather(path, pipeline.Options()))
-    none = np.empty(0, np.int64)
     last = int(late.end_ns[-1])
-    late = replace(late, window=(last, last + 1_000), tiles=ranks.Tiles(none, none, {}, {}))
+    late = replace(late, window=(last, last + 1_000), tiles=None)
     rows = ranks.table([early, late]).rows
     assert rows is not None
     assert [(r["collectives"] > 0, r["straggler"]) for r in rows] == [(True, False), (False, False)]
@@ -610,3 +609,19 @@ def test_ranks_are_compared_over_steps_that_are_steady_on_all(tmp_path: Path) ->
         exposed = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
         assert sum(row[k] for k in exposed) == row["comm_ns"]
     assert checks(*written)["rank steps"].status == "ok"
+
+
+def test_as_many_steps_but_others_are_compared_over_those_in_common(tmp_path: Path) -> None:
+    files = reports(tmp_path, [100_000, 200_000], starts=[0, 0], clocks=[0, 0])
+    early, late = (r for path in files for r in ranks.records(pipeline.gather(path, pipeline.Options())))
+    assert early.tiles is not None and late.tiles is not None
+    n = early.steps
+    first, last = np.arange(n) < n - 3, np.arange(n) >= 3
+    mixed = [replace(early, **early.tiles.figures(first)), replace(late, report=1, **late.tiles.figures(last))]
+    rows = ranks.table(mixed).rows
+    assert rows is not None
+    assert [r["steps"] for r in rows] == [n - 6] * 2
+    said = {c.check: c for c in ranks.checks(mixed, rows)}["rank steps"]
+    assert (
+        said.detail == f"compared over the {n - 6} steps that are steady on all of them; alone they have up to {n - 3}"
+    )
