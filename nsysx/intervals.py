@@ -58,10 +58,15 @@ class StepFunction:
             return np.zeros(len(t), np.int64)
         w = weight.astype(np.int64)
         total: I64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(self.times) * w)))
-        clipped = np.clip(t, self.times[0], self.times[-1])
-        i = np.clip(np.searchsorted(self.times, clipped, side="right") - 1, 0, len(w) - 1)
-        result: I64 = total[i] + (clipped - self.times[i]) * w[i]
+        i, into = self._placed(t)
+        result: I64 = total[i] + into * w[i]
         return result
+
+    def _placed(self, t: I64) -> tuple[I64, I64]:
+        """Return the segment of each instant and how far into it the instant lies (ns); what is outside lies at an end."""
+        clipped = np.clip(t, self.times[0], self.times[-1])
+        i = np.clip(np.searchsorted(self.times, clipped, side="right") - 1, 0, len(self.labels) - 1)
+        return i, clipped - self.times[i]
 
     def within(self, weight: npt.NDArray[np.bool_] | I64, start: I64, end: I64) -> I64:
         """Return the weighted time inside each window [start, end) (ns)."""
@@ -72,9 +77,8 @@ class StepFunction:
         """Return, for each label that occurs, the time that it holds in each window (ns); together the windows inside."""
         if not len(self.labels):
             return {}
-        instants = np.clip(np.concatenate((start, end)), self.times[0], self.times[-1])
-        place = np.clip(np.searchsorted(self.times, instants, side="right") - 1, 0, len(self.labels) - 1)
-        into, lasting = instants - self.times[place], np.diff(self.times)
+        place, into = self._placed(np.concatenate((start, end)))
+        lasting = np.diff(self.times)
         found = {}
         for label in np.unique(self.labels).tolist():
             here = self.labels == label
