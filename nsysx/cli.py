@@ -408,6 +408,8 @@ def program() -> NoReturn:
         os._exit(code if isinstance(code, int) else 0)
 
     atexit.register(leave)
+    # A process that ends after one answer has no cycles worth looking for; it would cost a twentieth of the start.
+    gc.disable()
     try:
         main()
     except SystemExit as end:
@@ -417,8 +419,6 @@ def program() -> NoReturn:
 
 def main() -> NoReturn:
     """Run the command line and raise SystemExit with its exit code."""
-    # A process that ends after one answer has no cycles worth looking for; it would cost a twentieth of the start.
-    gc.disable()
     sys.exit(_guarded())
 
 
