@@ -213,6 +213,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the Summary as plain JSON values, keys as in the contract."""
+        # Not asdict: it would copy thousands of rows value by value.
         steps = {f.name: getattr(self.steps, f.name) for f in fields(self.steps)}
         capture = asdict(self.capture)
         return {

@@ -47,9 +47,7 @@ def render(summary: Summary) -> str:
     try:
         text = _lines(data, 0, encode)
         text.encode()
-    except (
-        TypeError,
-        ValueError,
-    ):  # something that JSON cannot say: rare, and looking for it takes longer than the rest
+    except (TypeError, ValueError):
+        # Something that JSON cannot say: rare, and to look for it first would take longer than all the rest.
         text = _lines(_plain(data), 0, encode)
     return text + "\n"
