@@ -205,6 +205,20 @@ def test_print_shows_the_details_and_no_controls(browser, pages):
     assert data.count(b"/Type /Page\n") + data.count(b"/Type /Page ") < 25
 
 
+@pytest.mark.parametrize("name", ["full", "ranks"])
+def test_no_picture_is_cut_off_on_paper(browser, pages, name):
+    visit(browser, pages[name], width=703)  # A4 within its margins; narrow enough for what the page does on a phone
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        js(browser, "document.querySelectorAll('details').forEach(d => d.open = true)")
+        over = "[...document.querySelectorAll('figure img')].map(i => i.getBoundingClientRect().width - i.parentElement.clientWidth)"
+        found = js(browser, f"return {over}")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert found
+    assert max(found) <= 0
+
+
 @pytest.mark.skipif(not AXE and not REQUIRED, reason="NSYSX_AXE names no axe.min.js")
 @pytest.mark.parametrize("name", ["full", "bare", "hostile", "ranks"])
 @pytest.mark.parametrize("dark", [False, True])
