@@ -79,6 +79,9 @@ _FULL_BYTES = 1 << 20
 #: nsys's agent ends with it, a moment later at most.
 _AGENT_PATIENCE_S = 10.0
 
+#: An import takes about as long as the capture did; this is for one that never ends.
+_IMPORT_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -180,6 +183,11 @@ def version_of(nsys: Path) -> str:
     return found.group(1) if found and code == 0 else ""
 
 
+def _importer(nsys: Path) -> Path | None:
+    """Return the importer that an nsys at this path finds."""
+    return next(nsys.parent.parent.glob("host-linux-*/QdstrmImporter"), None)
+
+
 def importer_fault(nsys: Path) -> str:
     """Return why the importer that belongs to ``nsys`` does not work, "" when it does or cannot be told.
 
@@ -188,8 +196,7 @@ def importer_fault(nsys: Path) -> str:
     """
     for path in (nsys, nsys.resolve()):
         if path.parent.name.startswith("target-linux"):
-            importer = next(path.parent.parent.glob("host-linux-*/QdstrmImporter"), None)
-            if importer:
+            if importer := _importer(path):
                 code, said = ask([importer, "--version"])
                 return "" if code == 0 else f"its importer does not run ({said.splitlines()[-1] if said else code})"
             if path == nsys.resolve():
@@ -857,7 +864,7 @@ def _keep(folder: Path, recording: _Recording, options: Options, nsys: Nsys, sig
         taken = result.outputs.report
         result.outputs = free_outputs(taken.parent, taken.name.removesuffix(".nsys-rep"))
         result.notes.append(f"{taken.name} or its like appeared meanwhile, so the results have another name")
-    made = sorted(folder.glob("report*.nsys-rep"))
+    made = sorted(folder.glob("report*.nsys-rep")) or _import_again(folder, recording.said, nsys)
     if made:
         for stale in result.outputs.all():  # with --force: no page of another run may stay beside this capture
             stale.unlink(missing_ok=True)
@@ -902,12 +909,30 @@ def _failed(message: str, slug: str, hint: str) -> NsysxError:
     return NsysxError(message, slug=slug, hint=hint, exit_code=EXIT_RUN_FAILED)
 
 
-def _no_report(folder: Path, said: str, options: Options, outputs: Outputs) -> NsysxError:
-    """Return what to say when nsys left no report; what it collected and could not import is kept."""
+def _collected(folder: Path, said: str) -> Path | None:
+    """Return what nsys collected and did not make a report of, or the report that it could not write where it should."""
     # A .nsys-rep that it could not write here lies in the system's temporary folder, under another name.
     named = re.findall(r"[^\s'\"]+\.(?:nsys-rep|qdstrm)", said)
-    raw = next((path for path in [*folder.glob("*.qdstrm"), *map(Path, named)] if path.is_file()), None)
-    if raw:
+    return next((path for path in [*folder.glob("*.qdstrm"), *map(Path, named)] if path.is_file()), None)
+
+
+def _import_again(folder: Path, said: str, nsys: Nsys) -> list[Path]:
+    """Return the report made of what nsys collected, [] when there is none. Its own import fails once in thousands of times."""
+    raw, importer = _collected(folder, said), _importer(nsys.path) or _importer(nsys.path.resolve())
+    if raw is None or raw.suffix != ".qdstrm" or importer is None:
+        return []
+    made = folder / "report.nsys-rep"
+    code, _ = ask([importer, "-i", raw, "-o", made], timeout_s=_IMPORT_S)
+    if code != 0 or not made.is_file():
+        made.unlink(missing_ok=True)
+        return []
+    raw.unlink(missing_ok=True)
+    return [made]
+
+
+def _no_report(folder: Path, said: str, options: Options, outputs: Outputs) -> NsysxError:
+    """Return what to say when nsys left no report; what it collected and could not import is kept."""
+    if raw := _collected(folder, said):
         kept = outputs.report.with_name(outputs.report.name.removesuffix(".nsys-rep") + raw.suffix)
         try:
             shutil.move(raw, kept)

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -507,3 +508,35 @@ def test_doctor_without_nsys(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "fail  nsys: --nsys /no/nsys: no such file" in done.stdout
     assert "->" in done.stdout
+
+
+def test_what_nsys_did_not_import_is_imported(nsys: str, tmp_path: Path) -> None:
+    # An nsys whose importer fails the first time that it has something to import.
+    target, host = Path(nsys).resolve().parent, next(Path(nsys).resolve().parent.parent.glob("host-linux-*"))
+    places = tmp_path / "nsys"
+    (places / host.name).mkdir(parents=True)
+    (places / target.name).mkdir()
+    for file in target.iterdir():
+        (places / target.name / file.name).symlink_to(file)
+    (places / target.name / "nsys").unlink()
+    shutil.copy(target / "nsys", places / target.name)  # it looks for the importer from where it really lies
+    wrapper = places / host.name / "QdstrmImporter"
+    wrapper.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] || [ -e {places}/failed ] || {{ touch {places}/failed; exit 1; }}\n'
+        f'exec {host}/QdstrmImporter "$@"\n'
+    )
+    wrapper.chmod(0o700)
+    words = [
+        sys.executable,
+        "-m",
+        "nsysx",
+        "run",
+        "--nsys",
+        str(places / target.name / "nsys"),
+        "--no-report",
+        "-o",
+        "r",
+    ]
+    done = subprocess.run([*words, "true"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=180)
+    assert (done.returncode, (places / "failed").exists()) == (0, True), done.stderr
+    assert results(tmp_path) == CAPTURED
