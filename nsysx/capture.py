@@ -79,7 +79,7 @@ _FULL_BYTES = 1 << 20
 #: nsys's agent ends with it, a moment later at most.
 _AGENT_PATIENCE_S = 10.0
 
-#: An import takes about as long as the capture did; this is for one that never ends.
+#: An import of a long capture may take minutes; this is for one that never ends.
 _IMPORT_S = 3600.0
 
 
