@@ -17,8 +17,8 @@ from nsysx import __version__
 from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 
 if TYPE_CHECKING:
-    from nsysx.capture import Result
     from nsysx.model import Summary
+    from nsysx.recording.capture import Result
 
 
 app = typer.Typer(
@@ -79,7 +79,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and run nothing.")] = False,
 ) -> None:
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
-    from nsysx import capture
+    from nsysx.recording import capture
 
     _one_of("--graphs", graphs, ("node", "graph"))
     _one_of("--backward", backward, ("off", "phase", "marks", "ops", None))
@@ -120,15 +120,15 @@ def _one_of(option: str, value: str | None, choices: tuple[str | None, ...]) -> 
 
 def _report_run(result: Result) -> None:
     """Write the page of a run and note its headline. The capture is safe already: nothing here may hide that."""
-    from nsysx import capture
-    from nsysx.files import write_text
+    from nsysx.outputs import write_text
     from nsysx.progress import Progress
+    from nsysx.recording import capture
 
     assert result.sqlite is not None
     try:
-        from nsysx import jobs
+        from nsysx.ranks import parallel_reading
 
-        jobs.limit_threads()
+        parallel_reading.limit_threads()
         from nsysx import pipeline
         from nsysx.render import html_page
 
@@ -154,7 +154,7 @@ def _report_run(result: Result) -> None:
 
 
 def _say_result(result: Result) -> None:
-    from nsysx.capture import say
+    from nsysx.recording.capture import say
 
     for note in result.notes:
         say(note)
@@ -197,7 +197,7 @@ def report(
     no_redact: Annotated[bool, typer.Option("--no-redact", help="Keep host, user and paths in the page.")] = False,
 ) -> None:
     """Say where the step time went: tables here, or a page, JSON, Markdown or CSV."""
-    from nsysx.files import check_folder, check_output, write_text
+    from nsysx.outputs import check_folder, check_output, write_text
     from nsysx.progress import Progress
 
     targets = [Path(name) for name in (html, json, markdown) if name is not None and str(name) != "-"]
@@ -207,7 +207,7 @@ def report(
         raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
     if csv is not None:
         check_folder(csv)
-    from nsysx import jobs as jobs_room
+    from nsysx.ranks import parallel_reading as jobs_room
 
     jobs_room.limit_threads()
     from nsysx import pipeline
@@ -248,7 +248,7 @@ def report(
 
 def _write_tables(summary: Summary, folder: Path, *, force: bool) -> list[Path]:
     """Write the tables that were recorded, each to its file; all or none are refused when one is there already."""
-    from nsysx.files import check_output, write_text
+    from nsysx.outputs import check_output, write_text
     from nsysx.render import csv_text
 
     folder.mkdir(exist_ok=True)
@@ -268,7 +268,7 @@ def _link(path: Path) -> str:
 
 
 def _emit(target: str, text: str, *, force: bool) -> None:
-    from nsysx.files import write_text
+    from nsysx.outputs import write_text
 
     if target == "-":
         _end_quietly_with_reader()
@@ -297,7 +297,7 @@ def _talk(line: str) -> None:
 
 def _harmless(line: str) -> str:
     """Return a line in which names from a report move no cursor and hide nothing."""
-    from nsysx.render.clean import clean
+    from nsysx.render.safe_text import clean
 
     return clean(line, 2000)
 
@@ -322,11 +322,11 @@ def whatif(
     step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
 ) -> None:
     """Say what the step would take with something changed: the recorded steps replayed with edits."""
-    from nsysx import jobs
+    from nsysx.ranks import parallel_reading
 
-    jobs.limit_threads()
+    parallel_reading.limit_threads()
     from nsysx import pipeline
-    from nsysx import whatif as room
+    from nsysx.replay import whatif as room
 
     given = pipeline.gather(file, pipeline.Options(steps=steps, step_range=step_range))
     wishes = room.Wishes(
@@ -349,7 +349,7 @@ def doctor(
     nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to examine.")] = None,
 ) -> None:
     """Say what works here and what to do about what does not. Exit code 0 when run will work."""
-    from nsysx import doctor as examination
+    from nsysx.recording import doctor as examination
 
     raise typer.Exit(examination.main(nsys))
 
@@ -371,7 +371,7 @@ def explain(
     ] = None,
 ) -> None:
     """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known."""
-    from nsysx import glossary
+    from nsysx.render import glossary
 
     _end_quietly_with_reader()
     if not names:

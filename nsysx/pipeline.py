@@ -17,27 +17,18 @@ import numpy as np
 import polars as pl
 
 import nsysx
-from nsysx import (
-    analyses,
-    attribute,
-    correlate,
-    facts,
-    findings,
-    jobs,
-    ledger,
-    load,
-    quality,
-    ranges,
-    ranks,
-    timeline,
-    verdict,
-)
-from nsysx import steps as steps_room
+from nsysx import analyses, findings
 from nsysx.analyses import api_calls
+from nsysx.analyses.helpers import timelines
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.facts import Facts, NotRecorded
+from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile
+from nsysx.events import steps as steps_room
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.judging import capture_checks, verdict
 from nsysx.model import Check, Row, Steps, Summary, Table
-from nsysx.replay import Withheld
+from nsysx.ranks import comparison, parallel_reading
+from nsysx.reading import load
+from nsysx.replay.engine import Withheld, replay_of
 
 #: The order of tables in the Summary; a new analysis that is not named here comes after them.
 _ORDER = (
@@ -69,12 +60,16 @@ _ORDER = (
 
 def _modules() -> list[ModuleType]:
     """Return the analyses, found by package walk."""
-    found = [importlib.import_module(f"{analyses.__name__}.{m.name}") for m in pkgutil.iter_modules(analyses.__path__)]
+    found = [
+        importlib.import_module(f"{analyses.__name__}.{m.name}")
+        for m in pkgutil.iter_modules(analyses.__path__)
+        if not m.ispkg
+    ]
     rank = {key: i for i, key in enumerate(_ORDER)}
     return sorted(found, key=lambda m: (rank.get(m.KEY, len(rank)), m.KEY))
 
 
-def _table(module: ModuleType, given: Facts) -> Table:
+def _table(module: ModuleType, given: Profile) -> Table:
     try:
         frame: pl.DataFrame = module.table(given)
     except NotRecorded as answer:
@@ -85,7 +80,7 @@ def _table(module: ModuleType, given: Facts) -> Table:
     return Table(module.KEY, module.TITLE, module.COLUMNS, tuple(frame.select(names).to_dicts()))
 
 
-def _totals(given: Facts) -> Row:
+def _totals(given: Profile) -> Row:
     """Return counts and times of everything, null for what the report has no table for."""
     time = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     by_op = given.ops.group_by("op_kind").agg(pl.len(), time).with_columns(pl.col("op_kind").cast(pl.String))
@@ -110,7 +105,7 @@ def _totals(given: Facts) -> Row:
     return result
 
 
-def _busiest(given: Facts) -> int:
+def _busiest(given: Profile) -> int:
     """Return the device on which the shown process works most in its steps."""
     process = given.steps.process
     mine = given.steps.gpu.filter(pl.col("process") == process).group_by("device")
@@ -124,7 +119,7 @@ def _busiest(given: Facts) -> int:
     return max(busy, key=lambda device: (busy[device], -device))
 
 
-def _step_rows(given: Facts) -> tuple[Row, ...]:
+def _step_rows(given: Profile) -> tuple[Row, ...]:
     """Return one row per step of the shown process, on its busiest device, parts summing to its lengths."""
     table = given.steps
     cpu = table.cpu.filter(pl.col("process") == table.process)
@@ -176,7 +171,7 @@ def _step_rows(given: Facts) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _steps(given: Facts) -> Steps:
+def _steps(given: Profile) -> Steps:
     rows = _step_rows(given)
     steady = [r for r in rows if r["steady"]]
     gpu = [r["gpu_ns"] for r in steady if r["gpu_ns"] is not None]
@@ -192,9 +187,9 @@ def _steps(given: Facts) -> Steps:
     )
 
 
-def _replay(given: Facts) -> Row | None:
+def _replay(given: Profile) -> Row | None:
     """Return what the replay claims about itself, null when there is none (a check says why)."""
-    replay = given.replay
+    replay = replay_of(given)
     if isinstance(replay, Withheld):
         return None
     return {
@@ -216,7 +211,7 @@ def _only(trace: load.Trace, process: int) -> load.Trace:
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
     """Return the trace of the rank that was asked for: processes in order of their key, those with GPU work only."""
     if rank is not None:
-        working = ranks.processes(trace)
+        working = comparison.processes(trace)
         if rank not in working:
             what = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
             raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
@@ -276,13 +271,13 @@ def summarize(
     options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
     if len(files) == 1:
         summary, own = _report(files[0], options)
-        return _with_ranks(summary, ranks.numbered(own))
+        return _with_ranks(summary, comparison.numbered(own))
     # Workers get no callback, and send no picture but that of the first rank.
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
-    done = jobs.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    everyone = ranks.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
-    numbers = [ranks.number(everyone, place) for place in range(len(everyone))]
+    done = parallel_reading.run(work, files, workers=workers, cluster=cluster, progress=progress)
+    everyone = comparison.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
+    numbers = [comparison.number(everyone, place) for place in range(len(everyone))]
     if rank is None:
         first = done[0][0]
         assert first is not None
@@ -298,17 +293,19 @@ def summarize(
     return _with_ranks(replace(first, capture=capture), everyone, shown)
 
 
-def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[ranks.Rank, ...]]:
+def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[comparison.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
     if shown != path.resolve():
-        return None, ranks.records(gather(path, options))  # of the others only what is compared: no table, no verdict
+        return None, comparison.records(
+            gather(path, options)
+        )  # of the others only what is compared: no table, no verdict
     return _report(path, options)
 
 
-def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | None = None) -> Summary:
+def _with_ranks(summary: Summary, everyone: Sequence[comparison.Rank], shown: int | None = None) -> Summary:
     """Return the Summary with all ranks compared."""
-    table = ranks.table(everyone)
-    checks = [*summary.quality, *ranks.checks(everyone, table.rows or ())]
+    table = comparison.table(everyone)
+    checks = [*summary.quality, *comparison.checks(everyone, table.rows or ())]
     if shown is not None:
         detail = f"{len(everyone)} ranks; every table but `ranks` shows rank {shown}"
         checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
@@ -318,10 +315,10 @@ def _with_ranks(summary: Summary, everyone: Sequence[ranks.Rank], shown: int | N
     named = [c for c in checks if not c.check.startswith("table ")]
     checks = sorted(named, key=lambda c: order[c.status]) + [c for c in checks if c.check.startswith("table ")]
     verdict = summary.verdict
-    if late := ranks.sentence(table.rows or ()):
+    if late := comparison.sentence(table.rows or ()):
         verdict = replace(verdict, evidence=(*verdict.evidence, late))
     judged = None if summary.findings is None else findings.with_ranks(summary.findings, table, shown)
-    tables = {**summary.tables, ranks.KEY: table}
+    tables = {**summary.tables, comparison.KEY: table}
     return replace(summary, tables=tables, quality=tuple(checks), verdict=verdict, findings=judged)
 
 
@@ -336,8 +333,8 @@ def _seconds(text: str) -> load.Window:
     return int(start * 10**9), int(end * 10**9)
 
 
-def gather(path: Path, options: Options) -> Facts:
-    """Return the facts of one report: everything that its analyses are given. Errors as in ``summarize``."""
+def gather(path: Path, options: Options) -> Profile:
+    """Return the profile of one report: everything that its analyses are given. Errors as in ``summarize``."""
 
     def say(stage: str) -> None:
         if options.progress:
@@ -351,7 +348,7 @@ def gather(path: Path, options: Options) -> Facts:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
         raise NsysxError(what, slug="nothing-recorded", hint="Profile with: nsysx run -- CMD", exit_code=EXIT_EMPTY)
     say("correlating API calls and GPU work")
-    named = ranges.read(trace)
+    named = nvtx_ranges.read(trace)
     correlated = correlate.correlate(trace)
     # Memory is time: what has become ranges, calls and GPU ops is let go before more is made of those.
     trace = trace.without("nvtx", "runtime", "kernel", "memcpy", "memset", "graph")
@@ -367,10 +364,10 @@ def gather(path: Path, options: Options) -> Facts:
     )
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
-    return facts.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
+    return profile.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
 
 
-def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ...]]:
+def _report(path: Path, options: Options) -> tuple[Summary, tuple[comparison.Rank, ...]]:
     """Return the Summary of one report, without the comparison of ranks, and its ranks."""
     given = gather(path, options)
     trace = given.trace
@@ -384,14 +381,14 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[ranks.Rank, ..
     summary = Summary(
         version=nsysx.__version__,
         capture=trace.capture,
-        quality=quality.checks(given, tables),
+        quality=capture_checks.checks(given, tables),
         totals=_totals(given),
         steps=_steps(given),
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
         replay=_replay(given),
-        findings=findings.judge(given, tables, given.replay),
-        timelines=timeline.timelines(given) if options.timelines else (),
-        strips=timeline.strips(given) if options.timelines else (),
+        findings=findings.judge(given, tables, replay_of(given)),
+        timelines=timelines.timelines(given) if options.timelines else (),
+        strips=timelines.strips(given) if options.timelines else (),
     )
-    return summary, ranks.records(given)
+    return summary, comparison.records(given)

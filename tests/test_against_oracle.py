@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsysx import attribute, correlate, families, ledger, ranges, steps
 from nsysx.errors import NsysxError
-from nsysx.load import load
+from nsysx.events import attribute, correlate, families, ledger, nvtx_ranges, steps
 from nsysx.pipeline import summarize
+from nsysx.reading.load import load
 from tests import builder, oracle, strategies
 from tests.builder import Report
 
@@ -31,14 +31,14 @@ class Read:
 
     def __init__(self, path: Path) -> None:
         self.trace = load(path)
-        self.ranges = ranges.read(self.trace)
+        self.ranges = nvtx_ranges.read(self.trace)
         self.attributed = attribute.attribute(self.trace, correlate.correlate(self.trace), self.ranges)
         self.ledgers = ledger.build(self.trace, self.attributed)
         self.steps = steps.find(self.ranges, self.attributed)
 
 
 def is_data(r: oracle.Range) -> bool:
-    found: bool = ranges.meaning(r.name, r.domain == "nsysx")[:2] == ("phase", "data")
+    found: bool = nvtx_ranges.meaning(r.name, r.domain == "nsysx")[:2] == ("phase", "data")
     return found
 
 
@@ -115,13 +115,13 @@ def innermost(path: Path) -> None:
 
     def is_module(r: oracle.Range) -> bool:
         own = r.domain == "nsysx"
-        return own and r.end_tid == r.global_tid and ranges.meaning(r.name, own)[0] == "module"
+        return own and r.end_tid == r.global_tid and nvtx_ranges.meaning(r.name, own)[0] == "module"
 
     rows = read.attributed.api_calls.select("thread", "start_ns", pl.col("module").cast(pl.String), "grade")
     for thread, start, module, _ in rows.iter_rows():
         truth = oracle.innermost(data, thread, start, is_module)
         if truth is not None and truth.end > truth.start:
-            kind, name, cls, *_ = ranges.meaning(truth.name, True)
+            kind, name, cls, *_ = nvtx_ranges.meaning(truth.name, True)
             assert module == (name or f"({cls})"), (thread, start, kind)
 
 

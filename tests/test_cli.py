@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx import cli, files, pipeline
+from nsysx import cli, outputs, pipeline
 from nsysx.errors import NsysxError
 from tests.builder import Report
 
@@ -121,7 +121,7 @@ def test_usage_errors_are_one_line(words: list[str]) -> None:
 
 @pytest.mark.parametrize("separator", [[], ["--"]])
 def test_what_follows_the_command_is_the_commands(tmp_path: Path, separator: list[str]) -> None:
-    from tests.test_capture import FakeNsys
+    from tests.recording.test_capture import FakeNsys
 
     nsys = FakeNsys(tmp_path / "fake").path
     done = nsysx("run", "--nsys", nsys, "--dry-run", *separator, "python", "x.py", "-o", "y", "--help", "--", "a b")
@@ -230,7 +230,7 @@ def test_refuses_to_overwrite(sqlite: Path, target: Path) -> None:
 
 
 def test_written_as_other_programs_write(target: Path) -> None:
-    files.write_text(target, "ü\n", force=False)
+    outputs.write_text(target, "ü\n", force=False)
     assert target.read_bytes() == "ü\n".encode()
     before = os.umask(0)
     os.umask(before)
@@ -239,15 +239,15 @@ def test_written_as_other_programs_write(target: Path) -> None:
 
 
 def test_a_file_made_meanwhile_is_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = files.check_output
+    check = outputs.check_output
 
     def racing(path: Path, **options: bool) -> None:
         check(path, **options)
         path.write_text("precious")
 
-    monkeypatch.setattr(files, "check_output", racing)
+    monkeypatch.setattr(outputs, "check_output", racing)
     with pytest.raises(NsysxError, match="exists already"):
-        files.write_text(target, "new", force=False)
+        outputs.write_text(target, "new", force=False)
     assert target.read_text() == "precious"
     assert only(target)
 
@@ -257,15 +257,15 @@ def test_a_link_is_replaced_not_followed(target: Path, tmp_path: Path) -> None:
     victim.write_text("precious")
     target.symlink_to(victim)
     with pytest.raises(NsysxError, match="exists already"):
-        files.write_text(target, "new", force=False)
-    files.write_text(target, "new", force=True)
+        outputs.write_text(target, "new", force=False)
+    outputs.write_text(target, "new", force=True)
     assert (victim.read_text(), target.read_text(), target.is_symlink()) == ("precious", "new", False)
 
 
 def test_a_dangling_link_is_not_written_through(target: Path, tmp_path: Path) -> None:
     target.symlink_to(tmp_path / "nowhere")
     with pytest.raises(NsysxError, match="exists already"):
-        files.write_text(target, "new", force=False)
+        outputs.write_text(target, "new", force=False)
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -278,7 +278,7 @@ def test_a_full_disk_leaves_nothing_behind(target: Path, force: bool) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         with pytest.raises(NsysxError, match="could not be written"):
-            files.write_text(target, "x" * 1_000_000, force=force)
+            outputs.write_text(target, "x" * 1_000_000, force=force)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.read_text() for path in target.parent.iterdir()] == (["precious"] if force else [])
@@ -286,18 +286,18 @@ def test_a_full_disk_leaves_nothing_behind(target: Path, force: bool) -> None:
 
 def test_a_folder_where_nothing_can_be_written() -> None:
     with pytest.raises(NsysxError, match="cannot write there"):
-        files.write_text(Path("/proc/page.html"), "x", force=False)
+        outputs.write_text(Path("/proc/page.html"), "x", force=False)
 
 
 @pytest.mark.parametrize(("name", "what"), [("no/p.html", "does not exist"), ("", "is a folder")])
 def test_a_place_that_is_none(tmp_path: Path, name: str, what: str) -> None:
     with pytest.raises(NsysxError, match=what) as caught:
-        files.write_text(tmp_path / name, "x", force=True)
+        outputs.write_text(tmp_path / name, "x", force=True)
     assert caught.value.exit_code == 2
 
 
 def test_text_that_is_not_unicode(target: Path) -> None:
-    files.write_text(target, "name \udc80", force=False)
+    outputs.write_text(target, "name \udc80", force=False)
     assert target.read_text() == "name \\udc80"
 
 

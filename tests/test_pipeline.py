@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.ledger import CAUSES
+from nsysx.events.ledger import CAUSES
 from nsysx.model import SCHEMA, Summary
 from nsysx.pipeline import summarize
 from nsysx.render import json_text

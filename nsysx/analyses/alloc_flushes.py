@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import flushes
-from nsysx.facts import Facts, NotRecorded
+from nsysx.analyses.helpers import allocator_retries
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
 
 KEY = "alloc_flushes"
@@ -24,13 +24,13 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per flush of the whole capture, in order of time; no row when there was none."""
-    if not facts.recorded("runtime"):
+    if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    rows = flushes.flushes(facts).sort("start_ns")
-    steps = facts.steps.cpu
-    if facts.steps.source == "capture":
+    rows = allocator_retries.flushes(profile).sort("start_ns")
+    steps = profile.steps.cpu
+    if profile.steps.source == "capture":
         steps = steps.head(0)
     bounds = steps.select(
         "process", "index", "steady", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import flushes
-from nsysx.facts import Facts, NotRecorded
+from nsysx.analyses.helpers import allocator_retries
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
 
 KEY = "allocator"
@@ -37,27 +37,27 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
-    if not facts.recorded("runtime"):
+    if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     wanted = ("call", "process", "start_ns", "end_ns", "name", "kind", "module", "phase")
-    memory = facts.steady_calls["kind"].is_in(["alloc", "free", "host_alloc"])
-    calls = facts.steady_calls.select(wanted).filter(memory)
-    idle = facts.ledgers.waits.select("call", "idle_caused_ns")
-    inside = flushes.members(facts).with_columns(pl.lit(1).alias("_flush"))
+    memory = profile.steady_calls["kind"].is_in(["alloc", "free", "host_alloc"])
+    calls = profile.steady_calls.select(wanted).filter(memory)
+    idle = profile.ledgers.waits.select("call", "idle_caused_ns")
+    inside = allocator_retries.members(profile).with_columns(pl.lit(1).alias("_flush"))
     calls = (
         calls.join(idle, on="call", how="left", maintain_order="left")
         .join(inside.select("call", "_flush"), on="call", how="left", maintain_order="left")
-        .join(flushes.bytes_of_calls(facts), on="call", how="left", maintain_order="left")
-        .join(facts.once("lines", Facts.lines), on="call", how="left", maintain_order="left")
+        .join(allocator_retries.bytes_of_calls(profile), on="call", how="left", maintain_order="left")
+        .join(profile.once("lines", Profile.lines), on="call", how="left", maintain_order="left")
     )
-    steps = facts.steps.cpu.select("process", "index", pl.col("start_ns").alias("_step_ns")).sort("_step_ns")
+    steps = profile.steps.cpu.select("process", "index", pl.col("start_ns").alias("_step_ns")).sort("_step_ns")
     calls = calls.sort("start_ns").join_asof(
         steps, left_on="start_ns", right_on="_step_ns", by="process", check_sortedness=False
     )
-    known = facts.steps.source != "capture"
-    recorded = facts.recorded("memory_usage")
+    known = profile.steps.source != "capture"
+    recorded = profile.recorded("memory_usage")
     text = [pl.col(c).cast(pl.String) for c in ("kind", "module", "phase")]
     rows = calls.group_by(pl.col("name").cast(pl.String).alias("api"), *text, "file", "line").agg(
         pl.len().cast(pl.Int64).alias("calls"),
@@ -67,7 +67,7 @@ def table(facts: Facts) -> pl.DataFrame:
         pl.col("_flush").sum().cast(pl.Int64).alias("in_flushes"),
         (
             pl.col("idle_caused_ns").fill_null(0).sum()
-            if facts.attributed.gpu_ops.height
+            if profile.attributed.gpu_ops.height
             else pl.lit(None, dtype=pl.Int64).alias("idle_caused_ns")
         ),
     )
@@ -84,7 +84,7 @@ def table(facts: Facts) -> pl.DataFrame:
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
         .when(pl.col("kind") == "free")
         .then(pl.lit("do not call empty_cache() in the loop"))
-        .when((pl.col("steps") <= 2) & (facts.steady_count > 4))
+        .when((pl.col("steps") <= 2) & (profile.steady_count > 4))
         .then(
             pl.lit("the cache grew for a larger shape than before: run the largest shape first, or pad to fixed shapes")
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import first_cost
-from nsysx.facts import Facts, NotRecorded
+from nsysx.analyses.helpers import one_time_cost
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
 
 KEY = "api_bill"
@@ -24,12 +24,12 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per API function, longest self time first."""
-    if not facts.recorded("runtime"):
+    if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     parts = ("calls", "self_ns", "waiting_ns", "profiler_ns", "one_time_ns", "repeated_ns")
-    rows = first_cost.split(facts).functions.group_by("name", "kind").agg(pl.col(*parts).sum())
+    rows = one_time_cost.split(profile).functions.group_by("name", "kind").agg(pl.col(*parts).sum())
 
     def share(column: str) -> pl.Expr:
         whole = rows[column].sum()

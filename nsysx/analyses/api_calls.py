@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import columns
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.model import Column
 
 KEY = "api_calls"
@@ -28,13 +28,13 @@ COLUMNS = (
 )
 
 
-def functions(facts: Facts) -> pl.DataFrame:
+def functions(profile: Profile) -> pl.DataFrame:
     """Return one row per API function: name, kind, calls, total_ns, self_ns, first_ns as in COLUMNS."""
-    return facts.once("api_functions", _functions)
+    return profile.once("api_functions", _functions)
 
 
-def _functions(facts: Facts) -> pl.DataFrame:
-    calls = facts.calls
+def _functions(profile: Profile) -> pl.DataFrame:
+    calls = profile.calls
     ns = pl.col("end_ns") - pl.col("start_ns")
     # A function is of one kind: grouped by name alone.
     sums = (
@@ -57,7 +57,7 @@ def _medians(calls: pl.DataFrame) -> pl.DataFrame:
     """Return name, steady_median_ns. In blocks: to group all rows at once would take ten times their memory."""
     found: dict[str, list[I64]] = {}
     for block in calls.select("name", "start_ns", "end_ns").iter_slices(1 << 18):
-        names, name = columns.distinct(block["name"])
+        names, name = lookup.distinct(block["name"])
         ns = (block["end_ns"] - block["start_ns"]).to_numpy()
         for i, text in enumerate(names):
             if text is not None:
@@ -66,18 +66,18 @@ def _medians(calls: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"name": pl.Series(list(found), dtype=pl.Categorical), "steady_median_ns": medians})
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per API function, longest self time first."""
-    if not facts.recorded("runtime"):
+    if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    waits = facts.ledgers.waits.select("call", "backlog_ns", "own_op_ns")
-    if facts.calls is not facts.attributed.api_calls:
-        waits = waits.join(facts.calls.select("call"), on="call", how="semi")
-    waits = waits.with_columns(facts.attributed.api_calls["name"].gather(waits["call"]))
+    waits = profile.ledgers.waits.select("call", "backlog_ns", "own_op_ns")
+    if profile.calls is not profile.attributed.api_calls:
+        waits = waits.join(profile.calls.select("call"), on="call", how="semi")
+    waits = waits.with_columns(profile.attributed.api_calls["name"].gather(waits["call"]))
     split = waits.group_by("name").agg(pl.col("backlog_ns", "own_op_ns").sum())
-    steady = _medians(facts.steady_calls)
+    steady = _medians(profile.steady_calls)
     return (
-        functions(facts)
+        functions(profile)
         .join(split, on="name", how="left")
         # Where some calls of a function can block and others cannot, the others are all host time.
         .with_columns((pl.col("total_ns") - pl.col("backlog_ns") - pl.col("own_op_ns")).alias("host_ns"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import columns, schema
-from nsysx.facts import Facts, NotRecorded
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import lookup
 from nsysx.model import Column
+from nsysx.reading import schema
 
 KEY = "copies"
 TITLE = "Copies"
@@ -22,13 +23,13 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per direction and memory pair, longest first."""
-    if not facts.recorded("kernel") and not facts.recorded("memcpy"):
+    if not profile.recorded("kernel") and not profile.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
     wanted = ("name", "bytes", "src_kind", "dst_kind", "call", "start_ns", "end_ns", "call_start_ns", "call_end_ns")
-    copies = facts.ops.select(wanted).filter(facts.ops["op_kind"] == "memcpy")
-    launched = columns.at(facts.attributed.api_calls["gpu_ops"], copies["call"].fill_null(-1).to_numpy())
+    copies = profile.ops.select(wanted).filter(profile.ops["op_kind"] == "memcpy")
+    launched = lookup.at(profile.attributed.api_calls["gpu_ops"], copies["call"].fill_null(-1).to_numpy())
     copies = copies.with_columns(launched.alias("gpu_ops"))
     ns = pl.col("end_ns") - pl.col("start_ns")
     own = pl.col("gpu_ops") == 1

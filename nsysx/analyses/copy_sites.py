@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import columns, schema
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64
-from nsysx.ledger import CLASSES
+from nsysx.analyses.helpers.host_stopwatch import gpu_calls
+from nsysx.events.ledger import CLASSES
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.model import Column
-from nsysx.stopwatches import gpu_calls
+from nsysx.reading import schema
 
 KEY = "copy_sites"
 TITLE = "Copies by place"
@@ -55,29 +56,29 @@ _WANTED = (
 )
 
 
-def _followed_by_sync(facts: Facts, calls: I64) -> I64:
+def _followed_by_sync(profile: Profile, calls: I64) -> I64:
     """Return, per call, the end of the synchronize that is the thread's next GPU call, long before all time when it is none."""
-    gpu = gpu_calls(facts)
+    gpu = gpu_calls(profile)
     found = np.full(len(calls), _LONG_AGO, np.int64)
     row = np.searchsorted(gpu.call, calls, side="right")
     near = np.flatnonzero((calls >= 0) & np.append(gpu.sync, False)[row])
-    thread = facts.attributed.api_calls["thread"].to_numpy()
+    thread = profile.attributed.api_calls["thread"].to_numpy()
     near = near[thread[gpu.call[row[near]]] == thread[calls[near]]]
     found[near] = gpu.end(row[near])
     return found
 
 
-def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
+def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
     """Add hidden_ns and same_stream (a kernel of the copy's own stream ran within the steady steps)."""
     hidden = np.zeros(copies.height, np.int64)
     kernels = (1 << CLASSES.index("compute")) | (1 << CLASSES.index("comm"))
     place = copies.select("process", "device").with_row_index("row")
     for (process, device), part in place.group_by("process", "device"):
         rows = part["row"].to_numpy()
-        activity = facts.ledgers.activity[int(process), int(device)]
+        activity = profile.ledgers.activity[int(process), int(device)]
         start, end = (copies[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
         hidden[rows] = activity.within((activity.labels & kernels) > 0, start, end)
-    ops, stream = facts.steady_ops, ("process", "device", "stream")
+    ops, stream = profile.steady_ops, ("process", "device", "stream")
     kernel = ops["op_kind"] == "kernel"
     places = copies.select(stream).unique()
     busy = [
@@ -93,11 +94,11 @@ def _with_overlap(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _limits(facts: Facts) -> dict[tuple[str, str, str], tuple[float, str]]:
+def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
     """Return (direction, source, destination) -> (bytes/s, where that comes from)."""
     ns = pl.col("end_ns") - pl.col("start_ns")
-    seen = facts.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
-    seen = seen.filter(facts.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
+    seen = profile.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
+    seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
     seen = seen.with_columns(_memory("src_kind"), _memory("dst_kind"), pl.col("name").cast(pl.String))
     pinned = seen.filter((pl.col("src_kind") == "pinned") | (pl.col("dst_kind") == "pinned"))
     rates = {
@@ -105,7 +106,7 @@ def _limits(facts: Facts) -> dict[tuple[str, str, str], tuple[float, str]]:
         for d, r in pinned.group_by("name").agg((pl.col("bytes") / ns * 1e9).max()).iter_rows()
         if r is not None
     }
-    memory = [g.memory_bandwidth for g in facts.trace.capture.gpus if g.memory_bandwidth]
+    memory = [g.memory_bandwidth for g in profile.trace.capture.gpus if g.memory_bandwidth]
     found: dict[tuple[str, str, str], tuple[float, str]] = {}
     for direction, source, target in seen.select("name", "src_kind", "dst_kind").unique().iter_rows():
         if direction == "DtoD" and memory:
@@ -120,16 +121,16 @@ def _memory(column: str) -> pl.Expr:
     return kind.fill_null("unknown").alias(column)
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per place and kind of memory, longest exposed first."""
-    if not facts.recorded("kernel") and not facts.recorded("memcpy"):
+    if not profile.recorded("kernel") and not profile.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
-    copies = facts.steady_ops.select(_WANTED).filter(facts.steady_ops["op_kind"] == "memcpy")
+    copies = profile.steady_ops.select(_WANTED).filter(profile.steady_ops["op_kind"] == "memcpy")
     call = copies["call"].fill_null(-1).to_numpy()
-    copies = copies.with_columns(columns.at(facts.attributed.api_calls["gpu_ops"], call).alias("gpu_ops"))
-    copies = copies.join(facts.once("lines", Facts.lines), on="call", how="left", maintain_order="left")
-    copies = _with_overlap(facts, copies)
-    sync_end = _followed_by_sync(facts, call)
+    copies = copies.with_columns(lookup.at(profile.attributed.api_calls["gpu_ops"], call).alias("gpu_ops"))
+    copies = copies.join(profile.once("lines", Profile.lines), on="call", how="left", maintain_order="left")
+    copies = _with_overlap(profile, copies)
+    sync_end = _followed_by_sync(profile, call)
     ns = pl.col("end_ns") - pl.col("start_ns")
     copies = copies.with_columns(
         pl.Series("_synced", sync_end >= copies["end_ns"].to_numpy()),
@@ -163,7 +164,7 @@ def table(facts: Facts) -> pl.DataFrame:
         .then(pl.lit("same_stream"))
         .otherwise(pl.lit("nothing_beside"))
     )
-    limits = _limits(facts)
+    limits = _limits(profile)
     keys = rows.select("direction", "src_kind", "dst_kind").rows()
     rows = rows.with_columns(
         (pl.col("total_ns") - pl.col("hidden_ns")).alias("exposed_ns"),

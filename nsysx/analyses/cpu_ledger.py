@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx import columns, ledger
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64
+from nsysx.events import ledger
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.model import Column
 
 KEY = "cpu_ledger"
@@ -41,23 +42,23 @@ def _before(times: I64, part: npt.NDArray[np.int8], done: I64, t: I64) -> I64:
     return done[i] - np.where(part[i] == _OUTSIDE, 0, left)
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per thread that made API calls in the steady steps, busiest first."""
-    if not facts.recorded("runtime"):
+    if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    names = dict(facts.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
-    windows = {p: (s, e) for p, s, e in facts.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
+    names = dict(profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
+    windows = {p: (s, e) for p, s, e in profile.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
     parts = {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}
     # The last place is where label -1 leads: outside CUDA.
-    part_of_call = np.append(columns.coded(facts.attributed.api_calls["kind"], parts), _OUTSIDE).astype(np.int8)
-    spans = {t: part for (t,), part in facts.attributed.phase_spans.group_by("thread", maintain_order=True)}
+    part_of_call = np.append(lookup.coded(profile.attributed.api_calls["kind"], parts), _OUTSIDE).astype(np.int8)
+    spans = {t: part for (t,), part in profile.attributed.phase_spans.group_by("thread", maintain_order=True)}
     rows = []
-    for thread in facts.steady_calls["thread"].unique().to_list():
+    for thread in profile.steady_calls["thread"].unique().to_list():
         process = thread // (1 << 24)
         start, end = windows[process]
-        calls = facts.ledgers.threads[thread].clip(start, end)
+        calls = profile.ledgers.threads[thread].clip(start, end)
         part, length = part_of_call[calls.labels], np.diff(calls.times)
-        row = dict(zip(_PARTS, columns.totals(part, length, _OUTSIDE + 1).tolist(), strict=False))
+        row = dict(zip(_PARTS, lookup.totals(part, length, _OUTSIDE + 1).tolist(), strict=False))
         outside = end - start - sum(row.values())
         by_phase: dict[str, int] = {}
         if thread in spans:

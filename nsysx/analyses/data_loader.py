@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64, StepFunction, coverage
-from nsysx.ledger import CAUSES, windows_function
+from nsysx.events.ledger import CAUSES, windows_function
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import Column
 
 KEY = "data_loader"
@@ -38,11 +38,13 @@ COLUMNS = (
 )
 
 
-def _pin_threads(facts: Facts, process: int) -> list[StepFunction]:
-    names = facts.trace.thread_name.filter(
+def _pin_threads(profile: Profile, process: int) -> list[StepFunction]:
+    names = profile.trace.thread_name.filter(
         (pl.col("process") == process) & pl.col("name").cast(pl.String).str.contains(_PIN_THREAD)
     )
-    return [facts.ledgers.threads[t] for t in names["thread"].unique().sort().to_list() if t in facts.ledgers.threads]
+    return [
+        profile.ledgers.threads[t] for t in names["thread"].unique().sort().to_list() if t in profile.ledgers.threads
+    ]
 
 
 def _during(wait: StepFunction, function: StepFunction, least: int, start: I64, end: I64) -> I64:
@@ -60,20 +62,20 @@ def _during(wait: StepFunction, function: StepFunction, least: int, start: I64, 
     return inside.within(inside.labels >= least, start, end)
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per step of the shown process, in order of time."""
-    loads = facts.attributed.phase_spans.filter(
-        (pl.col("phase") == "data") & (pl.col("process") == facts.steps.process)
+    loads = profile.attributed.phase_spans.filter(
+        (pl.col("phase") == "data") & (pl.col("process") == profile.steps.process)
     )
-    if not facts.attributed.phase_spans.height:
+    if not profile.attributed.phase_spans.height:
         raise NotRecorded("no phase range was recorded: run under `nsysx run`, or mark data loading", "-t nvtx")
     if not loads.height:
         raise NotRecorded("no data loading range is in the capture: the program takes its batches without a DataLoader")
-    process = facts.steps.process
-    working = [f for (of, _), f in facts.ledgers.activity.items() if of == process and len(f.labels)]
-    pins = _pin_threads(facts, process)
+    process = profile.steps.process
+    working = [f for (of, _), f in profile.ledgers.activity.items() if of == process and len(f.labels)]
+    pins = _pin_threads(profile, process)
     # The device idles for a batch before the first work of its step, so the gap is looked for during the wait itself.
-    idle_pieces = facts.ledgers.idle.filter(
+    idle_pieces = profile.ledgers.idle.filter(
         (pl.col("process") == process) & (pl.col("cause") == CAUSES.index("data_loader"))
     )
     dry = [
@@ -81,11 +83,11 @@ def table(facts: Facts) -> pl.DataFrame:
         for _, part in idle_pieces.group_by("device")
     ]
     parts = []
-    for (thread,), steps in facts.steps.cpu.filter(pl.col("process") == process).group_by("thread"):
+    for (thread,), steps in profile.steps.cpu.filter(pl.col("process") == process).group_by("thread"):
         waits = loads.filter(pl.col("thread").eq_missing(pl.lit(thread)))
         wait = coverage([(waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy())])
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-        api = facts.ledgers.threads.get(-1 if thread is None else int(thread), StepFunction(_NOTHING, _NOTHING))
+        api = profile.ledgers.threads.get(-1 if thread is None else int(thread), StepFunction(_NOTHING, _NOTHING))
 
         hidden = [_during(wait, f, 1, start, end) for f in working]
         pinned = [_during(wait, f, 0, start, end) for f in pins]

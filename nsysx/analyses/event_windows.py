@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import event_pairs
 from nsysx.analyses import events
-from nsysx.facts import Facts
+from nsysx.analyses.helpers import event_pairs
+from nsysx.events.profile import Profile
 from nsysx.model import Column
 
 KEY = "event_windows"
@@ -26,7 +26,7 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return the first 500 windows in order of time."""
-    pairs, _ = events.grouped(facts)
+    pairs, _ = events.grouped(profile)
     return pairs.sort("start_ns", "end_ns").head(_ROWS).select(c.name for c in COLUMNS)

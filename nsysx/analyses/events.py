@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import event_pairs
-from nsysx.event_pairs import PARTS
-from nsysx.facts import Facts, NotRecorded
+from nsysx.analyses.helpers import event_pairs
+from nsysx.analyses.helpers.event_pairs import PARTS
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
 
 KEY = "events"
@@ -37,21 +37,21 @@ COLUMNS = (
 _TRUE_SHARE = 0.9
 
 
-def grouped(facts: Facts) -> tuple[pl.DataFrame, pl.DataFrame]:
+def grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the windows with the number of their place, and the places; see ``_grouped``."""
-    return facts.once("event_windows", _grouped)
+    return profile.once("event_windows", _grouped)
 
 
-def _grouped(facts: Facts) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the windows with the number of their place, and the places. A place is told apart by module and by what ran.
 
     Errors: NotRecorded without event records or without pairs among them.
     """
-    if not facts.recorded("event"):
+    if not profile.recorded("event"):
         raise NotRecorded(
             "no CUDA event record is in the report: the program records none, or the capture left them out", "-t cuda"
         )
-    pairs = event_pairs.windows(facts).pairs
+    pairs = event_pairs.windows(profile).pairs
     if not pairs.height:
         raise NotRecorded("events are recorded, but no two of them are read as a pair: streams and caches use them")
     key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "kernels", "gpu_ops"]
@@ -86,7 +86,7 @@ def _grouped(facts: Facts) -> tuple[pl.DataFrame, pl.DataFrame]:
     return pairs, places
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per place, longest total first."""
-    _, places = grouped(facts)
+    _, places = grouped(profile)
     return places.sort("total_ns", "site", descending=[True, False])

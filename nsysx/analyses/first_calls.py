@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import first_cost
-from nsysx.facts import Facts, NotRecorded
+from nsysx.analyses.helpers import one_time_cost
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
 
 KEY = "first_calls"
@@ -33,14 +33,14 @@ _WHOLE = "nsysx report without --time-range"
 _ROWS = 60
 
 
-def _host(facts: Facts, paid: pl.DataFrame) -> tuple[int, int]:
+def _host(profile: Profile, paid: pl.DataFrame) -> tuple[int, int]:
     """Return (steps, ns): how much longer the warm-up steps were than the steady median, beyond their one-time CUDA calls."""
-    steps = facts.steps.cpu.filter(pl.col("process") == facts.steps.process)
+    steps = profile.steps.cpu.filter(pl.col("process") == profile.steps.process)
     length = pl.col("end_ns") - pl.col("start_ns")
     median = steps.filter("steady").select(length.median()).item()
-    if facts.steps.source == "capture" or median is None:
+    if profile.steps.source == "capture" or median is None:
         return 0, 0
-    start, ns = paid.filter(pl.col("process") == facts.steps.process).select("start_ns", "one_time_ns").get_columns()
+    start, ns = paid.filter(pl.col("process") == profile.steps.process).select("start_ns", "one_time_ns").get_columns()
     before = np.concatenate(([0], np.cumsum(ns.to_numpy())))
     begin, end = (steps.filter("warmup")[c].to_numpy() for c in ("start_ns", "end_ns"))
     inside = before[np.searchsorted(start.to_numpy(), end)] - before[np.searchsorted(start.to_numpy(), begin)]
@@ -48,13 +48,13 @@ def _host(facts: Facts, paid: pl.DataFrame) -> tuple[int, int]:
     return int((more > 0).sum()), int(more.sum())
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return the bill, dearest first; ``one_time_ns`` over all rows is all that was paid once (see ``first_cost``)."""
-    if not facts.recorded("runtime"):
+    if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    if facts.trace.window is not None:
+    if profile.trace.window is not None:
         raise NotRecorded("only a part of the capture was read, so no call is known to be the first", _WHOLE)
-    split = first_cost.split(facts)
+    split = one_time_cost.split(profile)
     dearest = pl.col("one_time_ns").arg_max()
     rows = split.paid.group_by("bill").agg(
         pl.col("one_time_ns").sum(),
@@ -65,7 +65,7 @@ def table(facts: Facts) -> pl.DataFrame:
     what = (
         pl.when(pl.col("kernel").is_not_null())
         .then(pl.lit("kernel"))
-        .when(pl.col("name").str.contains(first_cost.LOADS) | (pl.col("kind") == "load"))
+        .when(pl.col("name").str.contains(one_time_cost.LOADS) | (pl.col("kind") == "load"))
         .then(pl.lit("library"))
         .otherwise(pl.lit("api"))
     )
@@ -76,7 +76,7 @@ def table(facts: Facts) -> pl.DataFrame:
         *(c.name for c in COLUMNS[3:]),
     ).sort("one_time_ns", "name", "api", descending=[True, False, False])
     extra: list[dict[str, object]] = []
-    count, ns = _host(facts, split.paid)
+    count, ns = _host(profile, split.paid)
     if ns:
         host = "(longer warm-up steps outside CUDA calls)"
         extra.append({"name": host, "what": "host", "calls": count, "one_time_ns": ns, "evidence": "step length"})

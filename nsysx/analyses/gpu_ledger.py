@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import ledger
-from nsysx.facts import Facts, NotRecorded
+from nsysx.events import ledger
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
 
 KEY = "gpu_ledger"
@@ -31,16 +31,16 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per (process, device) that worked in the steady steps."""
-    if not facts.steps.windows.height:
+    if not profile.steps.windows.height:
         raise NotRecorded("no GPU work was recorded", "-t cuda")
     rows = []
-    for process, device, start, end in facts.steps.windows.select(
+    for process, device, start, end in profile.steps.windows.select(
         "process", "device", "start_ns", "end_ns"
     ).iter_rows():
-        parts = ledger.gpu_parts(facts.ledgers.activity[process, device], np.array([start]), np.array([end]))
-        causes = ledger.idle_in(facts.ledgers.idle, process, device, start, end)
+        parts = ledger.gpu_parts(profile.ledgers.activity[process, device], np.array([start]), np.array([end]))
+        causes = ledger.idle_in(profile.ledgers.idle, process, device, start, end)
         named = {k: int(v[0]) for k, v in parts.items()}
         rows.append({"process": process, "device": device, **named, "idle_causes": causes})
     return pl.DataFrame(rows, schema={c.name: pl.Object if c.dtype == "Object" else pl.Int64 for c in COLUMNS})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx.facts import Facts, NotRecorded
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
 
 KEY = "kernel_families"
@@ -17,12 +17,12 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per family, longest first; the rows add up to all GPU op time of the steady steps."""
-    if not facts.ops.height:
+    if not profile.ops.height:
         raise NotRecorded("no GPU work was recorded", "-t cuda")
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum()
-    grouped = facts.steady_ops.group_by("family").agg(pl.len().cast(pl.Int64).alias("count"), ns.alias("total_ns"))
+    grouped = profile.steady_ops.group_by("family").agg(pl.len().cast(pl.Int64).alias("count"), ns.alias("total_ns"))
     grouped = grouped.with_columns(pl.col("family").cast(pl.String))
     whole = grouped["total_ns"].sum()
     share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)

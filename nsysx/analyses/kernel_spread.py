@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx import schema
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.intervals import I64
+from nsysx.frames.rank_tests import F64, explained, mann_whitney, spearman
 from nsysx.model import Column
-from nsysx.stats import F64, explained, mann_whitney, spearman
+from nsysx.reading import schema
 
 KEY = "kernel_spread"
 TITLE = "Spread of kernel times"
@@ -73,19 +73,19 @@ def _shape(grid: int | None, block: int | None) -> dict[str, str | int | None]:
 
 
 class _Features:
-    """What may explain the time of each GPU op: arrays over the rows of ``facts.ops``, or over them device by device."""
+    """What may explain the time of each GPU op: arrays over the rows of ``profile.ops``, or over them device by device."""
 
-    def __init__(self, facts: Facts) -> None:
-        ops = facts.ops  # sorted by start
+    def __init__(self, profile: Profile) -> None:
+        ops = profile.ops  # sorted by start
         #: Else the first execution that is seen is not the first that was.
-        self.from_the_start = facts.trace.window is None
+        self.from_the_start = profile.trace.window is None
         self.start, self.end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
         self.duration = self.end - self.start
         self.module = ops["module"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
         process, device = ops["process"].to_numpy(), ops["device"].to_numpy()
-        places = [(p, np.flatnonzero((process == p[0]) & (device == p[1]))) for p in sorted(facts.ledgers.activity)]
+        places = [(p, np.flatnonzero((process == p[0]) & (device == p[1]))) for p in sorted(profile.ledgers.activity)]
         places = [(p, rows) for p, rows in places if len(rows)]
-        self.clock = _sampled_clock(facts, self.start, len({p[1] for p, _ in places}))
+        self.clock = _sampled_clock(profile, self.start, len({p[1] for p, _ in places}))
         #: Row by place in the order device by device, and the other way round; where each device begins in it.
         self.order = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in places)])
         self.position = np.empty_like(self.order)
@@ -97,7 +97,7 @@ class _Features:
             at = self.position[rows]
             self.reach[at[1:]] = np.maximum.accumulate(self.end[rows])[:-1]
             self.next[at] = np.append(self.start[rows][1:], -_LONG_AGO)
-        cards = {(g.process, g.device): g for g in facts.trace.capture.gpus}
+        cards = {(g.process, g.device): g for g in profile.trace.capture.gpus}
         shown = [cards.get(p) for p, _ in places]
         rates = [(c.memory_bandwidth or 0) / 1e9 if c else 0.0 for c in shown]
         self.l2 = np.array([(c.l2_bytes or 0) if c and r else 0 for c, r in zip(shown, rates, strict=True)], np.float64)
@@ -201,13 +201,13 @@ def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple
     return explained(duration[either], slow[either].astype(np.int64)), p, detail
 
 
-def _sampled_clock(facts: Facts, start: I64, count: int) -> F64:
+def _sampled_clock(profile: Profile, start: I64, count: int) -> F64:
     """Return the SM clock at the start of each op (MHz), NaN where it was not sampled. ``count``: devices that worked.
 
     NVML counts devices its own way, so samples are used only where there is one device on both sides.
     """
     found = np.full(len(start), np.nan)
-    clocks, epoch = facts.trace.run.get("clocks"), facts.trace.capture.utc_epoch_ns
+    clocks, epoch = profile.trace.run.get("clocks"), profile.trace.capture.utc_epoch_ns
     devices = clocks.get("devices") if isinstance(clocks, dict) else None
     if epoch is None or not isinstance(devices, list) or len(devices) != 1 or count != 1:
         return found
@@ -291,11 +291,11 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
     return spread, good[0][1], good[0][2]
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel and shape, longest total first; what is left is one row."""
-    if not facts.recorded("kernel"):
+    if not profile.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
-    kernels = facts.ops.select("name", "grid", "block", "op_kind", ns=pl.col("end_ns") - pl.col("start_ns"))
+    kernels = profile.ops.select("name", "grid", "block", "op_kind", ns=pl.col("end_ns") - pl.col("start_ns"))
     ns = pl.col("ns")
     grouped = (
         kernels.with_row_index("row")
@@ -313,11 +313,11 @@ def table(facts: Facts) -> pl.DataFrame:
         .with_columns(pl.col("name").cast(pl.String))
         .sort("total_ns", "name", "grid", "block", descending=[True, False, False, False])
     )
-    features = _Features(facts)
+    features = _Features(profile)
 
     @cache
     def common() -> _Common:
-        shape = np.full(facts.ops.height, -1, np.int64)
+        shape = np.full(profile.ops.height, -1, np.int64)
         shape[grouped["row"].explode().to_numpy()] = np.repeat(np.arange(grouped.height), grouped["count"])
         return _Common(features, shape)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import columns
-from nsysx.facts import Facts, NotRecorded
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import lookup
 from nsysx.model import Column
 
 KEY = "kernels"
@@ -27,17 +27,17 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel name, longest total first."""
-    if not facts.recorded("kernel"):
+    if not profile.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
-    kernels = facts.ops.select("name", "family", "call", "queue_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
-    kernels = kernels.filter(facts.ops["op_kind"] == "kernel")
+    kernels = profile.ops.select("name", "family", "call", "queue_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
+    kernels = kernels.filter(profile.ops["op_kind"] == "kernel")
     # A graph launch is one call for many kernels: its time belongs to the graph, and is never multiplied.
-    calls, call = facts.attributed.api_calls, kernels["call"].fill_null(-1).to_numpy()
+    calls, call = profile.attributed.api_calls, kernels["call"].fill_null(-1).to_numpy()
     own = call >= 0
     own[own] = calls["gpu_ops"].to_numpy()[call[own]] == 1
-    kernels = kernels.with_columns(columns.at(calls["self_ns"], np.where(own, call, -1)).alias("self_ns"))
+    kernels = kernels.with_columns(lookup.at(calls["self_ns"], np.where(own, call, -1)).alias("self_ns"))
     ns = pl.col("ns")
     # The family is told from the name.
     grouped = kernels.group_by("name").agg(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import first_cost
-from nsysx.columns import at, distinct, totals
-from nsysx.facts import Facts, NotRecorded
-from nsysx.ledger import CAUSES
+from nsysx.analyses.helpers import one_time_cost
+from nsysx.analyses.helpers.launch_queue import pending, queue_full
+from nsysx.events.ledger import CAUSES
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import Column
-from nsysx.queueing import pending, queue_full
 
 KEY = "launches"
 TITLE = "Launches"
@@ -52,28 +52,30 @@ COLUMNS = (
 )
 
 
-def _idle(facts: Facts) -> pl.DataFrame:
+def _idle(profile: Profile) -> pl.DataFrame:
     """Return per API function the device idle that ended with its work: launch latency, and host code before."""
-    call = facts.attributed.gpu_ops["call"].fill_null(-1).to_numpy()
+    call = profile.attributed.gpu_ops["call"].fill_null(-1).to_numpy()
     parts = [pl.DataFrame(schema={"name": pl.String, "idle_launch_ns": pl.Int64, "idle_host_ns": pl.Int64})]
-    for pieces in facts.idle().values():
+    for pieces in profile.idle().values():
         op, cause, ns = (pieces[c].to_numpy() for c in ("op", "cause", "ns"))
         rows = np.flatnonzero(((cause == _LAUNCH) | (cause == _HOST)) & (op >= 0))
         cause, ns, by = cause[rows], ns[rows], call[op[rows]]
-        names, of = distinct(at(facts.attributed.api_calls["name"], by))
+        names, of = distinct(at(profile.attributed.api_calls["name"], by))
         launch, host = (totals(of, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
         parts.append(pl.DataFrame([names, launch, host], schema=parts[0].schema))
     return pl.concat(parts).group_by("name").sum()
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per launching API function, longest first; null idle where the report has no GPU work."""
-    if not facts.recorded("runtime"):
+    if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     wanted = ("call", "process", "correlation_id", "start_ns", "end_ns", "name", "kind", "self_ns", "gpu_ops")
-    calls = facts.steady_calls.select(wanted).filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
-    full = np.minimum(queue_full(facts, calls), calls["self_ns"].to_numpy())
-    waiting = pending(facts, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
+    calls = profile.steady_calls.select(wanted).filter(
+        (pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch")
+    )
+    full = np.minimum(queue_full(profile, calls), calls["self_ns"].to_numpy())
+    waiting = pending(profile, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
     calls = calls.select(
         "call",
         "name",
@@ -81,7 +83,7 @@ def table(facts: Facts) -> pl.DataFrame:
         "self_ns",
         pl.Series("_full", full, dtype=pl.Int64),
         pl.Series("_pending", waiting, dtype=pl.Int64),
-    ).join(first_cost.costs(facts).select("call", pl.col("one_time_ns").alias("_once")), on="call", how="left")
+    ).join(one_time_cost.costs(profile).select("call", pl.col("one_time_ns").alias("_once")), on="call", how="left")
     calls = calls.with_columns((pl.col("self_ns") - pl.col("_full") - pl.col("_once").fill_null(0)).alias("_own"))
     median = pl.col("_own").median().over("name")
     slow = (pl.col("_own") > _SLOW_FACTOR * median) & (pl.col("_own") > _SLOW_NS)
@@ -101,15 +103,15 @@ def table(facts: Facts) -> pl.DataFrame:
         pl.col("_pending").median().alias("pending_median"),
     )
     rows = rows.with_columns(pl.col("name").cast(pl.String)).join(
-        _idle(facts), on="name", how="left", maintain_order="left"
+        _idle(profile), on="name", how="left", maintain_order="left"
     )
-    windows = facts.steps.windows
+    windows = profile.steps.windows
     window = int((windows["end_ns"] - windows["start_ns"]).sum())
     idle = [
         pl.col(c).fill_null(0) if window else pl.lit(None, dtype=pl.Int64).alias(c)
         for c in ("idle_launch_ns", "idle_host_ns")
     ]
-    steps = 0 if facts.steps.source == "capture" else facts.steady_count * max(1, facts.steps.cpu_windows.height)
+    steps = 0 if profile.steps.source == "capture" else profile.steady_count * max(1, profile.steps.cpu_windows.height)
     share = (pl.col("idle_launch_ns") + pl.col("idle_host_ns")) / window if window else pl.lit(None, dtype=pl.Float64)
     verdict = (
         pl.when(pl.col("idle_share").is_null())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import schema
-from nsysx.facts import Facts, NotRecorded
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
+from nsysx.reading import schema
 
 KEY = "memory"
 TITLE = "Memory over time"
@@ -27,14 +27,14 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return stretches in order of time per process, device and kind; bytes = the bytes before + allocated - freed.
 
     Only what changed during the capture is known: memory that was allocated before it is not in any row.
     """
-    if not facts.recorded("memory_usage"):
+    if not profile.recorded("memory_usage"):
         raise NotRecorded("memory events were not recorded", "nsysx run --memory -- CMD")
-    rows = facts.trace.memory_usage.drop_nulls("bytes").sort("time_ns", "address", "freed")
+    rows = profile.trace.memory_usage.drop_nulls("bytes").sort("time_ns", "address", "freed")
     size = pl.col("bytes").abs()
     freed = pl.col("freed") != 0
     kind = pl.col("memory_kind").replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)

@@ -15,12 +15,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import columns
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64
+from nsysx.analyses.helpers.host_stopwatch import LEAST, WAYS, GpuCalls, backlog, gpu_calls, median, readings, total
+from nsysx.analyses.helpers.launch_queue import queue_full
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.model import Column
-from nsysx.queueing import queue_full
-from nsysx.stopwatches import LEAST, WAYS, GpuCalls, backlog, gpu_calls, median, readings, total
 
 KEY = "module_stopwatch"
 TITLE = "Stopwatch: modules"
@@ -54,8 +54,8 @@ _SAMPLE = 200
 class _Work:
     """GPU work in order of its launch on each thread, with sums over any stretch of it."""
 
-    def __init__(self, facts: Facts) -> None:
-        ops, calls = facts.attributed.gpu_ops, facts.attributed.api_calls
+    def __init__(self, profile: Profile) -> None:
+        ops, calls = profile.attributed.gpu_ops, profile.attributed.api_calls
         # Calls are numbered by thread and time, ops by their start: in the order of calls, the work is in that of launches.
         launched = np.flatnonzero(ops["call"].is_not_null().to_numpy())
         self.call = ops["call"].gather(launched).to_numpy()
@@ -68,8 +68,8 @@ class _Work:
         self.sum = _sums(end - start)
         self.api = _sums(np.where(first, returned - calls["start_ns"].to_numpy()[self.call], 0))
         # What a launch blocked on a full queue belongs to the busy device, not to the module.
-        self.full = _sums(np.where(first, queue_full(facts, calls)[self.call], 0))
-        alone = median(np.maximum(start - returned, 0)[backlog(facts).alone[rows] & first])
+        self.full = _sums(np.where(first, queue_full(profile, calls)[self.call], 0))
+        alone = median(np.maximum(start - returned, 0)[backlog(profile).alone[rows] & first])
         #: When the rest of the work, this op included, would be done on an idle device, less what depends on the stretch.
         self._reach = np.append(returned - self.full[1:] + int(alone or 0) - self.sum[:-1], 0)
         self._end = np.append(end, 0)
@@ -101,9 +101,9 @@ def _greatest(values: I64, first: I64, last: I64) -> I64:
     return found
 
 
-def _executions(facts: Facts, work: _Work, calls: GpuCalls) -> pl.DataFrame:
+def _executions(profile: Profile, work: _Work, calls: GpuCalls) -> pl.DataFrame:
     """Return row, name, process, start_ns, end_ns, first, last, previous, following, busy of forward ranges with GPU work."""
-    ranges = facts.ranges.ranges
+    ranges = profile.ranges.ranges
     forward = ((ranges["kind"] == "module") | (ranges["kind"] == "range")) & ~ranges["recompute"] & ~ranges["crossing"]
     rows = np.flatnonzero(forward.to_numpy())
     thread, start, end = (ranges[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
@@ -116,7 +116,7 @@ def _executions(facts: Facts, work: _Work, calls: GpuCalls) -> pl.DataFrame:
     chosen = np.flatnonzero((last > first) & (synced[final + 1] == synced[previous + 1]))
     rows, first, last = rows[chosen], first[chosen], last[chosen]
     name, cls = (ranges[c].gather(rows).cast(pl.Categorical) for c in ("name", "cls"))
-    whole = pl.when(name == "").then(columns.changed(cls, lambda c: f"({c})")).otherwise(name)
+    whole = pl.when(name == "").then(lookup.changed(cls, lambda c: f"({c})")).otherwise(name)
     return pl.DataFrame(
         {
             "row": np.arange(len(chosen)),
@@ -133,14 +133,14 @@ def _executions(facts: Facts, work: _Work, calls: GpuCalls) -> pl.DataFrame:
     )
 
 
-def _line(facts: Facts, part: list[I64], work: _Work, calls: GpuCalls, back: float | None) -> dict[str, object]:
+def _line(profile: Profile, part: list[I64], work: _Work, calls: GpuCalls, back: float | None) -> dict[str, object]:
     """Return the row of one module. ``part``: what ``_executions`` has of it but name and row, column by column."""
     process, start, end, first, last, previous, following, busy = part
     before, after, returned = calls.synced(previous, following, work.end(first, last))
     length, alone = end - start, work.alone(first, last, start)
     queued = np.zeros(len(start), np.int64)
     for key in np.unique(process).tolist():
-        queued[process == key] = backlog(facts).after(key, start[process == key])
+        queued[process == key] = backlog(profile).after(key, start[process == key])
     own = length - (work.full[last] - work.full[first])
     handed, gpu = median(own), median(busy)
     measured = {
@@ -169,14 +169,14 @@ def _line(facts: Facts, part: list[I64], work: _Work, calls: GpuCalls, back: flo
     }
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per module or named range of at most 64 kernels, most GPU time first."""
-    if not facts.recorded("runtime", "kernel"):
+    if not profile.recorded("runtime", "kernel"):
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
-    if not facts.recorded("nvtx") or not facts.ranges.ranges.height:
+    if not profile.recorded("nvtx") or not profile.ranges.ranges.height:
         raise NotRecorded("no NVTX range was recorded: run under `nsysx run`, or name ranges of your own", "-t nvtx")
-    calls, work = gpu_calls(facts), _Work(facts)
-    found = _executions(facts, work, calls)
+    calls, work = gpu_calls(profile), _Work(profile)
+    found = _executions(profile, work, calls)
     each = (pl.col("last") - pl.col("first")).median()
     chosen = (
         found.group_by("name")
@@ -186,8 +186,8 @@ def table(facts: Facts) -> pl.DataFrame:
         .sort("busy", "name", descending=[True, False])
         .head(_ROWS)
     )
-    kind = facts.attributed.api_calls["kind"]
-    blocked = facts.ledgers.waits.filter(pl.col("backlog_ns") > 0)
+    kind = profile.attributed.api_calls["kind"]
+    blocked = profile.ledgers.waits.filter(pl.col("backlog_ns") > 0)
     back = median(blocked["host_ns"].filter(kind.gather(blocked["call"]) == "sync").to_numpy())
     columns_, start = [found[c].to_numpy() for c in found.columns[2:]], found["start_ns"].to_numpy()
     lines = []
@@ -196,6 +196,6 @@ def table(facts: Facts) -> pl.DataFrame:
         rows = rows[np.argsort(start[rows], kind="stable")]
         if len(rows) > _SAMPLE:
             rows = rows[np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)]
-        lines.append({**line, **_line(facts, [c[rows] for c in columns_], work, calls, back)})
+        lines.append({**line, **_line(profile, [c[rows] for c in columns_], work, calls, back)})
     types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64}
     return pl.DataFrame(lines, schema={c.name: types[c.dtype] for c in COLUMNS})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.columns import at, distinct, totals
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.intervals import I64
+from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import Column
 
 KEY = "modules"
@@ -56,9 +56,9 @@ def _add(found: dict[str | None, dict[str, int]], module: pl.Series, **parts: I6
             row[part] += values[i]
 
 
-def _own(facts: Facts) -> dict[str | None, dict[str, int]]:
+def _own(profile: Profile) -> dict[str | None, dict[str, int]]:
     """Return per module what it did itself, children apart: _SUMS."""
-    ops = facts.steady_ops
+    ops = profile.steady_ops
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     op_kind, grade = ops["op_kind"], ops["grade"]
     backward = (ops["phase"] == "backward").fill_null(False).to_numpy()
@@ -74,28 +74,28 @@ def _own(facts: Facts) -> dict[str | None, dict[str, int]]:
         queue_ns=ops["queue_ns"].fill_null(0).to_numpy(),
         **{g: np.where((grade == g).to_numpy(), ns, 0) for g in _GRADES},
     )
-    calls = facts.steady_calls.select("call", "module", "kind", "self_ns")
+    calls = profile.steady_calls.select("call", "module", "kind", "self_ns")
     launches = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
     _add(found, launches["module"], launch_ns=launches["self_ns"].to_numpy())
     syncs = calls.filter(pl.col("kind") == "sync")
     _add(found, syncs["module"], sync_ns=syncs["self_ns"].to_numpy())
-    waits = calls.join(facts.ledgers.waits.select("call", "backlog_ns"), on="call", how="inner")
+    waits = calls.join(profile.ledgers.waits.select("call", "backlog_ns"), on="call", how="inner")
     _add(found, waits["module"], wait_ns=waits["backlog_ns"].to_numpy())
-    for pieces in facts.idle().values():
-        module = at(facts.attributed.gpu_ops["module"], pieces["op"].to_numpy())
+    for pieces in profile.idle().values():
+        module = at(profile.attributed.gpu_ops["module"], pieces["op"].to_numpy())
         _add(found, module, idle_blamed_ns=pieces["ns"].to_numpy())
     return found
 
 
-def _calls(facts: Facts) -> pl.DataFrame:
+def _calls(profile: Profile) -> pl.DataFrame:
     """Return forward calls per module in the steady steps."""
-    windows = facts.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()
+    windows = profile.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()
     inside = [
         (pl.col("process") == process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
         for process, start, end in windows
     ]
     spans = (
-        facts.ranges.ranges.select("process", "start_ns", "kind", "name", "cls", "recompute")
+        profile.ranges.ranges.select("process", "start_ns", "kind", "name", "cls", "recompute")
         .filter(
             (pl.col("kind") == "module") | (pl.col("kind") == "range"),
             ~pl.col("recompute"),
@@ -117,17 +117,17 @@ def _grade(module: str | None, row: dict[str, int]) -> str:
     return weak or next((g for g in _GRADES if row[g]), "none")
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per module, in order of first call; roots first, then what lies outside, then what is unknown.
 
     ``self_gpu_ns`` over all rows is the GPU op time of the steady steps.
     """
-    if not facts.recorded("nvtx") or not facts.ranges.ranges.height:
+    if not profile.recorded("nvtx") or not profile.ranges.ranges.height:
         raise NotRecorded(
             "no NVTX range was recorded: run under `nsysx run`, or with -t nvtx and ranges of your own", "-t nvtx"
         )
-    own, calls = _own(facts), dict(_calls(facts).iter_rows())
-    columns = facts.attributed.modules.select("module", "cls", "parent", "first_ns").iter_rows()
+    own, calls = _own(profile), dict(_calls(profile).iter_rows())
+    columns = profile.attributed.modules.select("module", "cls", "parent", "first_ns").iter_rows()
     tree: dict[str | None, tuple[str, str | None, int]] = {
         module: (cls, up, first) for module, cls, up, first in columns
     }

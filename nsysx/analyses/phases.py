@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.columns import distinct, ordered, totals
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64, merged, nesting
-from nsysx.ledger import windows_function
+from nsysx.events.ledger import windows_function
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.intervals import I64, merged, nesting
+from nsysx.frames.lookup import distinct, ordered, totals
 from nsysx.model import Column
 
 KEY = "phases"
@@ -58,16 +58,16 @@ def _busy(s: I64, e: I64, phase: I64, size: int) -> I64:
     return found
 
 
-def _gpu(facts: Facts) -> dict[str | None, list[int]]:
+def _gpu(profile: Profile) -> dict[str | None, list[int]]:
     """Return phase -> [busy, idle] over the steady windows of all devices of the shown process."""
-    names, number = distinct(facts.attributed.gpu_ops["phase"])
+    names, number = distinct(profile.attributed.gpu_ops["phase"])
     busy, idle = (np.zeros(len(names), np.int64) for _ in range(2))
-    for process, device, start, end in facts.steps.windows.select(
+    for process, device, start, end in profile.steps.windows.select(
         "process", "device", "start_ns", "end_ns"
     ).iter_rows():
-        if process != facts.steps.process:
+        if process != profile.steps.process:
             continue
-        ops = facts.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "op").filter(
+        ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "op").filter(
             (pl.col("process") == process)
             & (pl.col("device") == device)
             & (pl.col("end_ns") > pl.max_horizontal("start_ns", pl.lit(start)))
@@ -77,21 +77,21 @@ def _gpu(facts: Facts) -> dict[str | None, list[int]]:
         s, e, op = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "op"))
         if len(s):
             busy += _busy(np.maximum(s, start), np.minimum(e, end), number[op], len(names))
-        pieces = facts.idle()[process, device]
+        pieces = profile.idle()[process, device]
         # The last place is for idle time that no op ended.
         idle += totals(np.append(number, 0)[pieces["op"].to_numpy()], pieces["ns"].to_numpy(), len(names))
     return {name: [*both] for name, *both in zip(names, busy.tolist(), idle.tolist(), strict=True)}
 
 
-def _cpu(facts: Facts) -> dict[str | None, int]:
+def _cpu(profile: Profile) -> dict[str | None, int]:
     """Return phase -> time on the driving thread."""
-    steps = facts.steps.cpu.filter(
-        (pl.col("process") == facts.steps.process) & (pl.col("steady") | pl.lit(facts.steps.whole))
+    steps = profile.steps.cpu.filter(
+        (pl.col("process") == profile.steps.process) & (pl.col("steady") | pl.lit(profile.steps.whole))
     )
     found: dict[str | None, int] = {}
     for (thread,), own in steps.group_by("thread", maintain_order=True):
         start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-        spans = facts.attributed.phase_spans.filter(pl.col("thread").eq_missing(pl.lit(thread))).sort("start_ns")
+        spans = profile.attributed.phase_spans.filter(pl.col("thread").eq_missing(pl.lit(thread))).sort("start_ns")
         function = windows_function(
             spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy(), np.arange(spans.height, dtype=np.int64)
         )
@@ -106,13 +106,13 @@ def _cpu(facts: Facts) -> dict[str | None, int]:
     return found
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per phase of the shown process, longest on the CPU first."""
-    if not facts.attributed.phase_spans.height:
+    if not profile.attributed.phase_spans.height:
         raise NotRecorded(
             "no phase range was recorded: run under `nsysx run`, or mark forward, backward and optimizer", "-t nvtx"
         )
-    cpu, gpu = _cpu(facts), _gpu(facts)
+    cpu, gpu = _cpu(profile), _gpu(profile)
     rows = [(name, cpu.get(name, 0), *gpu.get(name, [0, 0])) for name in cpu.keys() | gpu.keys()]
     rows = [r for r in rows if any(r[1:])]
     return pl.DataFrame(

@@ -21,10 +21,20 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from nsysx.facts import Facts, NotRecorded
-from nsysx.intervals import I64
+from nsysx.analyses.helpers.host_stopwatch import (
+    LEAST,
+    WAYS,
+    GpuCalls,
+    Mask,
+    backlog,
+    gpu_calls,
+    median,
+    readings,
+    total,
+)
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.intervals import I64
 from nsysx.model import Column
-from nsysx.stopwatches import LEAST, WAYS, GpuCalls, Mask, backlog, gpu_calls, median, readings, total
 
 KEY = "stopwatch"
 TITLE = "Stopwatch: four ways of timing"
@@ -140,14 +150,14 @@ def _line(around: _Around, mine: I64, usual_return: float | None) -> dict[str, o
     return found
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel: custom ones first, then by kernel time; kernels with fewer than three launches are left out."""
-    if not facts.recorded("runtime", "kernel"):
+    if not profile.recorded("runtime", "kernel"):
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
-    ops, calls, alone = facts.ops, gpu_calls(facts), backlog(facts).alone
+    ops, calls, alone = profile.ops, gpu_calls(profile), backlog(profile).alone
     call = ops["call"].fill_null(-1).to_numpy()
     rows = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))
-    rows = rows[(facts.attributed.api_calls["gpu_ops"].to_numpy()[call[rows]] == 1) & (calls.row[call[rows]] >= 0)]
+    rows = rows[(profile.attributed.api_calls["gpu_ops"].to_numpy()[call[rows]] == 1) & (calls.row[call[rows]] >= 0)]
     start, end, op = (ops[c].to_numpy()[rows] for c in ("start_ns", "end_ns", "op"))
     order = (
         pl.DataFrame({"name": ops["name"].gather(rows), "ns": end - start, "launch": np.arange(len(rows))})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx.facts import Facts, NotRecorded
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
-from nsysx.replay import Replay
+from nsysx.replay.engine import Replay, replay_of
 
 KEY = "wait_chain"
 TITLE = "Where the wait moves"
@@ -19,14 +19,14 @@ COLUMNS = (
 )
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per wait removed. A report without a trusted replay has no rows to give."""
-    replay = facts.replay
+    replay = replay_of(profile)
     if not isinstance(replay, Replay):
         raise NotRecorded(replay.reason)
     if not replay.trusted:
         raise NotRecorded(f"the unchanged replay misses the recorded step by {replay.error:.1%}: no claims are made")
-    sites = facts.wait_sites().group_by("site", maintain_order=True).agg("call")
+    sites = profile.wait_sites().group_by("site", maintain_order=True).agg("call")
     links = replay.chain({site: frozenset(calls) for site, calls in sites.iter_rows()})
     rows = [(m.site, m.step_ns, m.saving_ns, m.next_site, m.next_wait_ns) for m in links]
     return pl.DataFrame(

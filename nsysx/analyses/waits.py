@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx.facts import Facts, NotRecorded
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column
-from nsysx.replay import RemoveWaits, Replay
+from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 
 KEY = "waits"
 TITLE = "Waits"
@@ -44,17 +44,17 @@ _SITE = ["api", "module", "phase", "file", "line", "function"]
 _REPLAYED_ITEMS = 200_000
 
 
-def table(facts: Facts) -> pl.DataFrame:
+def table(profile: Profile) -> pl.DataFrame:
     """Return one row per call site, longest first. Savings are for the sites that wait longest."""
-    if not facts.recorded("runtime"):
+    if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     ns = pl.col("end_ns") - pl.col("start_ns")
     # What a call waited for shows only in GPU rows: without any it is not known, and not 0.
     split = [pl.col(c).sum() for c in ("backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns")]
-    if not facts.attributed.gpu_ops.height:
+    if not profile.attributed.gpu_ops.height:
         split = [pl.lit(None, dtype=pl.Int64).alias(e.meta.output_name()) for e in split]
     grouped = (
-        facts.wait_sites()
+        profile.wait_sites()
         .group_by(_SITE)
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
@@ -66,7 +66,7 @@ def table(facts: Facts) -> pl.DataFrame:
     )
     saving: list[int | None] = [None] * grouped.height
     moves_to: list[str | None] = [None] * grouped.height
-    replay = facts.replay
+    replay = replay_of(profile)
     if isinstance(replay, Replay) and replay.trusted:
         for i, calls in enumerate(grouped["_calls"].head(max(_REPLAYED_ITEMS // (3 * replay.items), 1)).to_list()):
             outcome = replay.saving(RemoveWaits(frozenset(calls)))

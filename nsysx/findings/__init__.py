@@ -1,6 +1,6 @@
 """Findings: one file per rule, found by package walk. Each has RULE, a manual as its docstring, and ``check``.
 
-``check(ground)`` returns a list of Finding: one or more "found", else one "clear" or "cannot_tell". What a change is worth
+``check(case)`` returns a list of Finding: one or more "found", else one "clear" or "cannot_tell". What a change is worth
 comes from the replay alone; a long wait is no argument. Savings of findings overlap and must never be added.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import ModuleType
 
-from nsysx.facts import Facts
+from nsysx.events.profile import Profile
 from nsysx.findings import nsx110_exposed_comm, nsx111_straggler
-from nsysx.findings._ground import Ground
+from nsysx.findings._case import Case
 from nsysx.model import Finding, Table
-from nsysx.replay import Replay, Withheld
+from nsysx.replay.engine import Replay, Withheld
 
 _ORDER = {"found": 0, "clear": 1, "cannot_tell": 2}
 
@@ -34,10 +34,10 @@ def rank(finding: Finding) -> tuple[int, int, str]:
     return _ORDER[finding.verdict], -(finding.saving_ns_per_step or 0), finding.code
 
 
-def judge(facts: Facts, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
+def judge(profile: Profile, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
     """Return what every rule has to say, ranked. Without a replay no saving is given."""
-    ground = Ground(facts, tables, replay)
-    return tuple(sorted((f for rule in rules() for f in rule.check(ground)), key=rank))
+    case = Case(profile, tables, replay)
+    return tuple(sorted((f for rule in rules() for f in rule.check(case)), key=rank))
 
 
 def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = None) -> tuple[Finding, ...]:

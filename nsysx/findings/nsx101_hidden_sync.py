@@ -31,9 +31,9 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._ground import SITE, Ground, Rule, calls_of, same_place
+from nsysx.findings._case import SITE, Case, Rule, calls_of, same_place
 from nsysx.model import Finding
-from nsysx.replay import RemoveWaits
+from nsysx.replay.engine import RemoveWaits
 
 RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization")
 #: A site is listed from this part of the step on, if it waits in every second step or more often, or saves something.
@@ -41,19 +41,19 @@ _LISTED = 0.001
 _SITES = 8
 
 
-def _sites(ground: Ground) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _sites(case: Case) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the calls that wait for the GPU and do not copy to it, and their places, longest wait first."""
     calls = (
-        ground.facts.wait_sites()
-        .filter(pl.col("process") == ground.process)
+        case.profile.wait_sites()
+        .filter(pl.col("process") == case.process)
         .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     )
     calls = calls.filter(calls["kind"].is_in(["sync", "copy"]))
     # What a copy to the device waits for is the business of NSX105.
-    to_device = ground.ops["call"].filter(ground.ops["name"] == "HtoD").drop_nulls()
-    others = np.concatenate([to_device.to_numpy(), ground.upload_waits["call"].to_numpy()])
+    to_device = case.ops["call"].filter(case.ops["name"] == "HtoD").drop_nulls()
+    others = np.concatenate([to_device.to_numpy(), case.upload_waits["call"].to_numpy()])
     calls = calls.filter(~np.isin(calls["call"].to_numpy(), others))
-    steps = ground.facts.steps.cpu.filter(pl.col("process") == ground.process).sort("start_ns")
+    steps = case.profile.steps.cpu.filter(pl.col("process") == case.process).sort("start_ns")
     calls = calls.sort("start_ns", "call").join_asof(
         steps.select(pl.col("start_ns").alias("_at"), "index"), left_on="start_ns", right_on="_at"
     )
@@ -65,43 +65,43 @@ def _sites(ground: Ground) -> tuple[pl.DataFrame, pl.DataFrame]:
     return calls, sites.sort("ns", "api", *SITE, descending=[True] + [False] * 5, nulls_last=True)
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding per place that waits for 0.1 % of the step or more."""
-    if missing := ground.missing("waits"):
-        return ground.cannot_tell(RULE, missing)
-    calls, sites = _sites(ground)
-    listed = _LISTED * ground.step_ns * ground.steps
+    if missing := case.missing("waits"):
+        return case.cannot_tell(RULE, missing)
+    calls, sites = _sites(case)
+    listed = _LISTED * case.step_ns * case.steps
     waiting = sites.filter(pl.max_horizontal("ns", "idle_caused_ns") >= max(listed, 1)).head(_SITES)
     rows = waiting.to_dicts()
     found = []
     for row in rows:
         mine = calls.filter(same_place(row, ("api", *SITE)))
-        worth = ground.worth(RemoveWaits(calls_of(mine)))
-        if 2 * row["in_steps"] < ground.steps and not ground.notable(worth.saving_ns or 0):
+        worth = case.worth(RemoveWaits(calls_of(mine)))
+        if 2 * row["in_steps"] < case.steps and not case.notable(worth.saving_ns or 0):
             continue
-        wait, idle = ground.per_step(row["ns"]), ground.per_step(row["idle_caused_ns"])
-        times = row["calls"] / ground.steps
+        wait, idle = case.per_step(row["ns"]), case.per_step(row["idle_caused_ns"])
+        times = row["calls"] / case.steps
         detail = (
-            f"{row['api']} waits {units.duration(wait)} {ground.per} ({times:.3g} call{'s' * (times != 1)}): "
-            f"{units.duration(ground.per_step(row['backlog_ns']))} for work queued before it. "
+            f"{row['api']} waits {units.duration(wait)} {case.per} ({times:.3g} call{'s' * (times != 1)}): "
+            f"{units.duration(case.per_step(row['backlog_ns']))} for work queued before it. "
             f"The GPU runs dry {units.duration(idle)} for it."
         )
         if worth.saving_ns is not None:
             gone = f"Without this wait the step is {units.duration(worth.saving_ns)} shorter"
-            detail += f" {gone} ({ground.share(worth.saving_ns)})."
+            detail += f" {gone} ({case.share(worth.saving_ns)})."
             if worth.moves_to:
                 detail += f" The wait moves to {worth.moves_to}."
-            if not ground.notable(worth.saving_ns):
+            if not case.notable(worth.saving_ns):
                 detail += " A wait is no cost while the GPU is busy: leave it."
         fix = "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
-        if worth.saving_ns is not None and not ground.notable(worth.saving_ns):
+        if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             fix = "Leave it: removing it is worth less than 1 % of the step"
         if row["file"] is None:
             fix += "; nsysx run --lines records the Python line"
         title = f"{row['api']} holds the CPU {units.duration(wait)}"
-        found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=wait, where=row, fix=fix))
+        found.append(case.found(RULE, title, detail, worth=worth, cost_ns=wait, where=row, fix=fix))
     if not found:
-        return ground.clear(
+        return case.clear(
             RULE, "no call waits for the GPU for 0.1 % of the step in most steps, or saves 1 % if removed"
         )
     return found

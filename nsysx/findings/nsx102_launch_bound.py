@@ -29,19 +29,20 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import units, verdict
-from nsysx.findings._ground import SITE, Ground, Rule
+from nsysx import units
+from nsysx.findings._case import SITE, Case, Rule
+from nsysx.judging import verdict
 from nsysx.model import Finding, Row
-from nsysx.replay import Graph, RemoveWaits
+from nsysx.replay.engine import Graph, RemoveWaits
 
 RULE = Rule("NSX102", "launch-bound", "Bound by launches")
 _FOUND = 0.05
 
 
-def _blockers(ground: Ground) -> list[Row]:
+def _blockers(case: Case) -> list[Row]:
     """Return what would break the capture of a graph, most frequent first."""
-    calls = ground.of_kind("sync", "alloc", "free", "host_alloc", "copy")
-    waits = ground.facts.ledgers.waits.select("call", pl.lit(True).alias("_blocks"))
+    calls = case.of_kind("sync", "alloc", "free", "host_alloc", "copy")
+    waits = case.profile.ledgers.waits.select("call", pl.lit(True).alias("_blocks"))
     calls = calls.join(waits, on="call", how="left", maintain_order="left").with_columns(
         pl.col("kind", "name", "module", "phase").cast(pl.String)
     )
@@ -49,40 +50,40 @@ def _blockers(ground: Ground) -> list[Row]:
     rows = calls.filter(blocks).group_by("name", *SITE).agg(pl.len().alias("calls"))
     rows = rows.sort("calls", "name", *SITE, descending=[True] + [False] * 5, nulls_last=True)
     return [
-        {"blocks capture": name, "module": module, "phase": phase, "line": line, "calls": calls_ / ground.steps}
+        {"blocks capture": name, "module": module, "phase": phase, "line": line, "calls": calls_ / case.steps}
         for name, module, phase, _, line, calls_ in rows.head(8).iter_rows()
     ]
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return one finding where launches and host code let the GPU idle for 5 % of the step or more."""
-    if ground.stepless:
-        return ground.no_steps(RULE)
-    if ground.device is None:
-        return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    if missing := ground.missing("launches"):
-        return ground.cannot_tell(RULE, missing)
-    groups = verdict.idle_groups(ground.facts, ground.process, ground.device)
-    cost = ground.per_step(groups.get("launch_bound", 0))
-    if not ground.notable(cost, _FOUND):
-        share = ground.share(cost)
-        return ground.clear(RULE, f"launches and host code let the GPU idle for {share} of the step, less than 5 %")
-    launches = int(ground.calls["kind"].is_in(["launch", "graph_launch"]).sum())
-    median = ground.kernels["ns"].median()
+    if case.stepless:
+        return case.no_steps(RULE)
+    if case.device is None:
+        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
+    if missing := case.missing("launches"):
+        return case.cannot_tell(RULE, missing)
+    groups = verdict.idle_groups(case.profile, case.process, case.device)
+    cost = case.per_step(groups.get("launch_bound", 0))
+    if not case.notable(cost, _FOUND):
+        share = case.share(cost)
+        return case.clear(RULE, f"launches and host code let the GPU idle for {share} of the step, less than 5 %")
+    launches = int(case.calls["kind"].is_in(["launch", "graph_launch"]).sum())
+    median = case.kernels["ns"].median()
     each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
-    worth = ground.worth(Graph(), bound=True)
+    worth = case.worth(Graph(), bound=True)
     detail = (
-        f"The GPU idles {units.duration(cost)} per step ({ground.share(cost)}) behind launches and host code: "
-        f"{launches / ground.steps:.0f} launches a step{each}."
+        f"The GPU idles {units.duration(cost)} per step ({case.share(cost)}) behind launches and host code: "
+        f"{launches / case.steps:.0f} launches a step{each}."
     )
-    blockers = _blockers(ground)
+    blockers = _blockers(case)
     if worth.saving_ns is not None:
         detail += f" Between its waits, the step as CUDA graphs saves at most {units.duration(worth.saving_ns)}."
         if blockers:
-            whole = ground.worth(Graph(), RemoveWaits(), bound=True)
-            if whole.saving_ns is not None and ground.notable(whole.saving_ns - worth.saving_ns):
+            whole = case.worth(Graph(), RemoveWaits(), bound=True)
+            if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
                 detail += f" Without the waits as well: {units.duration(whole.saving_ns)}."
     detail += " Profiling slows launches, so the unprofiled step idles less."
     fix = "torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph; fused=True for the optimizer"
     title = f"The GPU waits {units.duration(cost)} per step for launches"
-    return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=blockers)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=blockers)]

@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx import first_cost, units
-from nsysx.findings._ground import NO_SAVING, Ground, Rule
+from nsysx import units
+from nsysx.analyses.helpers import one_time_cost
+from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
 RULE = Rule("NSX103", "first-call", "First-call cost in the measurement")
@@ -36,51 +37,51 @@ RULE = Rule("NSX103", "first-call", "First-call cost in the measurement")
 _IN_WINDOW = 0.02
 
 
-def _clock(ground: Ground) -> tuple[int, int] | None:
+def _clock(case: Case) -> tuple[int, int] | None:
     """Return (steps, ns per step) that a clock from the first step to the end of the steady ones reads."""
-    steps = ground.facts.steps
-    mine = steps.cpu.filter((pl.col("process") == steps.process) & (pl.col("start_ns") < ground.window[1]))
+    steps = case.profile.steps
+    mine = steps.cpu.filter((pl.col("process") == steps.process) & (pl.col("start_ns") < case.window[1]))
     if steps.steady is None or not mine.height:
         return None
     count = int(mine.filter(pl.col("index") <= steps.steady[1]).height)
     first = mine.select(pl.col("start_ns").min()).item()
-    return (count, (ground.window[1] - int(first)) // count) if count else None
+    return (count, (case.window[1] - int(first)) // count) if count else None
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding where a mean over all steps, or the window that is shown, holds what is paid once."""
-    if missing := ground.missing("first_calls"):
-        return ground.cannot_tell(RULE, missing)
-    rows = ground.rows("first_calls")
+    if missing := case.missing("first_calls"):
+        return case.cannot_tell(RULE, missing)
+    rows = case.rows("first_calls")
     bill = sum(r["one_time_ns"] or 0 for r in rows)
     evidence = [
         {"name": r["name"], "what": r["what"], "calls": r["calls"], "one_time_ns": r["one_time_ns"]} for r in rows[:6]
     ]
     fix = "Let the first steps run before the clock starts; leave them out of every average"
-    if ground.facts.steps.whole:
-        window = ground.window[1] - ground.window[0]
+    if case.profile.steps.whole:
+        window = case.window[1] - case.window[0]
         if bill < _IN_WINDOW * window:
-            return ground.clear(RULE, "the window holds next to nothing that is paid once")
+            return case.clear(RULE, "the window holds next to nothing that is paid once")
         title = f"{units.duration(bill)} of what is shown was paid once"
         detail = (
             f"The figures cover the whole capture ({units.duration(window)}), warm-up included; "
             f"{units.duration(bill)} of CPU time in it were paid once: loading code, first allocations."
         )
-        return [ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)]
-    costs = first_cost.costs(ground.facts).filter(pl.col("one_time_ns") > 0)
-    costs = costs.filter(ground.is_call(costs["call"]))
-    inside = ground.per_step(int(costs["one_time_ns"].sum()))
-    clock = _clock(ground)
+        return [case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)]
+    costs = one_time_cost.costs(case.profile).filter(pl.col("one_time_ns") > 0)
+    costs = costs.filter(case.is_call(costs["call"]))
+    inside = case.per_step(int(costs["one_time_ns"].sum()))
+    clock = _clock(case)
     said = f"{units.duration(bill)} of CPU time were paid once in this run"
     if clock is not None:
         said += f"; a clock over the first {clock[0]} steps would read {units.duration(clock[1])} per step"
-        said += f", the steady step is {units.duration(ground.step_ns)}"
-    if not ground.notable(inside, _IN_WINDOW):
-        return ground.clear(RULE, f"the steady steps hold nothing of it: {said}")
+        said += f", the steady step is {units.duration(case.step_ns)}"
+    if not case.notable(inside, _IN_WINDOW):
+        return case.clear(RULE, f"the steady steps hold nothing of it: {said}")
     title = f"The steady steps hold {units.duration(inside)} per step that is paid once"
     worst = costs.sort("one_time_ns", "call", descending=[True, False]).head(6)
     evidence = [
         {"call": str(name), "kernel": kernel, "one_time_ns": ns}
         for name, kernel, ns in worst.select("name", "kernel", "one_time_ns").iter_rows()
     ]
-    return [ground.found(RULE, title, f"{said}.", worth=NO_SAVING, cost_ns=inside, fix=fix, evidence=evidence)]
+    return [case.found(RULE, title, f"{said}.", worth=NO_SAVING, cost_ns=inside, fix=fix, evidence=evidence)]

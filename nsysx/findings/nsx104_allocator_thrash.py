@@ -24,36 +24,36 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.findings._ground import Ground, Rule, calls_of
+from nsysx.findings._case import Case, Rule, calls_of
 from nsysx.model import Finding
-from nsysx.replay import RemoveCalls
+from nsysx.replay.engine import RemoveCalls
 
 RULE = Rule("NSX104", "allocator-thrash", "Allocator thrash")
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return one finding where allocation and free calls take 1 % of the steady step or save as much."""
-    if missing := ground.missing("allocator"):
-        return ground.cannot_tell(RULE, missing)
-    if ground.stepless:
-        return ground.no_steps(RULE)
-    if ground.facts.steps.whole:
-        return ground.cannot_tell(
+    if missing := case.missing("allocator"):
+        return case.cannot_tell(RULE, missing)
+    if case.stepless:
+        return case.no_steps(RULE)
+    if case.profile.steps.whole:
+        return case.cannot_tell(
             RULE, "the window holds the first steps, which always allocate", "nsysx report without --steps all"
         )
-    calls = ground.of_kind("alloc", "free", "host_alloc")
+    calls = case.of_kind("alloc", "free", "host_alloc")
     if not calls.height:
-        return ground.clear(RULE, "the steady steps neither allocate nor free device memory")
-    cost = ground.per_step(int(calls["ns"].sum()))
-    worth = ground.worth(RemoveCalls(calls_of(calls)))
-    if not ground.notable(cost) and not ground.notable(worth.saving_ns or 0):
-        return ground.clear(RULE, f"memory calls take {ground.share(cost)} of the steady step")
-    rows = ground.rows("allocator")
-    flushes = [r for r in ground.rows("alloc_flushes") if r["steady"]]
-    detail = f"{calls.height / ground.steps:.3g} allocation and free calls per steady step take {units.duration(cost)}"
-    detail += f" ({ground.share(cost)})."
+        return case.clear(RULE, "the steady steps neither allocate nor free device memory")
+    cost = case.per_step(int(calls["ns"].sum()))
+    worth = case.worth(RemoveCalls(calls_of(calls)))
+    if not case.notable(cost) and not case.notable(worth.saving_ns or 0):
+        return case.clear(RULE, f"memory calls take {case.share(cost)} of the steady step")
+    rows = case.rows("allocator")
+    flushes = [r for r in case.rows("alloc_flushes") if r["steady"]]
+    detail = f"{calls.height / case.steps:.3g} allocation and free calls per steady step take {units.duration(cost)}"
+    detail += f" ({case.share(cost)})."
     if flushes:
-        detail += f" The cache was flushed and refilled {len(flushes)} times in {ground.steps} steps."
+        detail += f" The cache was flushed and refilled {len(flushes)} times in {case.steps} steps."
         freed = [r["freed_bytes"] for r in flushes if r["freed_bytes"] is not None]
         if freed:
             detail += f" {units.size(sum(freed))} were given back."
@@ -61,8 +61,8 @@ def check(ground: Ground) -> list[Finding]:
         {
             "call": r["api"],
             "module": r["module"],
-            "calls": r["calls"] / ground.steps,
-            "total_ns": ground.per_step(r["total_ns"]),
+            "calls": r["calls"] / case.steps,
+            "total_ns": case.per_step(r["total_ns"]),
         }
         for r in rows[:6]
     ]
@@ -70,4 +70,4 @@ def check(ground: Ground) -> list[Finding]:
     fix = advice[:1].upper() + advice[1:]
     title = f"Memory calls take {units.duration(cost)} of each step"
     where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
-    return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

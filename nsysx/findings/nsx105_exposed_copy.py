@@ -27,10 +27,11 @@ import math
 
 import polars as pl
 
-from nsysx import schema, units
-from nsysx.findings._ground import SITE, Ground, Rule, calls_of, in_module, ops_of, same_place
+from nsysx import units
+from nsysx.findings._case import SITE, Case, Rule, calls_of, in_module, ops_of, same_place
 from nsysx.model import Finding
-from nsysx.replay import OverlapCopies, RemoveWaits
+from nsysx.reading import schema
+from nsysx.replay.engine import OverlapCopies, RemoveWaits
 
 RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies")
 _OBSTACLES = {
@@ -42,37 +43,37 @@ _OBSTACLES = {
 _SITES = 4
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding per place whose copies are exposed, or hold the CPU, for 1 % of the step or more."""
-    if missing := ground.missing("copy_sites"):
-        return ground.cannot_tell(RULE, missing)
+    if missing := case.missing("copy_sites"):
+        return case.cannot_tell(RULE, missing)
     names = {
         k: pl.col(k).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
         for k in ("src_kind", "dst_kind")
     }
-    copies = ground.timed_ops(
-        ground.ops["op_kind"] == "memcpy", "op", "call", "name", "src_kind", "dst_kind", "module", "phase"
+    copies = case.timed_ops(
+        case.ops["op_kind"] == "memcpy", "op", "call", "name", "src_kind", "dst_kind", "module", "phase"
     ).with_columns(pl.col("name").alias("direction"), *(e.fill_null("unknown") for e in names.values()))
-    copies = ground.with_lines(copies)
-    waits = ground.facts.ledgers.waits
-    after = ground.upload_waits.join(waits, on="call", how="inner", maintain_order="left").with_columns(
+    copies = case.with_lines(copies)
+    waits = case.profile.ledgers.waits
+    after = case.upload_waits.join(waits, on="call", how="inner", maintain_order="left").with_columns(
         pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")
     )
     found: list[Finding] = []
-    for row in ground.rows("copy_sites"):
+    for row in case.rows("copy_sites"):
         if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(found) == _SITES:
             continue
         mine = copies.filter(same_place(row, ("direction", "src_kind", "dst_kind", *SITE)))
         syncs = after.filter(pl.col("copy").is_in(mine["call"].drop_nulls().implode()))
-        exposed = ground.per_step(row["exposed_ns"])
-        held = ground.per_step((row["api_ns"] or 0) + int(syncs["wait_ns"].sum()))
-        if not ground.notable(max(exposed, held)):
+        exposed = case.per_step(row["exposed_ns"])
+        held = case.per_step((row["api_ns"] or 0) + int(syncs["wait_ns"].sum()))
+        if not case.notable(max(exposed, held)):
             continue
         limit = row["limit_bytes_per_s"]
-        worth = ground.worth(OverlapCopies(ops_of(mine), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
+        worth = case.worth(OverlapCopies(ops_of(mine), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
         detail = (
-            f"{row['count'] / ground.steps:.3g} {row['direction']} copies {ground.per} from {row['src_kind']} to {row['dst_kind']} memory "
-            f"({units.size(row['bytes'] / ground.steps)}) run {units.duration(exposed)} with no kernel beside them: "
+            f"{row['count'] / case.steps:.3g} {row['direction']} copies {case.per} from {row['src_kind']} to {row['dst_kind']} memory "
+            f"({units.size(row['bytes'] / case.steps)}) run {units.duration(exposed)} with no kernel beside them: "
             f"{_OBSTACLES.get(row['obstacle'], row['obstacle'])}."
         )
         if held:
@@ -85,5 +86,5 @@ def check(ground: Ground) -> list[Finding]:
         else:
             fix = "Copy to pinned memory with non_blocking=True and read it a step later"
         title = f"{row['direction']} copies cost {units.duration(exposed)}, hold the CPU {units.duration(held)}{in_module(row)}"
-        found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
-    return found or ground.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+        found.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
+    return found or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")

@@ -20,31 +20,31 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.findings._ground import Ground, Rule
+from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding
-from nsysx.replay import FreeLoader
+from nsysx.replay.engine import FreeLoader
 
 RULE = Rule("NSX106", "input-starvation", "Input starvation")
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return one finding where the GPU idles for data for 1 % of the steady step or more."""
-    missing = ground.missing("data_loader")
-    if missing and ground.facts.attributed.phase_spans.height and ground.facts.trace.capture.probe:
-        return ground.clear(RULE, "the probe saw no DataLoader in use")
+    missing = case.missing("data_loader")
+    if missing and case.profile.attributed.phase_spans.height and case.profile.trace.capture.probe:
+        return case.clear(RULE, "the probe saw no DataLoader in use")
     if missing:
-        return ground.cannot_tell(RULE, missing)
-    rows = [r for r in ground.rows("data_loader") if r["steady"]]
+        return case.cannot_tell(RULE, missing)
+    rows = [r for r in case.rows("data_loader") if r["steady"]]
     if not rows:
-        return ground.cannot_tell(RULE, "no steady step is in the capture", "profile more steps")
+        return case.cannot_tell(RULE, "no steady step is in the capture", "profile more steps")
     wait = round(sum(r["wait_ns"] for r in rows) / len(rows))
     idle = round(sum(r["gpu_idle_ns"] for r in rows) / len(rows))
-    if not ground.notable(idle):
-        return ground.clear(RULE, f"the GPU idles {ground.share(idle)} of the step for data")
-    worth = ground.worth(FreeLoader())
+    if not case.notable(idle):
+        return case.clear(RULE, f"the GPU idles {case.share(idle)} of the step for data")
+    worth = case.worth(FreeLoader())
     starved = sum(r["verdict"] == "starved" for r in rows)
     detail = (
-        f"The step waits {units.duration(wait)} for its batch ({ground.share(wait)}), in {starved} of {len(rows)} steady steps "
+        f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}), in {starved} of {len(rows)} steady steps "
         f"with an idle GPU: {units.duration(idle)} per step."
     )
     if worth.saving_ns is not None:
@@ -54,4 +54,4 @@ def check(ground: Ground) -> list[Finding]:
         detail += f" Of the wait {units.duration(api)} are CUDA calls: copies and pinning."
     fix = "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"
     title = f"The GPU waits {units.duration(idle)} per step for data"
-    return [ground.found(RULE, title, detail, worth=worth, cost_ns=idle, where={"phase": "data"}, fix=fix)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where={"phase": "data"}, fix=fix)]

@@ -24,7 +24,7 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.findings._ground import NO_SAVING, Ground, Rule, in_module
+from nsysx.findings._case import NO_SAVING, Case, Rule, in_module
 from nsysx.model import Finding
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows")
@@ -38,14 +38,14 @@ _PARTS = {
 _SITES = 4
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding per place whose event pairs read 10 % or more above the kernels inside."""
-    if missing := ground.missing("events"):
-        if ground.facts.recorded("event"):
-            return ground.clear(RULE, "the program reads no pair of events")
-        return ground.cannot_tell(RULE, missing)
+    if missing := case.missing("events"):
+        if case.profile.recorded("event"):
+            return case.clear(RULE, "the program reads no pair of events")
+        return case.cannot_tell(RULE, missing)
     found: list[Finding] = []
-    for row in ground.rows("events"):
+    for row in case.rows("events"):
         if row["verdict"] == "kernel" or not row["kernel_ns"] or len(found) == _SITES:
             continue
         kernel = row["kernel_median_ns"]
@@ -65,6 +65,6 @@ def check(ground: Ground) -> list[Finding]:
             *({"part": _PARTS[k], "ns": ns} for ns, k in rest if ns),
         )
         found.append(
-            ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=fix, evidence=evidence)
+            case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=fix, evidence=evidence)
         )
-    return found or ground.clear(RULE, "every event pair reads within 10 % of the kernels inside")
+    return found or case.clear(RULE, "every event pair reads within 10 % of the kernels inside")

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx import units
-from nsysx.findings._ground import NO_SAVING, Ground, Rule
+from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread")
@@ -44,7 +44,7 @@ _CAUSES = {
 _SHARE = 0.01
 
 
-def _finding(ground: Ground, cause: str, rows: Sequence[Row]) -> Finding:
+def _finding(case: Case, cause: str, rows: Sequence[Row]) -> Finding:
     words, fix = _CAUSES[cause]
     worst = rows[0]
     low, high = units.duration(worst["p10_ns"]), units.duration(worst["p90_ns"])
@@ -54,24 +54,24 @@ def _finding(ground: Ground, cause: str, rows: Sequence[Row]) -> Finding:
         {"kernel": r["name"], "count": r["count"], "p10_ns": r["p10_ns"], "p90_ns": r["p90_ns"], "why": r["detail"]}
         for r in rows[:8]
     ]
-    return ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)
+    return case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding per cause that a rank test supports, where the spread sums to 1 % of the kernel time."""
-    if missing := ground.missing("kernel_spread"):
-        return ground.cannot_tell(RULE, missing)
-    rows = ground.rows("kernel_spread")
+    if missing := case.missing("kernel_spread"):
+        return case.cannot_tell(RULE, missing)
+    rows = case.rows("kernel_spread")
     least = _SHARE * sum(r["total_ns"] for r in rows)
     found = []
     for cause in _CAUSES:
         mine = [r for r in rows if r["verdict"] == cause and r["count"] * (r["p90_ns"] - r["p10_ns"]) >= least]
         mine.sort(key=lambda r: (-(r["p90_ns"] - r["p10_ns"]), r["name"]))
         if mine:
-            found.append(_finding(ground, cause, mine))
+            found.append(_finding(case, cause, mine))
     if found:
         return found
     unclear = sum(r["verdict"] == "cannot_tell" and r["total_ns"] >= least and r["spread"] is not None for r in rows)
     if unclear and all(r["verdict"] == "cannot_tell" for r in rows if r["total_ns"] >= least):
-        return ground.cannot_tell(RULE, "too few executions, or no reason explains the spread", "profile more steps")
-    return ground.clear(RULE, "no kernel of weight spreads because of the cache or the clock")
+        return case.cannot_tell(RULE, "too few executions, or no reason explains the spread", "profile more steps")
+    return case.clear(RULE, "no kernel of weight spreads because of the cache or the clock")

@@ -25,8 +25,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import ledger, units
-from nsysx.findings._ground import Ground, Rule, Worth
+from nsysx import units
+from nsysx.events import ledger
+from nsysx.findings._case import Case, Rule, Worth
 from nsysx.model import Finding
 
 RULE = Rule("NSX109", "slow-steps", "Slow steps")
@@ -34,14 +35,14 @@ _SLOWER, _LEAST_STEPS = 0.2, 4
 _PARTS = ("compute_ns", "comm_ns", "copy_ns", "memset_ns")
 
 
-def _components(ground: Ground, tiles: pl.DataFrame) -> pl.DataFrame:
+def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
     """Return one row per step: the parts of the GPU ledger and the idle time by cause (ns)."""
-    assert ground.device is not None
-    activity = ground.facts.ledgers.activity[ground.process, ground.device]
+    assert case.device is not None
+    activity = case.profile.ledgers.activity[case.process, case.device]
     parts = ledger.gpu_parts(activity, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
     table = tiles.select("index", pl.Series("ns", parts["window_ns"]), *(pl.Series(k, parts[k]) for k in _PARTS))
     # A step begins with the op that ends a gap, so no idle piece lies in two steps.
-    start, cause, ns = (ground.idle[c].to_numpy() for c in ("start_ns", "cause", "ns"))
+    start, cause, ns = (case.idle[c].to_numpy() for c in ("start_ns", "cause", "ns"))
     step = np.searchsorted(tiles["start_ns"].to_numpy(), start, side="right") - 1
     sums = np.zeros((len(ledger.CAUSES), tiles.height + 1), np.int64)
     np.add.at(sums, (cause, step), ns)  # what lies before the first step lands in the extra last place
@@ -49,31 +50,29 @@ def _components(ground: Ground, tiles: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.Series(f"idle: {name}", values) for name, values in causes if values.any())
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return one finding where steady steps are 20 % longer than the median, beyond the usual spread."""
-    steps = ground.facts.steps
-    if ground.device is None:
-        return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
+    steps = case.profile.steps
+    if case.device is None:
+        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if steps.whole or steps.steady is None:
-        return ground.no_steps(RULE)
+        return case.no_steps(RULE)
     first, last = steps.steady
     tiles = steps.gpu.filter(
-        (pl.col("process") == ground.process)
-        & (pl.col("device") == ground.device)
+        (pl.col("process") == case.process)
+        & (pl.col("device") == case.device)
         & pl.col("index").is_between(first, last)
     ).sort("index")
     if tiles.height < _LEAST_STEPS:
-        return ground.cannot_tell(
-            RULE, f"{tiles.height} steady steps are too few to call one slow", "profile more steps"
-        )
-    table = _components(ground, tiles)
+        return case.cannot_tell(RULE, f"{tiles.height} steady steps are too few to call one slow", "profile more steps")
+    table = _components(case, tiles)
     ns = table["ns"].to_numpy()
     median = float(np.median(ns))
     spread = 1.4826 * float(np.median(np.abs(ns - median)))
     slow = ns > median + max(_SLOWER * median, 5 * spread)
     cost = round(float((ns - median)[slow].sum()) / len(ns))
-    if not ground.notable(cost):
-        return ground.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
+    if not case.notable(cost):
+        return case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
                             f"the median {units.duration(median)}")  # fmt: skip
     usual, late = table.filter(pl.Series(~slow)), table.filter(pl.Series(slow))
     names = [c for c in table.columns if c not in ("index", "ns")]
@@ -99,4 +98,4 @@ def check(ground: Ground) -> list[Finding]:
     ]
     fix = "Look at what these steps do besides: checkpoints, logging, validation, garbage collection, larger shapes"
     sure = Worth(None, "from step lengths, not replayed")
-    return [ground.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, evidence=evidence)]
+    return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, evidence=evidence)]

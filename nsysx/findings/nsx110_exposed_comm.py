@@ -27,40 +27,40 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._ground import Ground, Rule
+from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding, Table
-from nsysx.replay import RemoveExposedComm
+from nsysx.replay.engine import RemoveExposedComm
 
 RULE = Rule("NSX110", "exposed-comm", "Exposed communication")
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return one finding where communication alone runs for 1 % of the step or more."""
-    if ground.device is None:
-        return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    row = next(r for r in ground.rows("gpu_ledger") if (r["process"], r["device"]) == (ground.process, ground.device))
-    cost, hidden = ground.per_step(row["comm_ns"]), ground.per_step(row["hidden_comm_ns"])
-    if not ground.notable(cost):
+    if case.device is None:
+        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
+    row = next(r for r in case.rows("gpu_ledger") if (r["process"], r["device"]) == (case.process, case.device))
+    cost, hidden = case.per_step(row["comm_ns"]), case.per_step(row["hidden_comm_ns"])
+    if not case.notable(cost):
         said = (
-            f"communication is exposed for {ground.share(cost)} of the step"
+            f"communication is exposed for {case.share(cost)} of the step"
             if cost + hidden
             else "no communication kernel ran"
         )
-        return ground.clear(RULE, said)
-    kernels = ground.timed_ops(ground.ops["cls"] == "comm", "name").group_by(pl.col("name").cast(pl.String))
+        return case.clear(RULE, said)
+    kernels = case.timed_ops(case.ops["cls"] == "comm", "name").group_by(pl.col("name").cast(pl.String))
     longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     evidence = [
-        {"kernel": k, "count": n / ground.steps, "total_ns": ground.per_step(ns)}
+        {"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)}
         for k, n, ns in longest.head(6).iter_rows()
     ]
-    worth = ground.worth(RemoveExposedComm(), bound=True)
+    worth = case.worth(RemoveExposedComm(), bound=True)
     detail = (
-        f"Only communication runs {units.duration(cost)} per step ({ground.share(cost)}); {units.duration(hidden)} more are "
+        f"Only communication runs {units.duration(cost)} per step ({case.share(cost)}); {units.duration(hidden)} more are "
         "hidden behind compute."
     )
     fix = "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
     title = f"Communication is exposed {units.duration(cost)} per step"
-    return [ground.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=evidence)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=evidence)]
 
 
 def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Finding:

@@ -22,15 +22,15 @@ from __future__ import annotations
 from typing import Literal
 
 from nsysx import units
-from nsysx.findings._ground import Ground, Rule
+from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding, Row, Table
 
 RULE = Rule("NSX111", "straggler", "Straggler rank")
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return what the table of ranks says, see ``of_ranks``."""
-    return [of_ranks(ground.tables.get("ranks"))]
+    return [of_ranks(case.tables.get("ranks"))]
 
 
 def of_ranks(table: Table | None) -> Finding:

@@ -25,9 +25,9 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._ground import Ground, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Rule, Worth, ops_of
 from nsysx.model import Finding
-from nsysx.replay import RemoveOps
+from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX112", "fusion", "Fusion candidates")
 #: A chain is listed from this length on.
@@ -36,12 +36,12 @@ _CHAIN = 2
 _FOUND = 0.10
 
 
-def _chains(ground: Ground) -> pl.DataFrame:
+def _chains(case: Case) -> pl.DataFrame:
     """Return the elementwise kernels with ``run``: neighbours on one stream in one module and phase; and ``longest``.
 
     Columns: op, ns, module, phase (null outside), run, longest.
     """
-    ops = ground.ops  # sorted by start
+    ops = case.ops  # sorted by start
     rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
     stream = [ops[c].to_numpy()[rows] for c in ("stream", "device")]
     rows = rows[np.lexsort(stream)]
@@ -64,20 +64,20 @@ def _chains(ground: Ground) -> pl.DataFrame:
     return chains.with_columns(ns=ns, run=run, longest=longest)
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return one finding where fusing all chains is bounded by no less than 10 % of the step."""
-    if ground.stepless:
-        return ground.no_steps(RULE)
-    if missing := ground.missing("kernels"):
-        return ground.cannot_tell(RULE, missing)
-    chains = _chains(ground)
+    if case.stepless:
+        return case.no_steps(RULE)
+    if missing := case.missing("kernels"):
+        return case.cannot_tell(RULE, missing)
+    chains = _chains(case)
     extra = chains.filter(~pl.col("longest"))
-    cost = ground.per_step(int(extra["ns"].sum()))
-    worth = ground.worth(RemoveOps(ops_of(extra)), bound=True) if extra.height else Worth(0, "")
+    cost = case.per_step(int(extra["ns"].sum()))
+    worth = case.worth(RemoveOps(ops_of(extra)), bound=True) if extra.height else Worth(0, "")
     bound = cost if worth.saving_ns is None else worth.saving_ns
-    if not ground.notable(bound, _FOUND):
-        return ground.clear(
-            RULE, f"fusing every chain of elementwise kernels is worth {ground.share(bound)} of the step at most"
+    if not case.notable(bound, _FOUND):
+        return case.clear(
+            RULE, f"fusing every chain of elementwise kernels is worth {case.share(bound)} of the step at most"
         )
     text = (pl.col(c).cast(pl.String).fill_null("") for c in ("module", "phase"))
     rows = chains.group_by("module", "phase").agg(
@@ -90,19 +90,19 @@ def check(ground: Ground) -> list[Finding]:
     evidence = [
         {
             **{k: r[k] for k in ("module", "phase")},
-            **{k: r[k] / ground.steps for k in ("chains", "kernels")},
-            **{k: ground.per_step(r[k]) for k in ("total_ns", "at most_ns")},
+            **{k: r[k] / case.steps for k in ("chains", "kernels")},
+            **{k: case.per_step(r[k]) for k in ("total_ns", "at most_ns")},
         }
         for r in rows.head(6).to_dicts()
     ]
-    count = chains["run"].n_unique() / ground.steps
+    count = chains["run"].n_unique() / case.steps
     title = f"Elementwise chains: fusing them saves {units.duration(bound)} at most"
     detail = (
-        f"{count:.0f} chains of {chains.height / ground.steps:.0f} elementwise kernels per step take "
-        f"{units.duration(ground.per_step(int(chains['ns'].sum())))}. If each chain took as long as its longest kernel, the step "
-        f"would be {units.duration(bound)} shorter ({ground.share(bound)}): a bound, since a compiler makes other kernels."
+        f"{count:.0f} chains of {chains.height / case.steps:.0f} elementwise kernels per step take "
+        f"{units.duration(case.per_step(int(chains['ns'].sum())))}. If each chain took as long as its longest kernel, the step "
+        f"would be {units.duration(bound)} shorter ({case.share(bound)}): a bound, since a compiler makes other kernels."
     )
     where = {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
     fix = "torch.compile of these modules"
     sure = Worth(None, "a bound, not a prediction")
-    return [ground.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]
+    return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

@@ -27,10 +27,11 @@ from functools import cache
 
 import polars as pl
 
-from nsysx import columns, units
-from nsysx.findings._ground import Ground, Rule, calls_of, same_place
+from nsysx import units
+from nsysx.findings._case import Case, Rule, calls_of, same_place
+from nsysx.frames import lookup
 from nsysx.model import Finding
-from nsysx.replay import Graph
+from nsysx.replay.engine import Graph
 
 RULE = Rule("NSX113", "tiny-launches", "Many tiny launches in one module")
 _LAUNCHES, _TINY_NS = 20, 10_000
@@ -45,34 +46,34 @@ def _without_numbers(module: str) -> str:
 
 def _part(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``part``: module paths with numbers as one, so that layers.3.norm and layers.4.norm are layers.*.norm."""
-    return frame.with_columns(columns.changed(frame["module"], _without_numbers).alias("part"))
+    return frame.with_columns(lookup.changed(frame["module"], _without_numbers).alias("part"))
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding per part of the model whose tiny launches let the GPU idle for 1 % of the step or more."""
-    if ground.stepless:
-        return ground.no_steps(RULE)
-    if missing := ground.missing("kernels"):
-        return ground.cannot_tell(RULE, missing)
-    kernels = ground.kernels.filter(pl.col("call").is_not_null())
+    if case.stepless:
+        return case.no_steps(RULE)
+    if missing := case.missing("kernels"):
+        return case.cannot_tell(RULE, missing)
+    kernels = case.kernels.filter(pl.col("call").is_not_null())
     if not kernels.height:
-        return ground.cannot_tell(RULE, "the calls that launch the kernels were not recorded", "-t cuda")
+        return case.cannot_tell(RULE, "the calls that launch the kernels were not recorded", "-t cuda")
     if kernels["module"].null_count() == kernels.height:
-        return ground.cannot_tell(RULE, "modules were not recorded", "nsysx run -- CMD")
+        return case.cannot_tell(RULE, "modules were not recorded", "nsysx run -- CMD")
     # A kernel of a graph is not launched by itself.
-    single = ground.facts.attributed.api_calls["gpu_ops"].gather(kernels["call"]) == 1
+    single = case.profile.attributed.api_calls["gpu_ops"].gather(kernels["call"]) == 1
     key = ["part", "phase"]
     tiny = (
         _part(kernels.select("module", "phase", "ns").filter(single).drop_nulls("module"))
         .group_by(key)
         .agg(pl.len().alias("launches"), pl.col("ns").median().alias("median_ns"))
-        .filter((pl.col("launches") >= _LAUNCHES * ground.steps) & (pl.col("median_ns") < _TINY_NS))
+        .filter((pl.col("launches") >= _LAUNCHES * case.steps) & (pl.col("median_ns") < _TINY_NS))
         .with_columns(pl.col(key).cast(pl.String))
     )
     if not tiny.height:
-        return ground.clear(RULE, _CLEAR)
-    idle = ground.idle.select("op", "ns").filter(ground.is_op(ground.idle["op"]))
-    idle = idle.with_columns(ground.facts.attributed.gpu_ops[c].gather(idle["op"]) for c in ("module", "phase"))
+        return case.clear(RULE, _CLEAR)
+    idle = case.idle.select("op", "ns").filter(case.is_op(case.idle["op"]))
+    idle = idle.with_columns(case.profile.attributed.gpu_ops[c].gather(idle["op"]) for c in ("module", "phase"))
     blamed = (
         _part(idle).group_by(key).agg(pl.col("ns").sum().alias("idle_ns")).with_columns(pl.col(key).cast(pl.String))
     )
@@ -80,19 +81,19 @@ def check(ground: Ground) -> list[Finding]:
     rows = rows.sort("idle_ns", *key, descending=[True, False, False], nulls_last=True)
     found = []
     for row in rows.head(_MODULES).to_dicts():
-        cost = ground.per_step(row["idle_ns"])
-        if not ground.notable(cost):
+        cost = case.per_step(row["idle_ns"])
+        if not case.notable(cost):
             continue
-        worth = ground.worth(Graph(calls_of(_part(ground.replayed).filter(same_place(row, key)))), bound=True)
-        if worth.saving_ns is not None and not ground.notable(worth.saving_ns):
+        worth = case.worth(Graph(calls_of(_part(case.replayed).filter(same_place(row, key)))), bound=True)
+        if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             continue
-        each = row["launches"] / ground.steps
+        each = row["launches"] / case.steps
         title = f"{row['part']}: {each:.0f} tiny launches per step, the GPU idles {units.duration(cost)}"
         detail = (
-            f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {ground.share(cost)} of "
+            f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {case.share(cost)} of "
             "the step before them."
         )
         fix = "One batched, foreach or fused operation instead of a loop; torch.compile or a CUDA graph of this part"
         where = {"module": row["part"], "phase": row["phase"]}
-        found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
-    return found or ground.clear(RULE, _CLEAR)
+        found.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
+    return found or case.clear(RULE, _CLEAR)

@@ -26,43 +26,44 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx import columns, units
-from nsysx.findings._ground import SITE, Ground, Rule, in_module, same_place
-from nsysx.ledger import CAUSES
+from nsysx import units
+from nsysx.events.ledger import CAUSES
+from nsysx.findings._case import SITE, Case, Rule, in_module, same_place
+from nsysx.frames import lookup
 from nsysx.model import Finding
-from nsysx.replay import RemoveCalls, RemoveHost
+from nsysx.replay.engine import RemoveCalls, RemoveHost
 
 RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches")
 _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
 
 
-def _stalls(ground: Ground) -> pl.DataFrame:
+def _stalls(case: Case) -> pl.DataFrame:
     """Return op, ns of gaps of the busiest device that are host code for far longer than usual.
 
     A gap that began in a call that waits belongs to that call (NSX101).
     """
-    host = ground.idle.filter((pl.col("cause") == CAUSES.index("host_code")) & pl.col("op").is_not_null())
-    kind = columns.at(ground.facts.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
+    host = case.idle.filter((pl.col("cause") == CAUSES.index("host_code")) & pl.col("op").is_not_null())
+    kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
     gaps = (
         host.filter(~kind.is_in(["sync", "copy"]).fill_null(False))
         .group_by("gap")
         .agg(pl.col("op").first(), pl.col("ns").sum())
     )
-    thread, start, end = (ground.calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    launch = ground.calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
+    thread, start, end = (case.calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    launch = case.calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
     before = np.flatnonzero(launch[1:] & (thread[1:] == thread[:-1]))  # sorted by thread and time
     usual = np.median(start[before + 1] - end[before]) if len(before) else None
     least = max(_STALL_NS, _TIMES * usual) if usual is not None else _STALL_NS
     return gaps.filter(pl.col("ns") >= least).select("op", "ns")
 
 
-def _before(ground: Ground, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
+def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
     """Return the launches and the small calls directly before each of them on its thread, and these small calls alone.
 
     Small calls are queries between two launches.
     """
-    calls = ground.facts.attributed.api_calls
+    calls = case.profile.attributed.api_calls
     small = calls["kind"].is_in(["other", "event", "load"]).to_numpy()
     thread = calls["thread"].to_numpy()
     found = set()
@@ -72,21 +73,21 @@ def _before(ground: Ground, launches: list[int]) -> tuple[frozenset[int], frozen
             call -= 1
             found.add(call)
     own = pl.Series(sorted(c for c in found if small[c]), dtype=pl.Int64)
-    return frozenset(found), frozenset(own.filter(ground.is_call(own)))
+    return frozenset(found), frozenset(own.filter(case.is_call(own)))
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding per place before which such stalls sum to 1 % of the step or more."""
-    if ground.stepless:
-        return ground.no_steps(RULE)
-    if ground.device is None:
-        return ground.cannot_tell(RULE, ground.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    if missing := ground.missing("launches"):
-        return ground.cannot_tell(RULE, missing)
-    stalls = _stalls(ground)
-    stalls = stalls.with_columns(ground.facts.attributed.gpu_ops["call"].gather(stalls["op"]))
-    stalls = ground.with_lines(stalls.filter(ground.is_call(stalls["call"])))
-    calls = ground.facts.attributed.api_calls
+    if case.stepless:
+        return case.no_steps(RULE)
+    if case.device is None:
+        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
+    if missing := case.missing("launches"):
+        return case.cannot_tell(RULE, missing)
+    stalls = _stalls(case)
+    stalls = stalls.with_columns(case.profile.attributed.gpu_ops["call"].gather(stalls["op"]))
+    stalls = case.with_lines(stalls.filter(case.is_call(stalls["call"])))
+    calls = case.profile.attributed.api_calls
     stalls = stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
     rows = stalls.group_by(*SITE).agg(
         pl.len().alias("stalls"), pl.col("ns").sum(), pl.col("ns").max().alias("longest_ns")
@@ -94,17 +95,17 @@ def check(ground: Ground) -> list[Finding]:
     rows = rows.sort("ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
     found = []
     for row in rows.head(_SITES).to_dicts():
-        cost = ground.per_step(row["ns"])
-        if not ground.notable(cost):
+        cost = case.per_step(row["ns"])
+        if not case.notable(cost):
             continue
-        before, small = _before(ground, stalls.filter(same_place(row, SITE))["call"].to_list())
-        worth = ground.worth(RemoveHost(before), RemoveCalls(small))
+        before, small = _before(case, stalls.filter(same_place(row, SITE))["call"].to_list())
+        worth = case.worth(RemoveHost(before), RemoveCalls(small))
         title = f"The host stalls {units.duration(cost)} per step before work{in_module(row)}"
         detail = (
-            f"{row['stalls']} gaps in {ground.steps} steps, the longest {units.duration(row['longest_ns'])}, in which the launching "
+            f"{row['stalls']} gaps in {case.steps} steps, the longest {units.duration(row['longest_ns'])}, in which the launching "
             "thread makes no CUDA call and the GPU idles. The capture does not say what it does: Python, the GIL, "
             "garbage collection or the operating system."
         )
         fix = "Move that work out of the loop; nsysx run --osrt shows waits in the OS, --nsys-arg=--python-sampling=true stacks"
-        found.append(ground.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
-    return found or ground.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")
+        found.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
+    return found or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

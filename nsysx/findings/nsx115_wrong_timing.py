@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 
 from nsysx import units
-from nsysx.findings._ground import NO_SAVING, Ground, Rule
+from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
 RULE = Rule("NSX115", "wrong-timing", "Wrong timing method in the script")
@@ -40,15 +40,15 @@ _WAYS = {
 }
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding per kernel that the program fences with synchronize calls in a way that reads 1.5 times too much."""
-    if missing := ground.missing("stopwatch"):
-        return ground.cannot_tell(RULE, missing)
-    fences = ground.facts.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
+    if missing := case.missing("stopwatch"):
+        return case.cannot_tell(RULE, missing)
+    fences = case.profile.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
     if fences.sum() < _LEAST:
-        return ground.clear(RULE, "the program does not synchronize around single operations")
+        return case.clear(RULE, "the program does not synchronize around single operations")
     found = []
-    for row in ground.rows("stopwatch"):
+    for row in case.rows("stopwatch"):
         kernel = row["kernel_ns"]
         if kernel is None or not row["custom"] or row["calls"] < _LEAST:
             continue
@@ -76,5 +76,5 @@ def check(ground: Ground) -> list[Finding]:
         ]
         evidence.append({"way": "the kernel itself", "reads_ns": kernel, "from": "measured"})
         fix = "torch.utils.benchmark.Timer, or synchronize on both sides, with warm-up and a median of many"
-        found.append(ground.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence))
-    return found or ground.clear(RULE, "synchronize calls fence no single operation in a way that misreads it")
+        found.append(case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence))
+    return found or case.clear(RULE, "synchronize calls fence no single operation in a way that misreads it")

@@ -29,10 +29,11 @@ import re
 
 import polars as pl
 
-from nsysx import columns, units
-from nsysx.findings._ground import Ground, Rule, Worth, in_module, ops_of, same_place
+from nsysx import units
+from nsysx.findings._case import Case, Rule, Worth, in_module, ops_of, same_place
+from nsysx.frames import lookup
 from nsysx.model import Finding
-from nsysx.replay import RemoveOps
+from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks")
 _FAMILY = "sort, scan and gather"
@@ -56,12 +57,12 @@ def _origin(kernel: str) -> str:
     return next((what for pattern, what in _ORIGINS if re.search(pattern, kernel, re.IGNORECASE)), "scan")
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return a finding per module whose mask kernels take 1 % of the step or more."""
-    if missing := ground.missing("kernels"):
-        return ground.cannot_tell(RULE, missing)
-    kernels = ground.kernels
-    mine = kernels.filter((kernels["family"] == _FAMILY) | pl.Series(columns.matching(kernels["name"], _HELPERS)))
+    if missing := case.missing("kernels"):
+        return case.cannot_tell(RULE, missing)
+    kernels = case.kernels
+    mine = kernels.filter((kernels["family"] == _FAMILY) | pl.Series(lookup.matching(kernels["name"], _HELPERS)))
     mine = mine.with_columns(pl.col("name", "module").cast(pl.String))
     modules = (
         mine.group_by("module")
@@ -72,19 +73,19 @@ def check(ground: Ground) -> list[Finding]:
     )
     found = []
     for row in modules.select("module", "ns").to_dicts():
-        cost = ground.per_step(row["ns"])
-        if not ground.notable(cost):
+        cost = case.per_step(row["ns"])
+        if not case.notable(cost):
             continue
         own = mine.filter(same_place(row, ("module",)))
-        module = ground.ops["module"]
-        whole = ground.timed_ops(module.is_null() if row["module"] is None else module == row["module"], "op")
-        whole_ns = ground.per_step(int(whole["ns"].sum()))
+        module = case.ops["module"]
+        whole = case.timed_ops(module.is_null() if row["module"] is None else module == row["module"], "op")
+        whole_ns = case.per_step(int(whole["ns"].sum()))
         # Where masking is what a module mostly does, the rest of its work is done on what the mask picked.
         all_of_it = 2 * cost >= whole_ns and row["module"] is not None
-        worth: Worth = ground.worth(RemoveOps(ops_of(whole if all_of_it else own)), bound=True)
+        worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else own)), bound=True)
         by_kernel = own.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())
         by_kernel = by_kernel.sort("ns", "name", descending=[True, False])
-        detail = f"Sort, scan and gather kernels take {units.duration(cost)} per step ({ground.share(cost)})"
+        detail = f"Sort, scan and gather kernels take {units.duration(cost)} per step ({case.share(cost)})"
         if all_of_it:
             detail += (
                 f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they pick, "
@@ -95,7 +96,7 @@ def check(ground: Ground) -> list[Finding]:
         if worth.saving_ns is not None:
             detail += f" The step would be limited by {worth.next_limit}."
         evidence = [
-            {"kernel": k, "from": _origin(k), "count": n / ground.steps, "total_ns": ground.per_step(ns)}
+            {"kernel": k, "from": _origin(k), "count": n / case.steps, "total_ns": case.per_step(ns)}
             for k, n, ns in by_kernel.head(8).iter_rows()
         ]
         title = f"Mask kernels take {units.duration(cost)}{in_module(row)}"
@@ -103,7 +104,7 @@ def check(ground: Ground) -> list[Finding]:
             title = f"Mask work takes {units.duration(whole_ns)}{in_module(row)}"
         fix = "Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
         found.append(
-            ground.found(
+            case.found(
                 RULE,
                 title,
                 detail,
@@ -114,4 +115,4 @@ def check(ground: Ground) -> list[Finding]:
                 evidence=evidence,
             )
         )
-    return found or ground.clear(RULE, "kernels of masks take less than 1 % of the step in every module")
+    return found or case.clear(RULE, "kernels of masks take less than 1 % of the step in every module")

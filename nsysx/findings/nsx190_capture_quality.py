@@ -19,8 +19,8 @@ Harmless when
 
 from __future__ import annotations
 
-from nsysx import quality
-from nsysx.findings._ground import NO_SAVING, Ground, Rule
+from nsysx.findings._case import NO_SAVING, Case, Rule
+from nsysx.judging import capture_checks
 from nsysx.model import Finding
 
 RULE = Rule("NSX190", "capture-quality", "Quality of the capture")
@@ -28,13 +28,13 @@ RULE = Rule("NSX190", "capture-quality", "Quality of the capture")
 _OPTIONAL = ("table ", "replay", "ranks")
 
 
-def check(ground: Ground) -> list[Finding]:
+def check(case: Case) -> list[Finding]:
     """Return one finding that lists every check that is not ok."""
-    checks = [c for c in quality.checks(ground.facts, dict(ground.tables)) if not c.check.startswith(_OPTIONAL)]
+    checks = [c for c in capture_checks.checks(case.profile, dict(case.tables)) if not c.check.startswith(_OPTIONAL)]
     bad = [c for c in checks if c.status != "ok"]
     if not bad:
-        return ground.clear(RULE, "every check of the capture is passed")
+        return case.clear(RULE, "every check of the capture is passed")
     first = bad[0]
     title = f"{len(bad)} of {len(checks)} checks of the capture are not passed: {', '.join(c.check for c in bad[:4])}"
     evidence = [{"check": c.check, "status": c.status, "detail": c.detail, "fix": c.fix} for c in bad]
-    return [ground.found(RULE, title, first.detail, worth=NO_SAVING, cost_ns=None, fix=first.fix, evidence=evidence)]
+    return [case.found(RULE, title, first.detail, worth=NO_SAVING, cost_ns=None, fix=first.fix, evidence=evidence)]

@@ -17,7 +17,7 @@ from typing import Any
 
 from nsysx import units
 from nsysx.model import Lane, Queue, Row, Span, Strip, Timeline
-from nsysx.render.clean import clean, scrub, shorten, shorten_kernel
+from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 from nsysx.render.view import Ledger, StepBar
 
 KIND_COLOURS = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nsysx.model import Table
-from nsysx.render.clean import clean
+from nsysx.render.safe_text import clean
 
 #: What makes a spreadsheet take a text for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")

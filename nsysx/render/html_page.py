@@ -9,11 +9,11 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from nsysx import glossary, units
+from nsysx import units
 from nsysx.model import Queue, Summary, Timeline
-from nsysx.render import charts, markdown, view
+from nsysx.render import charts, glossary, markdown, view
 from nsysx.render.charts import Picture
-from nsysx.render.clean import clean, shorten_kernel
+from nsysx.render.safe_text import clean, shorten_kernel
 
 _TEMPLATES = files("nsysx.render") / "templates"
 

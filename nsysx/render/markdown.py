@@ -7,7 +7,7 @@ import re
 from nsysx import units
 from nsysx.model import Summary
 from nsysx.render import view
-from nsysx.render.clean import shorten
+from nsysx.render.safe_text import shorten
 
 #: Tables worth a place in a ticket, with the most columns each may have.
 _TABLES = {"waits": 7, "modules": 6, "kernels": 6, "api_calls": 6}

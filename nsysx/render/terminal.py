@@ -12,7 +12,7 @@ from nsysx import units
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Summary
 from nsysx.render import view
-from nsysx.render.clean import clean, shorten, shorten_column
+from nsysx.render.safe_text import clean, shorten, shorten_column
 
 _STYLES = {
     "compute": "green",

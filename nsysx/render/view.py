@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nsysx import glossary, units
+from nsysx import units
 from nsysx.model import Check, Column, Finding, Row, Summary, Table
-from nsysx.render.clean import clean, file_name, scrub, shorten_cell, shorten_column
+from nsysx.render import glossary
+from nsysx.render.safe_text import clean, file_name, scrub, shorten_cell, shorten_column
 
 VERDICTS = {
     "gpu_bound": "GPU-bound",

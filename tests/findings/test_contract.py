@@ -10,11 +10,12 @@ import polars as pl
 import pytest
 
 from nsysx import findings
-from nsysx.facts import Facts
-from nsysx.findings._ground import Ground
+from nsysx.events.profile import Profile
+from nsysx.findings._case import Case
 from nsysx.model import Finding, Table
 from nsysx.pipeline import Options, _modules, _table, gather, summarize
 from nsysx.render import json_text
+from nsysx.replay.engine import replay_of
 from tests.builder import CASES, Report
 from tests.findings import Program, empty, healthy
 from tests.findings.test_memory_and_input import thrashing, uploading
@@ -36,10 +37,10 @@ def everything(program: Program, number: int) -> None:
             program.launch(3, "void vectorized_elementwise_kernel<4, Add>(int)")
 
 
-def judged(path: Path) -> tuple[Facts, dict[str, Table], tuple[Finding, ...]]:
-    facts = gather(path, Options())
-    tables = {m.KEY: _table(m, facts) for m in _modules()}
-    return facts, tables, findings.judge(facts, tables, facts.replay)
+def judged(path: Path) -> tuple[Profile, dict[str, Table], tuple[Finding, ...]]:
+    profile = gather(path, Options())
+    tables = {m.KEY: _table(m, profile) for m in _modules()}
+    return profile, tables, findings.judge(profile, tables, replay_of(profile))
 
 
 def test_codes_and_slugs_are_unique_and_the_asked_for_ones_exist() -> None:
@@ -85,16 +86,16 @@ def test_every_rule_answers_every_report(case: str, tmp_path: Path) -> None:
 
 @each
 def test_a_report_without_cuda_is_never_found_or_clear_without_reason(rule, tmp_path: Path) -> None:
-    facts, tables, _ = judged(empty().report.write(tmp_path / "r.sqlite"))
-    (finding,) = rule.check(Ground(facts, tables, None))
+    profile, tables, _ = judged(empty().report.write(tmp_path / "r.sqlite"))
+    (finding,) = rule.check(Case(profile, tables, None))
     assert finding.verdict != "clear"
     assert finding.detail
 
 
 def test_without_a_replay_nothing_is_promised(tmp_path: Path) -> None:
     path = Program().steps(everything).report.write(tmp_path / "r.sqlite")
-    facts, tables, with_replay = judged(path)
-    without = findings.judge(facts, tables, None)
+    profile, tables, with_replay = judged(path)
+    without = findings.judge(profile, tables, None)
     assert all(f.saving_ns_per_step is None for f in without)
     assert {f.code for f in with_replay if f.saving_ns_per_step} <= {f.code for f in without if f.verdict == "found"}
     assert any(f.saving_ns_per_step for f in with_replay)
@@ -108,18 +109,18 @@ def test_the_order_of_rows_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_asking_twice_gives_the_same_and_alters_nothing(tmp_path: Path) -> None:
-    facts, tables, first = judged(Program().steps(everything).report.write(tmp_path / "r.sqlite"))
+    profile, tables, first = judged(Program().steps(everything).report.write(tmp_path / "r.sqlite"))
     frames = {
-        "api_calls": facts.attributed.api_calls,
-        "gpu_ops": facts.attributed.gpu_ops,
-        "idle": facts.ledgers.idle,
-        "waits": facts.ledgers.waits,
-        "steps": facts.steps.cpu,
-        **facts.trace.frames,
+        "api_calls": profile.attributed.api_calls,
+        "gpu_ops": profile.attributed.gpu_ops,
+        "idle": profile.ledgers.idle,
+        "waits": profile.ledgers.waits,
+        "steps": profile.steps.cpu,
+        **profile.trace.frames,
     }
     before: dict[str, pl.DataFrame] = {name: frame.clone() for name, frame in frames.items()}
     rows = json.dumps({k: t.rows for k, t in tables.items()}, default=str)
-    assert findings.judge(facts, tables, facts.replay) == first
+    assert findings.judge(profile, tables, replay_of(profile)) == first
     for name, frame in frames.items():
         assert frame.equals(before[name]), name
     assert json.dumps({k: t.rows for k, t in tables.items()}, default=str) == rows

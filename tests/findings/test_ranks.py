@@ -10,7 +10,7 @@ import pytest
 from nsysx.findings.nsx110_exposed_comm import of_ranks
 from nsysx.pipeline import summarize
 from tests.findings import Program, empty, healthy
-from tests.test_ranks import one_report
+from tests.ranks.test_comparison import one_report
 
 
 def test_communication_alone_is_exposed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nsysx import ranks as ranks_room
 from nsysx.model import (
     Capture,
     Check,
@@ -20,6 +19,7 @@ from nsysx.model import (
     Timeline,
     Verdict,
 )
+from nsysx.ranks import comparison as ranks_room
 
 MS = 1_000_000
 US = 1_000

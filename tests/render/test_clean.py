@@ -6,7 +6,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsysx.render.clean import clean, file_name, scrub, shorten, shorten_column, shorten_kernel
+from nsysx.render.safe_text import clean, file_name, scrub, shorten, shorten_column, shorten_kernel
 from tests.render.factory import HOSTILE, KERNEL_NAMES
 
 INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}

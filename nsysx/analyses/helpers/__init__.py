@@ -1,0 +1,1 @@
+"""What several tables of this room are made from."""

@@ -1,0 +1,310 @@
+"""Pairs of CUDA events as the program reads them, and what the device did between the two.
+
+Which pairs: ``elapsed_time`` of PyTorch asks both events, start then end, whether they are done, directly one after the other
+(two cudaEventQuery calls on one thread, nothing in between, both answered yes): those are the pairs, as they were read.
+Where a process reads none that way, records that no stream waits for and nobody queries are paired by order on their thread
+and stream: first with second, third with fourth; events recorded in turns of three or more (start, middle, end) are paired
+each with the next of its turn.
+
+When the device reached a record: its own time stamp where the capture has them. Else by stream order: not before the work
+that was launched into the stream earlier is done (or the event that the stream was told to wait for), and not before the
+call that records it; not after the start of the work that was launched into the stream later. Between these bounds the record
+takes place as soon as it can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64, StepFunction, coverage, overlay
+from nsysx.frames.lookup import matching
+
+#: The two questions of one reading follow each other within this time.
+_READ_GAP_NS = 20_000
+_FAR = np.iinfo(np.int64).max
+
+_NO_PAIRS = pl.DataFrame()
+
+PARTS = ("kernel_ns", "copy_ns", "memset_ns", "launch_wait_ns", "other_streams_ns", "idle_ns")
+
+_RECORD = {
+    "record": pl.Int64,
+    "process": pl.Int64,
+    "thread": pl.Int64,
+    "device": pl.Int64,
+    "context": pl.Int64,
+    "stream": pl.Int64,
+    "event": pl.Int64,
+    "call": pl.Int64,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "stamp_ns": pl.Int64,
+}
+
+
+@dataclass(frozen=True)
+class Windows:
+    """``pairs``: one row per window. ``records``: one row per cudaEventRecord that the report has."""
+
+    records: pl.DataFrame
+    pairs: pl.DataFrame
+
+
+def _event_calls(profile: Profile) -> pl.DataFrame:
+    """Return the API calls that may be about events: call, process, thread, correlation_id, name, start_ns, end_ns, failed."""
+    calls = profile.attributed.api_calls
+    columns = ("call", "process", "thread", "correlation_id", "name", "start_ns", "end_ns", "failed")
+    return calls.select(columns).filter(matching(calls["kind"], "^(event|sync)$"))
+
+
+def _records(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the records in the order of their calls."""
+    calls = calls.filter(matching(calls["name"], "EventRecord"))
+    stamp = pl.when(pl.col("device_ns") > 0).then(pl.col("device_ns"))
+    rows = profile.trace.event.with_columns(stamp.alias("stamp_ns")).join(
+        calls.select("process", "thread", "correlation_id", "call", "start_ns", "end_ns"),
+        on=["process", "correlation_id"],
+        how="inner",
+    )
+    # nsys writes device 0 into rows like these; the context tells.
+    ops, found = profile.attributed.gpu_ops, []
+    for process, context in rows.select("process", "context").drop_nulls().unique().iter_rows():
+        first = ((ops["process"] == process) & (ops["context"] == context)).arg_max()
+        if first is not None and (ops["process"][first], ops["context"][first]) == (process, context):
+            found.append((process, context, ops["device"][first]))
+    devices = pl.DataFrame(found, schema=dict.fromkeys(("process", "context", "device"), pl.Int64), orient="row")
+    rows = rows.join(devices, on=["process", "context"], how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col("device", "context").fill_null(0))
+    rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call").with_row_index("record")
+    return rows.select(pl.col(c).cast(t) for c, t in _RECORD.items())
+
+
+def _asked(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls about events: call, process, thread, name, event, stream, start_ns, end_ns, done."""
+    sync = profile.trace.sync.filter(pl.col("correlation_id") != 0).select(
+        "process",
+        "correlation_id",
+        "event",
+        pl.col("context").fill_null(0).alias("waiting_context"),
+        pl.col("stream").alias("waiting_stream"),
+    )
+    rows = calls.filter(matching(calls["name"], "EventQuery|StreamWaitEvent|EventSynchronize"))
+    rows = rows.with_columns(pl.col("name").cast(pl.String)).join(sync, on=["process", "correlation_id"], how="inner")
+    done = (~pl.col("failed")).alias("done")
+    chosen = ("call", "process", "thread", "name", "event", "waiting_context", "waiting_stream", "start_ns", "end_ns")
+    return rows.select(*chosen, done).unique("call", keep="first", maintain_order=True).sort("call")
+
+
+def _latest(records: pl.DataFrame) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
+    """Return (process, event) -> (times of its records, their rows), in order."""
+    found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+    for process, event, start, row in records.select("process", "event", "start_ns", "record").iter_rows():
+        times, rows = found.setdefault((process, event), ([], []))
+        times.append(start)
+        rows.append(row)
+    return found
+
+
+def _read_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int]]:
+    """Return (start record, end record) of each reading by two queries."""
+    queries = asked.filter(pl.col("name").str.contains("EventQuery"))
+    if not queries.height:
+        return []
+    by_event = _latest(records)
+    # Only caches poll events that are not done yet.
+    polled = set(queries.filter(~pl.col("done")).select("process", "event").iter_rows())
+    waited = set(asked.filter(pl.col("name").str.contains("StreamWaitEvent")).select("process", "event").iter_rows())
+    rows = queries.select("call", "process", "thread", "event", "start_ns", "end_ns").rows()
+    pairs: list[tuple[int, int]] = []
+    streams = records.select("context", "stream").rows()
+    i = 0
+    while i + 1 < len(rows):
+        (call, process, thread, first, _, asked_end), (next_call, _, next_thread, second, again, _) = (
+            rows[i],
+            rows[i + 1],
+        )
+        keys = ((process, first), (process, second))
+        read = next_call == call + 1 and next_thread == thread and first != second and again - asked_end <= _READ_GAP_NS
+        if read and not any(k in polled or k in waited or k not in by_event for k in keys):
+            a, b = (_before(by_event[k], again) for k in keys)
+            if a is not None and b is not None and a < b and streams[a] == streams[b]:
+                pairs.append((a, b))
+                i += 2
+                continue
+        i += 1
+    return sorted(set(pairs), key=lambda pair: (pair[1], pair[0]))
+
+
+def _before(record: tuple[list[int], list[int]], time: int) -> int | None:
+    times, rows = record
+    i = int(np.searchsorted(times, time, side="left")) - 1
+    return rows[i] if i >= 0 else None
+
+
+def _ordered_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int]]:
+    """Return pairs by the order of records, for programs whose readings cannot be seen."""
+    used = asked.filter(pl.col("name").str.contains("StreamWaitEvent|EventQuery")).select("process", "event").unique()
+    free = records.join(used, on=["process", "event"], how="anti").sort("record")
+    pairs: list[tuple[int, int]] = []
+    for _, part in free.group_by("thread", "context", "stream", maintain_order=True):
+        rows, events = part["record"].to_list(), part["event"].to_list()
+        turn = next((i for i in range(1, len(events)) if events[i] == events[0]), 0)
+        if turn >= 3 and all(events[i] == events[i - turn] for i in range(turn, len(events))):
+            pairs += [(rows[i], rows[i + 1]) for i in range(len(rows) - 1) if (i + 1) % turn]
+            continue
+        i = 0
+        while i + 1 < len(rows):
+            if events[i] == events[i + 1]:
+                i += 1
+                continue
+            pairs.append((rows[i], rows[i + 1]))
+            i += 2
+    return sorted(pairs)
+
+
+def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) -> tuple[I64, I64, I64]:
+    """Return per record (estimate, earliest, latest) of when the device reached it; latest _FAR where nothing bounds it."""
+    n = records.height
+    process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
+    start = records["start_ns"].to_numpy()
+    done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
+    for of, within, on in records.select("process", "context", "stream").unique().iter_rows():
+        ops = _of_stream(profile.attributed.gpu_ops, of, within, on).drop_nulls("call_start_ns").sort("call_start_ns")
+        mine = np.flatnonzero((process == of) & (context == within) & (stream == on))
+        i = np.searchsorted(ops["call_start_ns"].to_numpy(), start[mine], side="left")
+        done[mine] = np.append(-_FAR, np.maximum.accumulate(ops["end_ns"].to_numpy()))[i]
+        later[mine] = np.append(np.minimum.accumulate(ops["start_ns"].to_numpy()[::-1])[::-1], _FAR)[i]
+    waits = asked.filter(pl.col("name").str.contains("StreamWaitEvent"))
+    steps = [(t, 0, row) for row, t in enumerate(start.tolist())]
+    told = waits.select("start_ns", "process", "waiting_context", "waiting_stream", "event").rows()
+    steps += [(t[0], 1, row) for row, t in enumerate(told)]
+    floor: dict[tuple[int, int, int], int] = {}
+    reached: dict[tuple[int, int], int] = {}
+    earliest, estimate = [0] * n, [0] * n
+    place = records.select("process", "context", "stream", "event", "start_ns", "end_ns").rows()
+    done_, later_ = done.tolist(), later.tolist()
+    for _, kind, row in sorted(steps):
+        if kind:
+            _, of, within, on, event = told[row]
+            floor[of, within, on] = max(floor.get((of, within, on), -_FAR), reached.get((of, event), -_FAR))
+            continue
+        of, within, on, event, begin, finish = place[row]
+        before = max(done_[row], floor.get((of, within, on), -_FAR))
+        earliest[row] = max(before, begin)
+        estimate[row] = max(earliest[row], min(max(before, finish), later_[row]))
+        reached[of, event] = estimate[row]
+    found = np.array(estimate, np.int64)
+    return found, np.array(earliest, np.int64), np.maximum(later, found)
+
+
+def _of_stream(ops: pl.DataFrame, process: int, context: int, stream: int) -> pl.DataFrame:
+    """Return the GPU ops of one stream: device, op_kind, start_ns, end_ns, call_start_ns, call_end_ns."""
+    mine = (ops["process"] == process) & (ops["context"].fill_null(0) == context) & (ops["stream"] == stream)
+    return ops.select("device", "op_kind", "start_ns", "end_ns", "call_start_ns", "call_end_ns").filter(mine)
+
+
+def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> StepFunction:
+    """Return what a stream does at each instant, as bits: 1 kernel, 2 copy, 4 memset, 8 waits for a launch."""
+    kind = ops["op_kind"]
+    s, e = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+    sets = [kind.is_in(["kernel", "graph"]), kind == "memcpy", kind == "memset"]
+    masks = [m.to_numpy() for m in sets]
+    # A record is an op without length: what follows it was waited for anew.
+    begin = np.concatenate([s, times])
+    finish = np.concatenate([e, times])
+    issued = np.concatenate([ops["call_end_ns"].fill_null(-_FAR).to_numpy(), records["end_ns"].to_numpy()])
+    order = np.lexsort((finish, begin))
+    begin, finish, issued = begin[order], finish[order], issued[order]
+    reach = np.concatenate([begin[:1], np.maximum.accumulate(finish)[:-1]])
+    wait_end = np.minimum(begin, issued)
+    return coverage([*((s[m], e[m]) for m in masks), (reach, np.maximum(wait_end, reach))])
+
+
+def windows(profile: Profile) -> Windows:
+    """Return the event windows of a report; ``reading_ns`` = the sum of PARTS."""
+    about = _event_calls(profile)
+    records, asked = _records(profile, about), _asked(profile, about)
+    found: list[tuple[int, int, str]] = []
+    for (process,), part in records.group_by("process", maintain_order=True):
+        mine_asked = asked.filter(pl.col("process") == process)
+        read = _read_pairs(records, mine_asked)
+        if read:
+            found += [(a, b, "read") for a, b in read]
+        else:
+            found += [(a, b, "order") for a, b in _ordered_pairs(part, mine_asked)]
+    if not found:
+        return Windows(records, _NO_PAIRS)
+    estimate, earliest, latest = _device_times(profile, records, asked)
+    stamps = records["stamp_ns"].fill_null(0).to_numpy()
+    a = np.array([p[0] for p in found], np.int64)
+    b = np.array([p[1] for p in found], np.int64)
+    stamped = (stamps[a] > 0) & (stamps[b] >= stamps[a])
+    t0 = np.where(stamped, stamps[a], estimate[a])
+    t1 = np.maximum(np.where(stamped, stamps[b], estimate[b]), t0)
+    parts = {name: np.zeros(len(a), np.int64) for name in PARTS}
+    kernels, ops_count = np.zeros(len(a), np.int64), np.zeros(len(a), np.int64)
+    place = records.select("process", "device", "context", "stream")
+    pair_place = place[a.tolist()]
+    times = np.where(stamps > 0, stamps, estimate)
+    for (process, device, context, stream), rows in pair_place.with_row_index("i").group_by(place.columns):
+        i = rows["i"].to_numpy()
+        ops = _of_stream(profile.attributed.gpu_ops, process, context, stream).filter(pl.col("device") == device)
+        mine = ((place["process"] == process) & (place["context"] == context) & (place["stream"] == stream)).to_numpy()
+        own = _stream_function(ops, records.filter(pl.Series(mine)), times[mine])
+        activity = profile.ledgers.activity.get(
+            (int(process), int(device)), StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
+        )
+        low, high = int(t0[i].min()), int(t1[i].max())
+        borders, (bits, busy) = (
+            overlay([own, activity], low, high) if high > low else (np.array([low, low + 1]), [np.array([0])] * 2)
+        )
+        bits = np.maximum(bits, 0)
+        function = StepFunction(borders, bits)
+        label = np.select(
+            [bits & 1 > 0, bits & 2 > 0, bits & 4 > 0, bits & 8 > 0, busy > 0], [0, 1, 2, 3, 4], default=5
+        )
+        for k, name in enumerate(PARTS):
+            parts[name][i] = function.within(label == k, t0[i], t1[i])
+        starts = np.sort(ops["start_ns"].filter(ops["op_kind"] == "kernel").to_numpy())
+        kernels[i] = np.searchsorted(starts, t1[i]) - np.searchsorted(starts, t0[i])
+        every = np.sort(ops["start_ns"].to_numpy())
+        ops_count[i] = np.searchsorted(every, t1[i]) - np.searchsorted(every, t0[i])
+    bound = (latest[b] < _FAR) & (latest[a] < _FAR)
+    pairs = pl.DataFrame(
+        {
+            "start_record": a,
+            "end_record": b,
+            "paired_by": [p[2] for p in found],
+            "device_stamps": stamped,
+            "start_ns": t0,
+            "end_ns": t1,
+            "reading_ns": t1 - t0,
+            "low_ns": np.where(stamped, t1 - t0, np.maximum(earliest[b] - np.minimum(latest[a], t0), 0)),
+            "high_ns": np.where(stamped, t1 - t0, latest[b] - earliest[a]),
+            "bound": bound | stamped,
+            "kernels": kernels,
+            "gpu_ops": ops_count,
+            **parts,
+        },
+        schema_overrides={"paired_by": pl.String},
+    )
+    pairs = pairs.with_columns(pl.when(pl.col("bound")).then(pl.col("high_ns")).alias("high_ns")).drop("bound")
+    first = records.select(
+        pl.col("record").alias("start_record"),
+        "process",
+        "thread",
+        "device",
+        "stream",
+        "call",
+        pl.col("event").alias("start_event"),
+    )
+    last = records.select(pl.col("record").alias("end_record"), pl.col("event").alias("end_event"))
+    pairs = pairs.join(first, on="start_record", how="left", maintain_order="left")
+    pairs = pairs.join(last, on="end_record", how="left", maintain_order="left")
+    calls = profile.attributed.api_calls
+    where = (calls[c].gather(pairs["call"]).cast(pl.String) for c in ("module", "phase"))
+    return Windows(records, pairs.with_columns(where))

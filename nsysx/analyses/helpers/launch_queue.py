@@ -1,0 +1,92 @@
+"""How full the launch queue was: a launch that blocks because the GPU is behind is no slow launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64, union
+from nsysx.frames.lookup import totals
+from nsysx.reading import schema
+from nsysx.reading.load import Trace
+
+#: A channel takes about 1024 pending commands; a launch blocks when it is full. A little less, for what is not recorded.
+FULL_QUEUE = 900
+#: Without overhead rows, a launch blocked when the queue was full and it took this many times the median launch.
+BLOCKED_FACTOR = 5
+
+
+def _borders(profile: Profile) -> dict[int, tuple[I64, I64]]:
+    """Return process -> (when its GPU ops were launched, when they ended), each sorted."""
+    launched = profile.attributed.gpu_ops.select("process", "call_start_ns", "end_ns")
+    if (window := profile.trace.window) is not None:
+        # What has no call then was launched before the part that was read.
+        launched = launched.with_columns(pl.col("call_start_ns").fill_null(window[0]))
+    launched = launched.drop_nulls("call_start_ns")
+    process, begun, ended = (c.to_numpy() for c in launched.get_columns())
+    # Clock conversion may end an op before its call; it still was not pending earlier than its call.
+    ended = np.maximum(ended, begun)
+    found = {}
+    for of in launched["process"].drop_nulls().unique().to_list():
+        mine = process == of
+        # Nearly sorted already: a stable sort only merges runs.
+        found[int(of)] = (np.sort(begun[mine], kind="stable"), np.sort(ended[mine], kind="stable"))
+    return found
+
+
+def pending(profile: Profile, process: I64, time: I64) -> I64:
+    """Return how many GPU ops of the process were launched before each instant and had not ended then."""
+    found = np.zeros(len(time), np.int64)
+    for of, (begun, ended) in profile.once("queue_borders", _borders).items():
+        mine = np.flatnonzero(process == of)
+        t = time[mine]
+        found[mine] = np.searchsorted(begun, t, side="left") - np.searchsorted(ended, t, side="right")
+    return np.maximum(found, 0)
+
+
+def overhead_inside(trace: Trace, calls: pl.DataFrame, types: tuple[int, ...]) -> I64:
+    """Return, per call, the union of its CUPTI overhead rows of these types (ns, rows are clipped to the call)."""
+    key = ["process", "correlation_id"]
+    rows = trace.cupti_overhead.filter(pl.col("overhead_type").is_in(types) & (pl.col("correlation_id") != 0))
+    found = np.zeros(calls.height, np.int64)
+    if not rows.height:
+        return found
+    ids = calls["correlation_id"].fill_null(0).to_numpy()
+    named = np.flatnonzero(np.isin(ids, rows["correlation_id"].to_numpy()))
+    # Of several calls under one id, the outer one stands for the launch.
+    place = (
+        calls.select(*key, pl.col("start_ns").alias("a"), pl.col("end_ns").alias("b"))[named]
+        .with_columns(pl.Series("row", named, dtype=pl.Int64))
+        .sort("a", "b", descending=[False, True])
+        .unique(key, keep="first", maintain_order=True)
+        .with_columns((pl.col("b") - pl.col("a") + 1).cum_sum().alias("next"))
+    )
+    joined = rows.select(*key, "start_ns", "end_ns").join(place, on=key, how="inner")
+    # One union for all calls: on a line where they follow each other, with a gap in between.
+    shift = pl.col("next") - 1 - pl.col("b")
+    start, end = union(
+        joined.select(pl.max_horizontal("start_ns", "a") + shift).to_series().to_numpy(),
+        joined.select(pl.min_horizontal("end_ns", "b") + shift).to_series().to_numpy(),
+    )
+    of = np.searchsorted(place["next"].to_numpy(), start, side="right")
+    return totals(place["row"].to_numpy()[of], end - start, calls.height)
+
+
+def queue_full(profile: Profile, calls: pl.DataFrame) -> I64:
+    """Return, per launch call, how long it blocked because the launch queue was full (ns); 0 for other calls.
+
+    Measured where the report has overhead rows of that kind. Else by rule: at least FULL_QUEUE ops pending and
+    BLOCKED_FACTOR times the median launch; then all above the median is blocking.
+    """
+    kind = calls["kind"]
+    launch = ((kind == "launch") | (kind == "graph_launch")).to_numpy()
+    if profile.recorded("cupti_overhead") or not launch.any():
+        return np.where(launch, overhead_inside(profile.trace, calls, (schema.OVERHEAD_QUEUE_FULL,)), 0)
+    ns = calls["self_ns"].to_numpy()
+    median = int(np.median(ns[launch]))
+    rows = np.flatnonzero(launch & (ns > BLOCKED_FACTOR * max(median, 1)))
+    process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
+    found = np.zeros(calls.height, np.int64)
+    found[rows] = np.where(pending(profile, process, start) >= FULL_QUEUE, ns[rows] - median, 0)
+    return found

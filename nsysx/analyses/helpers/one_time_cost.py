@@ -1,0 +1,254 @@
+"""What each API call cost once, apart from what it costs every time: the base of the first-call bill.
+
+``cost`` of a call is its self time without waiting for the GPU (a full launch queue included) and without the profiler's own
+time. Of it, once and never again:
+
+- library and module loading, driver start: all of it;
+- allocation and creation calls before the first steady step, of functions that no steady step calls: all of it. A cache
+  (PyTorch's allocators, stream and event pools) is being filled;
+- otherwise the first call per (process, API function, kernel): what it costs above the median of the later calls, or of the
+  later calls of that function when its kernel ran once; all of it when the function was called once at all;
+- module and function loading that the report measured inside a call (OVERHEAD rows, as a union), if that is more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.analyses.helpers.launch_queue import overhead_inside, queue_full
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64, coverage, merged
+from nsysx.frames.lookup import distinct, numbered, totals
+from nsysx.reading import schema
+
+#: API functions that load code or start the driver.
+LOADS = r"LoadData|LoadFatBinary|LibraryLoad|ModuleLoad|cuLink|^cuInit$|PrimaryCtxRetain|^cuCtxCreate"
+_CREATES = r"Create"
+_EVIDENCE = ("in full", "measured", "only call", "above median")
+
+
+@dataclass(frozen=True)
+class Split:
+    """What was paid once, and what every time.
+
+    ``functions``: process, name, kind, calls, self_ns = waiting_ns + profiler_ns + one_time_ns + repeated_ns; one row per API
+    function of each process.
+    ``bills``: name, kind, kernel (of a launch, else null), calls, first_ns and later_median_ns (cost of the first call, of
+    the later ones; null when there is none); one row per API function and kernel, processes together.
+    ``paid``: the calls with one-time cost in order of time: call, process, start_ns, name, kind, module, phase, kernel (the
+    one it launched, null for none or several), one_time_ns, loading_ns (what the report measured of it, null where it has no
+    such rows), evidence ("measured" by OVERHEAD rows, "above median", "only call", "in full"), bill (row of ``bills``).
+    """
+
+    functions: pl.DataFrame
+    bills: pl.DataFrame
+    paid: pl.DataFrame
+
+
+def split(profile: Profile) -> Split:
+    """Return the split of the API calls of the whole capture."""
+    return profile.once("first_cost", _split)
+
+
+def costs(profile: Profile) -> pl.DataFrame:
+    """Return the calls that cost something once, see ``Split.paid``."""
+    return split(profile).paid
+
+
+def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
+    """Return the calls in which the profiler was busy with itself, and for how long (ns); calls of 0 ns may be among them."""
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for (of,), part in profile.trace.overhead.drop_nulls("thread").group_by("thread"):
+        # Calls are sorted by (thread, start). Those that overlap a busy stretch lie between the first that reaches beyond
+        # its begin and the first that starts after its end: few, and the others need no look.
+        low, high = np.searchsorted(calls["thread"].to_numpy(), [of, of + 1]).tolist()
+        start, end = (calls[c].to_numpy()[low:high] for c in ("start_ns", "end_ns"))
+        own = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
+        busy = own.labels > 0
+        near = np.zeros(high - low + 1, np.int64)
+        np.add.at(near, np.searchsorted(np.maximum.accumulate(end), own.times[:-1][busy], side="right"), 1)
+        np.add.at(near, np.searchsorted(start, own.times[1:][busy], side="left"), -1)
+        rows = np.flatnonzero(np.cumsum(near[:-1]))
+        found.append((rows + low, own.within(busy, start[rows], end[rows])))
+    calls_, ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return calls_, ns
+
+
+def _filling(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataFrame) -> I64:
+    """Return the calls that fill caches: allocations and creations before the first steady step, of functions unused in it."""
+    if profile.steps.source == "capture" or profile.trace.window is not None:
+        return np.empty(0, np.int64)
+    makes = functions["kind"].is_in(["alloc", "host_alloc"]) | functions["name"].str.contains(_CREATES)
+    wanted = makes.to_numpy(writable=True)
+    wanted[of[profile.steady_calls["call"].to_numpy()]] = False
+    rows = np.flatnonzero(wanted[of])
+    process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
+    early = np.zeros(len(rows), np.bool_)
+    begin = profile.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min())
+    for key, first in begin.iter_rows():
+        early |= (process == key) & (start < first)
+    return rows[early]
+
+
+def _functions(calls: pl.DataFrame) -> tuple[I64, pl.DataFrame]:
+    """Return the (process, API function) of each call as a row of the second: process, name, kind."""
+    names, of = distinct(calls["name"])
+    process = calls["process"].to_numpy()
+    # Calls are sorted by thread, so a process is a few runs of rows.
+    heads = np.flatnonzero(np.diff(process, prepend=process[:1] - 1))
+    known, which = np.unique(process[heads], return_inverse=True)
+    if len(known) > 1:
+        of = of + len(names) * np.repeat(which, np.diff(heads, append=len(process)))
+    numbers, of = numbered(of)
+    some = np.zeros(len(numbers), np.int64)
+    some[of] = np.arange(len(of))
+    return of, calls.select("process", "name", "kind")[some].with_columns(pl.col("name", "kind").cast(pl.String))
+
+
+def _launched(profile: Profile) -> tuple[I64, pl.Series]:
+    """Return, per call, the one kernel that it launched as a row of the second, 0 for none or several."""
+    calls, ops = profile.attributed.api_calls, profile.attributed.gpu_ops
+    call = ops["call"].fill_null(-1).to_numpy()
+    kernels = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))
+    kernels = kernels[calls["gpu_ops"].to_numpy()[call[kernels]] == 1]
+    names, name = distinct(ops["name"])
+    found = np.zeros(calls.height, np.int64)
+    found[call[kernels]] = name[kernels]
+    return found, pl.Series("kernel", names, dtype=pl.String)
+
+
+def _first(group: I64, start: I64, size: int) -> I64:
+    """Return the first row of each group by (start, row)."""
+    begin, first = np.full(size, np.iinfo(np.int64).max), np.full(size, len(start))
+    np.minimum.at(begin, group, start)
+    rows = np.flatnonzero(start == begin[group])
+    np.minimum.at(first, group[rows], rows)
+    return first
+
+
+def _later(group: I64, first: I64, cost: I64) -> pl.DataFrame:
+    """Return group, later: the median of the calls of each group but its first one."""
+    group = group.copy()
+    group[first] = -1
+    return pl.DataFrame({"group": group, "later": cost}).group_by("group").agg(pl.col("later").median())
+
+
+def _firsts(of: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> tuple[I64, pl.DataFrame]:
+    """Return the (process, API function, kernel) of each call, and the first call of each in order of time.
+
+    Columns: group, function, kernel, call, calls (of the group), cost_ns, later (median of the later calls, null for none),
+    above_ns (what it costs above what it is compared with), only (whether it is the only call of its function).
+    """
+    keys, group = numbered(of * kernels + kernel)
+    first = _first(group, start, len(keys))
+    firsts = pl.DataFrame(
+        {
+            "group": np.arange(len(keys)),
+            "function": keys // kernels,
+            "kernel": keys % kernels,
+            "call": first,
+            "calls": np.bincount(group, minlength=len(keys)),
+            "cost_ns": cost[first],
+        }
+    )[np.lexsort((first, start[first]))]
+    functions = firsts.group_by("function").agg(
+        pl.col("calls").sum().alias("all"),
+        pl.len().alias("groups"),
+        (pl.col("calls") == 1).any().alias("single"),
+        pl.col("cost_ns").slice(1).min().alias("cheapest"),
+    )
+    # A kernel that ran once is compared with the later launches of other kernels.
+    mixed = np.zeros(int(of.max(initial=-1)) + 1, np.bool_)
+    mixed[functions.filter(pl.col("single") & (pl.col("all") > pl.col("groups")))["function"].to_numpy()] = True
+    rows = np.flatnonzero(mixed[of]) if mixed.any() else np.empty(0, np.int64)
+    rows = rows[first[group[rows]] != rows]
+    others = (
+        pl.DataFrame({"function": of[rows], "other": cost[rows]}).group_by("function").agg(pl.col("other").median())
+    )
+    for more, key in ((_later(group, first, cost), "group"), (functions, "function"), (others, "function")):
+        firsts = firsts.join(more, on=key, how="left", maintain_order="left")
+    # Where each call launched another kernel, a call costs at most what the cheapest of the later ones did.
+    cheapest = pl.when(pl.col("all") == pl.col("groups")).then("cheapest")
+    above = pl.col("cost_ns") - pl.coalesce("later", "other", cheapest, pl.lit(0.0))
+    above = above.round(0).cast(pl.Int64).clip(lower_bound=0)
+    return group, firsts.with_columns(above.alias("above_ns"), (pl.col("all") == 1).alias("only"))
+
+
+def _bills(group: I64, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I64) -> tuple[I64, pl.DataFrame]:
+    """Return the bill that each group is on, and the bills, with ``kernel`` as in ``firsts``, 0 for none."""
+    key = ["name", "kind", "kernel"]
+    rows = pl.concat([firsts, functions.select("name", "kind")[firsts["function"]]], how="horizontal")
+    rows = rows.with_columns(pl.when(pl.col("kind") == "launch").then("kernel").otherwise(0).alias("kernel"))
+    bills = rows.group_by(key, maintain_order=True).agg(
+        pl.col("calls").sum(),
+        pl.col("call").first(),
+        pl.col("cost_ns").first().alias("first_ns"),
+        pl.col("later").first(),
+    )
+    bills = bills.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("group"))
+    bill = rows.select("group", *key).sort("group").join(bills, on=key, maintain_order="left")["group_right"].to_numpy()
+    if bills.height < rows.height:
+        later = _later(bill[group], bills["call"].to_numpy(), cost)
+        bills = bills.drop("later").join(later, on="group", how="left", maintain_order="left")
+    return bill, bills.select(*key, "calls", "first_ns", pl.col("later").alias("later_median_ns"))
+
+
+def _split(profile: Profile) -> Split:
+    calls, waits = profile.attributed.api_calls, profile.ledgers.waits
+    of, functions = _functions(calls)
+    kernel, kernels = _launched(profile)
+    own = calls["self_ns"].to_numpy()
+    cost = own.copy()
+    blocking = waits["call"].to_numpy()
+    cost[blocking] = np.minimum(cost[blocking], waits["host_ns"].to_numpy())
+    # A launch that blocks on a full queue waits for the GPU like any other wait.
+    cost -= np.minimum(queue_full(profile, calls), cost)
+    busy, profiler = _profiler(profile, calls)
+    profiler = np.minimum(profiler, cost[busy])
+    cost[busy] -= profiler
+    group, firsts = _firsts(of, kernel, len(kernels), calls["start_ns"].to_numpy(), cost)
+    bill, bills = _bills(group, firsts, functions, cost)
+
+    # What was paid once is known of few calls: only they are looked at.
+    loads = functions["name"].str.contains(LOADS).to_numpy()
+    filling = _filling(profile, calls, of, functions)
+    inside = overhead_inside(profile.trace, calls, schema.OVERHEAD_ONE_TIME)
+    first = firsts["call"].to_numpy()
+    rows = merged([np.flatnonzero(loads[of]), filling, np.flatnonzero(inside), np.sort(first)])
+    in_full = loads[of[rows]]
+    in_full[np.searchsorted(rows, filling)] = True
+    rule, only = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
+    place = np.searchsorted(rows, first)
+    if profile.trace.window is None:  # else the first that is seen is not the first that was
+        rule[place], only[place] = firsts["above_ns"].to_numpy(), firsts["only"].to_numpy()
+    measured = np.minimum(inside[rows], cost[rows])
+    one_time = np.where(in_full, cost[rows], np.maximum(rule, measured))
+    why = np.select([in_full, (measured > 0) & (measured >= rule), only], [0, 1, 2], default=3)
+    if not profile.recorded("cupti_overhead"):
+        measured = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(rows))
+    paid = calls.select("call", "process", "start_ns", "name", "kind", "module", "phase")[rows].with_columns(
+        kernels.gather(kernel[rows]),
+        pl.Series("one_time_ns", one_time),
+        pl.Series("loading_ns", measured),
+        pl.Series("evidence", _EVIDENCE).gather(why),
+        pl.Series("bill", bill[group[rows]]),
+    )
+    size = functions.height
+    parts = {
+        "calls": np.bincount(of, minlength=size),
+        "self_ns": totals(of, own, size),
+        "profiler_ns": totals(of[busy], profiler, size),
+        "one_time_ns": totals(of[rows], one_time, size),
+    }
+    repeated = totals(of, cost, size) - parts["one_time_ns"]
+    waiting = parts["self_ns"] - parts["profiler_ns"] - parts["one_time_ns"] - repeated
+    functions = functions.with_columns(
+        *(pl.Series(k, v) for k, v in parts.items()),
+        pl.Series("repeated_ns", repeated),
+        pl.Series("waiting_ns", waiting),
+    )
+    bills = bills.with_columns(kernels.gather(bills["kernel"]))
+    return Split(functions, bills, paid.filter(pl.col("one_time_ns") > 0).sort("start_ns", "call"))

@@ -1,0 +1,254 @@
+"""The picture data: what a reader sees of one step, and of the times of one kernel, bounded in size however much there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+from nsysx.model import Lane, Queue, Span, Strip, Timeline
+from nsysx.reading import schema
+
+#: More boxes than this in a lane are narrower than a pixel: neighbours of one kind are merged.
+_SPANS = 1500
+_LANES = 12
+#: Instants at which the queue is drawn: two pixels each.
+_INSTANTS = 480
+#: Less queued than this does not reach over a launch: the device runs dry.
+_DRY_NS = 1_000
+_STRIPS, _DOTS = 10, 300
+_OPS = ("process", "device", "stream", "start_ns", "end_ns", "cls", "name", "call_start_ns", "thread")
+#: GPU operations in a closer look.
+_CLOSE = 10
+
+
+def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
+    """Merge neighbours of one kind that are closer than a pixel; return the spans and how many vanished."""
+    if len(spans) <= _SPANS:
+        return tuple(spans), 0
+    pixel = max(width // _SPANS, 1)
+    merged: list[Span] = []
+    for span in spans:
+        last = merged[-1] if merged else None
+        if (
+            last
+            and last.kind == span.kind
+            and span.start_ns - last.end_ns < pixel
+            and last.end_ns - last.start_ns < 4 * pixel
+        ):
+            before = last.end_ns - last.start_ns if last.covered_ns is None else last.covered_ns
+            merged[-1] = replace(
+                last,
+                end_ns=max(last.end_ns, span.end_ns),
+                label="several",
+                backlog_ns=last.backlog_ns + span.backlog_ns,
+                covered_ns=before + max(0, span.end_ns - max(span.start_ns, last.end_ns)),
+            )
+        else:
+            merged.append(span)
+    return tuple(merged), len(spans) - len(merged)
+
+
+def _overlapping(frame: pl.DataFrame, process: int, start: int, end: int) -> pl.DataFrame:
+    mine = (pl.col("process") == process) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+    return frame.filter(mine).sort("start_ns")
+
+
+def queued(ops: pl.DataFrame, at: I64) -> I64:
+    """Return the GPU time (ns) of ``ops`` that is launched before each instant and not yet run then, summed over streams."""
+    ops = ops.filter(pl.col("call_start_ns").is_not_null())
+    if not ops.height or not len(at):
+        return np.zeros(len(at), np.int64)
+    base = int(at.min())
+    launch = ops["call_start_ns"].to_numpy() - base
+    # Clock conversion may put an op before its call; it was not done before it was asked for.
+    start = np.maximum(ops["start_ns"].to_numpy() - base, launch)
+    end = np.maximum(ops["end_ns"].to_numpy() - base, start)
+    live = end > 0  # what is done before the first instant is queued at none
+    launch, start, end, t = launch[live], start[live], end[live], at - base
+    order = np.argsort(launch, kind="stable")
+    asked = np.concatenate([[0], np.cumsum((end - start)[order])])[np.searchsorted(launch[order], t, side="left")]
+    start, end = np.sort(start), np.sort(end)
+    begun, ended = np.searchsorted(start, t, side="left"), np.searchsorted(end, t, side="left")
+    sums = np.concatenate([[0], np.cumsum(start)]), np.concatenate([[0], np.cumsum(end)])
+    run = t * begun - sums[0][begun] - (t * ended - sums[1][ended])
+    return np.asarray(asked - run, np.int64)
+
+
+def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue, ...]:
+    """Return the queue of every device that works in [start, end)."""
+    ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
+    # What is launched after the window or done before it is never in the queue.
+    seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
+    at = np.linspace(start, end, _INSTANTS).astype(np.int64)
+    found = []
+    for device in ops["device"].filter(ops["process"] == process).unique(maintain_order=True):
+        mine = seen.filter((seen["process"] == process) & (seen["device"] == device))
+        launches = mine["call_start_ns"].filter(mine["call_start_ns"] >= start)
+        moments = launches.unique().sort().to_numpy()
+        if not len(moments):
+            continue
+        values = queued(mine, np.concatenate([at, moments]))
+        dry = int((values[len(at) :] < _DRY_NS).sum())
+        label = f"GPU {device}: work queued"
+        found.append(
+            Queue(label, tuple((at - start).tolist()), tuple(values[: len(at)].tolist()), len(moments), dry),
+        )
+    return tuple(found[:2])
+
+
+def draw(
+    profile: Profile, process: int, start: int, end: int, title: str, marks: tuple[tuple[int, str], ...] = ()
+) -> Timeline:
+    """Return the lanes of [start, end): phases and API calls of each thread, GPU ops of each stream, and what is queued."""
+    calls = profile.attributed.api_calls.select("call", "process", "thread", "start_ns", "end_ns", "kind", "name")
+    calls = _overlapping(calls, process, start, end)
+    ops = _overlapping(profile.attributed.gpu_ops.select(_OPS), process, start, end)
+    phases = _overlapping(profile.attributed.phase_spans, process, start, end)
+    waits = profile.ledgers.waits.select("call", "backlog_ns")
+    calls = calls.join(waits, on="call", how="left", maintain_order="left")
+    names = dict(profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
+    lanes: list[Lane] = []
+    api_lane: dict[int, int] = {}
+    merged = 0
+    driving = set(profile.steps.cpu.filter(pl.col("process") == process)["thread"].to_list())
+    busiest = calls.group_by("thread").len().sort("len", "thread", descending=[True, False])["thread"].to_list()
+    threads = sorted(busiest[:4], key=lambda t: (t not in driving, busiest.index(t)))
+    for thread in threads:
+        label = names.get(thread) or f"thread {thread & 0xFFFFFF}"
+        own = phases.filter(pl.col("thread") == thread)
+        boxes = [
+            Span(max(a, start) - start, min(b, end) - start, k, k)
+            for a, b, k in own.select("start_ns", "end_ns", "phase").iter_rows()
+        ]
+        if boxes:
+            lanes.append(Lane("phases", label, tuple(boxes)))
+        mine = calls.filter(pl.col("thread") == thread).select(
+            "start_ns",
+            "end_ns",
+            pl.col("kind").cast(pl.String),
+            pl.col("name").cast(pl.String),
+            pl.col("backlog_ns").fill_null(0),
+        )
+        boxes = [
+            Span(
+                max(a, start) - start,
+                min(b, end) - start,
+                k,
+                n,
+                backlog_ns=max(0, min(a + w, end) - max(a, start)),
+            )
+            for a, b, k, n, w in mine.iter_rows()
+        ]
+        spans, gone = _merge(boxes, end - start)
+        merged += gone
+        api_lane[thread] = len(lanes)
+        lanes.append(Lane("api", label, spans))
+    streams = ops.group_by("device", "stream").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+    top = (
+        streams.sort("ns", "device", "stream", descending=[True, False, False])
+        .head(_LANES - len(lanes))
+        .sort("device", "stream")
+    )
+    for device, stream in top.select("device", "stream").iter_rows():
+        mine = ops.filter((pl.col("device") == device) & (pl.col("stream") == stream)).select(
+            "start_ns",
+            "end_ns",
+            pl.col("cls").cast(pl.String),
+            pl.col("name").cast(pl.String),
+            "call_start_ns",
+            "thread",
+        )
+        boxes = [
+            Span(
+                max(a, start) - start,
+                min(b, end) - start,
+                k,
+                n[:200],
+                None if c is None else c - start,
+                api_lane.get(t) if t is not None else None,
+            )
+            for a, b, k, n, c, t in mine.iter_rows()
+        ]
+        spans, gone = _merge(boxes, end - start)
+        merged += gone
+        lanes.append(Lane("stream", f"GPU {device} stream {stream}", spans))
+    inside = tuple((at - start, name) for at, name in marks if start <= at < end)
+    return Timeline(title, start, end, tuple(lanes), merged, _queues(profile, process, start, end), inside)
+
+
+def timelines(profile: Profile) -> tuple[Timeline, ...]:
+    """Return the typical steady step and the slowest one (the whole capture where there are no steps)."""
+    steps = profile.steps
+    mine = steps.gpu.filter((pl.col("process") == steps.process) & (pl.col("end_ns") > pl.col("start_ns")))
+    if steps.source == "capture" or steps.steady is None or not mine.height:
+        window = steps.cpu_windows.filter(pl.col("process") == steps.process)
+        if not window.height:
+            return ()
+        start, end = window.select("start_ns", "end_ns").row(0)
+        whole = draw(profile, steps.process, start, end, "The whole capture")
+        closer = _closer(profile, steps.process)
+        # Single operations show only where the window is much shorter than the capture.
+        if closer is None or closer[1] - closer[0] > (end - start) / 4:
+            return (whole,)
+        return whole, draw(profile, steps.process, *closer, "A closer look, where the GPU works most")
+    busiest = (
+        mine.group_by("device")
+        .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        .sort("ns", "device", descending=[True, False])
+    )
+    mine = mine.filter((pl.col("device") == busiest["device"][0]) & pl.col("index").is_between(*steps.steady))
+    if not mine.height:
+        return ()
+    mine = mine.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns")).sort("ns", "index")
+    rows = mine.select("index", "start_ns", "end_ns").rows()
+    cpu = dict(steps.cpu.filter(pl.col("process") == steps.process).select("index", "start_ns").iter_rows())
+    result = []
+    for title, (index, start, end) in (("A typical step", rows[len(rows) // 2]), ("The slowest steady step", rows[-1])):
+        # Begin with the CPU step, so that its launches are seen before the kernels that they start; a CPU far ahead is cut.
+        begin = max(min(cpu.get(index, start), start), start - (end - start))
+        marks = ((start, f"step {index} on the GPU"),)
+        result.append(draw(profile, steps.process, begin, end, f"{title} (step {index})", marks))
+    return tuple(result[:1] if len(rows) == 1 else result)
+
+
+def _closer(profile: Profile, process: int) -> tuple[int, int] | None:
+    """Return the window of a few launches in a row, with all that they start, in which the GPU works most of the time."""
+    ops = profile.attributed.gpu_ops.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null())
+    ops = ops.sort("call_start_ns", "op")
+    if ops.height < 2 * _CLOSE:
+        return None
+    begin = ops["call_start_ns"].to_numpy()[: -_CLOSE + 1]
+    length = ops["end_ns"].to_numpy() - np.maximum(ops["start_ns"].to_numpy(), ops["call_start_ns"].to_numpy())
+    sums = np.concatenate([[0], np.cumsum(length)])
+    last = np.lib.stride_tricks.sliding_window_view(ops["end_ns"].to_numpy(), _CLOSE).max(axis=1)
+    span = np.maximum(last - begin, 1)
+    best = int(np.argmax((sums[_CLOSE:] - sums[:-_CLOSE]) / span))
+    margin = int(span[best]) // 20
+    return int(begin[best]) - margin, int(last[best]) + margin
+
+
+def strips(profile: Profile) -> tuple[Strip, ...]:
+    """Return the times of the kernels that take longest in all, one entry per launch shape, as ``kernel_spread`` has them."""
+    kernels = profile.ops.select("name", "grid", "block", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start
+    grouped = (
+        kernels.filter(profile.ops["op_kind"] == "kernel")
+        .group_by("name", "grid", "block", maintain_order=True)
+        .agg(pl.col("ns"), pl.len().alias("count"), pl.col("ns").sum().alias("total"))
+        .filter(pl.col("count") > 1)
+        .with_columns(pl.col("name").cast(pl.String))
+        .sort("total", "name", "count", descending=[True, False, False])
+        .head(_STRIPS)
+    )
+    found = []
+    for (name, grid, block), times in zip(
+        grouped.select("name", "grid", "block").iter_rows(), grouped["ns"], strict=True
+    ):
+        picked = np.unique(np.linspace(0, len(times) - 1, min(len(times), _DOTS)).astype(np.int64))
+        shape = "" if grid is None else "x".join(map(str, schema.unpack(grid, schema.GRID)))
+        threads = "" if block is None else "x".join(map(str, schema.unpack(block, schema.BLOCK)[:3]))
+        found.append(Strip(name, shape, threads, len(times), tuple(times.gather(picked).to_list())))
+    return tuple(found)

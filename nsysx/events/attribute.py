@@ -1,0 +1,394 @@
+"""Which step, phase and module a call and its GPU work belong to, each with the grade of the evidence.
+
+Grades: ``thread``, the range open on the launching thread at the start of the call; ``seq``, the autograd sequence number that
+ties a backward op to its forward op; ``time``, only the time inside somebody's backward range; ``none``. Nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.correlate import Correlated
+from nsysx.events.nvtx_ranges import Flags, Ranges
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64, Labels, Nesting, StepFunction, nesting
+from nsysx.reading.load import Trace
+
+GRADES = ("thread", "seq", "time", "none")
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """``api_calls`` and ``gpu_ops`` with phase, module, cls, grade and recompute; ``modules`` is the tree.
+
+    ``modules``: module, cls, parent (module, null at a root), calls (number of forward ranges), inclusive_cpu_ns, first_ns.
+    ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases, disjoint per thread. ``threads`` as in
+    Correlated.
+    """
+
+    api_calls: pl.DataFrame
+    gpu_ops: pl.DataFrame
+    modules: pl.DataFrame
+    phase_spans: pl.DataFrame
+    threads: dict[int, StepFunction]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Ranges of some kinds as one nesting per thread; labels are rows of ``rows``."""
+
+    rows: pl.DataFrame
+    threads: dict[int, Nesting]
+
+    def at(self, thread: int, t: I64) -> Labels:
+        """Return the row of the innermost range open on ``thread`` at each instant, -1 for none."""
+        if thread not in self.threads:
+            return np.broadcast_to(np.int32(-1), len(t))
+        return self.threads[thread].top.at(t)
+
+    def parents(self) -> I64:
+        """Return each row's enclosing row, -1 for none."""
+        parts = [n.parent for n in self.threads.values()]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def depths(self) -> I64:
+        """Return how many ranges each row is nested in."""
+        parts = [n.depth for n in self.threads.values()]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+#: What a layer keeps of a range.
+_LAYER = ("process", "thread", "start_ns", "end_ns", "label", "kind", "name", "cls", "number", "recompute")
+
+
+def _layer(rows: pl.DataFrame) -> _Layer:
+    rows = lookup.ordered(
+        rows.select(_LAYER), "start_ns", ["end_ns", "label"], group="thread", descending=[True, False]
+    )
+    thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(thread)]
+    return _Layer(
+        rows, {int(thread[a]): nesting(start[a:b], end[a:b], a) for a, b in itertools.pairwise(borders) if b > a}
+    )
+
+
+def _backward_marks(ranges: Ranges) -> pl.DataFrame:
+    """Turn ``bwd`` marks into ranges: each lasts until the next one of its thread or the end of its backward phase."""
+    marks = ranges.marks.filter(pl.col("kind") == "backward_module")
+    if not marks.height:
+        return marks
+    phases = ranges.ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward")).sort("start_ns")
+    process, thread, start = (marks[c].to_numpy() for c in ("process", "thread", "start_ns"))
+    last = np.iinfo(np.int64).max
+    following = np.append(start[1:], last)
+    following[np.append(thread[1:] != thread[:-1], True)] = last
+    end = start.copy()
+    for of in np.unique(process).tolist():
+        own = phases.filter(pl.col("process") == of)
+        i = np.searchsorted(own["start_ns"].to_numpy(), start, side="right") - 1
+        mine = (process == of) & (i >= 0)
+        end[mine] = np.minimum(own["end_ns"].to_numpy()[i[mine]], following[mine])
+        # A mark outside every backward phase is nobody's backward.
+        end[mine & (end < start)] = start[mine & (end < start)]
+    inside = np.flatnonzero(end > start)
+    return marks.with_columns(pl.Series("end_ns", end))[inside]
+
+
+def _keys(layer: _Layer) -> tuple[pl.Series, I64]:
+    """Return the module names that occur and each row's index into them.
+
+    A module range is named by its path (the root by its class); any other range by the path of ranges that it is nested in.
+    """
+    rows, parents = layer.rows, layer.parents()
+    alone = rows["kind"].is_in(["module", "backward_module"]).to_numpy()
+    names, name = lookup.distinct(rows["name"])
+    classes, cls = lookup.distinct(rows["cls"])
+    # The root has no path.
+    code = np.where(alone & np.array([not n for n in names])[name], len(names) + cls, name)
+    words = [*names, *(f"({c})" for c in classes)]
+    if alone.all():
+        used, key = np.unique(code, return_inverse=True)
+        return _merged([words[i] for i in used.tolist()], key)
+    label = pl.Series(words, dtype=pl.String).gather(code)
+    keys = pl.Series("key", [], dtype=pl.String)
+    out = np.full(rows.height, -1, np.int64)
+    depth = layer.depths()
+    for level in range(int(depth.max()) + 1):
+        mine = np.flatnonzero(depth == level)
+        above = np.where(alone[mine] | (parents[mine] < 0), -1, out[np.maximum(parents[mine], 0)])
+        part = pl.DataFrame({"above": above, "own": label.gather(mine)})
+        known = part.unique(maintain_order=True)
+        known = (
+            known.with_columns(lookup.at(keys, known["above"].to_numpy()).alias("path"))
+            .with_columns(
+                pl.when(pl.col("path").is_null())
+                .then("own")
+                .otherwise(pl.format("{} / {}", "path", "own"))
+                .alias("key")
+            )
+            .with_row_index("i", offset=len(keys))
+        )
+        out[mine] = part.join(known, on=["above", "own"], how="left", maintain_order="left")["i"].to_numpy()
+        keys = pl.concat([keys, known["key"]])
+    # One name may have come up at several depths.
+    return _merged(keys.to_list(), out)
+
+
+def _merged(words: list[str | None], index: I64) -> tuple[pl.Series, I64]:
+    """Return the distinct words, and the index that was into ``words`` as one into them."""
+    place: dict[str | None, int] = {}
+    row = np.array([place.setdefault(word, len(place)) for word in words], np.int64)
+    return pl.Series("key", list(place), dtype=pl.String), row[index]
+
+
+def _module_layer(ranges: Ranges) -> _Layer:
+    """Return the ranges that name modules: the probe's where there are any, else whatever the user wrote."""
+    rows = ranges.ranges.filter(~pl.col("crossing"))
+    own = rows.filter(pl.col("own") & pl.col("kind").is_in(["module", "backward_module"]))
+    if own.height:
+        return _layer(pl.concat([own.select(_LAYER), _backward_marks(ranges).select(_LAYER)]))
+    named = rows.filter(pl.col("kind").is_in(["module", "range", "phase"]))
+    outer = _outer_ops(rows.filter(pl.col("kind") == "op"))
+    return _layer(pl.concat([named.select(_LAYER), outer.select(_LAYER)]))
+
+
+def _outer_ops(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost autograd ops that are not the backward of an earlier op on another thread.
+
+    Those are left to the sequence number, which ties them to the forward op and so to its module.
+    """
+    if not ops.height:
+        return ops
+    layer = _layer(ops)
+    outer = layer.rows.filter(pl.Series(layer.parents() < 0))
+    first = ops.sort("start_ns").group_by("process", "number").agg(pl.col("thread").first().alias("_first"))
+    later = (pl.col("number") >= 0) & (pl.col("_first") != pl.col("thread"))
+    return outer.join(first, on=["process", "number"], how="left", maintain_order="left").filter(~later).drop("_first")
+
+
+def _phase_spans(layer: _Layer) -> pl.DataFrame:
+    parts = []
+    names = layer.rows["name"].cast(pl.String)
+    for thread, nest in layer.threads.items():
+        open_ = np.flatnonzero((nest.top.labels >= 0) & (nest.top.times[1:] > nest.top.times[:-1]))
+        parts.append(
+            pl.DataFrame(
+                {
+                    "thread": np.full(len(open_), thread),
+                    "start_ns": nest.top.times[:-1][open_],
+                    "end_ns": nest.top.times[1:][open_],
+                    "phase": names.gather(nest.top.labels[open_]),
+                    "process": np.full(len(open_), thread >> 24),
+                },
+                schema=_SPANS,
+            )
+        )
+    return pl.concat([pl.DataFrame(schema=_SPANS), *parts])
+
+
+_SPANS = {"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "phase": pl.String, "process": pl.Int64}
+
+#: Rows are looked up in blocks: what is needed in between stays in the cache and costs no new memory.
+_BLOCK = 1 << 18
+
+
+class _Finder:
+    """Answers (thread, instant) -> module row, phase, grade."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self.modules = _module_layer(ranges)
+        rows = ranges.ranges.filter(pl.col("kind").is_in(["phase", "op", "step"]) & ~pl.col("crossing"))
+        self.phases = _layer(rows.filter(pl.col("kind") == "phase"))
+        self.ops = _layer(rows.filter((pl.col("kind") == "op") & (pl.col("number") >= 0)))
+        self.steps = _layer(rows.filter(pl.col("kind") == "step"))
+        names, index = lookup.distinct(self.phases.rows["name"])
+        self.phase_names = ["backward", *sorted({n for n in names if n} - {"backward"})]
+        number = {name: i for i, name in enumerate(self.phase_names)}
+        # One place more than there are rows: -1, no row, is the last.
+        self.phase_of_row = np.append(np.array([number.get(n or "", -1) for n in names], np.int32)[index], np.int32(-1))
+        self.keys, self.key_of_row = _keys(self.modules)
+        self._key = np.append(self.key_of_row, -1).astype(np.int32)
+        self._backward = np.append((self.modules.rows["kind"] == "backward_module").to_numpy(), False)
+        self._recompute = np.append(self.modules.rows["recompute"].to_numpy().astype(np.bool_), False)
+        backward = rows.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward")).sort("start_ns")
+        self.backward = {
+            int(process): (part["start_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
+            for (process,), part in backward.group_by("process")
+        }
+        self.seq_module = self._sequence_modules()
+
+    def _sequence_modules(self) -> dict[int, tuple[I64, I64]]:
+        """Return, per process, sequence numbers and the module row of the last forward op that carries each."""
+        found: dict[int, list[tuple[I64, Labels]]] = {}
+        start, number = (self.ops.rows[c].to_numpy() for c in ("start_ns", "number"))
+        first = 0
+        for thread, nest in self.ops.threads.items():
+            mine = slice(first, first + len(nest.parent))
+            first = mine.stop
+            if thread not in self.modules.threads:
+                continue
+            module = self.modules.at(thread, start[mine])
+            known = module >= 0
+            found.setdefault(thread >> 24, []).append((number[mine][known], module[known]))
+        result = {}
+        for process, parts in found.items():
+            numbers, row = (np.concatenate([p[i] for p in parts]) for i in range(2))
+            order = np.argsort(numbers, kind="stable")
+            last = np.append(np.diff(numbers[order]) != 0, True)[: len(order)]
+            if last.any():
+                result[process] = (numbers[order][last], row[order][last])
+        return result
+
+    def find(self, thread: I64, t: I64) -> pl.DataFrame:
+        """Return one row per (thread, instant): phase, module (null for none), grade, recompute.
+
+        Rows must be grouped by thread.
+        """
+        n = len(t)
+        phase, key = np.empty(n, np.int32), np.empty(n, np.int32)
+        grade, recompute = np.empty(n, np.int8), np.empty(n, np.bool_)
+        # Work outside every module is named by its phase, in parentheses.
+        outside = [*(f"({p})" for p in self.phase_names), "(step, outside modules)"]
+        borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), n]
+        for a, b in itertools.pairwise(borders):
+            for first in range(a, b, _BLOCK):
+                rows = slice(first, min(first + _BLOCK, b))
+                self._look_up(int(thread[a]), t[rows], phase[rows], key[rows], grade[rows], recompute[rows])
+        return pl.DataFrame(
+            {
+                "phase": lookup.named(self.phase_names, phase),
+                "module": lookup.named([*self.keys.to_list(), *outside], key),
+                "grade": lookup.named(GRADES, grade),
+                "recompute": recompute,
+            }
+        )
+
+    def _look_up(self, thread: int, t: I64, phase: Labels, key: Labels, grade: Labels, recompute: Flags) -> None:
+        """Fill in what was open on ``thread`` at each instant."""
+        module = self.modules.at(thread, t)
+        step = self.steps.at(thread, t) >= 0
+        phase[:] = self.phase_of_row[self.phases.at(thread, t)]
+        seq = self._by_sequence(thread, t, module)
+        if seq is not None:
+            module = np.where(seq >= 0, seq, module)
+        is_backward = self._backward[module]
+        if seq is not None:
+            is_backward |= seq >= 0
+        on_thread = (module >= 0) | (phase >= 0) | step
+        grade[:] = np.where(on_thread, 0, 3)
+        if seq is not None:
+            grade[seq >= 0] = 1
+        # Another thread of the process is inside a backward range: then this one works for it.
+        bare = np.flatnonzero(phase < 0)
+        if len(bare) and (thread >> 24) in self.backward:
+            start, reach = self.backward[thread >> 24]
+            i = np.searchsorted(start, t[bare], side="right") - 1
+            helping = bare[(i >= 0) & (reach[np.maximum(i, 0)] > t[bare])]
+            is_backward[helping] = True
+            grade[helping] = np.where(grade[helping] == 3, 2, grade[helping])
+        phase[is_backward] = self.phase_names.index("backward")
+        key[:] = self._key[module]
+        free = np.flatnonzero(key < 0)
+        key[free] = len(self.keys) + np.where(
+            phase[free] >= 0, phase[free], np.where(step[free], len(self.phase_names), -1 - len(self.keys))
+        )
+        recompute[:] = self._recompute[module]
+
+    def _by_sequence(self, thread: int, t: I64, module: Labels) -> I64 | None:
+        """Return the module row that the sequence number of the open op leads to, -1 for none; None where there are no ops."""
+        if not self.seq_module or thread not in self.ops.threads:
+            return None
+        found = np.full(len(t), -1, np.int64)
+        op = self.ops.at(thread, t)
+        open_ = np.flatnonzero((module < 0) & (op >= 0))
+        if len(open_) and thread >> 24 in self.seq_module:
+            numbers = self.ops.rows["number"].to_numpy()[op[open_]]
+            known, row = self.seq_module[thread >> 24]
+            place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+            found[open_] = np.where(known[place] == numbers, row[place], -1)
+        return found
+
+    def tree(self) -> pl.DataFrame:
+        """Return the module tree: module, cls, parent, calls, first_ns. The parent is where it is mostly called from."""
+        rows, key = self.modules.rows, self.key_of_row
+        parents = self.modules.parents()
+        forward = ~(self._backward | self._recompute)[:-1]
+        above = np.append(key, -1)[parents]
+        frame = pl.DataFrame({"key": key, "row": np.arange(len(key)), "start_ns": rows["start_ns"], "forward": forward})
+        modules = frame.group_by("key").agg(
+            pl.col("row").min(),
+            pl.col("forward").sum().cast(pl.Int64).alias("calls"),
+            pl.col("start_ns").min().alias("first_ns"),
+        )
+        modules = modules.with_columns(rows["cls"].gather(modules["row"]).cast(pl.String).alias("cls"))
+        called = forward & (above != key)
+        callers = pl.DataFrame({"key": key[called], "above": above[called]}).group_by("key", "above").len()
+        callers = callers.with_columns(lookup.at(self.keys, callers["above"].to_numpy()).alias("parent"))
+        callers = callers.sort("key", "len", "parent", descending=[False, True, False], nulls_last=True)
+        modules = modules.join(callers.unique("key", keep="first", maintain_order=True), on="key", how="left")
+        return (
+            modules.with_columns(lookup.at(self.keys, modules["key"].to_numpy()).alias("module"))
+            .select("module", "cls", "parent", "calls", "first_ns")
+            .sort("first_ns", "module")
+        )
+
+
+def _capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return graph_node -> (process, thread, time) of the call that captured the node.
+
+    A graph launch is one call for all its kernels; what a node is for shows at capture time. Instantiation clones nodes, so
+    the way back to the original is followed first. A clone may stand twice, created and then cloned: only one row knows its
+    original.
+    """
+    nodes = trace.graph_node.sort("start_ns").unique(["process", "node"], keep="first", maintain_order=True)
+    back = {
+        (p, n): (p, o)
+        for p, n, o in trace.graph_node.select("process", "node", "original_node").iter_rows()
+        if o not in (None, 0, n)
+    }
+    origin = []
+    for process, node in nodes.select("process", "node").iter_rows():
+        key, hops = (process, node), 0
+        while key in back and hops < 16:
+            key, hops = back[key], hops + 1
+        origin.append(key[1])
+    first = nodes.select("process", pl.col("node").alias("origin"), "thread", pl.col("start_ns").alias("time_ns"))
+    return (
+        nodes.select("process", pl.col("node").alias("graph_node"))
+        .with_columns(pl.Series("origin", origin, dtype=pl.Int64))
+        .join(first, on=["process", "origin"], how="inner")
+        .drop("origin")
+    )
+
+
+def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attributed:
+    """Give every API call and GPU op its phase, module and grade. Rows in = rows out, in the same order."""
+    finder = _Finder(ranges)
+    calls = correlated.api_calls
+    tree = finder.tree()
+    fields = ("phase", "module", "grade", "recompute")
+    calls = calls.hstack(finder.find(calls["thread"].to_numpy(), calls["start_ns"].to_numpy()))
+    row = correlated.gpu_ops["call"].fill_null(-1).to_numpy()
+    ops = correlated.gpu_ops.with_columns(lookup.at(calls[f], row).alias(f) for f in fields)
+    if ops["graph_node"].is_not_null().any() and trace.graph_node.height:
+        origin = _capture_calls(trace, calls).sort("thread", "time_ns")
+        at = finder.find(origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
+        captured = pl.concat(
+            [
+                origin.select("process", "graph_node"),
+                at.select(pl.col(f).alias(f"_{f}") for f in fields),
+            ],
+            how="horizontal",
+        )
+        ops = ops.join(captured, on=["process", "graph_node"], how="left", maintain_order="left")
+        better = pl.col("_grade").is_not_null() & (pl.col("_grade").cast(pl.String) != "none")
+        ops = ops.with_columns(pl.when(better).then(pl.col(f"_{f}")).otherwise(pl.col(f)).alias(f) for f in fields)
+        ops = ops.drop(f"_{f}" for f in fields)
+    ops = ops.with_columns(
+        pl.col("grade").fill_null(pl.lit("none", dtype=pl.Categorical)), pl.col("recompute").fill_null(False)
+    )
+    return Attributed(calls, ops, tree, _phase_spans(finder.phases), correlated.threads)

@@ -1,0 +1,267 @@
+"""API calls x GPU ops: which call launched which work, each call once, each GPU op once.
+
+    report rows                                   after
+    RUNTIME  process 1, correlation 7  launch --> api_calls  call 0  gpu_ops 2
+    KERNEL   process 1, correlation 7         --> gpu_ops    op 0    call 0      (a graph launch has many)
+    KERNEL   process 1, correlation 7         --> gpu_ops    op 1    call 0
+    KERNEL   process 2, correlation 7         --> gpu_ops    op 2    call null   (launched outside the trace)
+
+The key is (process, correlation id): ids repeat between the ranks of one report.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.events import families
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64, StepFunction, merged, nesting
+from nsysx.reading import schema
+from nsysx.reading.load import Trace
+
+_SUFFIX = re.compile(r"(_pts[zd])?(_v\d{4,5})?(_pts[zd])?$")
+
+#: First match wins. Freeing host memory counts as free: it can synchronize the device like cudaFree.
+_PATTERNS = (
+    ("graph_launch", re.compile(r"GraphLaunch")),
+    ("launch", re.compile(r"^cu(da)?Launch(Kernel|CooperativeKernel|Grid|$)")),
+    ("copy", re.compile(r"Memcpy")),
+    ("memset", re.compile(r"Memset")),
+    ("sync", re.compile(r"Synchronize")),
+    ("host_alloc", re.compile(r"^cu(da)?(Mem)?(HostAlloc|MallocHost|AllocHost|HostRegister)")),
+    ("free", re.compile(r"^cu(da)?(Mem)?(Free|HostUnregister|Unmap|Release|AddressFree)")),
+    ("alloc", re.compile(r"^cu(da)?(Malloc|Mem(Alloc|Create|Map|AddressReserve|SetAccess))")),
+    ("load", re.compile(r"^cu(da)?((Module|Library)(?!GetLoadingMode)|KernelGetFunction)")),
+    ("event", re.compile(r"^cu(da)?(Event|StreamWaitEvent)")),
+)
+
+#: An id range this many times the number of ids still fits a table of its own.
+_DENSE = 64
+
+KINDS = ("launch", "graph_launch", "copy", "memset", "sync", "alloc", "free", "host_alloc", "load", "event", "other")
+
+
+def plain_name(name: str) -> str:
+    """Return an API name without what versions add: ``cudaLaunchKernel_ptsz_v7000`` -> ``cudaLaunchKernel``."""
+    return _SUFFIX.sub("", name)
+
+
+def api_kind(name: str) -> str:
+    """Return the kind of an API function by its plain name."""
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), "other")
+
+
+@dataclass(frozen=True)
+class Correlated:
+    """``api_calls`` and ``gpu_ops`` as ``schema`` declares them; ``call`` is the row number.
+
+    ``threads`` labels each instant of a thread with the row of the innermost API call, -1 outside CUDA.
+    """
+
+    api_calls: pl.DataFrame
+    gpu_ops: pl.DataFrame
+    threads: dict[int, StepFunction]
+
+
+def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
+    """Drop the second rows of calls that a report stores twice; ``plain`` is the name without its version.
+
+    A backtrace copy goes where the call itself is there too. Of alias rows (``--cuda-trace-all-apis``: one call under a
+    versioned and an unversioned name) the versioned one stays. Different functions under one id, such as a driver call
+    inside a runtime call, are different calls. Without an id every row is a call.
+    """
+    key = ["process", "correlation_id"]
+    copied = pl.col("copied")
+    if runtime.select(copied.any()).item():
+        only_copy = copied & ~(~copied).any().over(key) | (pl.col("correlation_id") == 0)
+        runtime = runtime.filter(~copied | only_copy)
+    if _unique(runtime["process"], runtime["correlation_id"]):
+        return runtime
+    unversioned = pl.col("name").cast(pl.String) == pl.col("plain").cast(pl.String)
+    named = runtime.filter(pl.col("correlation_id") != 0).sort(unversioned, "start_ns", -pl.col("end_ns"))
+    named = named.unique([*key, "plain"], keep="first", maintain_order=True)
+    return pl.concat([named, runtime.filter(pl.col("correlation_id") == 0)])
+
+
+def _unique(process: pl.Series, ids: pl.Series) -> bool:
+    """Return whether no id occurs twice in a process."""
+    if ids.null_count() or process.null_count():
+        return False
+    keys, every = process.to_numpy(), ids.to_numpy()
+    for key in process.unique().to_list():
+        mine = keys == key
+        own = every if mine.all() else every[mine]
+        low, high = int(own.min()), int(own.max())
+        if high - low > _DENSE * len(own):
+            if len(merged([np.sort(own)])) < len(own):
+                return False
+            continue
+        there = np.zeros(high - low + 1, np.bool_)
+        there[own - low] = True
+        if np.count_nonzero(there) < len(own):
+            return False
+    return True
+
+
+def _nestings(calls: pl.DataFrame) -> tuple[dict[int, StepFunction], I64]:
+    """Return, per thread, the row of the innermost call at each instant, and each call's self time (ns).
+
+    ``calls`` is sorted by (thread, start). Nested calls of a thread belong to the inner one.
+    """
+    start, end, thread = (calls[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
+    borders = (np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist()
+    threads: dict[int, StepFunction] = {}
+    self_ns = np.zeros(len(thread), np.int64)
+    for a, b in zip([0, *borders], [*borders, len(thread)], strict=True):
+        if b > a:
+            nest = nesting(start[a:b], end[a:b], a)
+            self_ns[a:b] = nest.self_ns
+            threads[int(thread[a])] = nest.top
+    return threads, self_ns
+
+
+def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
+    runtime = trace.runtime
+    # A row that ends before it begins cannot be placed; the check "bad times" counts them.
+    if (runtime["end_ns"] < runtime["start_ns"]).any():
+        runtime = runtime.filter(pl.col("end_ns") >= pl.col("start_ns"))
+    if runtime["name"].null_count():
+        runtime = runtime.with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
+    runtime = runtime.with_columns(lookup.changed(runtime["name"], plain_name).alias("plain"))
+    runtime = _one_row_per_call(runtime).drop("name", "copied").rename({"plain": "name"})
+    # One value per thread: cheaper to derive again than to move along.
+    calls = lookup.ordered(
+        runtime.drop("process"),
+        "start_ns",
+        ["end_ns", "correlation_id"],
+        group="thread",
+        descending=[True, False],
+    )
+    threads, self_ns = _nestings(calls)
+    calls = calls.with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
+        pl.Series("process", calls["thread"].to_numpy() >> 24),
+        lookup.changed(calls["name"], api_kind).alias("kind"),
+        pl.Series("self_ns", self_ns, dtype=pl.Int64),
+    )
+    return calls, threads
+
+
+def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: str) -> pl.DataFrame:
+    def column(key: str) -> pl.Expr:
+        return pl.col(key) if key in frame.columns else pl.lit(None, dtype=pl.Int64).alias(key)
+
+    return frame.select(
+        "process",
+        "device",
+        column("context"),
+        "stream",
+        "start_ns",
+        "end_ns",
+        pl.lit(op_kind).cast(pl.Categorical).alias("op_kind"),
+        pl.lit(cls).cast(pl.Categorical).alias("cls"),
+        pl.lit(op_kind).cast(pl.Categorical).alias("family"),
+        name.cast(pl.Categorical).alias("name"),
+        "correlation_id",
+        *(column(k) for k in ("bytes", "copy_kind", "src_kind", "dst_kind", "graph_node", "grid", "block")),
+    )
+
+
+def _gpu_rows(trace: Trace) -> pl.DataFrame:
+    """Return kernels, copies, memsets and opaque graph launches as one frame, before the join."""
+    kind = pl.col("copy_kind").replace_strict(schema.COPY_KINDS, default="unknown", return_dtype=pl.String)
+    name = pl.coalesce("name", pl.lit("[unnamed]").cast(pl.Categorical))
+    kernels = _ops_of(trace.kernel, "kernel", name, "compute")
+    family = lookup.changed(kernels["name"], families.family)
+    cls = lookup.changed(family, lambda f: "comm" if f == families.COMMUNICATION else "compute")
+    return pl.concat(
+        [
+            kernels.with_columns(family.alias("family"), cls.alias("cls")),
+            _ops_of(trace.memcpy, "memcpy", kind, "copy"),
+            _ops_of(trace.memset, "memset", pl.lit("memset"), "memset"),
+            # Nsight writes 0 for both ends where a graph launch carries no timestamp.
+            _ops_of(
+                trace.graph.filter((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0)),
+                "graph",
+                pl.lit("CUDA graph (opaque)"),
+                "compute",
+            ),
+        ]
+    ).filter(pl.col("end_ns") >= pl.col("start_ns"))
+
+
+def _compact(ids: I64, asked: I64) -> tuple[I64, I64]:
+    """Return ids and asked ids renumbered from 0 without holes, -1 for an asked id that is not among ``ids``."""
+    known = merged([np.sort(ids)])
+    place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+    return np.searchsorted(known, ids), np.where(known[place] == asked, place, -1)
+
+
+def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
+    """Return the call that launched each op, -1 for none: the call of the process with the op's correlation id, 0 is no id.
+
+    Where a driver call is nested in a runtime call under the same id, the outer one launched.
+    """
+    result = np.full(ops.height, -1, np.int64)
+    asked_process, asked_id = ops["process"].fill_null(-1).to_numpy(), ops["correlation_id"].fill_null(0).to_numpy()
+    of_process, every_id = calls["process"].to_numpy(), calls["correlation_id"].to_numpy()
+    for process in ops["process"].drop_nulls().unique().to_list():
+        known = (of_process == process) & (every_id != 0)
+        if not known.any():
+            continue
+        whole = bool(known.all())
+        call = np.arange(calls.height, dtype=np.int32) if whole else np.flatnonzero(known)
+        ids = every_id if whole else every_id[call]
+        rows = np.flatnonzero((asked_process == process) & (asked_id != 0))
+        asked = asked_id[rows]
+        if int(ids.max()) - int(ids.min()) > _DENSE * (len(ids) + len(rows)):
+            ids, asked = _compact(ids, asked)
+        low, high = int(ids.min()), int(ids.max())
+        table = np.full(high - low + 1, -1, np.int32 if calls.height < 1 << 31 else np.int64)
+        table[ids - low] = call
+        if (table[ids - low] != call).any():  # of several rows under one id the last written stays
+            start, end = (calls[c].to_numpy()[call] for c in ("start_ns", "end_ns"))
+            outer_last = np.lexsort((call, -end, start))[::-1]
+            table[ids[outer_last] - low] = call[outer_last]
+        inside = (asked >= low) & (asked <= high)
+        result[rows[inside]] = table[asked[inside] - low]
+    return result
+
+
+def correlate(trace: Trace) -> Correlated:
+    """Join GPU ops many-to-one to the API calls that launched them.
+
+    Neither side loses a row: a call without GPU work has ``gpu_ops`` 0, a GPU op without a call has a null ``call``.
+    """
+    calls, threads = _api_calls(trace)
+    order = ("end_ns", "process", "device", "stream", "correlation_id", "graph_node")
+    rows = lookup.ordered(_gpu_rows(trace), "start_ns", order)
+    call = _launching(calls, rows)
+    if trace.window is not None:
+        # What was launched after the part that was read is no part of it, what was launched before it is: ids count up.
+        first = calls.group_by("process").agg(pl.col("correlation_id").min().alias("first"))
+        first_id = rows.select("process").join(first, on="process", how="left", maintain_order="left")["first"]
+        before = (rows["correlation_id"] < first_id).fill_null(True).to_numpy()
+        kept = (call >= 0) | before
+        rows, call = rows.filter(kept), call[kept]
+    began, ended = (lookup.at(calls[c], call) for c in ("start_ns", "end_ns"))
+    # Clock conversion can put a GPU op a few us before its call: clamped, never dropped. Null without a call.
+    queue, latency = ((rows["start_ns"] - since).clip(lower_bound=0) for since in (ended, began))
+    ops = rows.with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("op"),
+        lookup.at(calls["call"], call).alias("call"),
+        lookup.at(calls["thread"], call).alias("thread"),
+        began.alias("call_start_ns"),
+        ended.alias("call_end_ns"),
+        queue.alias("queue_ns"),
+        latency.alias("latency_ns"),
+    )
+    counts = np.bincount(call[call >= 0], minlength=calls.height)
+    calls = calls.with_columns(pl.Series("gpu_ops", counts, dtype=pl.Int64))
+    return Correlated(
+        calls.select(c.name for c in schema.API_CALLS), ops.select(c.name for c in schema.GPU_OPS), threads
+    )

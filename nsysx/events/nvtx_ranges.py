@@ -1,0 +1,135 @@
+"""NVTX rows -> ranges with a meaning: step, phase, module, autograd op, or just a range.
+
+nsysx's own ranges say what they are (``inject.nsysx_ranges``). A stranger's are read by how people commonly name them:
+``step 12``, ``forward``, ``blocks.0.attn:Attention``, and the ``aten::mul, seq = 7`` of ``emit_nvtx``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx.frames import lookup
+from nsysx.inject import nsysx_ranges
+from nsysx.reading import schema
+from nsysx.reading.load import Trace
+
+Flags = npt.NDArray[np.bool_]
+#: What stands for the end of a range that nothing closed.
+_OPEN = np.iinfo(np.int64).min
+
+#: Libraries annotate themselves; their ranges say nothing about the user's modules.
+_LIBRARY_DOMAINS = re.compile(
+    r"^(cu(BLAS|DNN|FFT|SPARSE|SOLVER|RAND|DF|ML|Tensor)\w*|NCCL|NVSHMEM|CCCL|NPP|TensorRT|libcu\w+|Python .*)$",
+    re.IGNORECASE,
+)
+# Numbers of more digits count nothing, and do not fit 64 bits.
+_STEP = re.compile(r"^(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?|ProfilerStep)[\s_#:=\-]*(\d{1,18})$", re.IGNORECASE)
+_MODULE = re.compile(r"^([\w.\-]*):([A-Za-z_]\w*)$")
+_OP = re.compile(r"^(.*?), (?:seq = (\d{1,18})(?!\d)|op_id = \d+)")
+_PHASES = (
+    ("data", re.compile(r"^:?(data[ _]?load(ing|er)?|data|next[ _]batch|get[ _]batch|load[ _]batch)\b", re.IGNORECASE)),
+    ("evaluation", re.compile(r"^:?(eval(uation)?|valid(ation)?|inference)\b", re.IGNORECASE)),
+    ("backward", re.compile(r"^:?(backward|bwd)( pass)?$|^backward[_ .]", re.IGNORECASE)),
+    ("forward", re.compile(r"^:?(forward|fwd)( pass)?$|^forward[_ .]", re.IGNORECASE)),
+    ("zero_grad", re.compile(r"^:?(optimizer\.)?zero_?grad\b", re.IGNORECASE)),
+    ("optimizer", re.compile(r"^:?(optim(izer)?|opt)([ ._]?step)?$|^Optimizer\.step", re.IGNORECASE)),
+    ("loss", re.compile(r"^:?(compute[ _])?loss$", re.IGNORECASE)),
+    ("clip", re.compile(r"^:?(clip|grad(ient)?[ _]clip)", re.IGNORECASE)),
+)
+#: Numbers that only count calls would make every path unique.
+_COUNTER = re.compile(r"([\s_#:=\-]|^)\d+$")
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """``ranges``: one row per range (columns below); ``marks`` the same for marks, whose ``end_ns`` is ``start_ns``.
+
+    Columns: range, process, thread, start_ns, end_ns, kind (step, phase, module, backward_module, op, range), name, cls,
+    number (step or sequence number, -1 without), recompute, own (written by nsysx's probe), crossing (ends on another
+    thread), open (never closed; it then ends with the capture).
+    """
+
+    ranges: pl.DataFrame
+    marks: pl.DataFrame
+
+
+def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
+    """Return (kind, name, cls, number, recompute) of a range text."""
+    if own or text.startswith(nsysx_ranges.PREFIX):
+        label = nsysx_ranges.decode(text)
+        return label.kind, label.name, label.cls, label.number, "recompute" in label.flags
+    if match := _OP.match(text):
+        return "op", match[1], "", int(match[2]) if match[2] else -1, False
+    if match := _STEP.match(text):
+        return "step", text, "", int(match[1]), False
+    for phase, pattern in _PHASES:
+        if pattern.search(text):
+            return "phase", phase, "", -1, False
+    if match := _MODULE.match(text):
+        path, cls = match[1], match[2]
+        # A root is commonly labelled with its class twice.
+        return "module", "" if path == cls else path, cls, -1, False
+    return "range", _COUNTER.sub(r"\1#", text.split(",", 1)[0].strip())[:200], "", -1, False
+
+
+def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
+    """Return which rows libraries wrote about themselves, and which the probe wrote."""
+    names = trace.domains["domain_name"].cast(pl.String)
+    numbers = zip(*(trace.domains[c].to_list() for c in ("process", "domain")), names.to_list(), strict=True)
+    library, own = np.zeros(rows.height, np.bool_), np.zeros(rows.height, np.bool_)
+    for process, domain, name in numbers:
+        if process is None or domain is None:
+            continue
+        is_library, is_own = bool(name and _LIBRARY_DOMAINS.match(name)), name == nsysx_ranges.DOMAIN
+        if is_library or is_own:
+            mine = ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
+            (library if is_library else own)[mine] = True
+    return library, own
+
+
+def read(trace: Trace) -> Ranges:
+    """Return the ranges and marks of a report with their meaning."""
+    rows = trace.nvtx
+    library, own = _domains(trace, rows)
+    kind_of_event = rows["event_type"].to_numpy()
+    wanted = np.isin(kind_of_event, (schema.NVTX_MARK, schema.NVTX_PUSH_POP, schema.NVTX_START_END)) & ~library
+    is_mark = kind_of_event == schema.NVTX_MARK
+    texts, label = lookup.distinct(rows["text"])
+    labels = ["<unnamed>" if text is None else text for text in texts]
+    own |= np.array([text.startswith(nsysx_ranges.PREFIX) for text in labels])[label]
+    # What a text means is found once per text, for those that the probe wrote and for a stranger's.
+    occurring, which = lookup.numbered(2 * label + own)
+    meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
+    wanted &= np.array([m[0] != "info" for m in meanings], np.bool_)[which]
+    ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
+    last = max((e for e in ends if isinstance(e, int)), default=0)
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
+    never = (end == _OPEN) & ~is_mark
+    end = np.where(is_mark, start, np.where(never, np.maximum(start, last), end))
+    frame = pl.DataFrame(
+        {
+            "process": rows["process"],
+            "thread": rows["thread"],
+            "start_ns": start,
+            "end_ns": end,
+            "label": lookup.named(labels, label),
+            **{
+                name: lookup.named([str(m[i]) for m in meanings], which)
+                for i, name in enumerate(("kind", "name", "cls"))
+            },
+            "number": np.array([m[3] for m in meanings], np.int64)[which],
+            "recompute": np.array([m[4] for m in meanings], np.bool_)[which],
+            "own": own,
+            "crossing": rows["crossing"],
+            "open": never,
+            "_mark": is_mark,
+        }
+    ).filter(wanted & (end >= start))
+    frame = lookup.ordered(frame, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
+    marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
+    return Ranges(ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"))

@@ -1,0 +1,281 @@
+"""What a rule stands on: profile, tables and replay of one report, the shown process, and sums per step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers.host_stopwatch import gpu_calls
+from nsysx.events.profile import Profile
+from nsysx.model import Finding, Row, Table
+from nsysx.replay.engine import Edit, Replay, Withheld
+
+#: Below this part of the step nothing is worth a change.
+NOTABLE = 0.01
+SITE = ("module", "phase", "file", "line")
+
+
+class Rule(NamedTuple):
+    """What a rule is called. ``title`` names what it looks for."""
+
+    code: str
+    slug: str
+    title: str
+
+
+class Worth(NamedTuple):
+    """What a change brings: ns per step (None when no claim can be made), how sure that is, where a wait moves."""
+
+    saving_ns: int | None
+    confidence: str
+    moves_to: str | None = None
+    next_limit: str | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """Frames here hold the steady steps of the shown process alone, so that sums over ``steps`` are per step."""
+
+    profile: Profile
+    tables: Mapping[str, Table]
+    replay: Replay | Withheld | None
+
+    @property
+    def process(self) -> int:
+        """The shown process."""
+        return self.profile.steps.process
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps the frames cover; a capture without steps is one."""
+        return max(1, self.profile.steady_count)
+
+    @property
+    def stepless(self) -> bool:
+        """Whether the capture has no steps, so that all sums are over the whole of it, first calls included."""
+        return self.profile.steps.source == "capture"
+
+    @property
+    def per(self) -> str:
+        """What a sum is over, for people."""
+        return "in the capture" if self.stepless else "per step"
+
+    @cached_property
+    def device(self) -> int | None:
+        """The device on which the shown process works most."""
+        mine = [r for r in self.rows("gpu_ledger") if r["process"] == self.process]
+        best = max(mine, key=lambda r: (r["busy_ns"], -r["device"]), default=None)
+        return None if best is None else int(best["device"])
+
+    @cached_property
+    def window(self) -> tuple[int, int]:
+        """The steady steps on the timeline of the busiest device, else on the CPU; (0, 0) when there are none."""
+        steps, device = self.profile.steps, -1 if self.device is None else self.device
+        gpu = steps.windows.filter((pl.col("process") == self.process) & (pl.col("device") == device))
+        rows = gpu if gpu.height else steps.cpu_windows.filter(pl.col("process") == self.process)
+        if not rows.height:
+            return 0, 0
+        start, end = rows.select("start_ns", "end_ns").row(0)
+        return int(start), int(end)
+
+    @cached_property
+    def step_ns(self) -> int:
+        """The mean steady step; 0 when the report has no events."""
+        return (self.window[1] - self.window[0]) // self.steps
+
+    @cached_property
+    def calls(self) -> pl.DataFrame:
+        """API calls."""
+        return _of_process(self.profile.steady_calls, self.process)
+
+    @cached_property
+    def replayed(self) -> pl.DataFrame:
+        """The calls that are in the replay and so can be edited: call, module, phase; none without a replay."""
+        calls = self.calls.select("call", "module", "phase")
+        if not isinstance(self.replay, Replay):
+            return calls.clear()
+        return calls.filter(self.calls["start_ns"] >= self.replay.start_ns)
+
+    @cached_property
+    def ops(self) -> pl.DataFrame:
+        """GPU ops."""
+        return _of_process(self.profile.steady_ops, self.process)
+
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        """The kernels among ``ops``: op, call, name, family, module, phase, ns (duration)."""
+        return self.timed_ops(self.ops["op_kind"] == "kernel", "op", "call", "name", "family", "module", "phase")
+
+    def timed_ops(self, chosen: pl.Series, *columns: str) -> pl.DataFrame:
+        """Return these columns and ``ns`` (duration) of the chosen GPU ops."""
+        return self.ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns")).filter(chosen)
+
+    def of_kind(self, *kinds: str) -> pl.DataFrame:
+        """Return the API calls of these kinds with ``ns`` (duration), file, line."""
+        mine = self.calls.filter(self.calls["kind"].is_in(kinds))
+        return self.with_lines(mine.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")))
+
+    def with_lines(self, calls: pl.DataFrame) -> pl.DataFrame:
+        """Add file, line to calls."""
+        lines = self.profile.once("lines", Profile.lines)
+        return calls.join(lines, on="call", how="left", maintain_order="left")
+
+    def is_call(self, call: pl.Series) -> pl.Series:
+        """Return whether these are calls of ``calls``."""
+        return _among(self.calls["call"], call)
+
+    def is_op(self, op: pl.Series) -> pl.Series:
+        """Return whether these are ops of ``ops``."""
+        return _among(self.ops["op"], op)
+
+    @cached_property
+    def idle(self) -> pl.DataFrame:
+        """The idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
+        start, end = self.window
+        pieces = self.profile.ledgers.idle.filter(
+            (pl.col("process") == self.process)
+            & (pl.col("device") == (-1 if self.device is None else self.device))
+            & (pl.col("end_ns") > start)
+            & (pl.col("start_ns") < end)
+        )
+        ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
+        return pieces.with_columns(ns.alias("ns"))
+
+    @cached_property
+    def upload_waits(self) -> pl.DataFrame:
+        """The synchronize calls that PyTorch makes directly after a copy from pageable memory to the device: call, copy."""
+        gpu = gpu_calls(self.profile)
+        syncs = self.calls.filter(self.calls["kind"] == "sync")["call"].to_numpy()
+        before = gpu.previous(gpu.row[syncs].astype(np.int64))
+        uploads = (
+            self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0))["call"].drop_nulls().to_numpy()
+        )
+        pairs = pl.DataFrame({"call": syncs, "copy": gpu.call[before]})
+        # A graph may hold uploads too.
+        copied = (self.profile.attributed.api_calls["kind"].gather(pairs["copy"]) == "copy").to_numpy()
+        return pairs.filter((before >= 0) & copied & np.isin(pairs["copy"].to_numpy(), uploads))
+
+    def rows(self, key: str) -> Sequence[Row]:
+        """Return the rows of a table, none when it was not recorded."""
+        table = self.tables.get(key)
+        return (table.rows or ()) if table else ()
+
+    def missing(self, key: str) -> str | None:
+        """Return why the capture does not hold a table, None when it does."""
+        table = self.tables.get(key)
+        if table is None:
+            return f"the table {key} was not made"
+        return None if table.rows is not None else table.reason or "not recorded"
+
+    def per_step(self, ns: float) -> int:
+        """Return a sum over the frames as its part of one step."""
+        return round(ns / self.steps)
+
+    def notable(self, ns_per_step: float, share: float = NOTABLE) -> bool:
+        """Return whether a time per step is at least this part of the step."""
+        return ns_per_step > 0 and ns_per_step >= share * self.step_ns
+
+    def share(self, ns_per_step: float) -> str:
+        """Return a time per step as a share of the step, for people."""
+        return units.share(ns_per_step, self.step_ns)
+
+    def worth(self, *edits: Edit, bound: bool = False) -> Worth:
+        """Return what the replay says about a change; ``bound``: it can bring at most that."""
+        if not isinstance(self.replay, Replay):
+            return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
+        error = f"+- {units.duration(self.replay.bar_ns)}"
+        if not self.replay.trusted:
+            return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
+        outcome = self.replay.saving(*edits)
+        saving = max(0, outcome.saving_ns)
+        sure = f"at most, {error}" if bound else error
+        if 0 < saving < self.replay.bar_ns:
+            sure += ", which is more than this"
+        return Worth(saving, sure, outcome.moves_to, outcome.next_limit)
+
+    def found(
+        self,
+        rule: Rule,
+        title: str,
+        detail: str,
+        *,
+        worth: Worth,
+        cost_ns: int | None,
+        fix: str,
+        where: Row | None = None,
+        evidence: Iterable[Row] = (),
+    ) -> Finding:
+        """Return a finding; ``cost_ns`` is per step, and left out when there are no steps."""
+        place = {
+            k: v for k, v in (where or {}).items() if k in SITE and v is not None and "outside modules" not in str(v)
+        }
+        return Finding(
+            rule.code,
+            rule.slug,
+            "found",
+            title,
+            detail,
+            place,
+            None if self.stepless else cost_ns,
+            worth.saving_ns,
+            worth.confidence,
+            fix,
+            tuple(evidence),
+        )
+
+    def no_steps(self, rule: Rule) -> list[Finding]:
+        """Return that a rule needs steps."""
+        return self.cannot_tell(
+            rule, "the capture has no steps: warm-up and steady work cannot be told apart", "nsysx run -- CMD"
+        )
+
+    def clear(self, rule: Rule, detail: str) -> list[Finding]:
+        """Return that a rule looked and found nothing."""
+        return [Finding(rule.code, rule.slug, "clear", rule.title, detail)]
+
+    def cannot_tell(self, rule: Rule, detail: str, fix: str = "") -> list[Finding]:
+        """Return that the capture does not hold what a rule needs."""
+        return [Finding(rule.code, rule.slug, "cannot_tell", rule.title, detail, fix=fix)]
+
+
+def _of_process(frame: pl.DataFrame, process: int) -> pl.DataFrame:
+    mine = frame["process"] == process
+    return frame if mine.all() else frame.filter(mine)
+
+
+#: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
+NO_SAVING = Worth(None, "not a cost of the step")
+
+
+def calls_of(frame: pl.DataFrame) -> frozenset[int]:
+    """Return the calls of a frame, as edits want them."""
+    return frozenset(frame["call"].drop_nulls().to_list())
+
+
+def ops_of(frame: pl.DataFrame) -> frozenset[int]:
+    """Return the GPU ops of a frame, as edits want them."""
+    return frozenset(frame["op"].to_list())
+
+
+def _among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
+    """Return where ``asked`` is one of the numbers, which are sorted; null is none."""
+    known, at = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
+    place = np.searchsorted(known, at)
+    return pl.Series(np.append(known, -2)[place] == at, dtype=pl.Boolean)
+
+
+def in_module(row: Row) -> str:
+    """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
+    module = str(row.get("module") or "")
+    return f" in {module}" if module and "outside modules" not in module else ""
+
+
+def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:
+    """Return the condition that a frame's row has these values, null for null."""
+    return pl.all_horizontal(pl.col(c).is_null() if row[c] is None else pl.col(c) == row[c] for c in columns)

@@ -1,0 +1,1 @@
+"""Arithmetic over intervals, integer columns and ranks of values: what every later room computes with."""

@@ -1,0 +1,154 @@
+"""Long columns handled by their few distinct values, and rows looked up by number instead of joined.
+
+A report has millions of rows and a few hundred names: whatever is done to a name is done once per name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx.frames.intervals import I64, Labels
+
+#: Long columns are gone through in blocks that stay in the cache.
+_BLOCK = 1 << 16
+
+
+def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.uint32]]:
+    """Return the distinct names of a categorical column (None first), and each row's code with the name that a code stands for."""
+    physical = column.to_physical()
+    most = physical.max()
+    if not isinstance(most, int):
+        return [None], np.zeros(1, np.int64), np.zeros(len(column), np.uint32)
+    code = (physical.fill_null(most + 1) if column.null_count() else physical).to_numpy()
+    rows = np.full(most + 2, -1)
+    for first in range(0, len(code), _BLOCK):
+        block = code[first : first + _BLOCK]
+        rows[block] = np.arange(first, first + len(block))  # any row of each name
+    used = np.flatnonzero(rows[:-1] >= 0)
+    place = np.zeros(most + 2, np.int64)
+    place[used] = np.arange(1, len(used) + 1)
+    return [None, *column.gather(rows[used]).cast(pl.String).to_list()], place, code
+
+
+def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
+    """Return the distinct names of a categorical column (None first) and each row's index into them."""
+    names, place, code = _coding(column)
+    return names, place[code]
+
+
+def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:
+    """Return a categorical column with ``change`` of each name; null stays null."""
+    names, place, code = _coding(column)
+    words = pl.Series([None if n is None else change(n) for n in names], dtype=pl.String).cast(pl.Categorical)
+    changed: pl.Series = words.gather(pl.Series(place.astype(np.uint32)[code]))
+    return changed
+
+
+def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I64:
+    """Return the number that ``values`` gives each name of a categorical column; ``default`` for others and for null."""
+    names, place, code = _coding(column)
+    numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[place][code]
+    return numbers
+
+
+def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
+    """Return where a categorical column matches the pattern; it is tried once per distinct name, null never matches."""
+    names, place, code = _coding(column)
+    found = re.compile(pattern)
+    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(found.search(n)) for n in names], np.bool_)
+    return hits[place][code]
+
+
+def named(names: Sequence[str | None], index: Labels) -> pl.Series:
+    """Return a categorical column of ``names[index]``; -1 is null."""
+    words = pl.Series([*names, None], dtype=pl.String).cast(pl.Categorical)
+    rows = index.astype(np.uint32)  # a copy: -1 is now the largest number
+    np.minimum(rows, len(names), out=rows)
+    chosen: pl.Series = words.gather(pl.Series(rows))
+    return chosen
+
+
+def at(column: pl.Series, row: I64) -> pl.Series:
+    """Return the values at the given rows; row -1 gives null."""
+    missing = row < 0
+    if not missing.any():
+        return column.gather(row)
+    if not len(column):
+        return pl.Series(column.name, [None], dtype=column.dtype).gather(np.zeros(len(row), np.int64))
+    rows = pl.Series(np.maximum(row, 0)).set(pl.Series(missing), None)
+    return column.gather(rows)
+
+
+def _order(
+    frame: pl.DataFrame, time: str, then: Sequence[str], *, group: str | None = None, descending: Sequence[bool] = ()
+) -> I64 | None:
+    """Return the row order by (``group``, ``time``, ``then``), nulls last; None where the rows are in this order already.
+
+    Reports come nearly sorted by time: a stable sort only merges runs, and just the rows of equal time are compared further.
+    """
+    rows: I64 | None = None
+    if not frame[time].is_sorted():
+        rows = np.argsort(frame[time].to_numpy(), kind="stable")
+    if group is not None:
+        key = frame[group].to_numpy()
+        places = np.flatnonzero(key[1:] != key[:-1]) + 1
+        keys = np.unique(key[np.concatenate(([0], places))] if len(key) else key)
+        if len(keys) > 1:
+            # A radix sort: there are a handful of groups.
+            code = np.searchsorted(keys, key)
+            code = code.astype(np.uint16) if len(keys) < 1 << 16 else code
+            by_group = np.argsort(code if rows is None else code[rows], kind="stable")
+            rows = by_group if rows is None else rows[by_group]
+    times = frame[time].to_numpy() if rows is None else frame[time].to_numpy()[rows]
+    same = _same_as_before(times)
+    if group is not None and same.any():
+        key = frame[group].to_numpy()
+        same[1:] &= _same_as_before(key if rows is None else key[rows])[1:]
+    tied = np.flatnonzero(same | np.concatenate((same[1:], [False])))
+    if len(tied):
+        rows = np.arange(frame.height) if rows is None else rows
+        keys_ = [*([group] if group else []), time, *then]
+        part = frame.select(keys_)[rows[tied]].with_row_index("_row")
+        down = [False] * (len(keys_) - len(then)) + list(descending or [False] * len(then))
+        rows[tied] = rows[tied][part.sort(keys_, descending=down, nulls_last=True)["_row"].to_numpy()]
+    return rows
+
+
+def ordered(
+    frame: pl.DataFrame, time: str, then: Sequence[str], *, group: str | None = None, descending: Sequence[bool] = ()
+) -> pl.DataFrame:
+    """Return the frame sorted by (``group``, ``time``, ``then``), nulls last; the same frame where it is sorted already."""
+    rows = _order(frame, time, then, group=group, descending=descending)
+    return frame if rows is None else frame[rows]
+
+
+def _same_as_before(values: I64) -> npt.NDArray[np.bool_]:
+    return np.concatenate((np.zeros(min(len(values), 1), np.bool_), values[1:] == values[:-1]))
+
+
+def numbered(keys: I64) -> tuple[I64, I64]:
+    """Return the distinct values of non-negative numbers, sorted, and each row's place among them."""
+    size = int(keys.max(initial=0)) + 1
+    if size > _TABLE + len(keys):
+        values, place = np.unique(keys, return_inverse=True)
+        return values, place
+    seen = np.zeros(size, np.bool_)
+    seen[keys] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[keys]
+
+
+#: A table of this many places costs less than sorting a million numbers.
+_TABLE = 1 << 24
+
+
+def totals(index: npt.NDArray[np.integer[Any]], values: I64, size: int) -> I64:
+    """Return the sum of ``values`` per ``index``: exact, where weights of ``bincount`` are floats."""
+    found = np.zeros(size, np.int64)
+    np.add.at(found, index, values)
+    return found

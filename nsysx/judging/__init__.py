@@ -1,0 +1,1 @@
+"""What limits the step, and how far the capture can be trusted."""

@@ -1,0 +1,179 @@
+"""``nsysx doctor``: what works on this machine, tried rather than assumed, and what to do about what does not.
+
+Standard library only, like `capture`. Nothing is imported from the Python that is examined: it is asked by running it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nsysx.errors import NsysxError
+from nsysx.recording import capture
+from nsysx.recording.capture import ask
+
+#: The two lines that are profiled. nvtx >= 0.2.12 hides its domain from nsys 2023.4, as the probe knows: so does this.
+_RANGE = """
+import nvtx
+domain = nvtx.get_domain("nsysx")
+if type(domain).__name__ == "DummyDomain":
+    library = nvtx._lib.lib
+    domain = object.__new__(library.Domain)
+    domain.handle = library.DomainHandle("nsysx")
+    domain.__init__("nsysx")
+domain.push_range(domain.get_event_attributes(message="nsysx doctor"))
+domain.pop_range()
+"""
+
+_TORCH = """
+import json, torch
+print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available(),
+    [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One thing that was tried. ``needed`` says that ``nsysx run`` does not work without it."""
+
+    what: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    fix: str = ""
+    needed: bool = False
+
+
+def _python() -> str:
+    """Return the Python that a user's ``python train.py`` would start, else our own."""
+    return shutil.which("python") or shutil.which("python3") or sys.executable
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+def _driver() -> Examined:
+    code, said = ask(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
+    if code == 0 and said:
+        return Examined("GPU and driver", "ok", "; ".join(said.splitlines()))
+    detail = "no nvidia-smi here" if code == 127 else _last_line(said)
+    return Examined("GPU and driver", "warn", detail, "Without an NVIDIA GPU a capture holds CPU ranges only")
+
+
+def _perf(paranoid: Path = Path("/proc/sys/kernel/perf_event_paranoid")) -> Examined:
+    try:
+        level = int(paranoid.read_text())
+    except (OSError, ValueError):
+        return Examined("perf_event_paranoid", "warn", "cannot be read", "Only --lines needs CPU sampling")
+    if level <= 2:
+        return Examined("perf_event_paranoid", "ok", f"{level}, CPU sampling for --lines is allowed")
+    fix = "Only --lines needs it: sysctl kernel.perf_event_paranoid=2"
+    return Examined("perf_event_paranoid", "warn", f"{level}, no CPU sampling", fix)
+
+
+def _disk() -> Iterator[Examined]:
+    for what, place in (
+        ("disk space here", Path.cwd()),
+        ("disk space for temporary files", Path(tempfile.gettempdir())),
+    ):
+        free = shutil.disk_usage(place).free
+        low = free < capture.LOW_DISK_BYTES
+        fix = "A minute of training easily takes 100 MB; free some or go elsewhere" if low else ""
+        yield Examined(what, "warn" if low else "ok", f"{free / (1 << 30):.1f} GiB free", fix)
+
+
+def _torch(python: str) -> Examined:
+    code, said = ask([python, "-c", _TORCH])
+    if code != 0:
+        return Examined(
+            "torch", "warn", f"not in {python}: {_last_line(said)}", "Run doctor in the script's environment"
+        )
+    version, cuda, available, names = json.loads(_last_line(said))
+    if available:
+        return Examined("torch", "ok", f"{version}, CUDA {cuda}, sees {', '.join(names)}")
+    detail = f"{version}, a CPU build" if cuda is None else f"{version}, built for CUDA {cuda}, sees no GPU"
+    return Examined("torch", "warn", detail, "GPU work needs a CUDA build of torch, a driver and a visible GPU")
+
+
+def _records(nsys: capture.Nsys, python: str) -> Iterator[Examined]:
+    """Profile two lines, export, and look for the range: the only proof that the chain works."""
+    with tempfile.TemporaryDirectory(prefix="nsysx-doctor-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        options = capture.Options()
+        has_nvtx, said = ask([python, "-c", "import nvtx"])
+        program = [python, "-c", _RANGE if has_nvtx == 0 else ""]
+        code, said = ask(capture.profile_command(nsys, options, folder / "report", program))
+        report = folder / "report.nsys-rep"
+        if code != 0 or not report.is_file():
+            fix = f"Try by hand: {nsys.path} profile true"
+            yield Examined("nsys records", "fail", _last_line(said), fix, needed=True)
+            return
+        yield Examined("nsys records", "ok", f"{report.stat().st_size:,} bytes")
+        sqlite = folder / "report.sqlite"
+        code, said = ask(capture.export_command(nsys, report, sqlite))
+        if code != 0 or not sqlite.is_file():
+            fix = "The importer lacks a library, or host-linux-* does not stand beside target-linux-*"
+            yield Examined("nsys exports", "fail", _last_line(said), fix, needed=True)
+            return
+        yield Examined("nsys exports", "ok", f"{sqlite.stat().st_size:,} bytes of SQLite")
+        if has_nvtx != 0:
+            fix = f"{python} -m pip install nvtx (a CUDA build of torch brings its own ranges)"
+            yield Examined("nvtx", "warn", f"not in {python}", fix)
+        elif ranges_named(sqlite, "nsysx doctor") == 1:
+            yield Examined("nvtx", "ok", "a range arrives in the export")
+        else:
+            fix = "This nvtx and this nsys do not fit: try another nvtx, such as nvtx==0.2.11"
+            yield Examined("nvtx", "warn", "the range did not arrive", fix)
+
+
+def ranges_named(sqlite: Path, text: str) -> int:
+    """Return how many NVTX ranges of an export carry ``text``; 0 when it has no NVTX table."""
+    query = (
+        "SELECT count(*) FROM NVTX_EVENTS AS event LEFT JOIN StringIds AS name ON name.id = event.textId"
+        " WHERE event.eventType = 59 AND coalesce(event.text, name.value) = ?"
+    )
+    with closing(sqlite3.connect(f"{sqlite.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            return int(connection.execute(query, (text,)).fetchone()[0])
+        except sqlite3.OperationalError:
+            return 0
+
+
+def examine(explicit: Path | None = None) -> Iterator[Examined]:
+    """Yield what was found, one after the other, the slow ones last."""
+    python = _python()
+    try:
+        nsys = capture.with_sampling(capture.find_nsys(explicit))
+    except NsysxError as error:
+        yield Examined("nsys", "fail", error.message, error.hint, needed=True)
+    else:
+        yield Examined("nsys", "ok", f"{nsys.version} at {nsys.path}")
+        yield from _records(nsys, python)
+        lines = "nsys notes them itself" if capture.native_lines(nsys) else "left to the probe"
+        yield Examined("Python lines (--lines)", "ok", lines)
+    yield _driver()
+    yield _perf()
+    yield _torch(python)
+    yield from _disk()
+
+
+def main(explicit: Path | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
+    """Print the examination; return 0 when ``nsysx run`` will work here, else 1."""
+    works = True
+    for found in examine(explicit):
+        write(f"{found.status:<5} {found.what}: {found.detail}\n")
+        if found.fix:
+            write(f"      -> {found.fix}\n")
+        works = works and not (found.needed and found.status == "fail")
+        sys.stdout.flush()
+    write("nsysx run will work here\n" if works else "nsysx run will not work here yet\n")
+    return 0 if works else 1

@@ -1,0 +1,112 @@
+"""Kernel families by pattern: real names, and an editable file whose faults are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.events import families
+from nsysx.pipeline import summarize
+from tests.builder import Report
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    families.patterns.cache_clear()
+    yield
+    families.patterns.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "family"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", "gemm"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "gemm"),
+        (
+            "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_64x2_tn_align8>(T1::Params)",
+            "gemm",
+        ),
+        ("ampere_sgemm_128x64_tn", "gemm"),
+        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(Flash_fwd_params)", "attention"),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", "attention"),
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc", "convolution"),
+        ("void cudnn::winograd::generateWinogradTilesKernel<0, float, float>(...)", "convolution"),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int, float)", "norm"),
+        (
+            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T1)",
+            "optimizer",
+        ),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)", "elementwise"),
+        ("triton_poi_fused_add_0", "elementwise"),
+        ("triton_red_fused_sum_1", "reduction"),
+        (
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>(T1)",
+            "reduction",
+        ),
+        (
+            "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float>(float*)",
+            "softmax and loss",
+        ),
+        ("my_add(float*, float*, int)", "other"),
+        ("", "other"),
+    ],
+)
+def test_real_names(kernel: str, family: str) -> None:
+    assert families.family(kernel) == family
+
+
+def test_a_name_of_a_megabyte_is_looked_at_in_front() -> None:
+    assert families.family("gemm" + "x" * 1_000_000) == "gemm"
+    assert families.family("y" * 1_000_000 + "gemm") == families.OTHER
+
+
+def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "families.txt"
+    own.write_text("# mine\n\nmine : ^my_\ncommunication: ^exchange\n", encoding="utf-8")
+    monkeypatch.setenv("NSYSX_KERNEL_FAMILIES", str(own))
+    assert [families.family(k) for k in ("my_add", "MY_ADD", "exchange_halo", "gemm")] == [
+        "mine",
+        "mine",
+        "communication",
+        "other",
+    ]
+    report = Report()
+    main = report.process(1).thread(1)
+    main.launch(0, 5, kernel="exchange_halo", gpu_start=10, gpu_dur=30)
+    main.launch(20, 5, kernel="gemm", gpu_start=50, gpu_dur=50)
+    summary = summarize([report.write(tmp_path / "r.sqlite")], steps="all")
+    (row,) = summary.rows("gpu_ledger")
+    assert (row["comm_ns"], row["compute_ns"]) == (30, 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "slug", "said"),
+    [
+        ("gemm: gemm\nno colon\n", "families-line", "line 2"),
+        ("gemm: (\n", "families-line", "line 1"),
+        ("gemm:\n", "families-line", "line 1"),
+    ],
+)
+def test_lines_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, slug: str, said: str) -> None:
+    own = tmp_path / "families.txt"
+    own.write_text(text, encoding="utf-8")
+    monkeypatch.setenv("NSYSX_KERNEL_FAMILIES", str(own))
+    with pytest.raises(NsysxError) as caught:
+        families.patterns()
+    assert (caught.value.slug, caught.value.exit_code) == (slug, EXIT_USAGE)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe: x\n"])
+def test_a_file_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
+    own = tmp_path / "families.txt"
+    if content is not None:
+        own.write_bytes(content)
+    monkeypatch.setenv("NSYSX_KERNEL_FAMILIES", str(own))
+    with pytest.raises(NsysxError) as caught:
+        families.patterns()
+    assert (caught.value.slug, caught.value.exit_code) == ("families-unreadable", EXIT_USAGE)

@@ -1,0 +1,419 @@
+"""Where steps come from, which of them are steady, and how they tile the timeline of each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.events import attribute, correlate, nvtx_ranges, steps
+from nsysx.events.steps import StepTable
+from nsysx.reading.load import load
+from tests import strategies
+from tests.builder import Report, Thread
+
+US = 1000
+PERIOD = 1000 * US
+
+
+def read(report: Report, folder: Path, **options: str) -> StepTable:
+    trace = load(report.write(folder / "r.sqlite"))
+    named = nvtx_ranges.read(trace)
+    return steps.find(named, attribute.attribute(trace, correlate.correlate(trace), named), **options)
+
+
+def spans(table: StepTable) -> list[tuple[int, int]]:
+    return [tuple(r) for r in table.cpu.sort("start_ns").select("start_ns", "end_ns").rows()]
+
+
+def work(main: Thread, at: int, *, kernels: int = 10, gpu_at: int | None = None, names: str = "abcdefghij") -> None:
+    """Launch kernels of 50 us, one every 60; by default they run 10 us after their launch."""
+    for k in range(kernels):
+        t = at + k * 60 * US
+        begin = t + 10 * US if gpu_at is None else gpu_at + k * 60 * US
+        main.launch(t, 5 * US, kernel=names[k % len(names)], gpu_start=begin, gpu_dur=50 * US)
+
+
+def loop(count: int, mark: Callable[[Thread, int, int], None], report: Report | None = None) -> tuple[Report, Thread]:
+    """Steps of 1 ms with 10 kernels each; ``mark(thread, number, begin)`` adds what shows where they are."""
+    report = report or Report()
+    main = report.process(1).thread(1, "python")
+    for i in range(count):
+        work(main, i * PERIOD + 20 * US)
+        mark(main, i, i * PERIOD)
+    return report, main
+
+
+def nothing(main: Thread, i: int, t: int) -> None: ...
+
+
+def own_step(main: Thread, i: int, t: int) -> None:
+    main.add_range(f"step {i}", t, t + 900 * US, domain="nsysx")
+
+
+def user_step(main: Thread, i: int, t: int) -> None:
+    main.add_range(f"iteration {i + 5}", t + 1, t + 901 * US)
+
+
+def step_mark(main: Thread, i: int, t: int) -> None:
+    main.mark(f"step {i}", t + 2)
+
+
+def optimizer(main: Thread, i: int, t: int) -> None:
+    main.add_range("optimizer.step", t + 800 * US, t + 850 * US)
+
+
+def everything(main: Thread, i: int, t: int) -> None:
+    for add in (own_step, user_step, step_mark, optimizer):
+        add(main, i, t)
+
+
+# --- sources, in their order ---------------------------------------------------------------------------------------------
+
+
+def test_ranges_of_the_probe_come_first(tmp_path: Path) -> None:
+    table = read(loop(5, everything)[0], tmp_path)
+    assert (table.source, table.rule) == ("nsysx", "step ranges of the probe")
+    assert spans(table) == [(i * PERIOD, i * PERIOD + 900 * US) for i in range(5)]
+    assert table.cpu["number"].to_list() == table.cpu["index"].to_list() == list(range(5))
+
+
+def test_then_the_users_ranges(tmp_path: Path) -> None:
+    def mine(main: Thread, i: int, t: int) -> None:
+        for add in (user_step, step_mark, optimizer):
+            add(main, i, t)
+
+    table = read(loop(5, mine)[0], tmp_path)
+    assert (table.source, table.rule) == ("user", "NVTX ranges named like steps")
+    assert table.cpu["number"].to_list() == [5, 6, 7, 8, 9]
+    assert table.cpu["index"].to_list() == [0, 1, 2, 3, 4]
+
+
+def test_then_marks(tmp_path: Path) -> None:
+    def mine(main: Thread, i: int, t: int) -> None:
+        step_mark(main, i, t)
+        optimizer(main, i, t)
+
+    table = read(loop(5, mine)[0], tmp_path)
+    assert (table.source, table.rule) == ("user", "NVTX marks named like steps")
+    last = 4 * PERIOD + (20 + 9 * 60 + 5) * US
+    assert spans(table) == [(i * PERIOD + 2, (i + 1) * PERIOD + 2) for i in range(4)] + [(4 * PERIOD + 2, last)]
+
+
+def test_then_the_optimizer(tmp_path: Path) -> None:
+    table = read(loop(5, optimizer)[0], tmp_path)
+    assert (table.source, table.rule) == ("optimizer", "each step ends where the optimizer's step ends")
+    ends = [i * PERIOD + 850 * US for i in range(5)]
+    assert spans(table) == list(zip([20 * US, *ends[:-1]], ends, strict=True))
+    assert table.cpu["number"].to_list() == [0, 1, 2, 3, 4]
+
+
+def test_then_the_repeated_kernel_sequence(tmp_path: Path) -> None:
+    table = read(loop(6, nothing)[0], tmp_path)
+    assert table.source == "kernels"
+    assert table.rule == "the repeated kernel sequence (no step range in the report)"
+    # What follows the last border is not known to be a whole step.
+    assert spans(table) == [(i * PERIOD + 20 * US, (i + 1) * PERIOD + 20 * US) for i in range(5)]
+
+
+def test_else_the_whole_capture(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(30):
+        main.launch(i * 100, 10, kernel=f"k{i}", gpu_start=i * 100 + 20, gpu_dur=50)
+    table = read(report, tmp_path)
+    assert table.source == "capture"
+    assert table.rule.startswith("the whole capture as one step: no step range")
+    assert spans(table) == [(0, 2970)]
+    assert table.whole
+    assert table.steady == (0, 0)
+    assert table.windows.select("start_ns", "end_ns").rows() == [(20, 2970)]
+
+
+def test_one_mark_or_one_optimizer_makes_no_steps(tmp_path: Path) -> None:
+    def once(main: Thread, i: int, t: int) -> None:
+        if i == 2:
+            step_mark(main, i, t)
+            optimizer(main, i, t)
+
+    assert read(loop(6, once)[0], tmp_path).source == "kernels"
+
+
+def test_ranges_that_hold_little_of_the_work_are_passed_over(tmp_path: Path) -> None:
+    """Step ranges around three steps of warm-up, the steps proper without any."""
+    table = read(loop(12, lambda m, i, t: own_step(m, i, t) if i < 3 else None)[0], tmp_path)
+    assert table.source == "kernels"
+    assert "step ranges of the probe hold less than half of the GPU work" in table.rule
+
+
+def test_nothing_but_ranges(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(5):
+        main.add_range(f"step {i}", i * 100, i * 100 + 90)
+    table = read(report, tmp_path)
+    assert (table.source, table.cpu.height) == ("user", 5)
+    assert table.gpu.height == table.windows.height == 0
+    assert table.steady is not None
+
+
+# --- shapes of training --------------------------------------------------------------------------------------------------
+
+
+def test_gradient_accumulation(tmp_path: Path) -> None:
+    """Four passes per optimizer step: a step is what the optimizer ends, and its GPU tile holds all four."""
+    table = read(loop(16, lambda m, i, t: optimizer(m, i, t) if i % 4 == 3 else None)[0], tmp_path)
+    assert table.source == "optimizer"
+    assert [e for _, e in spans(table)] == [(4 * i + 3) * PERIOD + 850 * US for i in range(4)]
+    tiles = table.gpu["end_ns"] - table.gpu["start_ns"]
+    assert tiles.to_list()[:3] == [4 * PERIOD] * 3
+
+
+def test_several_optimizers(tmp_path: Path) -> None:
+    """A GAN: the second optimizer of a step does not end one."""
+
+    def two(main: Thread, i: int, t: int) -> None:
+        main.add_range("optimizer SGD", t + 300 * US, t + 310 * US, domain="nsysx")
+        main.add_range("optimizer Adam", t + 800 * US, t + 850 * US, domain="nsysx")
+
+    table = read(loop(5, two)[0], tmp_path)
+    assert table.source == "optimizer"
+    assert [e for _, e in spans(table)] == [i * PERIOD + 310 * US for i in range(5)]
+
+
+def test_inference_only(tmp_path: Path) -> None:
+    def forward(main: Thread, i: int, t: int) -> None:
+        main.add_range("forward", t, t + 800 * US, domain="nsysx")
+
+    table = read(loop(8, forward)[0], tmp_path)
+    assert table.source == "kernels"
+    assert table.cpu.height == 7
+
+
+def test_evaluation_in_between_is_in_no_step_but_in_a_tile(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(8):
+        t = i * PERIOD
+        work(main, t + 20 * US)
+        if i == 5:
+            main.add_range("evaluation", t, t + 900 * US, domain="nsysx")
+        else:
+            own_step(main, i if i < 5 else i - 1, t)
+    table = read(report, tmp_path)
+    assert table.cpu["number"].to_list() == list(range(7))
+    lengths = (table.gpu["end_ns"] - table.gpu["start_ns"]).to_list()
+    assert lengths[4] == 2 * PERIOD  # from its first op to the first of the next step
+    assert lengths[3] == PERIOD
+
+
+def test_overlapping_steps_of_a_process_the_earlier_stays(tmp_path: Path) -> None:
+    report, main = loop(4, own_step)
+    main.add_range("step 99", PERIOD + 100, PERIOD + 500 * US, domain="nsysx")
+    assert read(report, tmp_path).cpu["number"].to_list() == [0, 1, 2, 3]
+
+
+def test_a_truncated_last_step_is_not_steady(tmp_path: Path) -> None:
+    report, main = loop(6, own_step)
+    main.add_range("step 6", 6 * PERIOD, None, domain="nsysx")
+    work(main, 6 * PERIOD + 20 * US, kernels=2)
+    table = read(report, tmp_path)
+    assert table.cpu["cut"].to_list() == [False] * 6 + [True]
+    assert table.steady is not None
+    assert table.steady[1] < 6
+
+
+def test_every_process_has_its_own_steps(tmp_path: Path) -> None:
+    report = Report()
+    for pid, count in ((1, 4), (2, 6)):
+        main = report.process(pid).thread(pid)
+        for i in range(count):
+            work(main, i * PERIOD + 20 * US)
+            own_step(main, i, i * PERIOD)
+    table = read(report, tmp_path)
+    assert dict(table.cpu.group_by("process").len().rows()) == {1 << 24 | 1: 4, 1 << 24 | 2: 6}
+    assert table.process == 1 << 24 | 2  # the one with more GPU work is shown
+
+
+# --- GPU steps -----------------------------------------------------------------------------------------------------------
+
+
+def test_gpu_steps_begin_with_their_first_op(tmp_path: Path) -> None:
+    """The CPU runs ahead: step i is launched at once, and its work runs a whole step later."""
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(5):
+        t = i * 100 * US
+        main.add_range(f"step {i}", t, t + 99 * US)
+        for k in range(10):
+            main.launch(t + k * US, 500, kernel="k", gpu_start=i * PERIOD + 30 * US + k * 60 * US, gpu_dur=50 * US)
+    table = read(report, tmp_path)
+    borders = [i * PERIOD + 30 * US for i in range(5)]
+    assert table.gpu["start_ns"].to_list() == borders
+    assert table.gpu["end_ns"].to_list() == [*borders[1:], 4 * PERIOD + (30 + 9 * 60 + 50) * US]
+
+
+def test_prefetch_moves_a_border_and_opens_no_gap(tmp_path: Path) -> None:
+    """Another stream copies the next batch early: launched in step i + 1, run before the last kernel of step i began."""
+    report, main = loop(5, own_step)
+    for i in range(1, 5):
+        main.memcpy(i * PERIOD + US, US, gpu_start=i * PERIOD - 500 * US, gpu_dur=100 * US, stream=13)
+    gpu = read(report, tmp_path).gpu
+    assert gpu["start_ns"].to_list()[1:] == [i * PERIOD - 500 * US for i in range(1, 5)]
+    assert gpu["end_ns"].to_list()[:-1] == gpu["start_ns"].to_list()[1:]
+
+
+def test_a_step_without_gpu_work_is_an_empty_tile(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(4):
+        own_step(main, i, i * PERIOD)
+        if i != 2:
+            work(main, i * PERIOD + 20 * US)
+    gpu = read(report, tmp_path).gpu
+    lengths = (gpu["end_ns"] - gpu["start_ns"]).to_list()
+    assert gpu.height == 4
+    assert lengths[2] == 0
+    assert lengths[1] == 2 * PERIOD
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(strategies.programs())
+def test_tiles_tile(tmp_path_factory: pytest.TempPathFactory, report: Report) -> None:
+    table = read(report, tmp_path_factory.mktemp("s"))
+    for _, part in table.gpu.group_by("process", "device"):
+        part = part.sort("index")
+        assert part["index"].to_list() == list(range(part.height))
+        assert (part["end_ns"] >= part["start_ns"]).all()
+        assert part["end_ns"].to_list()[:-1] == part["start_ns"].to_list()[1:]
+    for _, part in table.cpu.group_by("process"):
+        part = part.sort("index")
+        assert (part["start_ns"].to_numpy()[1:] >= part["end_ns"].to_numpy()[:-1]).all()
+
+
+# --- warm-up -------------------------------------------------------------------------------------------------------------
+
+
+def test_warm_up_by_first_calls(tmp_path: Path) -> None:
+    """All steps last equally long, but the first two load code."""
+    report, main = loop(10, own_step)
+    for i in range(2):
+        main.call("cuLibraryLoadData", i * PERIOD + 700 * US, 100 * US)
+    table = read(report, tmp_path)
+    assert table.steady == (2, 8)
+    assert table.cpu["warmup"].to_list() == [True] * 2 + [False] * 8
+    assert table.cpu["steady"].to_list() == [False] * 2 + [True] * 7 + [False]
+
+
+def test_warm_up_by_duration(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    t = 0
+    for i in range(10):
+        length = PERIOD * (3 if i < 3 else 1)
+        work(main, t + 20 * US)
+        main.add_range(f"step {i}", t, t + length - US)
+        t += length
+    assert read(report, tmp_path).steady == (3, 8)
+
+
+def test_what_every_step_pays_is_no_warm_up(tmp_path: Path) -> None:
+    """An allocator that keeps missing belongs to the steady step."""
+    report, main = loop(10, own_step)
+    for i in range(10):
+        main.call("cudaMalloc_v3020", i * PERIOD + 700 * US, 100 * US)
+    assert read(report, tmp_path).steady == (0, 8)
+
+
+def test_equal_steps_have_no_warm_up_and_lose_the_last(tmp_path: Path) -> None:
+    assert read(loop(6, own_step)[0], tmp_path).steady == (0, 4)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_steps_are_all_used(tmp_path: Path, count: int) -> None:
+    table = read(loop(count, own_step)[0], tmp_path)
+    assert table.steady == (0, count - 1)
+
+
+# --- options -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "steady"), [("0:1", (0, 0)), ("2:4", (2, 3)), ("3:99", (3, 5)), ("5:6", (5, 5))])
+def test_a_window_of_steps(tmp_path: Path, text: str, steady: tuple[int, int]) -> None:
+    table = read(loop(6, own_step)[0], tmp_path, steps=text)
+    assert table.steady == steady
+    assert not table.whole
+    first, last = steady
+    assert table.cpu_windows.select("start_ns", "end_ns").rows() == [(first * PERIOD, last * PERIOD + 900 * US)]
+    assert table.windows["start_ns"].to_list() == [first * PERIOD + 30 * US]
+
+
+def test_all(tmp_path: Path) -> None:
+    table = read(loop(6, own_step)[0], tmp_path, steps="all")
+    assert table.whole
+    assert table.cpu.height == 6
+    assert table.windows.select("start_ns", "end_ns").rows() == [(30 * US, 5 * PERIOD + 620 * US)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "1:", ":2", "2:1", "2:2", "-1:3", "a:b", "1:2:3", "1.0:2", " 1:2", "1:2\n", "ALL", "1-2", "0x1:0x2"],
+)
+def test_windows_that_are_none(text: str) -> None:
+    with pytest.raises(NsysxError) as caught:
+        steps.parse_window(text)
+    assert (caught.value.slug, caught.value.exit_code) == ("steps-syntax", EXIT_USAGE)
+
+
+def test_a_window_behind_the_end(tmp_path: Path) -> None:
+    with pytest.raises(NsysxError) as caught:
+        read(loop(6, own_step)[0], tmp_path, steps="6:7")
+    assert (caught.value.slug, caught.value.exit_code) == ("steps-empty", EXIT_EMPTY)
+    assert "steps 0 to 5" in str(caught.value)
+
+
+def test_a_range_of_the_users_choice_wins(tmp_path: Path) -> None:
+    report, main = loop(4, everything)
+    for i in range(4):
+        main.add_range(f"tick-{i} tock", i * PERIOD + 5, i * PERIOD + 700 * US)
+    table = read(report, tmp_path, step_range=r"^tick-\d+")
+    assert (table.source, table.rule) == ("user", "ranges that match '^tick-\\\\d+'")
+    assert [s for s, _ in spans(table)] == [i * PERIOD + 5 for i in range(4)]
+
+
+def test_the_choice_is_a_regular_expression_of_python(tmp_path: Path) -> None:
+    assert read(loop(4, own_step)[0], tmp_path, step_range=r"step (?=[12]$)").cpu["number"].to_list() == [1, 2]
+
+
+def test_marks_of_the_users_choice(tmp_path: Path) -> None:
+    table = read(loop(4, lambda m, i, t: m.mark("tick", t))[0], tmp_path, step_range="tick")
+    assert [s for s, _ in spans(table)] == [i * PERIOD for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "slug", "code"),
+    [
+        ("no such", "step-range-empty", EXIT_EMPTY),
+        ("(", "step-range-syntax", EXIT_USAGE),
+        ("[z-a]", "step-range-syntax", EXIT_USAGE),
+        ("(?P<a>x", "step-range-syntax", EXIT_USAGE),
+    ],
+)
+def test_choices_that_fail(tmp_path: Path, pattern: str, slug: str, code: int) -> None:
+    with pytest.raises(NsysxError) as caught:
+        read(loop(3, own_step)[0], tmp_path, step_range=pattern)
+    assert (caught.value.slug, caught.value.exit_code) == (slug, code)
+    assert "\n" not in caught.value.message
+
+
+def test_steps_are_sorted_whatever_the_rows(tmp_path: Path) -> None:
+    report = loop(6, own_step)[0]
+    expected = read(report, tmp_path).cpu
+    report.shuffle(3)
+    assert read(report, tmp_path).cpu.equals(expected)
+    assert expected["start_ns"].is_sorted()
+    assert isinstance(expected, pl.DataFrame)

@@ -1,0 +1,295 @@
+"""How far a capture can be trusted: every check in every state that it can have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.model import Check
+from nsysx.pipeline import summarize
+from tests import builder, reports
+from tests.builder import Report, Thread
+from tests.reports import MS, US
+
+TRAINING_RANGES = {"step": 6, "phase": 18, "module": 12, "backward_module": 6}
+PUSHED = sum(TRAINING_RANGES.values()) + 6  # optimizer
+
+
+def checks(report: Report, folder: Path, run: dict[str, Any] | None = None, **options: Any) -> dict[str, Check]:
+    path = report.write(folder / "r.sqlite")
+    if run is not None:
+        path.with_suffix(".run.json").write_text(json.dumps(run), encoding="utf-8")
+    found = summarize([path], **options).quality
+    named = [c for c in found if not c.check.startswith("table ")]
+    assert len({c.check for c in found}) == len(found), "one line per check"
+    order = [("missing", "warn", "ok").index(c.status) for c in named]
+    assert order == sorted(order), "trouble first"
+    assert [c for c in found if c.check.startswith("table ")] == list(found[len(named) :])
+    return {c.check: c for c in found}
+
+
+def simple(*extra: Callable[[Thread], object]) -> Report:
+    report = Report()
+    main = report.process(1).thread(1, "python")
+    main.launch(0, 10, gpu_start=20, gpu_dur=100)
+    for add in extra:
+        add(main)
+    return report
+
+
+def probe(**facts: Any) -> dict[str, Any]:
+    return {"probe": [{"pid": 100, "backend": "nvtx", "ranges": {}, "pair_cost_ns": None, **facts}]}
+
+
+# --- GPU work ------------------------------------------------------------------------------------------------------------
+
+
+def test_gpu_work_missing(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    main.call("cudaFree_v3020", 0, 10)
+    check = checks(report, tmp_path)["gpu work"]
+    assert (check.status, check.detail) == ("missing", "no kernel, copy or memset is in the report")
+    assert check.fix
+    main.launch(20, 10)
+    check = checks(report, tmp_path)["gpu work"]
+    assert "although 1 launches are: the GPU side was not recorded" in check.detail
+
+
+def test_gpu_ops_without_call(tmp_path: Path) -> None:
+    assert checks(simple(), tmp_path)["gpu ops without call"].status == "ok"
+    found = checks(simple(lambda m: m.process.kernel("k", 200, 10)), tmp_path)["gpu ops without call"]
+    assert (found.status, found.fix != "") == ("warn", True)
+    assert found.detail.startswith("1 GPU ops (50 %) were launched outside the trace")
+
+
+def test_launches_without_kernel(tmp_path: Path) -> None:
+    def many(main: Thread) -> None:
+        for i in range(11):
+            main.launch(1000 + 20 * i, 10)
+
+    found = checks(simple(many), tmp_path)["launches without kernel"]
+    assert (found.status, found.detail) == ("warn", "11 of 12 launches have no kernel in the report")
+    # Launches that were captured into a graph have none either.
+    assert "launches without kernel" not in checks(simple(many, lambda m: m.graph_node(1005, 3)), tmp_path)
+    assert "launches without kernel" not in checks(simple(lambda m: m.launch(1000, 10)), tmp_path)
+
+
+def test_graphs(tmp_path: Path) -> None:
+    found = checks(builder.case_opaque_graph(), tmp_path)["opaque graphs"]
+    assert (found.status, found.fix) == ("warn", "--cuda-graph-trace=node")
+    assert found.detail.startswith("1 CUDA graph launches are opaque bars (5.8 us)")
+    assert "opaque graphs" not in checks(builder.case_graph(), tmp_path)
+    found = checks(simple(lambda m: m.graph_launch(500, 10)), tmp_path)["graphs without work"]
+    assert (found.status, found.detail) == ("warn", "1 graph launches have no GPU work in the report")
+
+
+@pytest.mark.parametrize(("early", "status"), [(3, "ok"), (1 * MS, "ok"), (2 * MS, "warn")])
+def test_clock_skew(tmp_path: Path, early: int, status: str) -> None:
+    found = checks(simple(lambda m: m.launch(10 * MS, 10, gpu_start=10 * MS - early, gpu_dur=5)), tmp_path)
+    assert found["clock skew"].status == status
+
+
+def test_no_skew(tmp_path: Path) -> None:
+    assert "clock skew" not in checks(simple(), tmp_path)
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_are_left_out(tmp_path: Path) -> None:
+    clean = checks(simple(), tmp_path)
+    assert not {"bad times", "bad rows", "diagnostics", "open ranges"} & set(clean)
+    dirty = checks(
+        simple(
+            lambda m: m.call("cudaFree_v3020", 500, -3),
+            lambda m: m.process.kernel("k", 1 << 62, 5),
+            lambda m: m.add_range("never closed", 5, None),
+            lambda m: m.report.diagnostic("Some CUPTI events were lost"),
+            lambda m: m.report.diagnostic("buffer overflow", severity=3),
+        ),
+        tmp_path,
+    )
+    assert {dirty[n].status for n in ("bad times", "bad rows", "diagnostics", "open ranges")} == {"warn"}
+    assert dirty["bad times"].detail.startswith("1 rows")
+    assert dirty["bad rows"].detail.startswith("1 rows")
+    assert dirty["diagnostics"].detail == "nsys says: Some CUPTI events were lost (and 1 more)"
+    assert dirty["open ranges"].detail.startswith("1 ranges never end")
+
+
+# --- the probe -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_nvtx(tmp_path: Path) -> None:
+    assert checks(simple(), tmp_path)["nvtx"].status == "missing"
+
+
+def test_not_made_by_run(tmp_path: Path) -> None:
+    found = checks(simple(lambda m: m.add_range("mine", 0, 50)), tmp_path)["probe ranges"]
+    assert (found.status, found.fix) == ("missing", "nsysx run -- CMD")
+
+
+def test_ranges_of_the_probe_without_its_count(tmp_path: Path) -> None:
+    found = checks(reports.training(), tmp_path)["probe ranges"]
+    assert (found.status, found.detail.split()[0]) == ("ok", "48")
+
+
+def test_all_ranges_arrived(tmp_path: Path) -> None:
+    ranges = {"step": 6, "phase": 24, "module": 12, "backward_module": 6, "info": 99}
+    found = checks(reports.training(), tmp_path, probe(ranges=ranges))["probe ranges"]
+    assert (found.status, found.detail) == ("ok", "pushed 48, in the report 48")
+
+
+def test_some_ranges_were_lost(tmp_path: Path) -> None:
+    found = checks(reports.training(), tmp_path, probe(ranges={"step": 100}))["probe ranges"]
+    assert (found.status, found.detail) == ("warn", "the probe pushed 100 ranges, the report holds 48")
+
+
+def test_all_ranges_were_lost(tmp_path: Path) -> None:
+    """The failure that no other tool says a word about."""
+    found = checks(simple(lambda m: m.add_range("mine", 0, 50)), tmp_path, probe(ranges={"module": 1234}))[
+        "lost ranges"
+    ]
+    assert found.status == "missing"
+    assert "pushed 1,234 ranges and NONE" in found.detail
+    assert "doctor" in found.fix
+
+
+def test_a_probe_that_was_off(tmp_path: Path) -> None:
+    run = probe(backend="off", reason="no torch")
+    found = checks(simple(lambda m: m.add_range("mine", 0, 50)), tmp_path, run)["probe ranges"]
+    assert (found.status, found.detail) == ("missing", "the probe was off: no torch")
+
+
+def test_a_probe_that_saw_nothing(tmp_path: Path) -> None:
+    found = checks(simple(lambda m: m.add_range("mine", 0, 50)), tmp_path, probe())["probe ranges"]
+    assert found.status == "warn"
+
+
+def test_the_probe_of_the_shown_rank_is_held_against_its_ranges(tmp_path: Path) -> None:
+    report = Report()
+    run: dict[str, Any] = {"probe": []}
+    for pid in (1, 2):
+        main = report.process(pid).thread(pid)
+        for i in range(5):
+            main.add_range(f"step {i}", 1000 * i, 1000 * i + 900, domain="nsysx")
+            main.launch(1000 * i + 5, 10, gpu_start=1000 * i + 20, gpu_dur=100)
+        run["probe"].append({"pid": pid, "backend": "nvtx", "ranges": {"step": 5}})
+    assert checks(report, tmp_path, run)["probe ranges"].detail == "pushed 10, in the report 10"
+    found = checks(report, tmp_path, run, rank=1)["probe ranges"]
+    assert (found.status, found.detail) == ("ok", "pushed 5, in the report 5")
+
+
+@pytest.mark.parametrize(("pair", "status"), [(1000, "ok"), (20_000, "warn")])
+def test_what_the_probe_cost(tmp_path: Path, pair: int, status: str) -> None:
+    """Eight ranges a step of 1 ms."""
+    found = checks(reports.training(), tmp_path, probe(ranges={"step": 48}, pair_cost_ns=pair))["probe cost"]
+    assert found.status == status
+    assert bool(found.fix) == (status == "warn")
+    assert "nsys itself comes on top" in found.detail
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"ranges": None}, {"ranges": {"step": "many"}}, {"ranges": {"step": True}}, {"pair_cost_ns": "x"}, {"pair_cost_ns": -5},
+        {"steps": 7}, {"steps": {"empty": "all", "thinned_from": "x"}}, {"thinned": 3}, {"pid": "x"}, {"pid": None},
+        {"ranges_pushed": []}, {"ranges": {"step": 1 << 80}},
+    ],
+)  # fmt: skip
+def test_a_probe_that_wrote_nonsense(tmp_path: Path, facts: dict[str, Any]) -> None:
+    assert checks(reports.training(3), tmp_path, probe(**facts))
+
+
+@pytest.mark.parametrize(
+    "timing",
+    [
+        None, 3, {}, {"steps_ns": None}, {"steps_ns": {"²": 5}}, {"steps_ns": {"0": "x"}}, {"steps_ns": {"0": -5}},
+        {"steps_ns": {"1" * 5000: 5}},
+    ],
+)  # fmt: skip
+def test_a_calibration_of_nonsense(tmp_path: Path, timing: Any) -> None:
+    assert checks(reports.training(3), tmp_path, {"calibration": timing})
+
+
+@pytest.mark.parametrize(("bare", "status"), [(999 * US, "ok"), (500 * US, "warn")])
+def test_the_profiled_step_against_the_bare_one(tmp_path: Path, bare: int, status: str) -> None:
+    timing = {"clock": "gpu", "steps_ns": {str(i): bare for i in range(6)}}
+    found = checks(reports.training(), tmp_path, {"calibration": timing})["profiling cost"]
+    assert found.status == status
+    assert "the profiled one 1.00 ms" in found.detail
+
+
+# --- attribution, steps, replay, exit code -------------------------------------------------------------------------------
+
+
+def test_attribution(tmp_path: Path) -> None:
+    found = checks(reports.training(), tmp_path)["attribution"]
+    assert (found.status, found.fix) == ("ok", "")
+    assert found.detail.endswith("by the range open on the launching thread 100 %")
+    assert "attribution" not in checks(simple(), tmp_path)  # without ranges the check "nvtx" says it all
+    found = checks(simple(lambda m: m.add_range("mine", 500, 600)), tmp_path)["attribution"]
+    assert (found.status, found.fix) == ("warn", "nsysx run -- CMD")
+    assert "not at all 100 %" in found.detail
+
+
+def test_attribution_by_time(tmp_path: Path) -> None:
+    found = checks(builder.case_autograd_without_ranges(), tmp_path)["attribution"]
+    assert found.status == "ok"
+    assert "67 %" in found.detail  # 60 of 90 ns
+    assert "at that time" in found.detail
+
+
+@pytest.mark.parametrize(("count", "status"), [(4, "warn"), (6, "ok")])
+def test_steps(tmp_path: Path, count: int, status: str) -> None:
+    found = checks(reports.training(count), tmp_path)["steps"]
+    assert found.status == status
+    assert found.detail.startswith(f"{count - 1} steady steps of {count}, from step ranges of the probe")
+
+
+def test_no_steps(tmp_path: Path) -> None:
+    found = checks(simple(), tmp_path)
+    assert found["steps"].status == "warn"
+    assert "averages are over everything" in found["steps"].detail
+    assert found["replay"].status == "missing"
+
+
+def test_replay(tmp_path: Path) -> None:
+    found = checks(reports.training(), tmp_path)["replay"]
+    assert found.status == "ok"
+    assert "the unchanged replay gives 1.00 ms, recorded were 1.00 ms" in found.detail
+
+
+def test_an_untrusted_replay_gives_no_savings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nsysx.replay import engine
+
+    monkeypatch.setattr(engine, "TRUSTED_ERROR", -1.0)
+    path = reports.training().write(tmp_path / "r.sqlite")
+    summary = summarize([path])
+    found = {c.check: c for c in summary.quality}["replay"]
+    assert found.status == "warn"
+    assert "no savings are given" in found.detail
+    assert all(r["saving_ns"] is None for r in summary.rows("waits"))
+    assert all(f.saving_ns_per_step is None for f in summary.findings or ())
+
+
+@pytest.mark.parametrize(("code", "there"), [(0, False), (None, False), (3, True), (139, True)])
+def test_exit_code(tmp_path: Path, code: int | None, there: bool) -> None:
+    found = checks(simple(), tmp_path, {"exit_code": code})
+    assert ("exit code" in found) == there
+    if there:
+        assert str(code) in found["exit code"].detail
+
+
+def test_each_table_that_is_not_there_says_why(tmp_path: Path) -> None:
+    path = simple().write(tmp_path / "r.sqlite")
+    summary = summarize([path])
+    missing = {k for k, t in summary.tables.items() if t.rows is None}
+    assert {"modules", "phases", "memory"} <= missing
+    said = {c.check.removeprefix("table "): c for c in summary.quality if c.check.startswith("table ")}
+    assert set(said) == missing
+    assert all(c.status == "missing" and c.detail for c in said.values())

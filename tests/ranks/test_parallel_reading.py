@@ -1,0 +1,140 @@
+"""Work spread over processes: the same results in the same order, whatever happens to a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from nsysx.errors import NsysxError
+from nsysx.ranks import parallel_reading
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def fails(path: Path) -> int:
+    raise NsysxError(f"{path.name}: no", slug="no", hint="do not", exit_code=4)
+
+
+def note(path: Path) -> None:
+    with path.with_suffix(".by").open("a") as file:
+        print(os.getpid(), file=file)
+
+
+def dies_once(path: Path) -> int:
+    """Kill this very process the first time."""
+    note(path)
+    flag = path.with_suffix(".died")
+    if path.name == "b" and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.stat().st_size
+
+
+def dies_always(path: Path) -> int:
+    """Kill this very process."""
+    note(path)
+    if path.name == "b":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.stat().st_size
+
+
+def fails_and_notes(path: Path) -> int:
+    note(path)
+    return fails(path)
+
+
+def by(path: Path) -> list[int]:
+    """Return the processes that worked on a file."""
+    return [int(line) for line in path.with_suffix(".by").read_text().split()]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / name for name in "abc"]
+    for i, file in enumerate(files):
+        file.write_bytes(b"x" * i)
+    return files
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_keep_their_order(paths: list[Path], workers: int) -> None:
+    told: list[str] = []
+    assert parallel_reading.run(size, paths, workers=workers, progress=told.append) == [0, 1, 2]
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_error_of_a_worker_arrives_whole(paths: list[Path], workers: int) -> None:
+    with pytest.raises(NsysxError) as caught:
+        parallel_reading.run(fails, paths, workers=workers)
+    assert (caught.value.slug, caught.value.hint, caught.value.exit_code) == ("no", "do not", 4)
+
+
+def test_a_killed_worker_loses_nothing(paths: list[Path]) -> None:
+    told: list[str] = []
+    assert parallel_reading.run(dies_once, paths, workers=2, progress=told.append) == [0, 1, 2]
+    assert paths[1].with_suffix(".died").exists()
+    assert len(by(paths[1])) == 2
+    assert os.getpid() not in {pid for path in paths for pid in by(path)}, "other workers do what is left"
+    assert sorted(line.split()[0] for line in told) == ["a", "b", "c"], "each is told once"
+
+
+def test_a_killed_worker_of_a_cluster_loses_nothing(paths: list[Path]) -> None:
+    pytest.importorskip("distributed")
+    assert parallel_reading.run(dies_once, paths, cluster="local", workers=2) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("cluster", [None, "local"])
+def test_a_file_that_kills_every_worker_is_named(paths: list[Path], cluster: str | None) -> None:
+    """It never reaches the process that asks: what kills a worker would kill that too."""
+    if cluster:
+        pytest.importorskip("distributed")
+    with pytest.raises(NsysxError) as caught:
+        parallel_reading.run(dies_always, paths, cluster=cluster, workers=2)
+    assert caught.value.slug == "worker-died"
+    assert cluster is None or caught.value.message.startswith("b:")
+    assert os.getpid() not in by(paths[1])
+
+
+def test_a_cluster_hands_an_error_on_at_once(paths: list[Path]) -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(NsysxError) as caught:
+        parallel_reading.run(fails_and_notes, paths[:1], cluster="local", workers=1)
+    assert (caught.value.slug, caught.value.hint, caught.value.exit_code) == ("no", "do not", 4)
+    assert len(by(paths[0])) == 1, "a report that cannot be read is not read again"
+
+
+def test_the_environment_is_left_as_it_was(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
+    parallel_reading.run(size, paths, workers=2)
+    assert "POLARS_MAX_THREADS" not in os.environ
+
+
+def test_a_local_cluster_beside_another_one(paths: list[Path]) -> None:
+    pytest.importorskip("distributed")
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # a cluster has it already: as good
+            taken.bind(("", 8787))
+            taken.listen()
+        assert parallel_reading.run(size, paths, cluster="local", workers=1) == [size(p) for p in paths]
+
+
+@pytest.mark.parametrize(("given", "cores", "threads"), [(None, 64, "4"), (None, 2, "2"), ("16", 64, "16")])
+def test_polars_gets_few_threads(monkeypatch: pytest.MonkeyPatch, given: str | None, cores: int, threads: str) -> None:
+    monkeypatch.setattr(os, "environ", {} if given is None else {"POLARS_MAX_THREADS": given})
+    monkeypatch.setattr(parallel_reading, "cores", lambda: cores)
+    parallel_reading.limit_threads()
+    assert os.environ == {"POLARS_MAX_THREADS": threads}
+
+
+def test_a_cluster_that_is_not_there(paths: list[Path]) -> None:
+    with pytest.raises(NsysxError) as caught:
+        parallel_reading.run(size, paths, cluster="tcp://127.0.0.1:9")
+    assert caught.value.slug in {"cluster-unreachable", "cluster-missing"}

@@ -1,0 +1,738 @@
+"""Finding nsys and building commands: pure. What nsys may do wrong: a fake nsys that does it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nsysx.errors import NsysxError
+from nsysx.recording import capture, clock_sampler
+from nsysx.recording.capture import Nsys, Options, Outputs
+
+PROFILE_HELP = """
+	--cuda-graph-trace=<granularity>[:<launch origin>]
+	--cudabacktrace=
+	--python-backtrace=
+	-o, --output=
+"""
+NEW = Nsys(Path("/n/nsys"), "2025.3.1", PROFILE_HELP, "--include-json=\n-q, --quiet=\n", process_sampling=True)
+OLD = Nsys(Path("/o/nsys"), "2022.1.1", "-o, --output=", "", process_sampling=True)
+
+FAKE = """#!{python} -S
+import os, pathlib, sys
+here = pathlib.Path(__file__).parent
+mode = (here / "mode").read_text() if (here / "mode").exists() else ""
+words = sys.argv[1:]
+with (here / "calls").open("a") as calls:
+    calls.write(("help" if "--help" in words else words[0]) + "\\n")
+value = lambda name: next((w.split("=", 1)[1] for w in words if w.startswith(name + "=")), None)
+if words == ["--version"]:
+    if mode == "wrapper":
+        sys.exit("nsys is not installed")
+    print("NVIDIA Nsight Systems version {version}-123v0")
+elif words[1:] == ["--help"] or words[0] == "status":
+    print("--cuda-graph-trace=  --quiet=")
+elif words[0] == "export":
+    if mode == "no-export" or (mode == "flaky-export" and (here / "calls").read_text().count("export") == 1):
+        print("Importer error")
+        sys.exit(1)
+    import sqlite3
+    base = sqlite3.connect(value("--output"))
+    base.execute("CREATE TABLE StringIds (id)")
+    base.close()
+    if mode == "full-disk":
+        os.truncate(value("--output"), int(here.joinpath("size").read_text()))
+elif words[0] == "profile":
+    print("Collecting data...")
+    print("WARNING: CPU sampling is off", file=sys.stderr)
+    if mode == "no-start" or (mode == "flaky" and (here / "calls").read_text().count("profile") == 1):
+        print("Local Endpoint is not available")
+        sys.exit(1)
+    command = words[words.index("-I") - 1 :]
+    if mode == "no-streams":
+        command[5] = ",".join("%s:1:1" % part.split(":")[0] for part in command[5].split(","))
+    code = os.waitstatus_to_exitcode(os.spawnv(os.P_WAIT, command[0], command) << 8)
+    if mode == "crash":
+        os.abort()
+    if mode == "no-import":
+        raw = pathlib.Path(__file__).parent / "nsys-report-1.qdstrm"
+        raw.write_text("collected")
+        print(f"Generating '{{raw}}'")
+        sys.exit(code)
+    if mode != "no-report":
+        pathlib.Path(value("--output").replace("%%", "%") + ".nsys-rep").write_text("report")
+    sys.exit(code)
+"""
+
+
+class FakeNsys:
+    def __init__(self, folder: Path, version: str = "2024.1.1") -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.path = folder, folder / "nsys"
+        self.path.write_text(FAKE.format(python=sys.executable, version=version))
+        self.path.chmod(0o755)
+
+    def does(self, mode: str) -> FakeNsys:
+        (self.folder / "mode").write_text(mode)
+        return self
+
+    def calls(self, verb: str) -> int:
+        return (self.folder / "calls").read_text().split().count(verb)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeNsys:
+    return FakeNsys(tmp_path / "fake")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def command(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+# --- commands and environment -------------------------------------------------------------------------------------------
+
+
+def test_default_command() -> None:
+    words = capture.profile_command(NEW, Options(), Path("/w/report"), ["cmd", "-o", "x"])
+    assert words == [
+        "/n/nsys",
+        "profile",
+        "--trace=cuda,nvtx",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--cuda-graph-trace=node",
+        "--force-overwrite=true",
+        "--output=/w/report",
+        "cmd",
+        "-o",
+        "x",
+    ]
+
+
+def test_options_become_words() -> None:
+    options = Options(lines=True, memory=True, graphs="graph", osrt=True, steps="3:5", nsys_args=("--a=1", "--b=2"))
+    words = capture.profile_command(NEW, options, Path("/w/report"), ["cmd"])
+    assert words[-3:] == ["--a=1", "--b=2", "cmd"]
+    assert {
+        "--trace=cuda,nvtx,osrt",
+        "--sample=process-tree",
+        "--python-backtrace=cuda",
+        "--cudabacktrace=sync:0,memory:0",
+        "--cuda-memory-usage=true",
+        "--cuda-graph-trace=graph",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+    } <= set(words)
+
+
+def test_an_old_nsys_gets_only_what_it_knows() -> None:
+    words = capture.profile_command(OLD, Options(lines=True), Path("/w/report"), ["cmd"])
+    assert not [word for word in words if "graph-trace" in word or "backtrace" in word]
+    assert "--sample=none" in words
+    assert "--include-json=true" not in capture.export_command(OLD, Path("r"), Path("s"))
+    assert "--include-json=true" in capture.export_command(NEW, Path("r"), Path("s"))
+
+
+@pytest.mark.parametrize(
+    ("helps", "option", "known"),
+    [
+        ("--cuda-graph-trace=<g>", "--cuda-graph-trace", True),
+        ("--cuda-graph-trace-x=", "--cuda-graph-trace", False),
+        ("x--quiet", "--quiet", False),
+    ],
+)
+def test_ability_is_read_as_a_whole_word(helps: str, option: str, known: bool) -> None:
+    assert Nsys(Path("n"), "1", profile_help=helps).profile_has(option) is known
+
+
+def test_percent_in_a_folder_is_not_a_pattern() -> None:
+    assert "--output=/w/50%%p/report" in capture.profile_command(NEW, Options(), Path("/w/50%p/report"), ["cmd"])
+
+
+def test_environment() -> None:
+    added = capture.probe_environment(
+        Options(depth=2, only="a b", backward="ops", steps="1:3"),
+        {"PYTHONPATH": "/their own"},
+        Path("/p"),
+        own_lines=True,
+        inject=Path("/in ject"),
+    )
+    assert added == {
+        "PYTHONPATH": "/in ject:/their own",
+        "NSYSX_PROBE_DIR": "/p",
+        "NSYSX_DEPTH": "2",
+        "NSYSX_ONLY": "a b",
+        "NSYSX_BACKWARD": "ops",
+        "NSYSX_STEPS": "1:3",
+        "NSYSX_LINES": "1",
+    }
+
+
+@pytest.mark.parametrize("before", [{}, {"PYTHONPATH": ""}])
+def test_no_empty_entry_in_pythonpath(before: dict[str, str]) -> None:
+    # An empty entry would mean the current folder.
+    added = capture.probe_environment(Options(), before, Path("/p"), own_lines=False, inject=Path("/i"))
+    assert added["PYTHONPATH"] == "/i"
+
+
+def test_no_probe_leaves_the_path_alone() -> None:
+    assert capture.probe_environment(Options(probe=False), {}, Path("/p"), own_lines=False) == {"NSYSX_PROBE": "0"}
+
+
+def test_a_colon_cannot_stand_in_pythonpath() -> None:
+    with pytest.raises(NsysxError, match="--no-probe") as caught:
+        capture.probe_environment(Options(), {}, Path("/p"), own_lines=False, inject=Path("/a:b/inject"))
+    assert caught.value.exit_code == 125
+
+
+@pytest.mark.parametrize("steps", ["", "3", "5:5", "6:5", "-1:5", "a:b", "1:2:3", " 1:2"])
+def test_bad_steps(steps: str) -> None:
+    with pytest.raises(NsysxError) as caught:
+        capture.check_steps(steps)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["python", "train.py", "--epochs", "2"], "train"),
+        (["/usr/bin/python3.12", "-u", "a/b/train.py"], "train"),
+        (["python", "-m", "torch.distributed.run", "train.py"], "train"),
+        (["python", "-c", "1"], "python"),
+        (["torchrun", "--nproc-per-node=2", "train.py"], "train"),
+        (["./go.sh"], "go"),
+        (["bash", "go.sh"], "bash"),
+        (["python", "-m"], "python"),
+    ],
+)
+def test_default_name(words: list[str], name: str) -> None:
+    assert capture.default_name(words) == name
+
+
+@pytest.mark.parametrize("name", ["out", "out.nsys-rep", "out.sqlite", "out.html", "out.run.json"])
+def test_output_name_with_any_ending(name: str) -> None:
+    assert [path.name for path in Outputs.named(Path("/x") / name).all()] == [
+        "out.nsys-rep",
+        "out.sqlite",
+        "out.html",
+        "out.run.json",
+    ]
+
+
+def test_the_default_name_never_collides(here: Path) -> None:
+    assert capture.free_outputs(here, "train").report.name == "train.nsys-rep"
+    (here / "train.html").touch()
+    (here / "train-2.sqlite").symlink_to("nowhere")
+    assert capture.free_outputs(here, "train").report.name == "train-3.nsys-rep"
+
+
+# --- finding nsys -------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_installed_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for version in ("2024.10.1", "2024.9.2", "2023.4.4"):
+        FakeNsys(tmp_path / "opt" / version / "bin", version)
+    FakeNsys(tmp_path / "opt" / "2099.1" / "bin", "2099.1").does("wrapper")
+    assert capture.find_nsys(places=[f"{tmp_path}/opt/*/bin/nsys"]).version == "2024.10.1"
+
+
+def test_path_comes_before_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = FakeNsys(tmp_path / "mine", "2023.1.1")
+    FakeNsys(tmp_path / "opt" / "bin", "2024.1.1")
+    monkeypatch.setenv("PATH", str(mine.folder))
+    places = [f"{tmp_path}/opt/*/nsys"]
+    assert capture.find_nsys(places=places).path == mine.path
+    mine.does("wrapper")  # CUDA's script of that name, with no Nsight Systems behind it
+    assert capture.find_nsys(places=places).version == "2024.1.1"
+
+
+def test_no_nsys_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NsysxError, match=r"neither on PATH.*--nsys PATH") as caught:
+        capture.find_nsys(places=[])
+    assert (caught.value.exit_code, caught.value.slug) == (125, "nsys-missing")
+
+
+@pytest.mark.parametrize("broken", ["/no/such/nsys", "/bin/true", "/etc/passwd", "/tmp"])
+def test_a_named_nsys_that_is_none(broken: str) -> None:
+    with pytest.raises(NsysxError) as caught:
+        capture.find_nsys(Path(broken))
+    assert caught.value.slug == "nsys-broken"
+
+
+# --- before the command starts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "hint"),
+    [
+        ("no-such-command", 127, "PATH"),
+        ("./no/such", 127, "PATH"),
+        ("script.py", 127, "nsysx run -- python script.py 'a b'"),
+        ("./script.py", 126, "nsysx run -- python ./script.py 'a b'"),
+        ("./script.sh", 126, "chmod"),
+        ("script.sh", 127, "./script.sh"),
+        ("./folder", 126, "folder"),
+    ],
+)
+def test_commands_that_cannot_run(here: Path, fake: FakeNsys, name: str, code: int, hint: str) -> None:
+    (here / "folder").mkdir()
+    for script in ("script.py", "script.sh"):
+        (here / script).write_text("")
+    with pytest.raises(NsysxError) as caught:
+        capture.run([name, "a b"], Options(nsys=fake.path))
+    assert caught.value.exit_code == code
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ["nsys-rep", "sqlite", "html", "run.json"])
+def test_refuses_to_overwrite_before_anything_runs(here: Path, fake: FakeNsys, ending: str) -> None:
+    (here / f"r.{ending}").write_text("precious")
+    with pytest.raises(NsysxError, match="--force") as caught:
+        capture.run(command("open('ran', 'w')"), Options(output=Path("r"), nsys=fake.path))
+    assert caught.value.exit_code == 125
+    assert sorted(path.name for path in here.iterdir()) == [f"r.{ending}"]
+
+
+def test_refuses_a_missing_folder_before_anything_runs(here: Path, fake: FakeNsys) -> None:
+    with pytest.raises(NsysxError, match="does not exist"):
+        capture.run(command("open('ran', 'w')"), Options(output=Path("no/r"), nsys=fake.path))
+    assert not list(here.iterdir())
+
+
+def test_refuses_a_folder_that_takes_no_files(here: Path, fake: FakeNsys) -> None:
+    with pytest.raises(NsysxError, match="cannot write there"):
+        capture.run(command("open('ran', 'w')"), Options(output=Path("/proc/r"), nsys=fake.path))
+    assert not list(here.iterdir())
+
+
+# --- what nsys may do wrong -----------------------------------------------------------------------------------------------
+
+
+def run(fake: FakeNsys, code: str = "pass", **options: object) -> capture.Result:
+    return capture.run(command(code), Options(output=Path("r"), nsys=fake.path, **options))  # type: ignore[arg-type]
+
+
+def test_all_goes_well(here: Path, fake: FakeNsys, capfd: pytest.CaptureFixture[str]) -> None:
+    result = run(fake, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
+    assert (result.exit_code, result.problems, result.notes) == (3, [], [])
+    assert capfd.readouterr() == ("out\n", "err\n")  # nothing of what the fake says
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
+    facts = json.loads((here / "r.run.json").read_text())
+    assert facts["schema"] == "nsysx.run/1"
+    assert (facts["exit_code"], facts["target_started"]) == (3, True)
+    assert [process["backend"] for process in facts["probe"]] == ["off"]  # it looked, and there was no profiler
+    assert facts["files"] == {"report": "r.nsys-rep", "sqlite": "r.sqlite", "html": None}
+    assert facts["nsys"]["said"] == ["WARNING: CPU sampling is off"]
+    assert facts["wall_ns"] > 0
+
+
+def test_force_replaces_all(here: Path, fake: FakeNsys) -> None:
+    for ending in ("nsys-rep", "sqlite", "run.json", "html"):
+        (here / f"r.{ending}").write_text("old")
+    assert run(fake, force=True).exit_code == 0
+    # The page of the earlier run must not stay beside the new capture.
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
+    assert b"old" not in [path.read_bytes() for path in here.iterdir()]
+
+
+@pytest.mark.parametrize(("exits", "code"), [(0, 125), (3, 3)])
+def test_nsys_exits_well_but_wrote_nothing(here: Path, fake: FakeNsys, exits: int, code: int) -> None:
+    result = run(fake.does("no-report"), f"raise SystemExit({exits})")
+    assert result.exit_code == code
+    assert [problem.slug for problem in result.problems] == ["nsys-no-report"]
+    assert [path.name for path in here.iterdir()] == ["r.run.json"]
+
+
+def test_nsys_that_never_starts_the_command_is_tried_twice(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("no-start"), "open('ran', 'w')")
+    assert result.exit_code == 125
+    assert "Local Endpoint is not available" in str(result.problems[0])
+    assert fake.calls("profile") == 2
+    assert not list(here.iterdir())
+
+
+def test_a_fault_before_the_command_started_is_repeated(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("flaky"), "open('ran', 'a').write('x')")
+    assert (result.exit_code, result.problems) == (0, [])
+    assert (here / "ran").read_text() == "x"
+
+
+def test_a_failing_command_is_never_repeated(here: Path, fake: FakeNsys) -> None:
+    assert run(fake, "open('ran', 'a').write('x'); raise SystemExit(1)").exit_code == 1
+    assert (here / "ran").read_text() == "x"
+
+
+def test_nsys_dies(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("crash"))
+    assert result.exit_code == 125
+    assert result.problems[0].slug == "nsys-no-report"
+
+
+def test_a_failed_export_keeps_the_report(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("no-export"))
+    assert result.exit_code == 125
+    assert "nsys export" in str(result.problems[0])
+    assert "Importer error" in str(result.problems[0])
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json"]
+
+
+def test_an_export_that_fails_once_is_repeated(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("flaky-export"))
+    assert (result.exit_code, result.problems, fake.calls("export")) == (0, [], 2)
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096])
+def test_an_export_that_is_cut_short(here: Path, fake: FakeNsys, size: int) -> None:
+    # A full disk: nsys exits with 0 and leaves what there was room for.
+    (fake.folder / "size").write_text(str(size))
+    result = run(fake.does("full-disk"))
+    assert (result.exit_code, [problem.slug for problem in result.problems]) == (125, ["nsys-export"])
+    assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json"]
+    assert json.loads((here / "r.run.json").read_text())["exit_code"] == 0  # the command's own
+
+
+def test_a_name_taken_meanwhile_loses_nothing(here: Path, fake: FakeNsys) -> None:
+    result = run(fake, "open('r.sqlite', 'w').write('theirs')")
+    assert (result.exit_code, len(result.notes)) == (0, 1)
+    assert (here / "r.sqlite").read_text() == "theirs"
+    assert sorted(path.name for path in here.iterdir()) == ["r-2.nsys-rep", "r-2.run.json", "r-2.sqlite", "r.sqlite"]
+    assert json.loads((here / "r-2.run.json").read_text())["files"]["sqlite"] == "r-2.sqlite"
+
+
+def test_no_room_for_what_could_not_be_imported(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(capture.shutil, "move", full)
+    result = run(fake.does("no-import"))
+    assert "nsys-report-1.qdstrm" in str(result.problems[0])
+    assert (fake.folder / "nsys-report-1.qdstrm").read_text() == "collected"
+    assert [path.name for path in here.iterdir()] == ["r.run.json"]
+
+
+def test_a_failed_export_does_not_hide_the_exit_code(here: Path, fake: FakeNsys) -> None:
+    assert run(fake.does("no-export"), "raise SystemExit(7)").exit_code == 7
+
+
+def test_streams_that_nsys_does_not_hand_down(here: Path, fake: FakeNsys, capfd: pytest.CaptureFixture[str]) -> None:
+    # Then the pipes of nsys stay, with Python told not to hold output back.
+    code = "import os, sys; open('seen', 'w').write(os.environ['PYTHONUNBUFFERED']); sys.exit(4)"
+    assert run(fake.does("no-streams"), code).exit_code == 4
+    assert (here / "seen").read_text() == "1"
+
+
+def test_a_folder_with_every_odd_character(tmp_path: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a b%p$(x) 'q' ü:c"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert run(fake).exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
+
+
+def test_the_command_gets_default_signals(here: Path, fake: FakeNsys) -> None:
+    # Python ignores SIGPIPE for itself; what is ignored would stay so over exec.
+    code = "import pathlib; print(pathlib.Path('/proc/self/status').read_text(), file=open('status', 'w'))"
+    result = capture.run(["/bin/sh", "-c", "cat /proc/self/status > status"], Options(output=Path("r"), nsys=fake.path))
+    assert result.exit_code == 0, code
+    ignored = next(line for line in (here / "status").read_text().splitlines() if line.startswith("SigIgn"))
+    assert int(ignored.split()[1], 16) == 0
+
+
+def test_results_are_private_while_they_are_made(here: Path, fake: FakeNsys) -> None:
+    run(
+        fake,
+        "import os, pathlib; open('mode', 'w').write(str([oct(p.stat().st_mode) for p in pathlib.Path().glob('.nsysx-*')]))",
+    )
+    assert (here / "mode").read_text() == str([oct(stat.S_IFDIR | 0o700)])
+    assert not list(here.glob(".nsysx-*"))
+
+
+def test_nsys_arg_cannot_move_the_output(here: Path, fake: FakeNsys) -> None:
+    for word in ("-o", "-ox", "--output=x"):
+        with pytest.raises(NsysxError, match="-o"):
+            run(fake, nsys_args=(word,))
+
+
+def test_what_nsys_cannot_import_is_kept(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("no-import"))
+    assert (result.exit_code, result.problems[0].slug) == (125, "nsys-import")
+    assert (here / "r.qdstrm").read_text() == "collected"
+
+
+@pytest.mark.parametrize(
+    ("importer", "fault"),
+    [
+        (None, "no importer in"),
+        ("#!/bin/sh\necho libdw.so.1: cannot open >&2; exit 127", "does not run (libdw.so.1: cannot open)"),
+        ("#!/bin/sh\necho fine", ""),
+    ],
+)
+def test_an_importer_that_does_not_work_is_found_before(tmp_path: Path, importer: str | None, fault: str) -> None:
+    fake = FakeNsys(tmp_path / "copy" / "target-linux-x64")
+    if importer:
+        (tmp_path / "copy" / "host-linux-x64").mkdir()
+        (tmp_path / "copy" / "host-linux-x64" / "QdstrmImporter").write_text(importer)
+        (tmp_path / "copy" / "host-linux-x64" / "QdstrmImporter").chmod(0o755)
+    link = tmp_path / "bin" / "nsys"
+    link.parent.mkdir()
+    link.symlink_to(fake.path)
+    for path in (fake.path, link):
+        assert fault in capture.importer_fault(path)
+        assert bool(fault) == bool(capture.importer_fault(path))
+        if fault:
+            with pytest.raises(NsysxError) as caught:
+                capture.find_nsys(path)
+            assert fault in str(caught.value)
+
+
+def test_halves_that_were_linked_together(tmp_path: Path) -> None:
+    fake = FakeNsys(tmp_path / "compute" / "target-linux-x64")
+    (tmp_path / "compute" / "linux-desktop-x64").mkdir()
+    importer = tmp_path / "compute" / "linux-desktop-x64" / "QdstrmImporter"
+    importer.write_text("#!/bin/sh")
+    importer.chmod(0o755)
+    assert "side by side" in capture.importer_fault(fake.path)
+    together = tmp_path / "together"
+    together.mkdir()
+    (together / "target-linux-x64").symlink_to(fake.folder)
+    (together / "host-linux-x64").symlink_to(importer.parent)
+    assert capture.importer_fault(together / "target-linux-x64" / "nsys") == ""
+
+
+def test_steps_that_never_came(here: Path, fake: FakeNsys) -> None:
+    result = run(fake.does("no-report"), steps="3:5")
+    assert "--steps 3:5 never opened" in str(result.problems[0])
+
+
+def test_damaged_probe_files_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "probe-2.json").write_text('{"pid": 2}')
+    (tmp_path / "probe-3.json").write_text('{"pid": ')
+    (tmp_path / "probe-4.json").write_bytes(b"\xff")
+    (tmp_path / "probe-5.json").write_text("[]")
+    (tmp_path / "probe-1.json").write_text('{"pid": 1}')
+    assert capture.read_probe(tmp_path) == [{"pid": 1}, {"pid": 2}]
+
+
+def test_dry_run_runs_nothing(here: Path, fake: FakeNsys) -> None:
+    text = capture.dry_run(command("open('ran', 'w')"), Options(nsys=fake.path, depth=3))
+    assert "export NSYSX_DEPTH=3" in text
+    assert f"{fake.path} profile --trace=cuda,nvtx" in text
+    assert fake.calls("profile") == 0
+    assert not list(here.iterdir())
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------------
+
+
+class FakeNvml:
+    """Two GPUs; the second does not tell its power."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlShutdown(self) -> int:
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count: object) -> int:
+        count._obj.value = 2  # type: ignore[attr-defined]
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: object) -> int:
+        handle._obj.value = index + 1  # type: ignore[attr-defined]
+        return 0
+
+    def nvmlDeviceGetName(self, handle: ctypes.c_void_p, buffer: ctypes.Array[ctypes.c_char], size: int) -> int:
+        buffer.value = b"GPU %d" % (handle.value or 0)
+        return 0
+
+    def nvmlDeviceGetUUID(self, handle: ctypes.c_void_p, buffer: ctypes.Array[ctypes.c_char], size: int) -> int:
+        return 3
+
+    def nvmlDeviceGetClockInfo(self, handle: ctypes.c_void_p, clock: int, value: object) -> int:
+        value._obj.value = 1000 + clock  # type: ignore[attr-defined]
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, handle: ctypes.c_void_p, value: object) -> int:
+        value._obj.value = 99_000  # type: ignore[attr-defined]
+        return 0 if handle.value == 1 else 3
+
+    def nvmlDeviceGetTemperature(self, handle: ctypes.c_void_p, sensor: int, value: object) -> int:
+        self.asked += 1
+        value._obj.value = self.asked  # type: ignore[attr-defined]
+        return 0
+
+
+def wait_for(condition: object, seconds: float = 10) -> None:
+    import time
+
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# --- ranks, and the run without profiler ---------------------------------------------------------------------------------
+
+
+def test_a_rank_names_its_own_results(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    result = capture.run(command("pass"), Options(nsys=fake.path, output=Path("out.sqlite"), per_rank=True))
+    assert result.exit_code == 0
+    assert result.outputs.run.name == "out.rank3.run.json" and result.outputs.run.is_file()
+
+
+LAUNCHER = """
+import os, subprocess, sys
+codes = [subprocess.call([os.environ["PYTHON_EXEC"], "-u", *sys.argv[1:]], env={**os.environ, "RANK": str(r)}) for r in (0, 1)]
+sys.exit(max(codes))
+"""
+
+
+def test_a_launcher_starts_every_rank_under_nsysx(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    monkeypatch.delenv("RANK", raising=False)
+    (here / "torchrun.py").write_text(LAUNCHER)
+    (here / "a train.py").write_text(
+        "import os, sys; sys.exit(int(os.environ['RANK']) * 4 + (sys.argv[1:] != ['a b']))"
+    )
+    words = [sys.executable, "torchrun.py", "a train.py", "a b"]
+    options = Options(nsys=fake.path, output=Path("job"), per_rank=True, report=False, lines=True)
+    result = capture.run(words, options)
+    assert result.exit_code == 4, "the launcher's own"
+    assert {p.name for p in here.glob("job.*.run.json")} == {"job.rank0.run.json", "job.rank1.run.json"}
+    facts = json.loads((here / "job.rank1.run.json").read_text())
+    assert facts["exit_code"] == 4 and facts["options"]["lines"] is True
+    assert not list(here.glob(".nsysx-*")), "the wrapper is gone"
+    with pytest.raises(NsysxError, match="exists"):
+        capture.run(words, options)
+
+
+def test_a_launcher_that_does_not_heed(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    result = capture.run(command("pass"), Options(nsys=fake.path, output=Path("job"), per_rank=True))
+    assert result.exit_code == 125
+    assert result.problems[0].slug == "no-rank"
+
+
+def test_options_of_a_rank_are_those_that_were_given() -> None:
+    options = Options(steps="1:2", lines=True, depth=0, per_rank=True, report=False, probe=False, nsys_args=("--a=b",))
+    assert capture.option_words(options) == [
+        *("--steps", "1:2", "--lines", "--graphs", "node", "--depth", "0", "--per-rank"),
+        *("--no-report", "--no-probe", "--nsys-arg", "--a=b"),
+    ]
+
+
+@pytest.mark.parametrize("options", [Options(calibrate=True, per_rank=True), Options(calibrate=True, probe=False)])
+def test_what_calibrate_does_not_go_with(options: Options) -> None:
+    with pytest.raises(NsysxError, match="--calibrate") as caught:
+        capture.run(command("pass"), options)
+    assert caught.value.exit_code == 2
+
+
+def test_calibration_runs_the_command_again_and_keeps_its_steps(
+    here: Path, fake: FakeNsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    again = """
+import json, os, pathlib
+print("run")
+if os.environ.get("NSYSX_TIMING"):
+    facts = {"pid": 1, "timing": {"clock": "gpu", "steps_ns": {"0": 5, "1": 6}}, "steps": {"last_closed_by": "exit", "count": 2}}
+    pathlib.Path(os.environ["NSYSX_PROBE_DIR"], "probe-1.json").write_text(json.dumps(facts))
+"""
+    capture.run(command(again), Options(nsys=fake.path, output=Path("out"), calibrate=True))
+    facts = json.loads((here / "out.run.json").read_text())
+    # The last step, which only the exit ended, is not kept.
+    assert facts["calibration"] == {"exit_code": 0, "error": None, "clock": "gpu", "steps_ns": {"0": 5}}
+    assert capfd.readouterr().out == "run\n", "the second run is unheard"
+
+
+def test_clocks_of_every_gpu() -> None:
+    library = FakeNvml()
+    sampler = clock_sampler.Sampler(interval_s=0.001, library=library)
+    sampler.start()
+    wait_for(lambda: library.asked > 6)
+    facts = sampler.stop()
+    first, second = facts["devices"]
+    assert (facts["error"], first["name"], second["name"], first["uuid"]) == (None, "GPU 1", "GPU 2", "")
+    assert {len(first[key]) for key in ("utc_ns", "sm_mhz", "memory_mhz", "power_mw", "temperature_c")} == {
+        len(first["utc_ns"])
+    }
+    assert (set(first["sm_mhz"]), set(first["memory_mhz"]), set(first["power_mw"])) == ({1001}, {1002}, {99_000})
+    assert set(second["power_mw"]) == {None}  # not told is not zero
+    assert first["utc_ns"] == sorted(first["utc_ns"])
+
+
+def test_a_long_run_keeps_its_whole_length() -> None:
+    library = FakeNvml()
+    sampler = clock_sampler.Sampler(interval_s=0.0005, most=10, library=library)
+    sampler.start()
+    wait_for(lambda: library.asked > 80)
+    facts = sampler.stop()
+    assert all(len(device["utc_ns"]) <= 10 for device in facts["devices"])
+    assert facts["interval_ns"] >= 1_000_000
+    assert facts["devices"][0]["temperature_c"][0] == 1  # the first sample is still there
+
+
+def test_no_driver_is_said_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError("no such library")))
+    sampler = clock_sampler.Sampler()
+    sampler.start()
+    assert sampler.stop() == {
+        "source": "nvml",
+        "error": "no NVML: no such library",
+        "interval_ns": 20_000_000,
+        "devices": [],
+    }
+
+
+def test_standard_library_only() -> None:
+    import subprocess
+
+    code = (
+        "import sys, nsysx.capture, nsysx.doctor, nsysx.clocks; print({'typer', 'rich', 'polars'} & set(sys.modules))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(capture.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_an_agent_that_hangs_is_ended_and_no_other() -> None:
+    sleep = "import time; time.sleep(600)"
+    agents = [
+        subprocess.Popen([sys.executable, "-c", sleep, "--start-agent", f"--session-name=profile-{session}"])
+        for session in (4711, 47110)
+    ]
+    try:
+        deadline = time.monotonic() + 20
+        while agents[0].poll() is None and time.monotonic() < deadline:
+            capture._end_agent(4711, patience_s=0.1)
+        assert agents[0].wait(10) == -signal.SIGKILL
+        assert agents[1].poll() is None
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()

@@ -1,0 +1,210 @@
+"""The replay against programs whose answer is known: the same wait is worth nothing in one and a sixth of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, steps
+from nsysx.events.profile import Profile
+from nsysx.reading.load import load
+from nsysx.replay.engine import (
+    FreeLoader,
+    Graph,
+    OverlapCopies,
+    RemoveCalls,
+    RemoveHost,
+    RemoveOps,
+    RemoveWaits,
+    Replay,
+    ScaleOps,
+    replay_of,
+)
+from tests.builder import Report
+
+US = 1000
+
+
+def read(report: Report, folder: Path) -> Profile:
+    trace = load(report.write(folder / "r.sqlite"))
+    named = nvtx_ranges.read(trace)
+    attributed = attribute.attribute(trace, correlate.correlate(trace), named)
+    found = steps.find(named, attributed)
+    return profile.gather(trace, named, attributed, found, ledger.build(trace, attributed), only_steady=False)
+
+
+def replayed(report: Report, folder: Path) -> tuple[Profile, Replay]:
+    given = read(report, folder)
+    made = replay_of(given)
+    assert isinstance(made, Replay), made
+    return given, made
+
+
+def training(count: int = 6, backward: Sequence[int] = (400,) * 100, loading: int = 0, malloc: int = 0) -> Report:
+    """``count`` equal steps (times in us): 100 forward kernels of 200, an ``.item()`` that waits for them, backward on the
+    autograd thread, 10 optimizer kernels of 50, and an event synchronize that ends the step.
+    """
+    report = Report()
+    process = report.process(100)
+    process.context()
+    main, autograd = process.thread(100, "python"), process.thread(101, "pt_autograd_0")
+    at = free = 0
+    for number in range(count):
+        begin = at
+        if loading:
+            main.add_range("data DataLoader", at * US, (at + loading) * US, domain="nsysx")
+            at += loading
+        for k in range(100):
+            start = max(free, at + 10)
+            main.launch(at * US, 10 * US, kernel="fwd_gemm", gpu_start=start * US, gpu_dur=200 * US)
+            free, at = start + 200, at + 10
+            if malloc and k == 50:
+                main.call("cudaMalloc_v3020", at * US, malloc * US)
+                at += malloc
+        main.memcpy(
+            at * US, (free + 4 - at) * US, kind="DtoH", pageable=True, gpu_start=free * US, gpu_dur=2 * US, bytes=4
+        )
+        at, free = free + 12, free + 2
+        for dur in backward:
+            start = max(free, at + 10)
+            autograd.launch(at * US, 10 * US, kernel="bwd_gemm", gpu_start=start * US, gpu_dur=dur * US)
+            free, at = start + dur, at + 10
+        for _ in range(10):
+            start = max(free, at + 10)
+            main.launch(at * US, 10 * US, kernel="adam", gpu_start=start * US, gpu_dur=50 * US)
+            free, at = start + 50, at + 10
+        main.event_record(1, at=at * US)
+        at += 6
+        end = max(free + 2, at + 2)
+        main.sync("cudaEventSynchronize_v3020", at=at * US, dur=(end - at) * US, event=1)
+        at = end + 2
+        main.add_range(f"step {number}", begin * US, at * US, domain="nsysx")
+    return report
+
+
+def calls_of(given: Profile, name: str) -> frozenset[int]:
+    return frozenset(given.attributed.api_calls.filter(pl.col("name").cast(pl.String) == name)["call"].to_list())
+
+
+def ops_of(given: Profile, name: str) -> frozenset[int]:
+    return frozenset(given.attributed.gpu_ops.filter(pl.col("name").cast(pl.String) == name)["op"].to_list())
+
+
+def test_unchanged_is_the_recorded_step(tmp_path: Path) -> None:
+    for backward in ((400,) * 100, (5,) * 1000):
+        _, made = replayed(training(backward=backward), tmp_path)
+        assert made.error < 1e-4
+        assert made.trusted
+
+
+def test_a_wait_in_a_gpu_bound_step_is_worth_nothing_and_moves(tmp_path: Path) -> None:
+    given, made = replayed(training(), tmp_path)
+    item = calls_of(given, "cudaMemcpyAsync")
+    outcome = made.saving(RemoveWaits(item))
+    assert 0 <= outcome.saving_ns < 100 * US
+    assert outcome.moves_to is not None
+    assert outcome.moves_to.startswith("cudaEventSynchronize")
+    assert outcome.next_limit == "GPU work"
+
+
+def test_the_same_wait_in_a_launch_bound_step_is_worth_what_the_gpu_idles(tmp_path: Path) -> None:
+    given, made = replayed(training(backward=(5,) * 1000), tmp_path)
+    outcome = made.saving(RemoveWaits(calls_of(given, "cudaMemcpyAsync")))
+    # The 1000 launches of 10 us then hide behind the forward kernels: backward takes 5 ms of GPU time instead of 10.
+    assert outcome.saving_ns == pytest.approx(5_000 * US, rel=0.02)
+
+
+def test_the_chain_of_waits_ends_where_it_gains(tmp_path: Path) -> None:
+    given, made = replayed(training(backward=(5,) * 1000), tmp_path)
+    sites = given.wait_sites().group_by("site", maintain_order=True).agg("call")
+    links = made.chain({site: frozenset(calls) for site, calls in sites.iter_rows()})
+    assert links[0].site.startswith("cudaMemcpyAsync")
+    assert links[-1].saving_ns > 0.01 * made.unchanged_ns
+
+
+def test_faster_kernels_gain_their_time_on_the_critical_path_only(tmp_path: Path) -> None:
+    given, made = replayed(training(), tmp_path)
+    assert made.saving(ScaleOps(ops_of(given, "bwd_gemm"), 0.5)).saving_ns == pytest.approx(20_000 * US, rel=0.01)
+    assert made.saving(RemoveOps(ops_of(given, "adam"))).saving_ns == pytest.approx(500 * US, rel=0.05)
+    given, made = replayed(training(backward=(5,) * 1000), tmp_path)
+    # 1000 launches take 10 ms however fast their kernels are.
+    assert made.saving(ScaleOps(ops_of(given, "bwd_gemm"), 0.5)).saving_ns < 50 * US
+
+
+def test_a_graph_takes_the_launches_away(tmp_path: Path) -> None:
+    given, made = replayed(training(backward=(5,) * 1000), tmp_path)
+    busy = 100 * 200 + 2 + 1000 * 5 + 10 * 50
+    outcome = made.saving(Graph())
+    # Each kernel still pauses for up to 1 us inside the graph, and the .item() still parts forward from backward.
+    assert busy * US < outcome.step_ns < (busy + 1100) * US
+    assert made.saving(Graph(calls_of(given, "cudaLaunchKernel"))).step_ns == outcome.step_ns
+
+
+def test_loading_counts_only_as_far_as_it_shows(tmp_path: Path) -> None:
+    _, made = replayed(training(loading=7_000), tmp_path)
+    assert made.saving(FreeLoader()).saving_ns == pytest.approx(7_000 * US, rel=0.01)
+
+
+def test_an_allocation_behind_a_busy_gpu_costs_nothing(tmp_path: Path) -> None:
+    given, made = replayed(training(malloc=1_000), tmp_path)
+    assert made.error < 1e-4
+    assert made.saving(RemoveCalls(calls_of(given, "cudaMalloc"))).saving_ns < 100 * US
+
+
+def test_host_code_of_a_launch_bound_step(tmp_path: Path) -> None:
+    given, made = replayed(training(backward=(5,) * 1000), tmp_path)
+    assert made.saving(RemoveHost()).saving_ns <= made.unchanged_ns
+    assert made.saving(RemoveHost(calls_of(given, "cudaEventSynchronize"))).saving_ns < 100 * US
+
+
+def test_copies_on_their_own_stream(tmp_path: Path) -> None:
+    given, made = replayed(training(), tmp_path)
+    assert made.saving(OverlapCopies(ops_of(given, "DtoH"))).saving_ns >= 0
+
+
+def test_edits_do_not_touch_the_unchanged_replay(tmp_path: Path) -> None:
+    given, made = replayed(training(), tmp_path)
+    before = made.saving().step_ns
+    made.saving(RemoveOps(frozenset(given.attributed.gpu_ops["op"].to_list())))
+    made.saving(RemoveWaits(), Graph(), FreeLoader())
+    assert made.saving().step_ns == before == made.unchanged_ns
+    assert made.saving().saving_ns == 0
+
+
+def test_without_steps_there_is_a_reason_instead(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    main.launch(0, 5, gpu_start=10, gpu_dur=10)
+    made = replay_of(read(report, tmp_path))
+    assert not isinstance(made, Replay)
+    assert "no steps" in made.reason
+
+
+def test_full_launch_queue_moves_with_the_gpu(tmp_path: Path) -> None:
+    """The CPU runs ahead until launches stall at 1024 pending ops; faster kernels must shorten those stalls."""
+    report = Report()
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at = free = 0
+    starts: list[int] = []
+    for number in range(5):
+        begin = at
+        for _ in range(1200):
+            if len(starts) >= 1024 and starts[-1024] > at:
+                stall = starts[-1024] - at
+            else:
+                stall = 0
+            start = max(free, at + stall + 10)
+            main.launch(at * US, (stall + 2) * US, gpu_start=start * US, gpu_dur=20 * US)
+            free, at = start + 20, at + stall + 3
+            starts.append(start)
+        main.add_range(f"step {number}", begin * US, at * US, domain="nsysx")
+    main.sync(at=at * US, dur=(free + 2 - at) * US)
+    given, made = replayed(report, tmp_path)
+    assert made.error < 0.01
+    half = made.saving(ScaleOps(frozenset(given.attributed.gpu_ops["op"].to_list()), 0.5))
+    assert half.step_ns == pytest.approx(12_000 * US, rel=0.02)
