@@ -7,7 +7,8 @@ from pathlib import Path
 
 import polars as pl
 
-from nsysx.events import attribute, collected, correlate, ledger, nvtx_ranges, steps
+from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, steps
+from nsysx.events.profile import Profile
 from nsysx.reading.load import load
 from tests.builder import Report
 
@@ -17,16 +18,14 @@ US, MS = 1_000, 1_000_000
 PERIOD = 1_000 * US
 
 
-def gather(
-    report: Report, folder: Path, *, window: str | None = None, step_range: str | None = None
-) -> collected.Profile:
+def gather(report: Report, folder: Path, *, window: str | None = None, step_range: str | None = None) -> Profile:
     """Return what the rooms between load and the analyses make of a report."""
     trace = load(report.write(folder / "r.sqlite"))
     named = nvtx_ranges.read(trace)
     attributed = attribute.attribute(trace, correlate.correlate(trace), named)
     found = steps.find(named, attributed, steps=window, step_range=step_range)
     ledgers = ledger.build(trace, attributed)
-    return collected.gather(trace, named, attributed, found, ledgers, only_steady=window not in (None, "all"))
+    return profile.gather(trace, named, attributed, found, ledgers, only_steady=window not in (None, "all"))
 
 
 def names(frame: pl.DataFrame, *columns: str) -> list[tuple[object, ...]]:

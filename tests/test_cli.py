@@ -337,7 +337,7 @@ def test_a_process_ends_at_once_but_not_before_its_cleaners_ran() -> None:
 
 def test_polars_is_imported_after_its_threads_are_limited() -> None:
     code = (
-        "import sys\nfrom nsysx import cli, jobs\n"
+        "import sys\nfrom nsysx import cli\nfrom nsysx.ranks import parallel_reading as jobs\n"
         "seen = []\njobs.limit_threads = lambda: seen.append('polars' in sys.modules)\n"
         "sys.argv[1:] = WORDS\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    print(seen)\n"

@@ -712,10 +712,8 @@ def test_no_driver_is_said_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_standard_library_only() -> None:
     import subprocess
 
-    code = (
-        "import sys, nsysx.capture, nsysx.doctor, nsysx.clocks; print({'typer', 'rich', 'polars'} & set(sys.modules))"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(capture.__file__).parents[1])}
+    code = "import sys\nfrom nsysx.recording import capture, clock_sampler, doctor\nprint({'typer', 'rich', 'polars'} & set(sys.modules))"
+    environment = os.environ | {"PYTHONPATH": str(Path(capture.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
