@@ -26,7 +26,7 @@ from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, verdict
 from nsysx.model import Check, Row, Steps, Summary, Table
-from nsysx.ranks import comparison, parallel_reading
+from nsysx.ranks import collect, comparison, parallel_reading, rank_checks
 from nsysx.reading import load
 from nsysx.replay.engine import Withheld, replay_of
 
@@ -211,7 +211,7 @@ def _only(trace: load.Trace, process: int) -> load.Trace:
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
     """Return the trace of the rank that was asked for: processes in order of their key, those with GPU work only."""
     if rank is not None:
-        working = comparison.processes(trace)
+        working = collect.processes(trace)
         if rank not in working:
             what = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
             raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
@@ -271,13 +271,13 @@ def summarize(
     options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
     if len(files) == 1:
         summary, own = _report(files[0], options)
-        return _with_ranks(summary, comparison.numbered(own))
+        return _with_ranks(summary, collect.numbered(own))
     # Workers get no callback, and send no picture but that of the first rank.
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
     done = parallel_reading.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    everyone = comparison.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
-    numbers = [comparison.number(everyone, place) for place in range(len(everyone))]
+    everyone = collect.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
+    numbers = [collect.number(everyone, place) for place in range(len(everyone))]
     if rank is None:
         first = done[0][0]
         assert first is not None
@@ -293,19 +293,17 @@ def summarize(
     return _with_ranks(replace(first, capture=capture), everyone, shown)
 
 
-def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[comparison.Rank, ...]]:
+def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[collect.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
     if shown != path.resolve():
-        return None, comparison.records(
-            gather(path, options)
-        )  # of the others only what is compared: no table, no verdict
+        return None, collect.records(gather(path, options))  # of the others only what is compared: no table, no verdict
     return _report(path, options)
 
 
-def _with_ranks(summary: Summary, everyone: Sequence[comparison.Rank], shown: int | None = None) -> Summary:
+def _with_ranks(summary: Summary, everyone: Sequence[collect.Rank], shown: int | None = None) -> Summary:
     """Return the Summary with all ranks compared."""
     table = comparison.table(everyone)
-    checks = [*summary.quality, *comparison.checks(everyone, table.rows or ())]
+    checks = [*summary.quality, *rank_checks.checks(everyone, table.rows or ())]
     if shown is not None:
         detail = f"{len(everyone)} ranks; every table but `ranks` shows rank {shown}"
         checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
@@ -367,7 +365,7 @@ def gather(path: Path, options: Options) -> Profile:
     return profile.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
 
 
-def _report(path: Path, options: Options) -> tuple[Summary, tuple[comparison.Rank, ...]]:
+def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, ...]]:
     """Return the Summary of one report, without the comparison of ranks, and its ranks."""
     given = gather(path, options)
     trace = given.trace
@@ -391,4 +389,4 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[comparison.Ran
         timelines=timelines.timelines(given) if options.timelines else (),
         strips=timelines.strips(given) if options.timelines else (),
     )
-    return summary, comparison.records(given)
+    return summary, collect.records(given)

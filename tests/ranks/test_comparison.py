@@ -16,7 +16,7 @@ import pytest
 from nsysx import pipeline
 from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
-from nsysx.ranks import comparison
+from nsysx.ranks import collect, comparison, rank_checks
 from nsysx.reading import nccl_notes
 from nsysx.render import json_text
 from tests.builder import Process, Report, Thread
@@ -157,7 +157,7 @@ def test_a_capture_that_began_later(tmp_path: Path) -> None:
 def test_a_rank_without_collectives_of_its_own_steps_is_not_named(tmp_path: Path) -> None:
     """The others wait for it, but what its own steps hold says nothing about it."""
     path = one_report(tmp_path / "job.sqlite", [300_000, 500_000])
-    early, late = comparison.records(pipeline.gather(path, pipeline.Options()))
+    early, late = collect.records(pipeline.gather(path, pipeline.Options()))
     last = int(late.end_ns[-1])
     late = replace(late, window=(last, last + 1_000), tiles=None)
     rows = comparison.table([early, late]).rows
@@ -615,7 +615,7 @@ def test_ranks_are_compared_over_steps_that_are_steady_on_all(tmp_path: Path) ->
 
 def test_as_many_steps_but_others_are_compared_over_those_in_common(tmp_path: Path) -> None:
     files = reports(tmp_path, [100_000, 200_000], starts=[0, 0], clocks=[0, 0])
-    early, late = (r for path in files for r in comparison.records(pipeline.gather(path, pipeline.Options())))
+    early, late = (r for path in files for r in collect.records(pipeline.gather(path, pipeline.Options())))
     assert early.tiles is not None and late.tiles is not None
     n = early.steps
     first, last = np.arange(n) < n - 3, np.arange(n) >= 3
@@ -623,7 +623,7 @@ def test_as_many_steps_but_others_are_compared_over_those_in_common(tmp_path: Pa
     rows = comparison.table(mixed).rows
     assert rows is not None
     assert [r["steps"] for r in rows] == [n - 6] * 2
-    said = {c.check: c for c in comparison.checks(mixed, rows)}["rank steps"]
+    said = {c.check: c for c in rank_checks.checks(mixed, rows)}["rank steps"]
     assert (
         said.detail == f"compared over the {n - 6} steps that are steady on all of them; alone they have up to {n - 3}"
     )

@@ -1,0 +1,217 @@
+"""One rank of a job, small: its ledger per step, and one short table of its collectives.
+
+What needs all ranks at once works on these records alone, so memory grows with collectives, not with events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx.events import ledger
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64, coverage
+from nsysx.reading import nccl_notes
+from nsysx.reading.load import Trace
+
+_ALL = slice(None)
+
+LEDGER = ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns", "hidden_comm_ns")
+_RANK_FILE = re.compile(r"(?:\b|_)rank[._-]?(\d{1,9})(?!\d)", re.IGNORECASE)
+
+
+class Series(NamedTuple):
+    """Collectives of which the n-th belong together over ranks: of one kind, in one communicator or else on one stream.
+
+    ``stream`` counts the streams of the rank in the order of their first collective; ``communicator`` is "" where NCCL did not
+    note it, and then ``kernel_kind``, what the kernel's name says, is all that is known of the kind.
+    """
+
+    stream: int
+    communicator: str
+    kernel_kind: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The ledger of stretches of a device's time that lie edge to edge: its steady steps, in order."""
+
+    start_ns: I64
+    end_ns: I64
+    parts: Mapping[str, I64]
+    idle_causes: Mapping[str, I64]
+
+    def figures(self, chosen: npt.NDArray[np.bool_] | slice = _ALL) -> dict[str, Any]:
+        """Return what a Rank says of the chosen stretches together, by the names of its fields."""
+        start, end = self.start_ns[chosen], self.end_ns[chosen]
+        causes = {name: int(ns[chosen].sum()) for name, ns in self.idle_causes.items()}
+        return {
+            "steps": len(start),
+            "step_ns": int(np.median(end - start)),
+            "window": (int(start[0]), int(end[-1])),
+            "parts": {name: int(ns[chosen].sum()) for name, ns in self.parts.items()},
+            "idle_causes": {name: ns for name, ns in causes.items() if ns},
+        }
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank, small enough to be sent between machines. ``report`` is the number of the report that it comes from.
+
+    ``window``, ``parts`` and ``idle_causes`` are of its steady steps, whose single ledgers are ``tiles``; without steady steps
+    they are of the whole capture, and ``tiles`` is None.
+
+    ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: not known) hold its collectives in order of their start, ``belongs`` which
+    of ``series`` each is of. ``exposed`` are the stretches [start, end) of communication that no compute hides. ``number`` is
+    its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
+    """
+
+    report: int
+    file: str
+    process: int
+    pid: int
+    device: int
+    gpu: str
+    host: str | None
+    number: int | None
+    utc_epoch_ns: int | None
+    steps: int
+    step_ns: int | None
+    window: tuple[int, int]
+    parts: Mapping[str, int]
+    idle_causes: Mapping[str, int]
+    tiles: Tiles | None
+    members: Mapping[str, nccl_notes.Member]
+    noted: str
+    series: tuple[Series, ...]
+    belongs: I64
+    start_ns: I64
+    end_ns: I64
+    message_bytes: I64
+    exposed: tuple[I64, I64]
+
+
+def _collectives(
+    profile: Profile, process: int, device: int, members: Mapping[str, nccl_notes.Member]
+) -> tuple[tuple[Series, ...], I64, I64, I64, I64]:
+    """Return (series, belongs, start_ns, end_ns, message_bytes) of a device."""
+    ops = profile.attributed.gpu_ops.filter(
+        (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("cls") == "comm")
+    ).select("stream", "name", "start_ns", "end_ns", "thread", "call_start_ns")
+    streams = {s: i for i, s in enumerate(ops["stream"].unique(maintain_order=True))}
+    series: dict[Series, int] = {}
+    belongs, sizes = [], []
+    messages = nccl_notes.messages(profile.trace, ops, members)
+    for stream, name, message in zip(ops["stream"], ops["name"].cast(pl.String), messages, strict=True):
+        key = Series(streams[stream], message.communicator, nccl_notes.kind_of(name), message.kind)
+        belongs.append(series.setdefault(key, len(series)))
+        sizes.append(-1 if message.bytes is None else message.bytes)
+    numbers = np.array(belongs, np.int64), np.array(sizes, np.int64)
+    return tuple(series), numbers[0], ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy(), numbers[1]
+
+
+def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]) -> int | None:
+    """Return which rank of the job a process is: what the probe saw, else its place in the largest communicator."""
+    seen = [p.get("rank") for p in trace.capture.probe if p.get("pid") == process & 0xFFFFFF]
+    if seen and isinstance(seen[0], str) and seen[0].isdecimal() and len(seen[0]) < 10:
+        return int(seen[0])
+    sized = [(m.size, m.rank) for m in members.values() if m.size is not None and m.rank is not None]
+    most = max((size for size, _ in sized), default=0)
+    found = {rank for size, rank in sized if size == most}
+    return found.pop() if len(found) == 1 and most > 1 else None
+
+
+def processes(trace: Trace) -> dict[int, int]:
+    """Return number -> process of a report, those with GPU work only, numbered as ``numbered`` does."""
+    working = sorted({g.process for g in trace.capture.gpus}) or [p["process"] for p in trace.capture.processes]
+    members = nccl_notes.members(trace)
+    known = {_number(trace, p, members.get(p, {})): p for p in working}
+    if None in known or len(known) < len(working):
+        return dict(enumerate(working))
+    return {n: known[n] for n in sorted(n for n in known if n is not None)}
+
+
+def records(profile: Profile) -> tuple[Rank, ...]:
+    """Return the ranks of a report: each (process, device) that worked in the steady steps."""
+    result = []
+    cards = {(g.process, g.device): g for g in profile.trace.capture.gpus}
+    comm, compute = 1 << ledger.CLASSES.index("comm"), 1 << ledger.CLASSES.index("compute")
+    windows = profile.steps.windows.select("process", "device", "start_ns", "end_ns").rows()
+    members = nccl_notes.members(profile.trace)
+    said = profile.trace.nccl
+    noted = "nothing" if said is None else "all" if said["communicator"].null_count() < said.height else "ranges"
+    for process, device, start, end in windows:
+        activity = profile.ledgers.activity[process, device]
+        steps = profile.steps.gpu.filter((pl.col("process") == process) & (pl.col("device") == device))
+        steady = profile.steps.steady if not profile.steps.whole else None
+        if steady:
+            steps = steps.filter(pl.col("index").is_between(*steady))
+            begin, finish = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+        else:
+            begin, finish = np.array([start]), np.array([end])
+        parts = ledger.gpu_parts(activity, begin, finish)
+        causes = ledger.idle_parts(profile.ledgers.idle, process, device, begin, finish)
+        tiles = Tiles(begin, finish, {k: parts[k] for k in LEDGER}, causes)
+        figures = tiles.figures()
+        if not steady:
+            median = (steps["end_ns"] - steps["start_ns"]).median()
+            figures |= {"steps": steps.height, "step_ns": int(median) if isinstance(median, (int, float)) else None}
+        inside = activity.clip(start, end)
+        shown = ((inside.labels & comm) > 0) & ((inside.labels & compute) == 0)
+        alone = coverage([(inside.times[:-1][shown], inside.times[1:][shown])])
+        card = cards.get((process, device))
+        own = members.get(process, {})
+        series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, process, device, own)
+        # A process that drives several devices is one rank of NCCL per device, and none of them has the process's number.
+        only = sum(p == process for p, *_ in windows) == 1
+        result.append(
+            Rank(
+                report=0,
+                file=profile.trace.path.name,
+                process=process,
+                pid=process & 0xFFFFFF,
+                device=device,
+                gpu=card.name if card else "unknown GPU",
+                host=profile.trace.host,
+                number=_number(profile.trace, process, own) if only else None,
+                utc_epoch_ns=profile.trace.capture.utc_epoch_ns,
+                **figures,
+                tiles=tiles if steady else None,
+                members=own,
+                noted=noted,
+                series=series,
+                belongs=belongs,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                message_bytes=message_bytes,
+                exposed=(alone.times[:-1][alone.labels > 0], alone.times[1:][alone.labels > 0]),
+            )
+        )
+    return tuple(result)
+
+
+def numbered(ranks: Sequence[Rank]) -> list[Rank]:
+    """Return the ranks as the job counts them, where every one says which it is; else as they come, without a number.
+
+    A report of one rank says it by the name of its file too, as `nsysx run --per-rank` writes it. A shell lists rank10.sqlite
+    before rank2.sqlite.
+    """
+    named = [m and int(m[1]) for m in (_RANK_FILE.search(r.file) for r in ranks)]
+    for numbers in ([r.number for r in ranks], named):
+        if None not in numbers and len(set(numbers)) == len(ranks):
+            both = zip(ranks, numbers, strict=True)
+            return sorted((replace(r, number=n) for r, n in both), key=lambda r: r.number or 0)
+    return [replace(r, number=None) for r in ranks]
+
+
+def number(ranks: Sequence[Rank], place: int) -> int:
+    """Return what the rank at ``place`` is called."""
+    known = ranks[place].number
+    return place if known is None else known

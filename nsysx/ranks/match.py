@@ -1,0 +1,207 @@
+"""The collectives of all ranks on one clock: which of them are the same one, and over which steps ranks can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from nsysx.frames.intervals import I64
+from nsysx.ranks.collect import Rank
+
+#: communicator or "", else the stream's number, and the kind
+Key = tuple[str, int, str]
+
+#: Ranks take part in one collective when their kernels for it run at the same time; this share of a sequence has to.
+_TOGETHER = 0.8
+
+
+@dataclass
+class Aligned:
+    """The collectives of all ranks on one clock. ``offset[r]`` is what has to be added to the times of rank r."""
+
+    ranks: Sequence[Rank]
+    offset: list[int]
+    correction: list[int | None]
+    #: One entry per group of ranks that run a series together: what the series is, and rank -> rows, as many for each.
+    groups: list[tuple[Key, dict[int, I64]]] = field(default_factory=list)
+
+
+def _shift(a: I64, b: I64) -> int:
+    """Return the index in ``b`` of the collective that is the first of ``a`` (negative: it is missing there).
+
+    Of two captures of one job one may have begun or ended earlier. Where both hold as many, they are the same; else those
+    belong together whose ends are nearest in time.
+    """
+    if len(a) == len(b):
+        return 0
+    best, found = None, 0
+    low, high = min(0, len(b) - len(a)), max(0, len(b) - len(a))
+    tried = range(low, high + 1)
+    if len(tried) > 256:  # more than that many missing: let time say where to look
+        near = int(np.searchsorted(b, a[0])) if len(b) else 0
+        tried = range(max(low, near - 128), min(high, near + 128) + 1)
+    for shift in tried:
+        i, j = max(0, -shift), max(0, shift)
+        n = min(len(a) - i, len(b) - j)
+        if n <= 0:
+            continue
+        apart = float(np.median(np.abs(a[i : i + n] - b[j : j + n])))
+        if best is None or apart < best:
+            best, found = apart, shift
+    return found
+
+
+def _pairs(end_a: I64, end_b: I64) -> tuple[I64, I64]:
+    """Return the positions in both sequences that are the same collectives, by the ends of all."""
+    shift = _shift(end_a, end_b)
+    i, j = max(0, -shift), max(0, shift)
+    both = np.arange(max(0, min(len(end_a) - i, len(end_b) - j)))
+    return both + i, both + j
+
+
+def _times(aligned: Aligned, r: int, rows: I64) -> tuple[I64, I64]:
+    """Return start and end of collectives of rank r on the common clock."""
+    rank, offset = aligned.ranks[r], aligned.offset[r]
+    return rank.start_ns[rows] + offset, rank.end_ns[rows] + offset
+
+
+def _rows(rank: Rank, *, named: bool) -> dict[Key, I64]:
+    """Return the rows of each series, by communicator where it is known and ``named``, else by stream."""
+    found: dict[Key, list[int]] = {}
+    for i, s in enumerate(rank.series):
+        key = (s.communicator, 0, s.kind) if named and s.communicator else ("", s.stream, s.kernel_kind)
+        found.setdefault(key, []).append(i)
+    return {key: np.flatnonzero(np.isin(rank.belongs, which)) for key, which in found.items()}
+
+
+def align(ranks: Sequence[Rank]) -> Aligned:
+    """Put all ranks on the clock of the first and match their collectives.
+
+    Session starts align the clocks of the reports roughly; then the median difference between the ends of matched collectives,
+    which end together, is taken off. The ranks of one report share its clock.
+    """
+    known = [r.utc_epoch_ns for r in ranks if r.utc_epoch_ns is not None]
+    offset = [0 if r.utc_epoch_ns is None else r.utc_epoch_ns - known[0] for r in ranks]
+    aligned = Aligned(ranks, offset, [None] * len(ranks))
+    # Where one rank's export is without NCCL's notes, the streams of all have to do.
+    named = all(any(s.communicator for s in r.series) for r in ranks if r.series)
+    rows = [_rows(r, named=named) for r in ranks]
+    _correct_clocks(aligned, rows)
+    for key in sorted({k for own in rows for k in own}):
+        groups: list[dict[int, I64]] = []
+        for r in range(len(ranks)):
+            if key in rows[r]:
+                # NCCL itself says that these are one series. Of messages between two it says so only where the two are known.
+                sure = bool(key[0]) and (key[2] != "sendrecv" or " " in key[0])
+                _join_group(aligned, groups, r, rows[r][key], sure=sure)
+        aligned.groups += [(key, group) for group in groups if len(group) > 1]
+    return aligned
+
+
+def _correct_clocks(aligned: Aligned, rows: list[dict[Key, I64]]) -> None:
+    """Refine the clock of each report by collectives that it shares with one whose clock is settled.
+
+    What already overlaps by the session starts is the same collective, and its end is the finer clock. A report that overlaps
+    with none of the others at all has a clock that is wrong by more; then the order of its collectives has to do. One that
+    overlaps only with others that wait too (another communicator) keeps its session start.
+    """
+    reports: dict[int, list[int]] = {}
+    for r, rank in enumerate(aligned.ranks):
+        reports.setdefault(rank.report, []).append(r)
+    waiting = list(reports.values())
+    settled: list[int] = []
+
+    def settle(members: list[int], correction: int) -> None:
+        waiting.remove(members)
+        settled.extend(members)
+        for r in members:
+            aligned.offset[r] += correction
+            aligned.correction[r] = correction
+
+    def fit(members: list[int], others: Sequence[int], *, overlapping: bool) -> int | None:
+        found = ((r, o) for o in others for r in members)
+        return next((c for r, o in found if (c := _correction(aligned, rows, r, o, overlapping)) is not None), None)
+
+    if waiting:
+        settle(waiting[0], 0)
+    while waiting:
+        for members in list(waiting):
+            if (correction := fit(members, settled, overlapping=True)) is not None:
+                settle(members, correction)
+                break
+        else:
+            members = waiting[0]
+            others = [r for other in waiting[1:] for r in other]
+            if fit(members, others, overlapping=True) is not None:
+                settle(members, 0)
+            else:
+                settle(members, fit(members, settled, overlapping=False) or 0)
+
+
+def _correction(aligned: Aligned, rows: list[dict[Key, I64]], r: int, other: int, overlapping: bool) -> int | None:
+    """Return what to add to the times of rank r so that its collectives end with those of ``other``, None if they do not.
+
+    ``overlapping`` asks that they run at the same time as it is; else that they end together once corrected.
+    """
+    shared = [k for k in rows[r] if k in rows[other]]
+    if not shared:
+        return None
+    key = max(shared, key=lambda k: (min(len(rows[r][k]), len(rows[other][k])), k))
+    mine, theirs = rows[r][key], rows[other][key]
+    (start, end), (other_start, other_end) = _times(aligned, r, mine), _times(aligned, other, theirs)
+    i, j = _pairs(end, other_end)
+    if not len(i):
+        return None
+    apart = other_end[j] - end[i]
+    correction = int(np.median(apart))
+    if overlapping:
+        together = (start[i] < other_end[j]) & (other_start[j] < end[i])
+        return correction if np.mean(together) >= _TOGETHER else None
+    usual = max(float(np.median(end - start)), 50_000.0)
+    return correction if np.median(np.abs(apart - correction)) <= usual else None
+
+
+def _join_group(aligned: Aligned, groups: list[dict[int, I64]], r: int, mine: I64, *, sure: bool) -> None:
+    """Add rank r to the group whose kernels run at the same time as its own, else begin a group.
+
+    ``sure``: it is known that they are the same. A broadcast's root may be done before the others begin.
+    """
+    start, end = _times(aligned, r, mine)
+    for group in groups:
+        leader = next(iter(group))
+        lead_start, lead_end = _times(aligned, leader, group[leader])
+        i, j = _pairs(lead_end, end)
+        together = (lead_start[i] < end[j]) & (start[j] < lead_end[i])
+        if len(i) and ((sure and len(end) == len(lead_end)) or np.mean(together) >= _TOGETHER):
+            for member in group:
+                group[member] = group[member][i]
+            group[r] = mine[j]
+            return
+    groups.append({r: mine})
+
+
+def common(aligned: Aligned) -> list[Rank]:
+    """Return the ranks with their figures over the steps that are steady on all of them.
+
+    Reports are judged one by one, and where one calls a longer warm-up step steady its rank would look slower than the rest. A
+    step is common when its middle lies in the steady time of every rank. Where there is none, each keeps its own.
+    """
+    ranks = aligned.ranks
+    starts = [r.window[0] + offset for r, offset in zip(ranks, aligned.offset, strict=True)]
+    ends = [r.window[1] + offset for r, offset in zip(ranks, aligned.offset, strict=True)]
+    low, high = max(starts), min(ends)
+    shortest = min(r.parts["window_ns"] // max(r.steps, 1) for r in ranks)
+    if len({r.steps for r in ranks}) == 1 and low - min(starts) < shortest:
+        return list(ranks)  # the same steps, perhaps one rank after the other as in a pipeline
+    found = []
+    for rank, offset in zip(ranks, aligned.offset, strict=True):
+        if rank.tiles is None:
+            return list(ranks)
+        middle = rank.tiles.start_ns + (rank.tiles.end_ns - rank.tiles.start_ns) // 2 + offset
+        inside = (middle >= low) & (middle < high)
+        if not inside.any():
+            return list(ranks)
+        found.append(replace(rank, **rank.tiles.figures(inside)))
+    return found
