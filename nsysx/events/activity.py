@@ -1,0 +1,104 @@
+"""What each device did at every instant, as classes of GPU work, and how that splits any window.
+
+compute > communication > copy > memset > idle: where several run at once the first counts and the others are hidden behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.attribute import Attributed
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64, StepFunction, coverage
+
+#: Classes of GPU work by priority: where several run at once, the first counts and the others are hidden behind it.
+CLASSES = ("compute", "comm", "HtoD", "DtoH", "DtoD", "copy_other", "memset")
+COPIES = ("HtoD", "DtoH", "DtoD", "copy_other")
+
+#: Copy codes (``schema.COPY_KINDS``) by direction.
+_DIRECTION = {"HtoD": (1, 3, 11), "DtoH": (2, 4, 12), "DtoD": (5, 6, 7, 8, 10, 13)}
+
+
+def _classes(ops: pl.DataFrame) -> I64:
+    """Return the row of each op's class in CLASSES, -1 for none."""
+    other = CLASSES.index("copy_other")
+    found = lookup.coded(ops["cls"], {"compute": 0, "comm": 1, "copy": other, "memset": CLASSES.index("memset")})
+    copies = np.flatnonzero(found == other)
+    kind = ops["copy_kind"].gather(copies).fill_null(-1).to_numpy()
+    for direction, codes in _DIRECTION.items():
+        found[copies[np.isin(kind, codes)]] = CLASSES.index(direction)
+    return found
+
+
+def _activity(ops: pl.DataFrame, start: int, end: int) -> StepFunction:
+    s, e = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+    cls = _classes(ops)
+    masks = [cls == i for i in range(len(CLASSES))]
+    return coverage([(s[m], e[m]) for m in masks], start, end)
+
+
+def device_activities(attributed: Attributed) -> dict[tuple[int, int], StepFunction]:
+    """Return (process, device) -> which classes of work run at each instant, as a bit mask over CLASSES, 0 where it idles.
+
+    Each is defined from the first to the last instant of its process.
+    """
+    calls, ops = attributed.api_calls, attributed.gpu_ops
+    span = pl.concat([calls.select("process", "start_ns", "end_ns"), ops.select("process", "start_ns", "end_ns")])
+    spans = {
+        p: (a, b)
+        for p, a, b in span.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows()
+    }
+    found = {}
+    for process, device in ops.select("process", "device").unique(maintain_order=True).iter_rows():
+        mine = (ops["process"] == process) & (ops["device"] == device)
+        wanted = ops.select("start_ns", "end_ns", "cls", "copy_kind")
+        found[int(process), int(device)] = _activity(wanted if mine.all() else wanted.filter(mine), *spans[process])
+    return found
+
+
+def windows_function(start: I64, end: I64, label: I64) -> StepFunction:
+    """Return disjoint windows, sorted by start, as a function that carries each window's label."""
+    keep = end > start
+    start, end, label = start[keep], end[keep], label[keep]
+    times = np.stack([start, end], axis=1).ravel()
+    labels = np.stack([label, np.full(len(label), -1, np.int64)], axis=1).ravel()
+    return StepFunction(times, labels[:-1])
+
+
+def _counts_as(bit: int, mask: int) -> bool:
+    return mask & bit > 0 and mask & (bit - 1) == 0
+
+
+def gpu_parts(activity: StepFunction, start: I64, end: I64) -> dict[str, I64]:
+    """Return the GPU ledger of each window [start, end) of one device (ns).
+
+    compute + comm + copy + memset + idle = end - start, exactly; busy is the first four. ``hidden_*`` is copy or
+    communication that ran behind something of higher priority and therefore costs nothing.
+    """
+    masks = activity.shares(start, end)
+    bits = {name: 1 << i for i, name in enumerate(CLASSES)}
+    copies = sum(bits[c] for c in COPIES)
+
+    def time(chosen: Callable[[int], bool]) -> I64:
+        return sum((ns for mask, ns in masks.items() if chosen(mask)), np.zeros(len(start), np.int64))
+
+    # The lowest bit has the highest priority.
+    parts = {name: time(partial(_counts_as, bit)) for name, bit in bits.items()}
+    window = end - start
+    busy = time(lambda m: m > 0)
+    return {
+        "window_ns": window,
+        "compute_ns": parts["compute"],
+        "comm_ns": parts["comm"],
+        "copy_ns": sum((parts[c] for c in COPIES), np.zeros(len(start), np.int64)),
+        **{f"copy_{c.removeprefix('copy_')}_ns": parts[c] for c in COPIES},
+        "memset_ns": parts["memset"],
+        "idle_ns": window - busy,
+        "busy_ns": busy,
+        "hidden_copy_ns": time(lambda m: m & copies > 0 and m & (bits["compute"] | bits["comm"]) > 0),
+        "hidden_comm_ns": time(lambda m: m & bits["comm"] > 0 and m & bits["compute"] > 0),
+    }

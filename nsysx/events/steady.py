@@ -1,0 +1,84 @@
+"""Which steps are steady: what comes after the warm-up and before the end that nothing closes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx.events.attribute import Attributed
+from nsysx.frames import lookup
+from nsysx.model import Row
+
+#: A step belongs to the warm-up while it is this much longer than the later ones, or carries first-call work.
+_WARMUP_EXCESS = 0.15
+_FIRST_CALL_SHARE = 0.02
+
+
+def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return for each step of one process whether it launches at least half as much GPU work as the median step."""
+    starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
+    mine = ops.select("process", "call_start_ns").filter(pl.col("process") == cpu["process"][0])
+    called = mine["call_start_ns"].drop_nulls().to_numpy()
+    at = np.searchsorted(starts, called, side="right") - 1
+    counts = np.bincount(at[(at >= 0) & (called < last_end)], minlength=cpu.height)
+    return np.asarray(counts >= np.median(counts) / 2)
+
+
+def told(probes: Sequence[Row], process: int) -> Row:
+    """Return what the probe of a process wrote about its steps; empty when there is none."""
+    told = next((p.get("steps") for p in probes if p.get("pid") == process & 0xFFFFFF), None)
+    return told if isinstance(told, dict) else {}
+
+
+def worked(steps: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
+    """Leave out the steps that began and held nothing, as the probe knows: a fetch that found its loader exhausted."""
+    for process in steps["process"].unique().to_list():
+        empty = told(probes, process).get("empty")
+        numbers = [n for n in empty if isinstance(n, int)] if isinstance(empty, list) else []
+        steps = steps.filter(~((pl.col("process") == process) & pl.col("number").is_in(numbers)))
+    return steps
+
+
+def steady_steps(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, told_of: Row) -> tuple[int, int]:
+    """Return the first and last steady step of one process. ``told_of`` is what the probe wrote about the steps.
+
+    Warm-up is the longest prefix whose steps are longer than the later ones, carry first-call work (loading kernels), or hold
+    little GPU work (the capture of a CUDA graph).
+    The last full step has no full step after it that would show where it ends, so it is left out where there are enough
+    others; behind it there may be a rest with little work (an exhausted loader, a last print).
+    """
+    n = cpu.height
+    duration = (cpu["end_ns"] - cpu["start_ns"]).to_numpy().astype(float)
+    if gpu.height:
+        longest = gpu.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("d")).sort("index")
+        by_index = dict(longest.iter_rows())
+        duration = np.array([by_index.get(i) or 0 for i in cpu["index"].to_list()], float)
+    full = _full(cpu, attributed.gpu_ops)
+    last = int(np.flatnonzero(full)[-1])
+    # A step that only the program's exit ended holds whatever came after training.
+    if last >= 1 and (n >= 4 or (told_of.get("last_closed_by") == "exit" and last == n - 1)):
+        last -= 1
+    tail = duration[n // 2 : last + 1] if last >= n // 2 else duration[-1:]
+    base = float(np.median(tail))
+    spread = 3 * float(np.median(np.abs(tail - base)))
+    calls = attributed.api_calls
+    once = lookup.matching(calls["kind"], "^(load|alloc|host_alloc)$")
+    loads = calls.select("process", "start_ns", "self_ns").filter(once).filter(pl.col("process") == cpu["process"][0])
+    loads = loads.sort("start_ns")
+    at = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
+    first_calls = np.zeros(n)
+    np.add.at(first_calls, at[at >= 0], loads["self_ns"].to_numpy()[at >= 0])
+    # What every step pays is no first call: an allocator that keeps missing is part of the steady step.
+    first_calls -= float(np.median(first_calls[n // 2 : last + 1])) if last >= n // 2 else 0.0
+    fine = (duration <= base * (1 + _WARMUP_EXCESS) + spread) & (first_calls <= _FIRST_CALL_SHARE * max(base, 1.0))
+    # Before the probe took the cheap leaves back, steps cost more and modules were told apart otherwise.
+    thinned = told_of.get("thinned_from")
+    least = int((cpu["number"] < thinned).sum()) if isinstance(thinned, int) else 0
+    least = least if least <= last else 0
+    for first in range(least, min(max(n // 2, least) + 1, last + 1)):
+        if full[first] and fine[first : first + 2].all():
+            return first, last
+    return min(max(n // 2, least), last), last

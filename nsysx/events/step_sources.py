@@ -1,0 +1,140 @@
+"""Where steps come from: ranges, marks, the optimizer's ranges, or the whole capture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+
+from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.events.attribute import Attributed
+from nsysx.events.kernel_sequence import STEP, from_kernels
+from nsysx.events.nvtx_ranges import Ranges
+
+
+def _from_spans(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return step rows from ranges; of overlapping ones in a process the earlier stays."""
+    spans = spans.sort("process", "start_ns", "end_ns")
+    reach = pl.col("end_ns").cum_max().shift(1).over("process")
+    return spans.filter(reach.is_null() | (pl.col("start_ns") >= reach)).select(list(STEP))
+
+
+def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return steps between marks; the last one runs to the end of the last call of the process."""
+    last = calls.group_by("process").agg(pl.col("end_ns").max().alias("last_ns"))
+    return (
+        marks.sort("process", "start_ns")
+        .with_columns(pl.col("start_ns").shift(-1).over("process").alias("next_ns"))
+        .join(last, on="process", how="left")
+        .with_columns(pl.coalesce("next_ns", "last_ns").alias("end_ns"))
+        .filter(pl.col("end_ns") > pl.col("start_ns"))
+        .select(list(STEP))
+    )
+
+
+def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return steps that end where the optimizer's step ends; with several optimizers, the first that is seen."""
+    spans = ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "optimizer")).sort("process", "start_ns")
+    spans = spans.filter(pl.col("label") == pl.col("label").first().over("process"))
+    first = pl.concat([calls.select("process", "start_ns"), ranges.select("process", "start_ns")])
+    first = first.group_by("process").agg(pl.col("start_ns").min().alias("first_ns"))
+    return (
+        spans.join(first, on="process", how="left")
+        .with_columns(
+            pl.coalesce(pl.col("end_ns").shift(1).over("process"), "first_ns").alias("start_ns"),
+            pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("number"),
+        )
+        .select(list(STEP))
+    )
+
+
+def whole_capture(attributed: Attributed) -> pl.DataFrame:
+    """Return one step per process: everything that it did."""
+    calls, ops = attributed.api_calls, attributed.gpu_ops
+    rows = pl.concat(
+        [
+            calls.select("process", "thread", "start_ns", "end_ns"),
+            ops.select("process", pl.lit(None, dtype=pl.Int64).alias("thread"), "start_ns", "end_ns"),
+        ]
+    )
+    busiest = calls.group_by("process", "thread").len().sort("len", "thread", descending=[True, False])
+    main = busiest.unique("process", keep="first", maintain_order=True).select("process", "thread")
+    return (
+        rows.group_by("process")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .join(main, on="process", how="left")
+        .with_columns(pl.lit(0, dtype=pl.Int64).alias("number"))
+        .sort("process")
+        .select(list(STEP))
+    )
+
+
+def _labelled(frame: pl.DataFrame, pattern: re.Pattern[str]) -> pl.DataFrame:
+    """Return the rows whose label the pattern is found in; it is tried once per distinct label."""
+    labels = [label for label in frame["label"].unique().to_list() if pattern.search(label)]
+    return frame.filter(pl.col("label").is_in(labels))
+
+
+def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tuple[str, str, pl.DataFrame]:
+    """Return (source, rule, steps). Errors as in ``steps.find``."""
+    rows, marks, calls = ranges.ranges, ranges.marks, attributed.api_calls
+    if step_range:
+        try:
+            pattern = re.compile(step_range)
+        except re.error as error:
+            what = f"--step-range {step_range}: {error}"
+            raise NsysxError(what, slug="step-range-syntax", exit_code=EXIT_USAGE) from None
+        chosen, chosen_marks = _labelled(rows, pattern), _labelled(marks, pattern)
+        found = _from_spans(chosen) if chosen.height else _from_marks(chosen_marks, calls)
+        if not found.height:
+            what = f"--step-range {step_range} matches no range and no mark"
+            common = pl.concat([rows["label"], marks["label"]]).value_counts(sort=True)["label"].head(6)
+            hint = "There is: " + (", ".join(label[:60] for label in common) or "nothing in this report")
+            raise NsysxError(what, slug="step-range-empty", hint=hint, exit_code=EXIT_EMPTY)
+        return "user", f"ranges that match {step_range!r}", found
+    named = pl.col("kind") == "step"
+    own, user, marked = rows.filter(named & pl.col("own")), rows.filter(named & ~pl.col("own")), marks.filter(named)
+    sources: tuple[tuple[str, str, int, Callable[[], pl.DataFrame]], ...] = (
+        ("nsysx", "step ranges of the probe", 1, lambda: _from_spans(own)),
+        ("user", "NVTX ranges named like steps", 1, lambda: _from_spans(user)),
+        ("user", "NVTX marks named like steps", 2, lambda: _from_marks(marked, calls)),
+        ("optimizer", "each step ends where the optimizer's step ends", 2, lambda: _from_optimizer(rows, calls)),
+    )
+    narrow: tuple[str, str, pl.DataFrame] | None = None
+    for source, rule, least, make in sources:
+        steps = make()
+        if steps.height >= least and narrow is None:
+            if _covers(steps, attributed.gpu_ops):
+                return source, rule, steps
+            # Ranges around the warm-up of a CUDA graph say nothing about its replays.
+            narrow = source, rule, steps
+    steps = from_kernels(attributed.gpu_ops)
+    if steps.height > 1:
+        why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
+        return "kernels", f"the repeated kernel sequence ({why})", steps
+    if narrow:
+        return narrow
+    why = "no step range, no optimizer range, no repeated kernel sequence"
+    return "capture", f"the whole capture as one step: {why}", whole_capture(attributed)
+
+
+def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
+    """Return whether at least half of the GPU work whose launch is known was launched inside the steps.
+
+    The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop.
+    """
+    known = ops.select("process", "call_start_ns", "start_ns", "end_ns").drop_nulls("call_start_ns")
+    whole = known.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
+    inside = 0
+    for (process,), mine in steps.group_by("process"):
+        part = known.filter(pl.col("process") == process)
+        start, end = mine["start_ns"].sort().to_numpy(), mine["end_ns"].sort().to_numpy()
+        if len(start) >= 4:
+            start, end = start[:-1], end[:-1]
+        called = part["call_start_ns"].to_numpy()
+        i = np.searchsorted(start, called, side="right") - 1
+        within = (i >= 0) & (called < end[np.maximum(i, 0)])
+        inside += int((part["end_ns"] - part["start_ns"]).to_numpy()[within].sum())
+    return 2 * inside >= whole
