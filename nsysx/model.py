@@ -62,7 +62,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Allow-listed facts about where the numbers come from. ``utc_epoch_ns`` is event time zero."""
+    """Allow-listed facts about where the numbers come from. ``utc_epoch_ns`` is event time zero.
+
+    ``content_id`` is the same for every export and copy of one capture, and differs between captures.
+    """
 
     files: tuple[str, ...]
     nsys_version: str | None
@@ -75,6 +78,7 @@ class Capture:
     options: Mapping[str, str] = field(default_factory=dict)
     probe: tuple[Row, ...] = ()
     exit_code: int | None = None
+    content_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.model import Check, Row, Table
+from nsysx.reading.trace import REVERSED, LeftOut, Trace
 from nsysx.replay.engine import Withheld, replay_of
 
 _RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=node"
@@ -73,28 +74,42 @@ def _gpu_work(profile: Profile) -> list[Check]:
     return checks
 
 
+#: Rows that are not handed on as the report has them: the check, its status, what is said of them all, what to do.
+_EFFECTS: dict[str, tuple[str, Literal["ok", "warn"], str, str]] = {
+    "left out": ("bad rows", "warn", "rows have no possible place and are left out", "export the report again"),
+    "kept": ("mended rows", "warn", "rows are kept without what is wrong with them", "export the report again"),
+    "merged": ("merged rows", "ok", "rows say what other rows say too, or leave out what can only be one thing", ""),
+}
+
+
+def _left_out(trace: Trace) -> list[Check]:
+    """Count by table what the report holds and no figure does, or not as the report has it."""
+    checks = []
+    if bad := [n for n in trace.left_out if n.reason == REVERSED]:
+        detail = f"{_counted(bad)} rows end before they begin and are left out: {_by_table(bad, reasons=False)}"
+        checks.append(Check("bad times", "warn", detail, "export the report again"))
+    for effect, (check, status, said, fix) in _EFFECTS.items():
+        if notes := [n for n in trace.left_out if n.effect == effect and n.reason != REVERSED]:
+            checks.append(Check(check, status, f"{_counted(notes)} {said}: {_by_table(notes, reasons=True)}", fix))
+    return checks
+
+
+def _counted(notes: list[LeftOut]) -> str:
+    return units.count(sum(n.rows for n in notes))
+
+
+def _by_table(notes: list[LeftOut], *, reasons: bool) -> str:
+    return "; ".join(f"{units.count(n.rows)} of {n.table}" + (f" with {n.reason}" if reasons else "") for n in notes)
+
+
 def _rows(profile: Profile) -> list[Check]:
     trace = profile.trace
-    bad = trace.reversed_rows
     checks = []
     if trace.window is not None:
         start, end = (f"{t / 1e9:g}" for t in trace.window)
         detail = f"only {start} s to {end} s of the session were read, with the GPU work that was launched then"
         checks.append(Check("time range", "ok", detail))
-    if bad:
-        checks.append(
-            Check(
-                "bad times",
-                "warn",
-                f"{units.count(bad)} rows end before they begin and are left out",
-                "export the report again",
-            )
-        )
-    if trace.unplaced_rows:
-        detail = (
-            f"{units.count(trace.unplaced_rows)} rows have no possible time, thread, device or stream and are left out"
-        )
-        checks.append(Check("bad rows", "warn", detail, "export the report again"))
+    checks += _left_out(trace)
     if lost := [d["text"] for d in trace.capture.diagnostics]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(

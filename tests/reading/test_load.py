@@ -17,8 +17,7 @@ import pytest
 
 from nsysx import pipeline
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
-from nsysx.reading import load as room
-from nsysx.reading import schema
+from nsysx.reading import capture_facts, rows, schema, selecting
 from nsysx.reading.load import load
 from nsysx.render import json_text
 from tests import reports
@@ -100,9 +99,22 @@ def test_open_that_fails(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("r.sqlite", bytes(4096), "input-not-sqlite", ".sqlite"),
         ("r.nsys-rep", b"NSYS" + bytes(100), "input-nsys-rep", "nsys export --type sqlite"),
         ("r.qdrep", b"QD" + bytes(100), "input-nsys-rep", "nsys export"),
-        ("r.sqlite.xz", lzma.compress(b"SQLite format 3\x00"), "input-compressed", "Unpack"),
-        ("r.sqlite.gz", gzip.compress(b"SQLite format 3\x00", mtime=0), "input-compressed", "Unpack"),
-        ("r.sqlite.zst", b"(\xb5/\xfd" + bytes(20), "input-compressed", "Unpack"),
+        ("r.sqlite.xz", lzma.compress(b"SQLite format 3\x00"), "input-damaged", "again"),
+        ("r.sqlite.gz", gzip.compress(b"hello", mtime=0), "input-not-sqlite", "holds no SQLite"),
+        ("r.sqlite.gz", gzip.compress(b"SQLite format 3\x00" * 99, mtime=0)[:-9], "input-damaged", "does not unpack"),
+        ("r.sqlite.xz", lzma.compress(b"SQLite format 3\x00" * 99)[:-9], "input-damaged", "does not unpack"),
+        ("r.sqlite.xz", lzma.compress(b""), "input-empty", "holds nothing"),
+        (
+            "r.json",
+            b'{"schemaVersion": 1, "deviceProperties": [], "traceEvents": []}',
+            "input-kineto",
+            "torch.profiler",
+        ),
+        ("r.json.gz", gzip.compress(b'{"traceEvents": [{"ph": "X"}]}', mtime=0), "input-kineto", "torch.profiler"),
+        ("r.json", b'[{"a": 1}]', "input-json", ".sqlite"),
+        ("r.qdstrm", b"x", "input-foreign-format", "QdstrmImporter"),
+        ("r.ncu-rep", b"x", "input-foreign-format", "Nsight Compute"),
+        ("r.h5", b"x", "input-foreign-format", "SQLite"),
         (
             "r.sqlite",
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
@@ -184,13 +196,13 @@ def test_zeroed_pages(good: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_read(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(shutil.copy(good, tmp_path))
-    original = room._capture
+    original = capture_facts.capture_of
 
     def touched(*given: object) -> object:
         os.utime(path, ns=(1, 1))
         return original(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(room, "_capture", touched)
+    monkeypatch.setattr(capture_facts, "capture_of", touched)
     refused(path, "input-busy", "Wait")
 
 
@@ -457,10 +469,10 @@ def test_names_as_they_come(tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_both_readers_give_the_same_frames(good: Path, monkeypatch: pytest.MonkeyPatch, split: bool) -> None:
     if split:
-        monkeypatch.setattr(room, "_PIECE_ROWS", 4)
+        monkeypatch.setattr(selecting, "PIECE_ROWS", 4)
     fast = load(good)
     used = []
-    monkeypatch.setattr(room._Reader, "frame", lambda *_: used.append(1) or 1 / 0)
+    monkeypatch.setattr(rows.Reader, "series", lambda *_: used.append(1) or 1 / 0)
     slow = load(good)
     assert used
     for name, frame in fast.frames.items():
@@ -496,12 +508,12 @@ def parquet_beside(report: Path, folder: Path, *, leave_out: int = 0) -> Path:
 
 
 def test_a_parquet_export_beside_is_read_instead(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_PIECE_ROWS", 4)
+    monkeypatch.setattr(selecting, "PIECE_ROWS", 4)
     plain = load(good)
     beside = parquet_beside(good, tmp_path)
     asked: list[str] = []
-    real = room._Reader.frame
-    monkeypatch.setattr(room._Reader, "frame", lambda self, query: asked.append(query) or real(self, query))
+    real = rows.Reader.series
+    monkeypatch.setattr(rows.Reader, "series", lambda self, query: asked.append(query) or real(self, query))
     fast = load(beside)
     assert not any("KIND_RUNTIME" in q or "KIND_KERNEL" in q or "NVTX_EVENTS" in q for q in asked)
     assert plain.frames["kernel"].height > 4
@@ -514,7 +526,7 @@ def test_a_parquet_export_beside_is_read_instead(good: Path, tmp_path: Path, mon
 def test_a_parquet_export_of_something_else_is_not(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    monkeypatch.setattr(room, "_PIECE_ROWS", 4)
+    monkeypatch.setattr(selecting, "PIECE_ROWS", 4)
     beside = parquet_beside(good, tmp_path, leave_out=1 if broken == "shorter" else 0)
     for file in (tmp_path / "a_pqtdir").glob("*.parquet"):
         if broken == "damaged":
@@ -526,7 +538,7 @@ def test_a_parquet_export_of_something_else_is_not(
 
 
 def test_the_fast_reader_is_the_one_that_is_used(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_rows", lambda *_: pytest.fail("fell back"))
+    monkeypatch.setattr(rows, "rows", lambda *_: pytest.fail("fell back"))
     load(good)
 
 

@@ -1,0 +1,190 @@
+"""Whatever holds a report, as a SQLite file that nobody else writes: packed, not yet exported, exported as Parquet, with a log.
+
+A copy lies in a folder of its own under TMPDIR and goes when the report has been read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from nsysx.errors import NsysxError
+from nsysx.reading import columnar, opening
+
+_BLOCK_BYTES = 1 << 20
+#: A copy never takes the last of the disk.
+_SPARE_BYTES = 1 << 28
+_EXPORT_PATIENCE_S = 3600.0
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def opened(path: Path, progress: Say | None = None) -> Iterator[Path]:
+    """Give the path of a finished SQLite file with the report ``path``, which stays as it is. Raises NsysxError."""
+
+    def say(stage: str) -> None:
+        if progress:
+            progress(stage)
+
+    kind = opening.kind_of(path)
+    with (
+        tempfile.TemporaryDirectory(prefix="nsysx-", ignore_cleanup_errors=True)
+        if _copied(path, kind)
+        else _here(path) as folder
+    ):
+        room = Path(folder)
+        if kind == "folder":
+            say("reading the tables of the folder")
+            yield columnar.as_sqlite(path, room / "report.sqlite")
+        elif kind == "nsys-rep":
+            say("exporting with nsys")
+            yield _exported(path, room)
+        elif kind != "sqlite":
+            say("unpacking")
+            copy = _unpacked(path, room / "report.sqlite", kind)
+            opening.check_length(path, copy)
+            yield copy
+        elif opening.beside(path.resolve(), "-wal"):
+            say("copying the report with its log")
+            yield _with_log(path, room)
+        else:
+            opening.check_finished(path)
+            yield path
+
+
+def _copied(path: Path, kind: str) -> bool:
+    return kind != "sqlite" or opening.beside(path.resolve(), "-wal") > 0
+
+
+@contextmanager
+def _here(path: Path) -> Iterator[str]:
+    yield str(path.parent)
+
+
+def _with_log(path: Path, folder: Path) -> Path:
+    """Return a copy of a database and of its write-ahead log, with what the log holds in the database."""
+    source = path.resolve()
+    copy = folder / "report.sqlite"
+    _room_for(path, folder, source.stat().st_size + opening.beside(source, "-wal"))
+    for ending in ("", "-wal"):
+        shutil.copyfile(source.with_name(source.name + ending), copy.with_name(copy.name + ending))
+    with opening.sqlite_errors(path), closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    return copy
+
+
+def _room_for(path: Path, folder: Path, size: int) -> None:
+    if shutil.disk_usage(folder).free < size + _SPARE_BYTES:
+        raise opening.no_room(path, folder)
+
+
+def _packed(path: Path, ending: str) -> Any:
+    if ending == ".xz":
+        return lzma.open(path)
+    if ending == ".gz":
+        return gzip.open(path)
+    return _zstd(path)
+
+
+def _zstd(path: Path) -> Any:
+    """Return a file that unpacks Zstandard: Python's own from 3.14 on, else the zstandard package."""
+    with suppress(ImportError):
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+
+        return zstd.open(path)
+    with suppress(ImportError):
+        import zstandard  # type: ignore[import-not-found,unused-ignore]
+
+        return zstandard.open(path, "rb")
+    tool = shutil.which("zstd")
+    if tool is None:
+        hint = f"Unpack it first: zstd -d {path.name} (or pip install zstandard)"
+        raise opening.fail(path, "is packed with zstd, which this Python cannot unpack", hint, "input-compressed")
+    process = subprocess.Popen([tool, "-dcq", "--", path.absolute()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    return process.stdout
+
+
+def _unpacked(path: Path, target: Path, ending: str) -> Path:
+    """Unpack a report; what is in it must be a SQLite file, which is told before the rest is unpacked."""
+    try:
+        with _packed(path, ending) as source, target.open("wb") as sink:
+            block = source.read(_BLOCK_BYTES)
+            _check_inside(path, block)
+            while block:
+                _room_for(path, target.parent, len(block))
+                sink.write(block)
+                block = source.read(_BLOCK_BYTES)
+    except NsysxError:
+        raise
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            with opening.sqlite_errors(path):
+                raise
+        what = "is cut off or damaged: it does not unpack"
+        raise opening.fail(path, what, "Copy or download it again", "input-damaged") from None
+    except Exception as error:
+        if not type(error).__module__.startswith(("zstandard", "compression")):
+            raise
+        what = "is cut off or damaged: it does not unpack"
+        raise opening.fail(path, what, "Copy or download it again", "input-damaged") from None
+    return target
+
+
+def _check_inside(path: Path, head: bytes) -> None:
+    if opening.is_sqlite(head):
+        return
+    if opening.is_trace_events(head):
+        opening.refuse_trace_events(path)
+    if not head:
+        raise opening.fail(path, "holds nothing", "Copy or download it again", "input-empty")
+    raise opening.fail(path, "holds no SQLite database", "Pack the .sqlite file alone", "input-not-sqlite")
+
+
+def _exported(path: Path, folder: Path) -> Path:
+    """Return nsys's export of its report: the one beside it where that is newer, else a new one, kept there where it can be."""
+    from nsysx.outputs import move_into_place
+    from nsysx.recording import capture
+
+    kept = path.with_suffix(".sqlite")
+    by_hand = f"Where nsys is, run: nsys export --type sqlite --output {kept.name} {path.name}"
+    with suppress(OSError):
+        if kept.stat().st_mtime_ns >= path.stat().st_mtime_ns and opening.kind_of(kept) == "sqlite":
+            opening.check_finished(kept)
+            return kept
+    try:
+        nsys = capture.find_nsys()
+    except NsysxError as error:
+        what = f"is a report of nsys, not its SQLite export, and no nsys works here ({error.message})"
+        raise opening.fail(path, what, by_hand, "input-nsys-rep") from None
+    made = folder / "report.sqlite"
+    command = capture.export_command(nsys, path.absolute(), made)
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_EXPORT_PATIENCE_S)
+        said = (done.stdout + done.stderr).decode(errors="replace").split("\n")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise opening.fail(path, f"nsys could not export it ({error})", by_hand, "input-nsys-rep") from None
+    if done.returncode or not made.exists():
+        last = " / ".join([line.strip() for line in said if line.strip()][-3:])[:500]
+        what = f"nsys {nsys.version} could not export it: {last or f'exit code {done.returncode}'}"
+        hint = "A report needs an nsys as new as the one that made it"
+        raise opening.fail(path, what, hint, "input-nsys-rep")
+    with suppress(OSError, NsysxError):
+        beside = kept.with_name(f".{kept.name[:100]}-exported")
+        try:
+            shutil.copyfile(made, beside)
+            move_into_place(beside, kept, force=False)
+            return kept
+        finally:
+            beside.unlink(missing_ok=True)
+    return made

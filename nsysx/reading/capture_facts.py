@@ -1,0 +1,161 @@
+"""Allow-listed facts about a capture: devices, processes, options, what nsys says went wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from nsysx.model import Capture, Gpu
+from nsysx.reading import decoding, opening
+
+#: Diagnostics that change what can be concluded; the rest is chatter about features that were not asked for.
+_DIAGNOSTIC = re.compile(
+    r"might (not )?have been|Some CUPTI events|incomplete CUPTI|No (CUDA|NVTX) events|not supported by this build"
+    r"|legacy \(software|dropped|lost|overflow",
+    re.IGNORECASE,
+)
+
+
+#: Capture options that may be shown: none of them can hold a path, a name or a secret.
+_OPTIONS = re.compile(
+    r"(?:PROCESS_\d+:)?(COLLECT_\w+|CUDA_\w+(?:OPTIONS:MODE)?|RUN_DURATION_MS|RATE_HZ|START_TRIGGER|STOP_TRIGGER)$"
+)
+
+
+def query(
+    connection: sqlite3.Connection, tables: dict[str, set[str]], table: str, *columns: str
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a small table, [] when it is absent; a column it does not have reads as None."""
+    if table not in tables:
+        return []
+    selected = ", ".join(f'"{c}"' if c in tables[table] else "NULL" for c in columns)
+    return connection.execute(f'SELECT {selected} FROM "{table}"').fetchall()
+
+
+def _limit(value: Any) -> int | None:
+    """Return a limit of a device, None where the report does not name it."""
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _gpus(connection: sqlite3.Connection, tables: dict[str, set[str]], used: list[tuple[int, int]]) -> tuple[Gpu, ...]:
+    """Return one Gpu per (process, device) that did work, named where the report says which card it is."""
+    columns = ("id", "deviceId", "cuDevice", "name", "l2CacheSize", "totalMemory", "memoryBandwidth", "smCount")
+    cards = query(connection, tables, "TARGET_INFO_GPU", *columns)
+    mapping = {
+        (pid, cuda): gpu
+        for gpu, cuda, pid in query(connection, tables, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
+    }
+    result = []
+    for process, device in used:
+        pid = process & 0xFFFFFF
+        gpu = mapping.get((pid, device))
+        card = next((c for c in cards if gpu is not None and c[0] == gpu), None)
+        if card is None and not mapping:
+            card = next((c for c in cards if device in (c[2], c[1])), None)
+        if card is None:
+            result.append(Gpu(process, pid, device, "unknown GPU"))
+        else:
+            result.append(Gpu(process, pid, device, decoding.text_of(card[3]) or "unknown GPU", *map(_limit, card[4:])))
+    return tuple(result)
+
+
+def host_of(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> str | None:
+    """Return what stands for the machine's name, which itself is nobody's business."""
+    named = [v for n, v in query(connection, tables, "TARGET_INFO_SYSTEM_ENV", "name", "value") if n == "Hostname"]
+    return hashlib.sha256(str(named[0]).encode("utf-8", "replace")).hexdigest()[:16] if named and named[0] else None
+
+
+def report_name(path: Path) -> str:
+    """Return the name of a report without its endings, ``a`` of ``a.sqlite.xz``."""
+    name = path.name
+    for ending in (*opening.PACKED_MAGIC.values(), ".sqlite", ".nsys-rep"):
+        name = name.removesuffix(ending)
+    return name if name != path.name else path.stem
+
+
+def run_json(path: Path) -> dict[str, Any]:
+    """Return what ``nsysx run`` noted beside the report, {} when there is nothing usable."""
+    beside = path.with_name(f"{report_name(path)}.run.json")
+    try:
+        value = json.loads(beside.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _program(path: str | None) -> str:
+    """Return the file name of a program, of Windows too: the rest of its path is nobody's business."""
+    return re.split(r"[/\\\\]", path or "")[-1]
+
+
+def content_id(frames: Mapping[str, pl.DataFrame], utc_epoch_ns: int | None) -> str:
+    """Return what tells captures apart, whatever the file is called: the same for every export of one capture.
+
+    It is a hash of the number of rows of each table and of the sums of their times, ids and threads, 16 hex digits.
+    """
+    facts: list[object] = [utc_epoch_ns]
+    for name, frame in sorted(frames.items()):
+        facts += [name, frame.height]
+        for column in ("start_ns", "end_ns", "time_ns", "process", "thread", "correlation_id"):
+            if column in frame.columns:
+                facts.append(int(frame[column].fill_null(0).to_numpy().sum(dtype=np.int64)))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def capture_of(
+    path: Path,
+    connection: sqlite3.Connection,
+    tables: dict[str, set[str]],
+    frames: dict[str, pl.DataFrame],
+    run: dict[str, Any],
+) -> Capture:
+    """Return the facts about a capture that may be shown."""
+    meta = dict(
+        query(connection, tables, "META_DATA_EXPORT", "name", "value")
+        or query(connection, tables, "EXPORT_META_DATA", "name", "value")
+    )
+    options = {}
+    for name, value in query(connection, tables, "META_DATA_CAPTURE", "name", "value"):
+        if match := _OPTIONS.match(str(name)):
+            options[match[1]] = str(value)
+    gpu = pl.concat([frames[f].select("process", "device") for f in ("kernel", "memcpy", "memset", "graph")])
+    used = gpu.unique().sort("process", "device").rows()
+    threads = pl.concat([frames["runtime"].select("process"), frames["nvtx"].select("process"), gpu.select("process")])
+    names = dict(query(connection, tables, "PROCESSES", "pid", "name"))
+    processes = tuple(
+        {"process": p, "pid": p & 0xFFFFFF, "name": _program(decoding.text_of(names.get(p & 0xFFFFFF)))}
+        for p in threads["process"].drop_nulls().unique().sort().to_list()
+    )
+    diagnostics = tuple(
+        {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
+        for severity, text in query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text")
+        if severity in (2, 3) and _DIAGNOSTIC.search(str(text))
+    )
+    duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
+    epoch = [
+        e for (e,) in query(connection, tables, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs") if isinstance(e, int)
+    ]
+    probe = run.get("probe")
+    exit_code = run.get("exit_code")
+    return Capture(
+        files=(path.name,),
+        nsys_version=decoding.text_of(meta.get("EXPORT_PRODUCT_VERSION")),
+        schema_version=decoding.text_of(meta.get("EXPORT_SCHEMA_VERSION")),
+        gpus=_gpus(connection, tables, used),
+        processes=processes,
+        duration_ns=duration[0] if duration else None,
+        diagnostics=diagnostics,
+        utc_epoch_ns=epoch[0] if epoch else None,
+        content_id=content_id(frames, epoch[0] if epoch else None),
+        options=options,
+        probe=tuple(p for p in probe if isinstance(p, dict)) if isinstance(probe, list) else (),
+        exit_code=exit_code if isinstance(exit_code, int) else None,
+    )

@@ -1,0 +1,69 @@
+"""NCCL's own ranges and what their payload says."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import polars as pl
+
+from nsysx.reading import placing, schema
+
+
+def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: pl.DataFrame) -> pl.DataFrame | None:
+    """Return NCCL's own ranges: thread, start_ns, end_ns, operation, and what its payload says, None when it has no domain.
+
+    The payload is null where the export is without it (--include-json=true writes it): communicator (NCCL's id of it, the
+    same on all its ranks), bytes of the message, peer (rank that is sent to or received from), and, at the creation and the
+    end of a communicator, size (number of its ranks) and rank (this one's number in it). Sorted by thread and start.
+    """
+    named = domains.filter(pl.col("domain_name").cast(pl.String) == schema.NCCL_DOMAIN)
+    places = set(named.select("process", "domain").iter_rows())
+    if not places:
+        return None
+    present = tables["NVTX_EVENTS"]
+    text = "text" if "text" in present else "NULL"
+    if {"textId"} <= present and "StringIds" in tables:
+        text = f"COALESCE({text}, (SELECT value FROM StringIds WHERE id = textId))"
+    payload = "jsonText" if "jsonText" in present else "NULL"
+    listed = ",".join(sorted({str(domain) for _, domain in places}))
+    rows = connection.execute(
+        f'SELECT globalTid, start, "end", domainId, {text}, {payload} FROM NVTX_EVENTS'
+        f" WHERE eventType = {schema.NVTX_PUSH_POP} AND domainId IN ({listed})"
+    )
+    names = tuple(schema.NCCL_PAYLOAD.items())
+    known: dict[Any, tuple[Any, ...]] = {}
+    out = []
+    for thread, start, end, domain, operation, said in rows:
+        if not all(isinstance(v, int) and abs(v) < placing.LAST_NS for v in (start, end)) or not isinstance(
+            thread, int
+        ):
+            continue
+        if (thread // (1 << 24), domain) not in places:
+            continue
+        if said not in known:
+            known[said] = _payload(said, names)
+        out.append((thread, start, end, str(operation), *known[said]))
+    columns = ("thread", "start_ns", "end_ns", "operation", *(name for name, _ in names))
+    types = {c: pl.String() if c in ("operation", "communicator") else pl.Int64() for c in columns}
+    return pl.DataFrame(out, schema=types, orient="row").sort("thread", "start_ns", maintain_order=True)
+
+
+def _payload(text: Any, names: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
+    """Return the fields of a payload in order, None for those that it does not hold."""
+    try:
+        values = json.loads(text) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
+        values = {}
+    found = [values.get(key) if isinstance(values, dict) else None for _, key in names]
+    whole = [v if isinstance(v, int) and not isinstance(v, bool) else None for v in found]
+    # A communicator's id fills 64 bits without a sign: a name, not a number.
+    return tuple(
+        (None if v is None else str(v))
+        if name == "communicator"
+        else v
+        if v is not None and 0 <= v < placing.MOST_BYTES
+        else None
+        for v, (name, _) in zip(whole, names, strict=True)
+    )

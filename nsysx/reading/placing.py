@@ -1,0 +1,158 @@
+"""Rows that belong nowhere, or to no possible time, are left out and counted; what is left can be summed in 64 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import polars as pl
+
+from nsysx.reading import schema
+from nsysx.reading.trace import REVERSED, LeftOut
+
+#: Beyond this (ns, 73 years) is no time of a session, not even counted from 1970, but a damaged row.
+LAST_NS = 1 << 61
+#: 13 days: no range lasts longer, and no two rows of a session lie further apart.
+LONGEST_NS = 1 << 50
+MOST_BYTES = 1 << 53
+#: What the durations, or the sizes, of one table may sum up to: with all tables, devices and steps it still fits 64 bits.
+_MOST_SUM = 1 << 60
+#: Without these a row belongs nowhere.
+_PLACE = {
+    "start_ns": "time",
+    "end_ns": "time",
+    "time_ns": "time",
+    "thread": "thread",
+    "device": "device",
+    "stream": "stream",
+    "event": "event",
+    "event_type": "type",
+    "node": "graph node",
+}
+#: GPU work whose two times are both 0 has not been timed.
+_GPU_WORK = ("kernel", "memcpy", "memset", "graph")
+
+
+class _Rows:
+    """The rows of one table, and what was taken from them."""
+
+    def __init__(self, frame: pl.DataFrame, source: schema.Source) -> None:
+        self.frame, self.table = frame, source.table
+        self.notes: list[LeftOut] = []
+
+    def keep(self, condition: pl.Expr, reason: str) -> None:
+        """Leave out the rows of which ``condition`` is not true."""
+        kept = self.frame.filter(condition)
+        self.note(reason, self.frame.height - kept.height)
+        self.frame = kept
+
+    def note(self, reason: str, rows: int, effect: Literal["left out", "kept"] = "left out") -> None:
+        if rows:
+            self.notes.append(LeftOut(self.table, reason, rows, effect))
+
+
+def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tuple[pl.DataFrame, list[LeftOut]]:
+    """Return a table without the rows that cannot be placed, and what was left out.
+
+    ``around`` is a time that most rows of the report are near, None where all rows are near each other. A missing
+    correlation id is 0, as nsys writes it; an impossible size is null.
+    """
+    given = _Rows(frame, source)
+    for column in source.columns:
+        if column.bits or column.name not in frame.columns:
+            continue
+        if column.name == "correlation_id" and given.frame[column.name].null_count():
+            given.note("no correlation id", given.frame[column.name].null_count(), "kept")
+            given.frame = given.frame.with_columns(pl.col(column.name).fill_null(0))
+        placed = column.name in _PLACE and (column.required or source.frame == "nvtx")
+        if (
+            placed
+            and not (source.frame == "nvtx" and column.name == "end_ns")
+            and given.frame[column.name].null_count()
+        ):
+            given.keep(pl.col(column.name).is_not_null(), f"no {_PLACE[column.name]}")
+        if column.unit == "bytes":
+            _sizes(given, column.name)
+        if column.unit == "ns":
+            low, high = (-LAST_NS, LAST_NS) if around is None else (around - LONGEST_NS, around + LONGEST_NS)
+            if _outside(given.frame[column.name], low, high):
+                # Marks and open ranges have no end, and an event no time on the device: null is not outside.
+                possible = pl.col(column.name).is_between(low, high)
+                if column.name == "device_ns":
+                    possible |= pl.col(column.name) == 0
+                given.keep(possible | pl.col(column.name).is_null(), "an impossible time")
+    if {"start_ns", "end_ns"} <= set(frame.columns):
+        _lengths(given, source)
+    return given.frame, given.notes
+
+
+def _sizes(given: _Rows, name: str) -> None:
+    """Make sizes null that cannot be, or that together are more than 64 bits hold."""
+    sizes = given.frame[name]
+    most = MOST_BYTES
+    if sizes.len() > _MOST_SUM // MOST_BYTES and float(sizes.cast(pl.Float64).sum()) > _MOST_SUM:
+        most = _MOST_SUM // sizes.len()
+    if _outside(sizes, 0, most):
+        before = sizes.null_count()
+        possible = pl.col(name).is_between(0, most)
+        given.frame = given.frame.with_columns(pl.when(possible).then(name).alias(name))
+        given.note("an impossible size", given.frame[name].null_count() - before, "kept")
+
+
+def _lengths(given: _Rows, source: schema.Source) -> None:
+    """Leave out rows that last for days or end before they begin, and GPU work without any time."""
+    if source.frame in _GPU_WORK and given.frame["start_ns"].min() == 0:
+        given.keep((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0), "both times zero")
+    lasted = given.frame["end_ns"] - given.frame["start_ns"]
+    least, most = lasted.min(), lasted.max()
+    if isinstance(least, int) and least < 0:
+        given.keep((lasted >= 0) | lasted.is_null(), REVERSED)
+        lasted = lasted.filter((lasted >= 0) | lasted.is_null())
+    longest = LONGEST_NS
+    if isinstance(most, int) and most * len(lasted) > _MOST_SUM and float(lasted.cast(pl.Float64).sum()) > _MOST_SUM:
+        longest = _MOST_SUM // len(lasted)
+    if isinstance(most, int) and most > longest:
+        given.keep((lasted <= longest) | lasted.is_null(), "an impossible length")
+
+
+def _outside(values: pl.Series, low: int, high: int) -> bool:
+    least, most = values.min(), values.max()
+    return isinstance(least, int) and isinstance(most, int) and (least < low or most > high)
+
+
+def center(frames: Mapping[str, pl.DataFrame]) -> int | None:
+    """Return a time that most rows are near, None where no two rows are further apart than a session is long."""
+    columns = [f[c] for f in frames.values() for c in ("start_ns", "end_ns", "time_ns") if c in f.columns]
+    ends = [e for c in columns for e in (c.min(), c.max()) if isinstance(e, int)]
+    if not ends or (max(ends) - min(ends) <= LONGEST_NS and min(ends) >= -LAST_NS and max(ends) <= LAST_NS):
+        return None
+    starts = max((f["start_ns"] for f in frames.values() if "start_ns" in f.columns), key=len, default=columns[0])
+    middle = starts.filter(starts.is_between(-LAST_NS, LAST_NS)).median()
+    return int(middle) if isinstance(middle, int | float) else 0
+
+
+def with_process(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add ``process``: the upper 40 bits of the thread or process key, null where a report does not name it."""
+    key = next((k for k in ("global_pid", "thread") if k in frame.columns), None)
+    if key is None:
+        return frame
+    # Floor division is an arithmetic shift, also for keys whose top bit is set.
+    shifted = (pl.col(key) // (1 << 24)).alias("process")
+    frame = frame.with_columns(shifted)
+    return frame.drop("global_pid") if key == "global_pid" else frame
+
+
+def with_own_process(frames: dict[str, pl.DataFrame], recorded: frozenset[str]) -> list[LeftOut]:
+    """Give GPU work of no named process to the only process that made calls, to process 0 where there are several."""
+    own = frames["runtime"]["process"].unique()
+    alone = pl.lit(own.item() if len(own) == 1 else 0, dtype=pl.Int64)
+    notes = []
+    for frame, source in schema.SOURCES.items():
+        if not any(c.name == "global_pid" for c in source.columns):
+            continue
+        if missing := frames[frame]["process"].null_count():
+            frames[frame] = frames[frame].with_columns(pl.col("process").fill_null(alone))
+            if frame in recorded:
+                reason = "no process: counted for the only one" if len(own) == 1 else "no process, of several"
+                notes.append(LeftOut(source.table, reason, missing, "merged" if len(own) == 1 else "kept"))
+    return notes

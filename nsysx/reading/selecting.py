@@ -1,0 +1,154 @@
+"""What is asked of SQLite: the columns of a table, small ones packed into one integer, in pieces of rowids.
+
+A value costs more than a row: columns that are small, or nearly always the same, travel packed into one integer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from dataclasses import dataclass
+
+import polars as pl
+
+from nsysx.reading import schema
+from nsysx.reading.trace import Window
+
+#: Tables are read in pieces of this many rows: enough pieces to keep every thread busy until the end.
+PIECE_ROWS = 400_000
+#: No row of a table takes less of the file: a length, a rowid, a header of one column and its place in the page.
+_LEAST_ROW_BYTES = 6
+
+#: The column that carries those with ``bits``, see ``packing``.
+PACKED = "_packed"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a column with ``bits`` lies in the packed integer, and the values that stand for null and for "does not fit"."""
+
+    column: schema.SourceColumn
+    shift: int
+    null: int
+    unfit: int
+
+
+def packing(source: schema.Source) -> list[Place]:
+    """Return the places of the columns that travel in one integer. Only names tell null and unfit apart from 0."""
+    shift, result = 0, []
+    for column in source.columns:
+        if column.bits:
+            most = (1 << column.bits) - 1
+            null, unfit = (most, most - 1) if column.kind == "name" else (0, 0)
+            result.append(Place(column, shift, null, unfit))
+            shift += column.bits
+    assert shift <= 63, source.frame
+    return result
+
+
+def value_of(column: schema.SourceColumn, present: set[str]) -> str:
+    """Return the expression of a column, NULL where the table has not what it needs."""
+    if column.parts:
+        return column.sql if present.issuperset(column.parts) else "NULL"
+    return f'"{column.sql}"' if column.sql in present else "NULL"
+
+
+def selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, pl.DataType]]:
+    """Return what to select from a table that has the columns ``present``, and the types that it arrives with."""
+    values, types = [], dict[str, pl.DataType]()
+    for column in source.columns:
+        if column.bits:
+            continue
+        value = value_of(column, present)
+        types[column.name] = pl.Int64()
+        if column.kind == "text":
+            value, types[column.name] = f"CAST(COALESCE({value}, '') AS BLOB)", pl.Binary()
+        values.append(f"{value} AS {column.name}")
+    if expression := packed(source, present):
+        values.append(f"{expression} AS {PACKED}")
+        types[PACKED] = pl.Int64()
+    return ", ".join(values), types
+
+
+def packed(source: schema.Source, present: set[str]) -> str:
+    """Return the expression of the column that carries those with ``bits``, "" when there are none."""
+    terms = []
+    for place in packing(source):
+        value = value_of(place.column, present)
+        if value == "NULL":
+            terms.append(str(place.null << place.shift))
+            continue
+        most = max(1, (1 << place.column.bits) - 1 - (2 if place.column.kind == "name" else 0))
+        fitting = f"WHEN {value} BETWEEN 0 AND {most} THEN {value}"
+        terms.append(
+            f"(CASE {fitting} WHEN {value} IS NULL THEN {place.null} ELSE {place.unfit} END) * {1 << place.shift}"
+        )
+    return " + ".join(terms)
+
+
+def nothing_fits(source: schema.Source) -> int:
+    """Return the packed integer of a row of which nothing fits."""
+    return sum(place.unfit << place.shift for place in packing(source))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of one table: the query, the types of its columns."""
+
+    frame: str
+    query: str
+    types: dict[str, pl.DataType]
+
+
+def inside(source: schema.Source, window: Window | None) -> str:
+    """Return the condition that a row overlaps the window; what has no end, or no time at all, is not cut.
+
+    GPU work may run long after its launch, so of it everything from the begin of the window on is read.
+    """
+    if window is None or not {"start_ns", "end_ns"} <= {c.name for c in source.columns}:
+        return "1 = 1"
+    begun = "1 = 1" if source.frame in ("kernel", "memcpy", "memset", "graph") else f'"start" < {window[1]}'
+    return f'({begun} AND ("end" > {window[0]} OR "end" IS NULL))'
+
+
+def borders(connection: sqlite3.Connection, table: str) -> list[int]:
+    """Return the rowids that end a piece each, but for the last piece: [] for a table of one piece.
+
+    nsys numbers rows from 1 without holes, so equal parts of the numbers are equal parts of the rows. Where the numbers span
+    more than the file can hold, the rows themselves are walked.
+    """
+    try:
+        low, high = connection.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
+    except sqlite3.OperationalError as error:
+        if "rowid" in str(error):  # a table that was made without
+            return []
+        raise
+    if not isinstance(low, int) or not isinstance(high, int):  # no row, or a column of that name
+        return []
+    (pages,), (page_bytes,) = (connection.execute(f"PRAGMA {p}").fetchone() for p in ("page_count", "page_size"))
+    span = high - low + 1
+    if span <= pages * page_bytes // _LEAST_ROW_BYTES:
+        count = -(-span // PIECE_ROWS)
+        return [low - 1 + span * i // count for i in range(1, count)]
+    found: list[int] = []
+    query = f'SELECT rowid FROM "{table}" WHERE rowid >= ? ORDER BY rowid LIMIT 1 OFFSET {PIECE_ROWS}'
+    while row := connection.execute(query, (found[-1] if found else low,)).fetchone():
+        found.append(row[0])
+    return found
+
+
+def pieces_of(
+    connection: sqlite3.Connection, source: schema.Source, present: set[str], window: Window | None
+) -> list[Piece]:
+    """Return the pieces of a table that has the columns ``present``."""
+    columns, types = selected(source, present)
+    # The first and the last piece are open: rows may come while it is read.
+    ends: list[int | None] = [None, *borders(connection, source.table), None]
+    pieces = []
+    for after, last in itertools.pairwise(ends):
+        where = [inside(source, window)]
+        where += [f"rowid > {after}"] if after is not None else []
+        where += [f"rowid <= {last}"] if last is not None else []
+        query = f'SELECT {columns} FROM "{source.table}" WHERE {" AND ".join(where)}'
+        pieces.append(Piece(source.frame, query, types))
+    return pieces

@@ -1,0 +1,78 @@
+"""What a report becomes: its frames, facts about the capture, and a count of everything that is not as the report has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+
+from nsysx.model import Capture
+
+#: [start, end) in ns.
+Window = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Rows of one table that are not handed on as the report has them.
+
+    ``table`` is the report's own name, ``reason`` what is wrong with them, as "no stream". ``effect``: they are left out;
+    they are kept without what is wrong (or with what it must have been); or they are another row's second copy.
+    """
+
+    table: str
+    reason: str
+    rows: int
+    effect: Literal["left out", "kept", "merged"] = "left out"
+
+
+#: The reason that stands under a check of its own.
+REVERSED = "an end before their begin"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A report as frames, columns as ``schema.SOURCES`` declares them.
+
+    ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
+    ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
+    ``nccl`` has what NCCL says of its own calls, see ``nccl_ranges``, None where it said nothing. ``host`` stands for the
+    machine: equal for reports from the same one, None where the report does not name it.
+    ``left_out`` counts what was left out, mended or merged. ``window`` is set where only a part of the capture was read.
+    """
+
+    path: Path
+    frames: dict[str, pl.DataFrame]
+    recorded: frozenset[str]
+    domains: pl.DataFrame
+    capture: Capture
+    run: dict[str, Any] = field(default_factory=dict)
+    python_lines: pl.DataFrame | None = None
+    nccl: pl.DataFrame | None = None
+    host: str | None = None
+    window: Window | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def unplaced_rows(self) -> int:
+        """Return how many rows were left out because they belong nowhere or to no possible time."""
+        return sum(n.rows for n in self.left_out if n.effect == "left out" and n.reason != REVERSED)
+
+    @property
+    def reversed_rows(self) -> int:
+        """Return how many rows were left out because they end before they begin."""
+        return sum(n.rows for n in self.left_out if n.reason == REVERSED)
+
+    def without(self, *frames: str) -> Trace:
+        """Return the trace without the rows of these frames, for those who have made something better of them."""
+        kept = {name: frame.clear() if name in frames else frame for name, frame in self.frames.items()}
+        return replace(self, frames=kept)
+
+    def __getattr__(self, name: str) -> pl.DataFrame:
+        """Return a frame by its name, e.g. ``trace.kernel``."""
+        try:
+            return self.__dict__["frames"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(name) from None
