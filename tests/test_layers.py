@@ -45,7 +45,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FRAMES = {"polars", "numpy"}
 LIBRARIES = {
     **dict.fromkeys(PURE, FRAMES),
-    "reading": FRAMES | {"adbc_driver_manager", "adbc_driver_sqlite"},
+    "reading": FRAMES | {"adbc_driver_manager", "adbc_driver_sqlite", "compression"},
     "ranks": FRAMES | {"dask", "distributed"},
     "render": {"rich", "jinja2", "matplotlib"},
     "cli": {"typer", "rich"},

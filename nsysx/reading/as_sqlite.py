@@ -10,12 +10,13 @@ import lzma
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, cast
 
 from nsysx.errors import NsysxError
 from nsysx.reading import columnar, opening
@@ -24,6 +25,13 @@ _BLOCK_BYTES = 1 << 20
 #: A copy never takes the last of the disk.
 _SPARE_BYTES = 1 << 28
 _EXPORT_PATIENCE_S = 3600.0
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdError
+
+    _ZSTD_ERRORS: tuple[type[Exception], ...] = (ZstdError,)
+else:
+    _ZSTD_ERRORS = ()
 
 Say = Callable[[str], None]
 
@@ -88,31 +96,33 @@ def _room_for(path: Path, folder: Path, size: int) -> None:
         raise opening.no_room(path, folder)
 
 
-def _packed(path: Path, ending: str) -> Any:
+@contextmanager
+def _packed(path: Path, ending: str) -> Iterator[IO[bytes]]:
+    """Give a file that unpacks; Zstandard by Python's own module, from 3.14 on, or by the tool of that name."""
     if ending == ".xz":
-        return lzma.open(path)
-    if ending == ".gz":
-        return gzip.open(path)
-    return _zstd(path)
+        with lzma.open(path) as source:
+            yield source
+    elif ending == ".gz":
+        with gzip.open(path) as source:
+            yield cast("IO[bytes]", source)
+    elif sys.version_info >= (3, 14):
+        from compression import zstd
 
-
-def _zstd(path: Path) -> Any:
-    """Return a file that unpacks Zstandard: Python's own from 3.14 on, else the zstandard package."""
-    with suppress(ImportError):
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
-
-        return zstd.open(path)
-    with suppress(ImportError):
-        import zstandard  # type: ignore[import-not-found,unused-ignore]
-
-        return zstandard.open(path, "rb")
-    tool = shutil.which("zstd")
-    if tool is None:
-        hint = f"Unpack it first: zstd -d {path.name} (or pip install zstandard)"
-        raise opening.fail(path, "is packed with zstd, which this Python cannot unpack", hint, "input-compressed")
-    process = subprocess.Popen([tool, "-dcq", "--", path.absolute()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    return process.stdout
+        with zstd.open(path) as source:
+            yield source
+    else:
+        tool = shutil.which("zstd")
+        if tool is None:
+            hint = f"Unpack it first: zstd -d {path.name}"
+            raise opening.fail(path, "is packed with zstd, and there is no tool zstd here", hint, "input-compressed")
+        command = [tool, "-dcq", "--", str(path.absolute())]
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            assert process.stdout is not None
+            yield process.stdout
+        if process.returncode:
+            raise EOFError
 
 
 def _unpacked(path: Path, target: Path, ending: str) -> Path:
@@ -125,17 +135,9 @@ def _unpacked(path: Path, target: Path, ending: str) -> Path:
                 _room_for(path, target.parent, len(block))
                 sink.write(block)
                 block = source.read(_BLOCK_BYTES)
-    except NsysxError:
-        raise
-    except (EOFError, OSError, lzma.LZMAError, zlib.error, ValueError) as error:
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, *_ZSTD_ERRORS) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            with opening.sqlite_errors(path):
-                raise
-        what = "is cut off or damaged: it does not unpack"
-        raise opening.fail(path, what, "Copy or download it again", "input-damaged") from None
-    except Exception as error:
-        if not type(error).__module__.startswith(("zstandard", "compression")):
-            raise
+            raise  # of the disk, not of what is packed
         what = "is cut off or damaged: it does not unpack"
         raise opening.fail(path, what, "Copy or download it again", "input-damaged") from None
     return target
