@@ -1,10 +1,27 @@
-"""Steps from the repeated kernel sequence, where nothing names them."""
+"""Steps from the repeated sequence of GPU work, where nothing names them.
+
+A neural network repeats at several levels: kernels in a layer, layers in a step, steps in a run. Each level shows as *markers*,
+kinds of work that come back at a regular distance. The step is the level that has what happens once in a step (the embedding,
+the loss, the optimizer, sampling, a copy of the input or of the result), not the layer below it and not the epoch above:
+
+    layer    |k k k|k k k|k k k|                    the shortest level that holds half of the GPU work
+    step     |embed k k k k k k k k k head|         it holds kernels that its layers do not: one level up
+    epoch    |step step step ... evaluation|        a step that holds an optimizer is whole: no further up
+
+A distance that fails these tests is no step, and then there are none.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 
 #: What every source of steps gives.
@@ -16,69 +33,292 @@ STEP = {
     "end_ns": pl.Int64,
 }
 
+#: Fewer elements than this repeat everywhere (a GEMM and its reduction); a launch of a CUDA graph may be a step by itself.
+_SHORTEST = 8
+#: A level needs this many markers, so that two distances between them can agree.
+_FEWEST = 3
+#: With fewer distances than this the work in them must agree, too: three runs of a query are no steps.
+_FEW = 4
+#: Distances between markers agree when they differ by no more than this share: a step may reach for another kernel.
+_ALIKE = 0.1
+_FEW_DIFFER = 0.25
+#: Neighbouring periods hold the same kinds of work to at least this share; training two networks in turn does not.
+_SAME_WORK = 0.8
+#: A level must hold this share of the computing: the test that steps from ranges must pass, too.
+_COVERAGE = 0.5
+#: A longer period is a level of its own when so much of its work, by count or by time, lies outside the shorter ones.
+_EXTRA = 0.005
+#: Up to this many periods, what lies between two markers is one step (the first one is longer); behind that something else ran.
+_LONGEST = 1.5
+#: Copies from the host that take more than this share of a period move weights, not an input.
+_INPUT_SHARE = 0.1
+#: A copy of an input has at least this many bytes; less is an index or a scalar.
+_INPUT_BYTES = 1024
 
-def _period(names: I64) -> tuple[int, int] | None:
-    """Return (first index, period) of the repeated part of a sequence of kernel ids, None when nothing repeats.
+#: What happens once in a step, by the names that PyTorch and its usual companions give to kernels.
+_OPTIMIZER = re.compile(r"adam|sgd|multi_tensor_apply|lamb(?!da)|adagrad|rmsprop|addcdiv", re.IGNORECASE)
+_OUTPUT = re.compile(r"nll_loss|cross_?entropy|log_?softmax|mse_loss|argmax|multinomial|distribution_", re.IGNORECASE)
+#: Kernels of neural networks: their layers repeat. Of anything else a repeated sequence is an iteration.
+_NETWORK = re.compile(r"gemm|nvjet|cutlass|flash|fmha|at::native|layer_?norm|cudnn|triton_|conv", re.IGNORECASE)
 
-    Candidates are the distances at which a kernel recurs regularly: half of its occurrences or more lie that far apart. One
-    holds when at least 90 % of a tail of three periods or more repeats with it. Parts of a step repeat too (layers,
-    optimizer kernels), but explain a short tail only: the smallest period wins whose tail is nearly the longest.
+
+@dataclass(frozen=True)
+class _Line:
+    """The GPU work of one process in the order of its launches. A launch of a CUDA graph is one element, whatever it holds.
+
+    ``kind`` numbers the names, ``shape`` the names with their grids; ``names`` is the name of each kind. ``work`` is the time
+    of kernels and graphs before each element, one value more than elements. ``process``, ``thread``, ``start``, ``end``: of
+    the call.
     """
-    n = len(names)
-    order = np.argsort(names, kind="stable")
-    same = names[order][1:] == names[order][:-1]
-    gaps, kernel = (order[1:] - order[:-1])[same], names[order][1:][same]
-    pairs, counts = np.unique(np.stack([kernel, gaps]), axis=1, return_counts=True)
-    whole = dict(zip(*np.unique(kernel, return_counts=True), strict=True))
-    regular = [
-        int(gap)
-        for (name, gap), count in zip(pairs.T.tolist(), counts.tolist(), strict=True)
-        if 2 * count >= whole[name] and 8 <= gap <= n // 3
-    ]
-    found: list[tuple[int, int]] = []
-    for period in sorted(set(regular)):
-        equal = names[:-period] == names[period:]
-        # The tail that repeats: steady steps come last, warm-up first; teardown is short.
-        share = np.cumsum(equal[::-1])[::-1] / np.arange(len(equal), 0, -1)
-        good = np.flatnonzero(share >= 0.9)
-        if len(good) and len(equal) - good[0] >= 2 * period:
-            head = np.flatnonzero(equal[good[0] :])
-            found.append((int(good[0] + head[0]), period))
-    longest = min((first for first, _ in found), default=0)
-    return next(((first, period) for first, period in found if n - first >= 0.9 * (n - longest)), None)
+
+    process: int
+    kind: I64
+    shape: I64
+    names: list[str]
+    work: I64
+    input_work: I64
+    computes: Flags
+    thread: I64
+    start: I64
+    end: I64
+
+    def flags(self, pattern: re.Pattern[str]) -> Flags:
+        """Return which kinds match a pattern."""
+        return np.array([bool(pattern.search(name)) for name in self.names], np.bool_)
 
 
-def from_kernels(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return steps from the repeated kernel sequence of each process's busiest stream; kernels of graphs count too."""
-    parts = []
-    kernels = ops.filter((pl.col("op_kind").cast(pl.String) == "kernel") & pl.col("call").is_not_null())
-    for (process,), part in kernels.group_by("process", maintain_order=True):
-        top = (
-            part.group_by("device", "stream")
-            .len()
-            .sort("len", "device", "stream", descending=[True, False, False])
-            .row(0)
-        )
-        line = part.filter((pl.col("device") == top[0]) & (pl.col("stream") == top[1])).sort("start_ns", "op")
-        names = line["name"].to_physical().to_numpy()
-        found = _period(names) if len(names) >= 24 else None
-        if found is None:
+@dataclass(frozen=True)
+class _Level:
+    """A distance at which kinds of work recur: ``markers`` are the places of each such kind."""
+
+    period: int
+    markers: tuple[I64, ...]
+
+    def segments(self) -> tuple[I64, I64]:
+        """Return begin and end of the regular periods, by the marker that has the most of them."""
+        begin = end = np.empty(0, np.int64)
+        for places in self.markers:
+            gaps = np.diff(places)
+            same = np.abs(gaps - self.period) <= _ALIKE * self.period
+            if same.sum() > len(begin):
+                begin, end = places[:-1][same], places[1:][same]
+        return begin, end
+
+
+_GRAPH = "[CUDA graph]"
+
+
+def _line(process: int, ops: pl.DataFrame, calls: pl.DataFrame) -> _Line:
+    """Return the work of one process that has a call. ``ops`` holds nothing else."""
+    ops = ops.sort("call_start_ns", "start_ns", "op")
+    call = ops["call"].to_numpy()
+    graph = lookup.at(calls["kind"], call).cast(pl.String).to_numpy() == "graph_launch"
+    opaque = (ops["op_kind"].cast(pl.String) == "graph").to_numpy()
+    first = np.concatenate(([True], call[1:] != call[:-1])) | ~graph
+    element = np.cumsum(first) - 1
+    kernel = (ops["op_kind"].cast(pl.String) == "kernel").to_numpy()
+    ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    words, kind = lookup.distinct(ops["name"])
+    names = [*(word or "" for word in words), _GRAPH]
+    kind = np.where(graph | opaque, len(words), kind)[first]
+    grids, grid = lookup.distinct(ops["grid"].cast(pl.String).cast(pl.Categorical))
+    _, shape = np.unique(kind * (len(grids) + 1) + np.where(graph, 0, grid)[first], return_inverse=True)
+    size = int(first.sum())
+    computing = np.where(kernel | opaque | graph, ns, 0)
+    is_input = lookup.coded(ops["name"], {"HtoD": 1}) == 1
+    work, inputs = (
+        np.concatenate(([0], np.cumsum(lookup.totals(element, values, size))))
+        for values in (computing, np.where(is_input, ns, 0))
+    )
+    # A copy of a few bytes is no input: it gets a kind of its own that marks nothing.
+    small = is_input[first] & (ops["bytes"].fill_null(0).to_numpy()[first] < _INPUT_BYTES)
+    kind = np.where(small, len(names), kind)
+    thread, start, end = (ops[c].to_numpy()[first] for c in ("thread", "call_start_ns", "call_end_ns"))
+    computes = (kernel | opaque | graph)[first]
+    return _Line(process, kind, shape, [*names, "[scalar]"], work, inputs, computes, thread, start, end)
+
+
+def _places(ids: I64) -> Iterator[I64]:
+    """Yield the places of each id that occurs often enough, in order; of what comes in bursts also where each burst begins."""
+    order = np.argsort(ids, kind="stable")
+    borders = np.flatnonzero(np.diff(ids[order], prepend=-1, append=-1))
+    for a, b in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+        if b - a < _FEWEST:
             continue
-        first, period = found
-        starts = line["call_start_ns"].to_numpy()
-        borders = np.maximum.accumulate(starts[first::period])
-        if len(borders) < 3:
+        places = order[a:b]
+        yield places
+        gaps = np.diff(places)
+        burst = places[np.concatenate(([True], 2 * gaps > np.partition(gaps, -2)[-2]))]
+        if _FEWEST <= len(burst) < len(places):
+            yield burst
+
+
+def _levels(line: _Line) -> list[_Level]:
+    """Return the levels that hold enough of the computing, the shortest period first."""
+    least = _COVERAGE * int(line.work[-1])
+    found: list[tuple[int, I64]] = []
+    for places in (*_places(line.kind), *_places(line.shape)):
+        gaps, count = np.unique(np.diff(places), return_counts=True)
+        period = int(gaps[np.argmax(count)])
+        same = np.abs(np.diff(places) - period) <= _ALIKE * period
+        if same.sum() < _FEWEST - 1:
             continue
-        parts.append(
-            pl.DataFrame(
-                {
-                    "process": np.full(len(borders) - 1, process),
-                    "thread": line["thread"].to_numpy()[first::period][:-1],
-                    "number": np.arange(len(borders) - 1),
-                    "start_ns": borders[:-1],
-                    "end_ns": borders[1:],
-                },
-                schema=STEP,
-            )
-        )
-    return pl.concat([pl.DataFrame(schema=STEP), *parts]).filter(pl.col("end_ns") > pl.col("start_ns"))
+        held = np.diff(line.work[places])[same]
+        # The last period has no marker behind it that would show where it ends.
+        if held.sum() + np.median(held) >= least:
+            found.append((period, places))
+    by_graphs = {period for period, places in found if line.names[line.kind[places[0]]] == _GRAPH}
+    found = [(p, places) for p, places in found if p >= _SHORTEST or p in by_graphs]
+    levels: list[_Level] = []
+    for period, places in sorted(found, key=lambda f: f[0]):
+        if levels and period <= levels[-1].period * (1 + _ALIKE / 2):
+            levels[-1] = _Level(levels[-1].period, (*levels[-1].markers, places))
+        else:
+            levels.append(_Level(period, (places,)))
+    return [level for level in levels if _repeats(line, level)]
+
+
+#: So many pairs of neighbours are compared.
+_COMPARED = 16
+
+
+def _repeats(line: _Line, level: _Level) -> bool:
+    """Return whether neighbouring periods hold the same work."""
+    begin, end = level.segments()
+    pairs = np.flatnonzero(begin[1:] == end[:-1])
+    shares = []
+    for i in pairs[:: max(1, len(pairs) // _COMPARED)].tolist():
+        one, other = (np.bincount(line.kind[begin[j] : end[j]], minlength=len(line.names)) for j in (i, i + 1))
+        shares.append(np.minimum(one, other).sum() / max(1, np.maximum(one, other).sum()))
+    if not shares or float(np.median(shares)) < _SAME_WORK:
+        return False
+    work = line.work[end] - line.work[begin]
+    return len(begin) >= _FEW or int(work.min()) >= (1 - _FEW_DIFFER) * int(work.max())
+
+
+def _holds(line: _Line, level: _Level, kinds: Flags) -> bool:
+    """Return whether most periods of a level hold one of these kinds."""
+    begin, end = level.segments()
+    seen = np.concatenate(([0], np.cumsum(kinds[line.kind])))
+    return bool(len(begin)) and 2 * int((seen[end] > seen[begin]).sum()) > len(begin)
+
+
+def _is_level_above(line: _Line, below: _Level, above: _Level) -> bool:
+    """Return whether a longer period holds enough that its shorter ones do not: then those are parts of it."""
+    if above.period < 2 * (1 - _ALIKE) * below.period:
+        return False
+    if not any(line.computes[places[0]] for places in above.markers):
+        return False  # only copies mark it: every tenth step that reads a loss
+    begin, end = above.segments()
+    inner_begin, inner_end = below.segments()
+    held = np.zeros(len(line.kind) + 1, np.int64)
+    np.add.at(held, inner_begin, 1)
+    np.add.at(held, inner_end, -1)
+    outside = np.cumsum(held[:-1]) <= 0
+    by_count = np.concatenate(([0], np.cumsum(outside)))
+    by_time = np.concatenate(([0], np.cumsum(np.where(outside, np.diff(line.work), 0))))
+    extra = (by_count[end] - by_count[begin]).sum() / max(1, (end - begin).sum())
+    extra_time = (by_time[end] - by_time[begin]).sum() / max(1, (line.work[end] - line.work[begin]).sum())
+    return bool(max(extra, extra_time) >= _EXTRA)
+
+
+def _step_level(line: _Line) -> _Level | None:
+    """Return the level of the steps, None where no level has what happens once in a step.
+
+    A level that has others below it is a step. So is the only one, where it holds an optimizer, a loss, sampling, a copy of
+    the input or of the result, or a graph; a lone level without any may as well be a layer of a step that the capture cuts.
+    """
+    optimizer, output = line.flags(_OPTIMIZER), line.flags(_OUTPUT)
+    last = optimizer if optimizer[line.kind].any() else output
+    chosen: _Level | None = None
+    climbed = False
+    for level in _levels(line):
+        if chosen is None:
+            chosen = level
+        elif _holds(line, chosen, last):
+            break
+        elif _is_level_above(line, chosen, level) or _holds(line, level, last):
+            chosen, climbed = level, True
+    if chosen is None or climbed:
+        return chosen
+    if not line.flags(_NETWORK)[line.kind].any():
+        return chosen if len(chosen.segments()[0]) >= _FEW else None
+    marks = optimizer | output | np.array([name in ("DtoH", _GRAPH) for name in line.names])
+    begin, end = chosen.segments()
+    inputs = (line.input_work[end] - line.input_work[begin]).sum()
+    if 0 < inputs <= _INPUT_SHARE * (line.work[end] - line.work[begin]).sum():
+        marks |= np.array([name == "HtoD" for name in line.names])
+    return chosen if _holds(line, chosen, marks) else None
+
+
+def _begins(line: _Line, level: _Level) -> I64:
+    """Return where periods begin: at one of the markers that are regular most often, the period behind the last one included.
+
+    Of those it is the one before which the host pauses longest, for that is where a loop turns around.
+    """
+    pause = np.maximum(line.start - np.concatenate((line.start[:1], line.end[:-1])), 0)
+
+    optimizer = line.flags(_OPTIMIZER)[line.kind]
+
+    def regular(places: I64) -> int:
+        last = len(line.kind) - int(places[-1]) >= (1 - _ALIKE) * level.period
+        return int((np.abs(np.diff(places) - level.period) <= _ALIKE * level.period).sum()) + last
+
+    def rank(places: I64) -> tuple[bool, int, float, int]:
+        pauses = float(np.median(pause[places[places > 0]]))
+        return not optimizer[places[0]], regular(places), pauses, -int(places[0])
+
+    most = max(regular(places) for places in level.markers)
+    best = max((places for places in level.markers if regular(places) >= most - 1), key=rank)
+    return _behind_optimizer(line, level, best) if optimizer[best[0]] else best
+
+
+def _behind_optimizer(line: _Line, level: _Level, places: I64) -> I64:
+    """Return where the work behind each optimizer begins: an optimizer ends a step."""
+    updates = np.flatnonzero(line.flags(_OPTIMIZER)[line.kind])
+    last = updates[np.searchsorted(updates, np.append(places[1:], len(line.kind)), side="left") - 1]
+    begins: I64 = last[last + 1 < len(line.kind)] + 1
+    before = int(begins[0]) - level.period if len(begins) else -1
+    return np.concatenate(([max(before, 0)], begins)) if before >= -_ALIKE * level.period else begins
+
+
+def _steps(line: _Line, level: _Level) -> pl.DataFrame:
+    """Return the steps: a longer piece ends after one period (something else follows), half a period is no step."""
+    first = _begins(line, level)
+    size = len(line.kind)
+    behind = np.append(first[1:], size)
+    length = behind - first
+    last = np.arange(len(first)) == len(first) - 1
+    cut = (length > _LONGEST * level.period) | (last & (length > level.period))
+    until = np.where(cut, first + level.period, behind)
+    keep = np.where(last, length >= (1 - _ALIKE) * level.period, 2 * length > level.period)
+    first, until = first[keep], until[keep]
+    begin = np.maximum.accumulate(line.start[first])
+    next_begin = np.where(until < size, line.start[np.minimum(until, size - 1)], line.end[-1])
+    # Threads launch at the same time: the last call of a step may begin after the first of the next.
+    end = np.minimum(np.maximum(next_begin, begin), np.append(begin[1:], np.iinfo(np.int64).max))
+    return pl.DataFrame(
+        {
+            "process": np.full(len(first), line.process),
+            "thread": line.thread[first],
+            "number": np.arange(len(first)),
+            "start_ns": begin,
+            "end_ns": end,
+        },
+        schema=STEP,
+    ).filter(pl.col("end_ns") > pl.col("start_ns"))
+
+
+def from_kernels(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps of each process whose GPU work repeats; kernels, graphs and copies count, in the order of launches."""
+    wanted = ("op", "call", "call_start_ns", "call_end_ns", "start_ns", "end_ns", "thread", "op_kind", "name", "grid")
+    known = ops.filter(pl.col("call").is_not_null()).select("process", "bytes", *wanted)
+    parts: Sequence[pl.DataFrame] = []
+    for (process,), part in known.group_by("process", maintain_order=True):
+        if part.height < _FEWEST:
+            continue
+        line = _line(int(str(process)), part, calls)
+        level = _step_level(line)
+        if level is not None:
+            parts = [*parts, _steps(line, level)]
+    return pl.concat([pl.DataFrame(schema=STEP), *parts])

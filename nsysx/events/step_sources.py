@@ -110,7 +110,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
                 return source, rule, steps
             # Ranges around the warm-up of a CUDA graph say nothing about its replays.
             narrow = source, rule, steps
-    steps = from_kernels(attributed.gpu_ops)
+    steps = from_kernels(attributed.gpu_ops, attributed.api_calls)
     if steps.height > 1:
         why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
         return "kernels", f"the repeated kernel sequence ({why})", steps
@@ -120,12 +120,19 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
     return "capture", f"the whole capture as one step: {why}", whole_capture(attributed)
 
 
+#: Copies are no work of a step: what a program loads before its first step may take longer than all of them.
+_COMPUTES = ("kernel", "graph")
+
+
 def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
-    """Return whether at least half of the GPU work whose launch is known was launched inside the steps.
+    """Return whether at least half of the computing whose launch is known was launched inside the steps.
 
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop.
     """
-    known = ops.select("process", "call_start_ns", "start_ns", "end_ns").drop_nulls("call_start_ns")
+    known = ops.select("process", "call_start_ns", "start_ns", "end_ns", pl.col("op_kind").cast(pl.String))
+    known = known.drop_nulls("call_start_ns")
+    computing = known.filter(pl.col("op_kind").is_in(_COMPUTES))
+    known = computing if computing.height else known
     whole = known.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
     inside = 0
     for (process,), mine in steps.group_by("process"):
