@@ -1,178 +1,335 @@
-"""What limits the step: one code and one sentence, from the steady ledger of the busiest device."""
+"""What limits the step: one code and one sentence, in real time and with the numbers that it rests on.
+
+The rule. The window of the busiest device of the shown process is split into parts that sum to it (``limits``). The profiler's
+own time is taken out. What is left is the GPU's own work, and time that somebody could remove: the code that launches, waits,
+the loader, the allocator, copies and communication that nothing hides. The GPU is the limit where less than 15 % can be
+removed, or where no single cause is 15 % and the GPU works at least half of the time. Otherwise the limit is the cause that is
+worth most: what its removal saves in the replay, and never more than the time that it takes.
+"""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterable
 
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.helpers import one_time_cost
-from nsysx.events.ledger import CAUSES
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
+from nsysx.judging import gpu_work
+from nsysx.judging.limits import CODES, Limits, idle_parts, limits_of, worth
+from nsysx.judging.program import program_of
 from nsysx.model import Row, Verdict
 
-#: Below this share of the window, what is not compute is not what limits the step.
+#: Below this share of the step, what can be removed is not what limits it.
 _MINOR = 0.15
+#: From this share of the step on the GPU's own work is the limit where nothing else is.
+_HALF = 0.5
+#: With less than this share of the step to gain on the host, the GPU is never short of work.
+_NOTHING = 0.03
+#: A part below this share of the step is not worth a word.
+_WORD = 0.01
 
-_SENTENCES = {
-    "comm_bound": "Communication that no compute hides takes {share} of the {what}.",
-    "copy_bound": "Copies that no kernel hides take {share} of the {what}.",
-    "input_bound": "The GPU waits for input data {share} of the {what}.",
-    "sync_bound": "The GPU runs dry behind synchronizing calls {share} of the {what}: the CPU waits for the GPU, then the GPU for the CPU.",
-    "alloc_bound": "The GPU waits for memory allocation and free calls {share} of the {what}.",
-    "warmup": "The GPU waits for kernels and libraries to be loaded {share} of the {what}: this window is warm-up, not steady work.",
-    "launch_bound": "The GPU waits for the CPU to launch work {share} of the {what}{why}.",
-}
+#: What a device does that is not idle; under some verdicts only its own work counts as working.
+_GPU_PARTS = ("work", "comm", "copy", "migration")
+_ALONE = ("comm_bound", "copy_bound")
 
-#: What could be removed, in words, for the line that says how the idle time is divided.
-_GROUPS = {
-    "input_bound": "input data",
-    "sync_bound": "synchronizing calls and the CPU work after them",
-    "alloc_bound": "allocation and free calls",
-    "warmup": "loading of kernels and libraries",
-    "launch_bound": "launches and the CPU work before them",
-    "gpu_bound": "other GPU work and the gaps between queued kernels",
+#: A part of the step, in words, for the line that divides it.
+_PARTS = {
+    "work": "GPU work",
+    "pause": "pauses between queued kernels",
+    "dependency": "kernels that wait for other GPU work",
+    "comm": "communication with nothing beside it",
+    "copy": "copies with nothing beside them",
+    "migration": "page migrations with nothing beside them",
+    "input": "waiting for input data",
+    "sync": "synchronizing calls and the code after them",
+    "alloc": "allocation and free calls",
+    "load": "loading kernels and libraries",
+    "start_up": "what is paid only once",
+    "host": "host code between CUDA calls",
+    "launch": "launches on their way",
     "profiler": "the profiler itself",
     "untraced": "work launched outside the trace",
+    "elsewhere": "long pauses in which the program does something else",
 }
 
 _MARK_STEPS = (
-    "For a verdict on steady work run a loop under nsysx run, or mark its steps with NVTX and give --step-range"
+    "For a verdict on one step, run the loop under nsysx run, or mark its steps with NVTX ranges and give --step-range"
 )
 
 #: Profiling makes every launch slower; a launch-bound program pays it in full.
-_CAVEAT = "Profiling slows launches, so an unprofiled step idles less: compare with its wall time before acting on this"
+_CAVEAT = (
+    "Profiling slows every launch, so the step idles less without it: compare with its wall time before acting on this"
+)
 
 
 def idle_groups(profile: Profile, process: int, device: int) -> dict[str, int]:
-    """Return the steady idle time of a device by who could remove it (ns); sums to the idle time.
+    """Return the steady idle time of a device by the verdict code of who could remove it (ns); sums to the idle time.
 
-    Like the idle causes, but within steps the CPU time after a synchronizing call is counted to that call when the device ran
-    dry inside it: had the CPU run ahead instead of waiting, the gap would not be there. Without steps that cannot be said:
-    what came after may be another part of the program.
+    "gpu_bound" stands for pauses between queued kernels and for waiting for other GPU work; "profiler", "untraced" and
+    "elsewhere" for themselves.
     """
-    waiting = {"sync", "copy"} if profile.steps.source != "capture" else set()
-    groups = {
-        "data_loader": "input_bound",
-        "alloc": "alloc_bound",
-        "load": "warmup",
-        "sync": "sync_bound",
-        "copy_call": "sync_bound",
-        "profiler": "profiler",
-        "dependency": "gpu_bound",
-        "kernel_gap": "gpu_bound",
-        "untraced_launch": "untraced",
-        "no_further_work": "untraced",
-    }
-    pieces = profile.idle()[process, device]
-    kinds, kind = distinct(at(profile.attributed.api_calls["kind"], pieces["began_in"].to_numpy()))
-    ns = totals(pieces["cause"].to_numpy() * len(kinds) + kind, pieces["ns"].to_numpy(), len(CAUSES) * len(kinds))
+    own = {"pause": "gpu_bound", "dependency": "gpu_bound"}
     found: dict[str, int] = {}
-    for (cause, in_kind), idle_ns in zip(itertools.product(CAUSES, kinds), ns.tolist(), strict=True):
-        if idle_ns:
-            group = groups.get(cause) or ("sync_bound" if in_kind in waiting else "launch_bound")
-            found[group] = found.get(group, 0) + idle_ns
+    for part, ns in idle_parts(profile, process, device).items():
+        group = CODES.get(part) or own.get(part, part)
+        found[group] = found.get(group, 0) + ns
     return found
 
 
 def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     """Return the verdict. "unknown" when the capture does not hold what it takes."""
     if not gpu_rows:
-        return Verdict("unknown", "Cannot tell: the capture holds no GPU work.", ("record with -t cuda on a CUDA GPU",))
-    mine = [r for r in gpu_rows if r["process"] == profile.steps.process] or list(gpu_rows)
-    row = max(mine, key=lambda r: (r["busy_ns"], -r["device"]))
-    window = row["window_ns"]
-    if not window:
+        return Verdict("unknown", _without_gpu(profile), ("Record with -t cuda on a machine with a CUDA GPU",))
+    limits = limits_of(profile, gpu_rows)
+    if not limits.window_ns or limits.real_ns <= 0:
         return Verdict("unknown", "Cannot tell: the steady steps hold no GPU work.")
-    key = (row["process"], row["device"])
-    parts = idle_groups(profile, *key)
-    parts["comm_bound"], parts["copy_bound"] = row["comm_ns"], row["copy_ns"]
-    within = parts.pop("gpu_bound", 0)
-    profiler, untraced = parts.pop("profiler", 0), parts.pop("untraced", 0)
-    code, worst = max(parts.items(), key=lambda item: (item[1], item[0]))
-    busy = units.share(row["busy_ns"], window)
-    steps = profile.steady_count
-    over = "the whole capture" if profile.steps.whole else f"{steps} steady step{'s' * (steps != 1)}"
-    what = "capture" if profile.steps.whole else "step"
-    evidence = [f"GPU {key[1]} busy {busy} of {over} ({units.duration(window)})"]
-    if untraced > window * 0.5:
-        return Verdict("unknown", "Cannot tell: most GPU work was launched outside the trace.", tuple(evidence))
-    lost = sum(parts.values())
-    if lost < _MINOR * window:
-        sync = _sync_share(profile)
-        sentence = f"The GPU is the limit: it is busy {busy} of the {what}"
-        if sync is not None and sync > 0.3:
-            sentence += f"; the CPU sits in synchronizing calls {units.share(sync, 1)} of the time, which costs the GPU almost nothing"
-        return Verdict("gpu_bound", sentence + ".", tuple(evidence))
-    if profiler > worst:
-        return Verdict("unknown", "Cannot tell: the profiler's own work dominates the idle time.", tuple(evidence))
-    idle = {k: v for k, v in {**parts, "gpu_bound": within, "profiler": profiler}.items() if k in _GROUPS}
-    divided = sorted(((ns, k) for k, ns in idle.items() if ns > 0.01 * window), reverse=True)[:4]
-    idles = lost - parts["comm_bound"] - parts["copy_bound"] > _MINOR * window
-    if idles and len(divided) > 1:
-        said = ", ".join(f"{_GROUPS[k]} {units.share(ns, window)}" for ns, k in divided)
-        evidence.append(f"GPU idle, by what could remove it: {said}")
-    if profile.steps.source == "capture" and code not in ("comm_bound", "copy_bound"):
-        once, repeated = _one_time(profile)
-        if once > max(_MINOR * window, repeated):
-            sentence = (
-                f"This is start-up, not steady work: what is paid only once takes {units.share(once, window)} of the capture, "
-                f"in which the GPU is busy {busy}. No steps were found."
-            )
-            return Verdict("warmup", sentence, (*evidence, _MARK_STEPS))
-        if worst < 0.5 * window:
-            sentence = f"Cannot tell: no steps were found, and over the whole capture, start-up included, the GPU is busy {busy}."
-            return Verdict("unknown", sentence, (*evidence, _MARK_STEPS))
-    why = ""
+    evidence = _evidence(profile, limits)
+    if not limits.kernels:
+        return Verdict("unknown", _without_kernels(limits), evidence)
+    if limits.parts["untraced"] > _HALF * limits.real_ns:
+        sentence = f"Cannot tell: for {_lead(limits, limits.parts['untraced'])} the GPU waits for work whose launch is not in the capture."
+        return Verdict("unknown", sentence, evidence)
+    if limits.parts["profiler"] >= _HALF * limits.idle_ns > _HALF * _MINOR * limits.window_ns:
+        return Verdict("unknown", _profiled(limits), evidence)
+    code = _limit(profile, limits)
+    if code == "gpu_bound":
+        return Verdict(code, _busy(profile, limits), evidence)
     if code == "launch_bound":
-        host, launch = row["idle_causes"].get("host_code", 0), row["idle_causes"].get("launch_latency", 0)
-        why = (
-            ", most of it in Python and framework code between launches"
-            if host > launch
-            else ", most of it in the launches themselves"
+        evidence = (*evidence, _CAVEAT)
+    if blamed := _blamed(profile, limits):
+        evidence = (*evidence, blamed)
+    if code == "unknown":
+        divided = _divided(limits, [p for p in _PARTS if p not in ("work", "elsewhere")])
+        return Verdict(
+            code, f"{_works(limits, code)} Without steps it cannot be told what limits it: {divided}.", evidence
         )
-        evidence.append(_CAVEAT)
-    if idles and (blamed := _blamed(profile, *key)):
-        evidence.append(blamed)
-    if within > _MINOR * window:
-        evidence.append("Only fewer, larger kernels or CUDA graphs remove the gaps between queued kernels")
-    return Verdict(code, _SENTENCES[code].format(share=units.share(worst, window), what=what, why=why), tuple(evidence))
+    sentence = f"{_works(limits, code)} {_causes(profile, limits, code)}"
+    if code == "warmup" and profile.steps.source == "capture":
+        sentence = f"This is start-up, not steady work. {sentence}"
+    return Verdict(code, sentence, evidence)
 
 
-def _one_time(profile: Profile) -> tuple[int, int]:
-    """Return what the CUDA calls of the shown process cost once, and every time; without waiting (ns)."""
-    mine = one_time_cost.split(profile).functions.filter(pl.col("process") == profile.steps.process)
-    return int(mine["one_time_ns"].sum()), int(mine["repeated_ns"].sum())
+def _limit(profile: Profile, limits: Limits) -> str:
+    """Return the verdict code, see the rule above."""
+    lost, real = limits.lost, limits.real_ns
+    if sum(lost.values()) < _MINOR * real:
+        return "gpu_bound"
+    longest = max(lost, key=lambda code: (lost[code], code))
+    if lost[longest] < _MINOR * real:
+        return "gpu_bound" if limits.parts["work"] + limits.parts["pause"] >= _HALF * real else longest
+    worths = {code: _value(profile, limits, code) for code, ns in lost.items() if ns >= _MINOR * real}
+    best = max(worths, key=lambda code: (worths[code], code))
+    if profile.steps.source == "capture" and lost[best] < _HALF * real:
+        return "unknown"
+    return best if worths[best] >= _MINOR * limits.per_step(real) else longest
 
 
-def _blamed(profile: Profile, process: int, device: int) -> str:
+def _value(profile: Profile, limits: Limits, code: str) -> float:
+    """Return what removing a cause is worth per step: never more than the time it takes."""
+    cost = limits.per_step(limits.lost[code])
+    saving = worth(profile, limits, code)
+    return cost if saving is None else min(cost, saving)
+
+
+# --- sentences ------------------------------------------------------------------------------------------------------------
+
+
+def short(ns: float) -> str:
+    """Return a time for a sentence: three digits, and its unit."""
+    return pair(0, ns)[1]
+
+
+def pair(part: float, whole: float) -> tuple[str, str]:
+    """Return a time as a bare number, and the whole with its unit, for "2.2 of every 15.4 ms"."""
+    for unit, ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if whole >= ns or unit == "us":
+            digits = 2 if whole < 10 * ns else 0 if whole >= 100 * ns and unit == "us" else 1
+            small = 3 if 0 < part < 0.05 * ns else digits
+            return f"{part / ns:.{small}f}", f"{whole / ns:.{digits}f} {unit}"
+    raise AssertionError
+
+
+def _span(limits: Limits, whole: str) -> str:
+    """Return what the real window is, in words."""
+    if not limits.whole:
+        return f"every {whole}"
+    if limits.parts["elsewhere"]:
+        return f"the {whole} in which the program uses it"
+    return f"the {whole} from its first to its last work"
+
+
+def _lead(limits: Limits, ns: int) -> str:
+    """Return "2.2 of every 15.4 ms"."""
+    part, whole = pair(limits.per_step(ns), limits.per_step(limits.real_ns))
+    return f"{part} of {_span(limits, whole)}"
+
+
+def _works(limits: Limits, code: str) -> str:
+    """Return the sentence that says how much the device works."""
+    alone = code in _ALONE
+    own = ("work",) if alone else _GPU_PARTS
+    return f"The GPU {'computes' if alone else 'works'} {_lead(limits, sum(limits.parts[p] for p in own))}."
+
+
+def _causes(profile: Profile, limits: Limits, code: str) -> str:
+    """Return the sentence that says what the device waits for, or only does: the limit, and a second cause beside it."""
+    parts, lost = limits.parts, limits.lost
+    busy = sum(parts[p] for p in _GPU_PARTS)
+    if lost[code] >= 0.9 * (limits.real_ns - busy) and code not in _ALONE:  # nearly all of the rest
+        return f"The rest{'' if limits.whole else ' of the step'} it {_clause(profile, limits, code)}."
+    said = f"For {short(limits.per_step(lost[code]))} it {_clause(profile, limits, code)}"
+    others = {c: ns for c, ns in lost.items() if c != code and ns >= _MINOR * limits.real_ns}
+    if others:
+        second = max(others, key=lambda c: (others[c], c))
+        said += f", and for {short(limits.per_step(lost[second]))} it {_clause(profile, limits, second)}"
+    return f"{said}."
+
+
+def _clause(profile: Profile, limits: Limits, code: str) -> str:
+    """Return what the device does in the time that a verdict code stands for."""
+    host, parts = program_of(profile).host, limits.parts
+    match code:
+        case "launch_bound" if parts["host"] >= parts["launch"]:
+            return f"waits for {host} to send the next kernel"
+        case "launch_bound":
+            return f"waits for launches to arrive{_launches(profile, limits)}"
+        case "input_bound":
+            return "waits for the next batch of input data"
+        case "sync_bound":
+            return f"has no work, because {host} waits for it{_site(profile)} before sending more"
+        case "alloc_bound":
+            return f"waits while memory is allocated and freed{_calls(profile, 'alloc', 'free', 'host_alloc')}"
+        case "warmup":
+            return "waits for what is paid only once: loading kernels and libraries, first calls"
+        case "comm_bound":
+            return "only communicates with other GPUs, with no computation beside it"
+        case _ if parts["migration"] >= parts["copy"]:
+            return "only moves pages of unified memory, which the other side touched last"
+        case _:
+            return f"only copies{_direction(profile, limits)}"
+
+
+def _busy(profile: Profile, limits: Limits) -> str:
+    """Return the sentence of a step that the GPU limits: what it works on, or why it does not get on."""
+    parts, real = limits.parts, limits.real_ns
+    works = _works(limits, "gpu_bound")
+    if parts["pause"] >= _MINOR * real and parts["pause"] >= parts["dependency"]:
+        count, median = gpu_work.kernels(profile, limits.process, limits.device)
+        each = f"{units.count(limits.per_step(count))} short kernels" + (
+            f" of {units.duration(median)}" if median else ""
+        )
+        paused = short(limits.per_step(parts["pause"]))
+        return f"{works} Work is always queued, but it is {each}, and the pauses between them take {paused}."
+    if parts["dependency"] >= _MINOR * real:
+        held = short(limits.per_step(parts["dependency"]))
+        return f"{works} For {held} its next kernel is queued and waits for work of another stream or GPU."
+    lost = sum(limits.lost.values())
+    if lost >= _MINOR * real:
+        return f"{works} The rest has no single cause: {_divided(limits, CODES)}."
+    if lost < _NOTHING * real and not limits.whole:
+        works = f"{works[:-1]} and is never short of work."
+    most = gpu_work.most(profile, limits.process, limits.device)
+    return f"{works} {most}".rstrip()
+
+
+def _divided(limits: Limits, among: Iterable[str]) -> str:
+    """Return the parts of a step that are worth a word, longest first."""
+    parts = sorted(((limits.parts[p], p) for p in among), reverse=True)
+    said = [f"{_PARTS[p]} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
+    return ", ".join(said)
+
+
+def _profiled(limits: Limits) -> str:
+    own = short(limits.per_step(limits.parts["profiler"]))
+    part, whole = pair(limits.per_step(limits.parts["work"]), limits.per_step(limits.window_ns))
+    every = "" if limits.whole else "every "
+    return f"Cannot tell: of {every}{whole} the profiler itself takes {own}, while the GPU works {part}."
+
+
+def _without_gpu(profile: Profile) -> str:
+    launches = int(profile.calls["kind"].is_in(["launch", "graph_launch"]).sum())
+    if launches:
+        return f"Cannot tell: the capture holds {units.count(launches)} kernel launches, but no GPU work."
+    return "Cannot tell: the capture holds no GPU work."
+
+
+def _without_kernels(limits: Limits) -> str:
+    work = {p: limits.parts[p] for p in ("copy", "migration", "work", "comm")}
+    moved = short(limits.per_step(sum(work.values())))
+    return f"Cannot tell: no kernel was recorded. All that the GPU does here is {moved} of copies and memsets."
+
+
+def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
+    """Return the window, how it divides, and what lies outside of it."""
+    busy = units.share(sum(limits.parts[p] for p in _GPU_PARTS), limits.window_ns)
+    steps = limits.steps
+    over = "the whole capture" if limits.whole else f"{steps} steady step{'s' * (steps != 1)}"
+    lines = [f"GPU {limits.device} busy {busy} of {over} ({units.duration(limits.window_ns)})"]
+    if divided := _divided(limits, _PARTS):
+        lines.append(f"{'In it' if limits.whole else 'Of a step'}: {divided}")
+    if profile.steps.source == "capture":
+        length = profile.trace.capture.duration_ns
+        if length and length > limits.window_ns:
+            outside = units.duration(length - limits.window_ns)
+            lines.append(f"The other {outside} of the capture lie before the first or after the last GPU work")
+        lines.append(_MARK_STEPS)
+    return tuple(lines)
+
+
+def _launches(profile: Profile, limits: Limits) -> str:
+    count = int(profile.steady_calls["kind"].is_in(["launch", "graph_launch"]).sum())
+    if not count:
+        return ""
+    return f", {units.count(count)} of them" if limits.whole else f", {units.count(limits.per_step(count))} a step"
+
+
+def _site(profile: Profile) -> str:
+    """Name the call behind which the device idles most, "" when none is known."""
+    sites = profile.wait_sites().filter(pl.col("process") == profile.steps.process)
+    if not sites.height:
+        return ""
+    cost = pl.col("idle_caused_ns").sum().alias("ns")
+    key = ["api", "module", "file", "line"]
+    worst = sites.group_by(key).agg(cost).sort("ns", *key, descending=[True] + [False] * 4, nulls_last=True)
+    api, module, file, line, ns = worst.row(0)
+    if not ns:
+        return ""
+    if file:
+        return f" in {api} ({file.rpartition('/')[2]}:{line})"[:120]
+    return f" in {api}" + (f" in {module}"[:80] if module and not module.startswith("(") else "")
+
+
+def _calls(profile: Profile, *kinds: str) -> str:
+    """Name the dearest functions of some kinds."""
+    calls = profile.steady_calls
+    mine = calls.filter(calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process))
+    ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    names = mine.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])["name"]
+    return f" ({', '.join(names.head(2).to_list())})" if len(names) else ""
+
+
+def _direction(profile: Profile, limits: Limits) -> str:
+    """Say which way most copied bytes go."""
+    words = {"HtoD": " from the host to the GPU", "DtoH": " from the GPU to the host", "DtoD": " inside the GPU"}
+    ops = profile.steady_ops
+    mine = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
+    ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    grouped = mine.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])
+    return words.get(str(grouped["name"][0]), "") if grouped.height else ""
+
+
+def _blamed(profile: Profile, limits: Limits) -> str:
     """Name the module before whose work the device idles most, "" when no module stands out."""
-    pieces = profile.idle()[process, device]
+    pieces = profile.idle()[limits.process, limits.device]
     modules, module = distinct(at(profile.attributed.gpu_ops["module"], pieces["op"].to_numpy()))
     by_module = totals(module, pieces["ns"].to_numpy(), len(modules))
-    most = int(by_module.max(initial=0))
+    most, whole = int(by_module.max(initial=0)), int(by_module.sum())
     name = min(
         (m for m, ns in zip(modules, by_module.tolist(), strict=True) if ns == most and m is not None), default=None
     )
     # Names in parentheses stand for what lies outside modules.
-    if name is None or name.startswith("(") or most < 0.2 * by_module.sum():
+    if name is None or name.startswith("(") or most < 0.2 * whole or whole < _MINOR * limits.window_ns:
         return ""
-    return f"{units.share(most, int(by_module.sum()))} of the GPU idle time lies before work of module '{name}'"
-
-
-def _sync_share(profile: Profile) -> float | None:
-    """Return the part of the driving thread's steady time that it spends in synchronizing calls and blocking copies."""
-    mine = pl.col("process") == profile.steps.process
-    windows, threads = (
-        profile.steps.cpu_windows.filter(mine),
-        profile.steps.cpu.filter(mine)["thread"].drop_nulls().unique(),
-    )
-    if not windows.height or not len(threads):
-        return None
-    start, end = windows.select("start_ns", "end_ns").row(0)
-    waits = profile.steady_calls.select("call", "thread").join(profile.ledgers.waits, on="call")
-    waits = waits.filter(pl.col("thread").is_in(threads.to_list()))
-    total = int(waits.select((pl.col("backlog_ns") + pl.col("own_op_ns")).sum()).item() or 0)
-    return total / (end - start) if end > start else None
+    return f"{units.share(most, whole)} of the GPU idle time lies before work of module '{name}'"

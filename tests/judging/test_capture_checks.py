@@ -64,7 +64,7 @@ def test_gpu_ops_without_call(tmp_path: Path) -> None:
     assert checks(simple(), tmp_path)["gpu ops without call"].status == "ok"
     found = checks(simple(lambda m: m.process.kernel("k", 200, 10)), tmp_path)["gpu ops without call"]
     assert (found.status, found.fix != "") == ("warn", True)
-    assert found.detail.startswith("1 GPU ops (50 %) were launched outside the trace")
+    assert found.detail.startswith("the launches of 1 kernels, copies and memsets (50 %) are not in the capture")
 
 
 def test_launches_without_kernel(tmp_path: Path) -> None:

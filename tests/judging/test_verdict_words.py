@@ -33,13 +33,13 @@ def test_percentages_are_written_one_way(tmp_path):
     thread = report.process(100).thread(100, "python")
 
     def work(at):
-        thread.launch(at=at + 10 * US, dur=5 * US, gpu_start=at + 20 * US, gpu_dur=970 * US)
-        thread.sync(at=at + 30 * US, dur=961 * US)
+        thread.launch(at=at + 10 * US, dur=5 * US, gpu_start=at + 20 * US, gpu_dur=980 * US)
+        thread.sync(at=at + 30 * US, dur=971 * US)
 
     steps(thread, 12, work)
     found = verdict(report, tmp_path, step_range="^step ")
     assert found.code == "gpu_bound"
-    assert "synchronizing calls 96 % of the time" in found.sentence
+    assert "The GPU works 0.98 of every 1.00 ms and is never short of work." in found.sentence
     assert not re.search(r"\d%", words(found))
 
 
@@ -50,13 +50,16 @@ def test_a_step_that_runs_dry_behind_a_sync_names_the_module_in_quotes(tmp_path)
     def work(at):
         thread.launch(at=at + 10 * US, dur=5 * US, gpu_start=at + 20 * US, gpu_dur=300 * US)
         thread.sync(at=at + 30 * US, dur=292 * US)
+        thread.add_range("head:Linear", at + 595 * US, at + 615 * US, domain="nsysx")
         thread.launch(at=at + 600 * US, dur=5 * US, gpu_start=at + 610 * US, gpu_dur=200 * US)
 
     steps(thread, 12, work)
     found = verdict(report, tmp_path, step_range="^step ")
     assert found.code == "sync_bound"
-    assert "of the step" in found.sentence
-    assert "before work of (" not in words(found)
+    assert "of every 1.00 ms" in found.sentence
+    # 290 of 500 us of idle time end with the work of the head; the rest lies outside modules.
+    assert "58 % of the GPU idle time lies before work of module 'head'" in found.evidence
+    assert "before work of module '('" not in words(found)
 
 
 def test_first_calls_make_a_capture_without_steps_start_up(tmp_path):
@@ -69,7 +72,7 @@ def test_first_calls_make_a_capture_without_steps_start_up(tmp_path):
         at = load.end + 2_000 * US
     found = verdict(report, tmp_path)
     assert found.code == "warmup"
-    assert "what is paid only once takes" in found.sentence
+    assert "waits for what is paid only once" in found.sentence
     assert "of the step" not in words(found)
     assert any("--step-range" in line for line in found.evidence)
 
@@ -87,13 +90,13 @@ def test_a_capture_without_steps_is_not_blamed_on_its_syncs(tmp_path):
     found = verdict(report, tmp_path)
     assert found.code in ("launch_bound", "unknown")
     assert "of the step" not in words(found)
-    assert "synchronizing" not in found.sentence
+    assert "Synchronize" not in found.sentence
 
 
 def test_a_busy_capture_without_steps_is_said_to_be_one(tmp_path):
     found = verdict(case_a(), tmp_path)
     assert found.code == "gpu_bound"
-    assert "of the capture" in found.sentence
+    assert "from its first to its last work" in found.sentence
     assert "whole capture" in found.evidence[0]
 
 
@@ -124,5 +127,5 @@ def test_copies_that_nothing_hides(tmp_path, steady):
     steps(thread, 8, work)
     found = verdict(report, tmp_path, step_range="^step ", steps=None if steady else "all")
     assert found.code == "copy_bound"
-    assert f"of the {'step' if steady else 'capture'}" in found.sentence
+    assert ("of every 1.00 ms" if steady else "from its first to its last work") in found.sentence
     assert "idle time lies before" not in words(found)

@@ -1,0 +1,272 @@
+"""What the time of the busiest device goes to, in parts that each name who could remove them and that sum to the window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx.analyses.helpers import one_time_cost
+from nsysx.events.ledger import CAUSES
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64, StepFunction, coverage
+from nsysx.frames.lookup import at
+from nsysx.model import Row
+from nsysx.replay.engine import (
+    Edit,
+    FreeLoader,
+    Graph,
+    OverlapCopies,
+    RemoveCalls,
+    RemoveExposedComm,
+    RemoveHost,
+    RemoveWaits,
+    Replay,
+    replay_of,
+)
+
+#: Copy kinds of unified memory: pages that move because somebody touches them, without a call (``schema.COPY_KINDS``).
+MIGRATIONS = (11, 12)
+
+#: A pause of the host this long, in a capture without steps, is another part of the program and not its work on the GPU
+#: (ns). People and other programs take this long; a training loop that does is one whose steps were not found.
+ELSEWHERE_NS = 100_000_000
+
+#: The parts, in the order in which they are told. All but the first two and the last are lost time of the device.
+PARTS = (
+    "work",
+    "pause",
+    "dependency",
+    "comm",
+    "copy",
+    "migration",
+    "input",
+    "sync",
+    "alloc",
+    "load",
+    "start_up",
+    "host",
+    "launch",
+    "profiler",
+    "untraced",
+    "elsewhere",
+)
+
+#: Who could remove a part. What is not here is the GPU's own, or nobody's.
+CODES = {
+    "comm": "comm_bound",
+    "copy": "copy_bound",
+    "migration": "copy_bound",
+    "input": "input_bound",
+    "sync": "sync_bound",
+    "alloc": "alloc_bound",
+    "load": "warmup",
+    "start_up": "warmup",
+    "host": "launch_bound",
+    "launch": "launch_bound",
+}
+
+#: The part that a cause of the idle ledger counts for; "host" for what is not here.
+_PART_OF_CAUSE = {
+    "data_loader": "input",
+    "alloc": "alloc",
+    "load": "load",
+    "sync": "sync",
+    "copy_call": "sync",
+    "profiler": "profiler",
+    "dependency": "dependency",
+    "kernel_gap": "pause",
+    "untraced_launch": "untraced",
+    "no_further_work": "untraced",
+    "launch_latency": "launch",
+    "other_api": "launch",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The steady window of one device. ``parts`` (ns, by PARTS) sum to ``window_ns``; ``kernels``: whether any ran at all."""
+
+    process: int
+    device: int
+    window_ns: int
+    steps: int
+    whole: bool
+    parts: Mapping[str, int]
+    kernels: bool
+
+    @property
+    def real_ns(self) -> int:
+        """The window without the profiler's own work and without pauses in which the program does something else."""
+        return self.window_ns - self.parts["profiler"] - self.parts["elsewhere"]
+
+    @property
+    def idle_ns(self) -> int:
+        """The time in which nothing runs, the profiler's own work included."""
+        gpu = ("work", "comm", "copy", "migration", "elsewhere")
+        return self.window_ns - sum(self.parts[p] for p in gpu)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """The time that somebody could remove, by verdict code (ns)."""
+        found: dict[str, int] = {}
+        for part, code in CODES.items():
+            if self.parts[part]:
+                found[code] = found.get(code, 0) + self.parts[part]
+        return found
+
+    def per_step(self, ns: int) -> float:
+        """Return a time in the window as its part of one step; as it is where there are no steps."""
+        return ns if self.whole else ns / max(self.steps, 1)
+
+
+def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
+    """Return the limits of the busiest device of the shown process, from the rows of the table ``gpu_ledger``."""
+    mine = [r for r in rows if r["process"] == profile.steps.process] or list(rows)
+    row = max(mine, key=lambda r: (r["busy_ns"], -r["device"]))
+    process, device = row["process"], row["device"]
+    parts = dict.fromkeys(PARTS, 0)
+    parts["migration"] = _migrating(profile, process, device)
+    parts["work"] = row["compute_ns"] + row["memset_ns"]
+    parts["comm"] = row["comm_ns"]
+    parts["copy"] = row["copy_ns"] - parts["migration"]
+    for part, ns in idle_parts(profile, process, device).items():
+        parts[part] += ns
+    kernels = bool(profile.attributed.gpu_ops["op_kind"].is_in(["kernel", "graph"]).any())
+    steps = profile.steps
+    return Limits(process, device, row["window_ns"], profile.steady_count, steps.whole, parts, kernels)
+
+
+def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
+    mine = profile.steps.windows.filter((pl.col("process") == process) & (pl.col("device") == device))
+    start, end = mine.select("start_ns", "end_ns").row(0)
+    return int(start), int(end)
+
+
+def _migrating(profile: Profile, process: int, device: int) -> int:
+    """Return for how long only pages of unified memory move: no kernel runs beside them (ns)."""
+    ops = profile.attributed.gpu_ops
+    ops = ops.filter((ops["process"] == process) & (ops["device"] == device))
+    moves = ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False)
+    if not moves.any():
+        return 0
+    start, end = _window(profile, process, device)
+    kernels = ops["op_kind"].is_in(["kernel", "graph"])
+    both = coverage([_spans(ops.filter(moves)), _spans(ops.filter(kernels))], start, end)
+    return int(both.within(both.labels == 1, np.array([start]), np.array([end]))[0])
+
+
+def _spans(frame: pl.DataFrame) -> tuple[I64, I64]:
+    return frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+
+
+def idle_parts(profile: Profile, process: int, device: int) -> dict[str, int]:
+    """Return the steady idle time of a device by part (ns, by PARTS); it sums to the idle time.
+
+    Like the idle causes, but within steps the CPU time after a synchronizing call is counted to that call when the device ran
+    dry inside it: had the CPU run ahead instead of waiting, the gap would not be there. It is counted so only as far as the
+    waits are worth it (``_worth_of_waits``): where the CPU has no time to run ahead, its own code is what the device waits for.
+    Without steps, what came after a wait may be another part of the program; but what was paid once is known, and a long
+    pause.
+    """
+    pieces = profile.ledgers.idle
+    start, end = _window(profile, process, device)
+    pieces = pieces.filter(
+        (pieces["process"] == process)
+        & (pieces["device"] == device)
+        & (pieces["end_ns"] > start)
+        & (pieces["start_ns"] < end)
+    )
+    begin, finish = np.maximum(pieces["start_ns"].to_numpy(), start), np.minimum(pieces["end_ns"].to_numpy(), end)
+    ns = finish - begin
+    number = {part: i for i, part in enumerate(PARTS)}
+    of_cause = np.array([number[_PART_OF_CAUSE.get(cause, "host")] for cause in CAUSES])
+    part = of_cause[pieces["cause"].to_numpy()]
+    once = np.zeros(len(ns), np.int64)
+    if profile.steps.source == "capture":
+        part[(part == number["host"]) & (ns >= ELSEWHERE_NS)] = number["elsewhere"]
+        once = _paid_once(profile, process, begin, finish)
+        once[(part == number["elsewhere"]) | (part == number["profiler"])] = 0
+        first = _before_first(profile, pieces, once) & np.isin(part, (number["host"], number["launch"]))
+        once[first] = ns[first]
+    else:
+        kind = at(profile.attributed.api_calls["kind"], pieces["began_in"].fill_null(-1).to_numpy())
+        waited = kind.is_in(["sync", "copy"]).fill_null(False).to_numpy()
+        part[waited & np.isin(part, (number["host"], number["launch"]))] = number["sync"]
+    op = profile.attributed.gpu_ops["copy_kind"].gather(pieces["op"].fill_null(0)) if pieces.height else None
+    if op is not None:
+        moved = op.is_in(list(MIGRATIONS)).fill_null(False).to_numpy() & pieces["op"].is_not_null().to_numpy()
+        part[moved & (part == number["untraced"])] = number["migration"]
+    sums = np.zeros(len(PARTS), np.int64)
+    np.add.at(sums, part, ns - once)
+    sums[number["start_up"]] += once.sum()
+    found = {p: int(sums[i]) for p, i in number.items() if sums[i]}
+    return _capped(profile, found)
+
+
+def _capped(profile: Profile, parts: dict[str, int]) -> dict[str, int]:
+    """Return the parts with what the waits are not worth moved to the host code that follows them."""
+    waits = parts.get("sync", 0)
+    if not waits:
+        return parts
+    more = waits - min(waits, _worth_of_waits(profile))
+    return {**parts, "sync": waits - more, "host": parts.get("host", 0) + more}
+
+
+def _worth_of_waits(profile: Profile) -> int:
+    """Return what the steady window gains at most when no call waits (ns): by the replay, else all that calls wait."""
+    replay = replay_of(profile)
+    if isinstance(replay, Replay) and replay.trusted:
+        return max(0, replay.saving(RemoveWaits()).saving_ns + replay.bar_ns) * max(profile.steady_count, 1)
+    waits = profile.wait_sites().filter(pl.col("process") == profile.steps.process)
+    return int(waits.select((pl.col("backlog_ns") + pl.col("own_op_ns") + pl.col("host_ns")).sum()).item() or 0)
+
+
+def _paid_once(profile: Profile, process: int, begin: I64, finish: I64) -> I64:
+    """Return how much of each idle piece lies in what calls cost once: loading code, filling caches (ns)."""
+    paid = one_time_cost.costs(profile).filter(pl.col("process") == process)
+    start = paid["start_ns"].to_numpy()
+    busy: StepFunction = coverage([(start, start + paid["one_time_ns"].to_numpy())])
+    return busy.within(busy.labels > 0, begin, finish) if len(busy.labels) else np.zeros(len(begin), np.int64)
+
+
+def _before_first(profile: Profile, pieces: pl.DataFrame, once: I64) -> npt.NDArray[np.bool_]:
+    """Return which pieces lie in a gap that ends with the first run of a kernel and holds what is paid once.
+
+    Libraries set themselves up in host code between such calls: that is paid once too.
+    """
+    ops = profile.attributed.gpu_ops
+    runs = pl.DataFrame({"name": ops["name"].to_physical(), "op": ops["op"], "start_ns": ops["start_ns"]})
+    first = runs.group_by("name").agg(pl.col("op").sort_by("start_ns").first())["op"]
+    paying = pieces["gap"].filter(pl.Series(once > 0)).unique()
+    return (pieces["op"].is_in(first.implode()).fill_null(False) & pieces["gap"].is_in(paying.implode())).to_numpy()
+
+
+def worth(profile: Profile, limits: Limits, code: str) -> int | None:
+    """Return what a step gains when the cause of a verdict code goes, by the replay (ns); None without a trusted one."""
+    replay = replay_of(profile)
+    if not isinstance(replay, Replay) or not replay.trusted:
+        return None
+    edits: tuple[Edit, ...]
+    ops, calls = profile.steady_ops, profile.steady_calls
+    match code:
+        case "launch_bound":
+            return max(replay.saving(Graph()).saving_ns, replay.saving(RemoveHost()).saving_ns)
+        case "sync_bound":
+            edits = (RemoveWaits(),)
+        case "input_bound":
+            edits = (FreeLoader(),)
+        case "comm_bound":
+            edits = (RemoveExposedComm(),)
+        case "copy_bound":
+            copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
+            edits = (OverlapCopies(frozenset(copies["op"].to_list())),)
+        case "alloc_bound":
+            mine = calls.filter(calls["kind"].is_in(["alloc", "free", "host_alloc"]))
+            edits = (RemoveCalls(frozenset(mine["call"].to_list())),)
+        case _:
+            return None
+    return replay.saving(*edits).saving_ns

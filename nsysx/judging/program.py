@@ -1,0 +1,109 @@
+"""What kind of program was recorded, as far as its report shows: advice has to fit it, and so have the words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import polars as pl
+
+from nsysx.events.profile import Profile
+from nsysx.frames import lookup
+
+#: Executables and threads that run Python.
+_PYTHON = re.compile(r"python|pypy|ipython|jupyter|pt_main_thread|torchrun|^ray|uvicorn|gunicorn", re.IGNORECASE)
+#: Threads that only PyTorch starts.
+_TORCH_THREAD = re.compile(r"^pt_")
+_TORCH_KERNEL = r"at::native|at_cuda_detail|c10::"
+#: Kernels that a compiler wrote: TorchInductor names its Triton kernels by kind; JAX and XLA name theirs by fusion.
+_COMPILED = r"^triton_(poi|red|per|tem|for|unk|mm|bmm|spl)|^(loop|input|wrapped)_\w*fusion|^cutedsl_fused|^inductor"
+_COMPILED_RANGE = re.compile(r"CompiledFunction|Torch-Compiled|OptimizedModule|inductor|CompiledFxGraph")
+_BACKWARD = r"backward|_bwd|bprop|dgrad|wgrad|_grad_|GradWeight"
+#: Optimizers that update all parameters in a few kernels: PyTorch's fused=True, Apex, Transformer Engine.
+_FUSED = r"FusedOptimizer|Fused(Adam|Sgd|SGD|Adagrad)|AdamFunctor|LAMBFunctor|SGDFunctor"
+_FOREACH = r"multi_tensor_apply_kernel"
+#: Ranges and threads of PyTorch's DataLoader.
+_LOADER = re.compile(r"DataLoader|pt_data")
+_MASK = r"DeviceSelect|write_indices|nonzero|masked_(select|scatter|fill)|index_put"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Each fact is what the shown process was seen to do; False where it was not seen, which is no proof that it does not.
+
+    ``optimizer`` is "fused", "foreach" or "loop" (a kernel per parameter), None where none was seen.
+    """
+
+    python: bool
+    torch: bool
+    compiled: bool
+    graphs: bool
+    trains: bool
+    optimizer: str | None
+    loader: bool
+    masks: bool
+
+    @property
+    def host(self) -> str:
+        """What launches the kernels, for people."""
+        return "Python" if self.python else "the host code"
+
+
+def program_of(profile: Profile) -> Program:
+    """Return what kind of program the shown process runs, looked up when it is first asked for."""
+    return profile.once("program", _read)
+
+
+def _read(profile: Profile) -> Program:
+    process, trace = profile.steps.process, profile.trace
+    executable = next((str(p.get("name") or "") for p in trace.capture.processes if p.get("process") == process), "")
+    executable = re.split(r"[/\\]", executable)[-1]
+    threads = trace.thread_name.filter(pl.col("process") == process)["name"].cast(pl.String).unique().drop_nulls()
+    probe = bool(trace.capture.probe) or bool(profile.ranges.ranges["own"].any())
+    ops = profile.attributed.gpu_ops
+    ops = ops.filter((ops["process"] == process) & (ops["op_kind"] == "kernel"))
+    names = ops["name"].unique()
+    ranges = profile.ranges.ranges.filter(profile.ranges.ranges["process"] == process)
+    labels = [*ranges["label"].unique().drop_nulls().to_list(), *ranges["cls"].unique().drop_nulls().to_list()]
+
+    def launched(pattern: str) -> bool:
+        return bool(lookup.matching(names, pattern).any())
+
+    torch = (
+        probe
+        or launched(_TORCH_KERNEL)
+        or any(_TORCH_THREAD.search(t) for t in threads)
+        or any(label.startswith("aten::") for label in labels)
+    )
+    said = bool(_PYTHON.search(executable)) or any(_PYTHON.search(t) for t in threads)
+    phases = set(ops["phase"].cast(pl.String).unique().drop_nulls().to_list())
+    calls = profile.attributed.api_calls
+    return Program(
+        # Without a name of the program, PyTorch stands for Python; a program of another name may use it from C++.
+        python=probe or trace.python_lines is not None or said or (torch and not executable),
+        torch=torch,
+        compiled=launched(_COMPILED) or any(_COMPILED_RANGE.search(label) for label in labels),
+        graphs=bool(((calls["kind"] == "graph_launch") & (calls["process"] == process)).any()),
+        trains=bool({"backward", "optimizer"} & phases) or launched(_BACKWARD),
+        optimizer=_optimizer(ops, launched(_FUSED), launched(_FOREACH)),
+        loader=any(_LOADER.search(text) for text in (*labels, *threads)) or (probe and _own_data(profile)),
+        masks=launched(_MASK),
+    )
+
+
+def _optimizer(kernels: pl.DataFrame, fused: bool, foreach: bool) -> str | None:
+    """Return how parameters are updated: by the names of kernels, else because an optimizer's range holds kernels."""
+    if fused:
+        return "fused"
+    mine = kernels.filter(kernels["phase"] == "optimizer")
+    if not mine.height:
+        return "foreach" if foreach else None
+    # Clipping uses foreach kernels as well, so what the optimizer itself launches decides.
+    names = mine["name"]
+    return "foreach" if 2 * int(lookup.matching(names, _FOREACH).sum()) >= mine.height else "loop"
+
+
+def _own_data(profile: Profile) -> bool:
+    """Return whether the probe, which patches PyTorch's DataLoader, saw one fetch a batch."""
+    ranges = profile.ranges.ranges
+    return bool(((ranges["name"] == "data") & ranges["own"]).any())
