@@ -110,7 +110,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer of one rule: found, clear, or cannot tell."""
+    """The answer of one rule: found, clear, or cannot tell.
+
+    ``bound``: the saving is the most that the change can bring. ``error_ns`` is the error bar of a saving. ``paste`` is code that
+    makes the change, ``condition`` what must hold for it.
+    """
 
     code: str
     slug: str
@@ -123,6 +127,10 @@ class Finding:
     confidence: str = ""
     fix: str = ""
     evidence: tuple[Row, ...] = ()
+    bound: bool = False
+    error_ns: int | None = None
+    paste: str = ""
+    condition: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Worth(NamedTuple):
     confidence: str
     moves_to: str | None = None
     next_limit: str | None = None
+    bound: bool = False
+    error_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ class Case:
         sure = f"at most, {error}" if bound else error
         if 0 < saving < self.replay.bar_ns:
             sure += ", which is more than this"
-        return Worth(saving, sure, outcome.moves_to, outcome.next_limit)
+        return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, self.replay.bar_ns)
 
     def found(
         self,
@@ -227,6 +229,8 @@ class Case:
             worth.confidence,
             fix,
             tuple(evidence),
+            worth.bound,
+            worth.error_ns,
         )
 
     def no_steps(self, rule: Rule) -> list[Finding]:
