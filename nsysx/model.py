@@ -109,6 +109,33 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Unprofiled:
+    """A steady step as it runs without a profiler, of one process on its busiest device. All ns are per step.
+
+    ``source`` says how ``step_ns`` is known: ``in_process`` (measured before the capture window of the same process),
+    ``second_run`` (measured by ``--calibrate``), ``modelled`` (costs of tracing measured on the machine taken out) or
+    ``assumed`` (the same with costs from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound
+    it. ``steps`` were replayed for the rest: ``gpu_busy`` is the share in which the device works, ``idle_causes`` sum to
+    ``gpu_idle_ns``. ``overhead`` is what tracing added to the CPU's time, by class of event.
+    """
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    source: Literal["in_process", "second_run", "modelled", "assumed"]
+    measured_steps: int
+    recorded_ns: int
+    process: int
+    device: int
+    steps: int
+    gpu_busy: float
+    gpu_busy_ns: int
+    gpu_idle_ns: int
+    idle_causes: Mapping[str, int]
+    overhead: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The answer of one rule: found, clear, or cannot tell.
 
@@ -217,6 +244,7 @@ class Summary:
     findings: tuple[Finding, ...] | None
     timelines: tuple[Timeline, ...] = ()
     strips: tuple[Strip, ...] = ()
+    unprofiled: Unprofiled | None = None
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, empty when it was not recorded."""
@@ -238,5 +266,6 @@ class Summary:
             "verdict": asdict(self.verdict),
             **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in self.tables.items()},
             "replay": None if self.replay is None else dict(self.replay),
+            "unprofiled": None if self.unprofiled is None else asdict(self.unprofiled),
             "findings": None if self.findings is None else [asdict(f) for f in self.findings],
         }

@@ -1,0 +1,344 @@
+"""The recorded steps as a chain: API calls in the order in which they began, each with the GPU work that it launched.
+
+The threads that drive the GPU take turns (autograd works while the main thread waits for it), so that one order holds for all
+of them. Between two calls lies host code, as long as it was recorded. Calls inside another call are part of that one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+from nsysx.replay.overhead import Added
+from nsysx.replay.window import Window
+
+#: What an item does. A copy waits for its own op, a sync for others; plain calls only take CPU time.
+LAUNCH, SYNC, COPY, RECORD, WAIT_EVENT, PLAIN = range(6)
+
+#: A launch with this many pending ops or more can find the queue full; CUDA's limit is 1024.
+_DEEP = 900
+#: The pause between two queued kernels where none was seen (H200).
+_USUAL_PAUSE_NS = 1_000
+#: Plain calls with less host code than this between them are one item: nobody asks about it.
+_MERGED_NS = 20_000
+
+
+class Op(NamedTuple):
+    """One GPU op. ``offset`` is behind the first op of its item, -1: it starts when launched. Times in ns."""
+
+    op: int
+    stream: int
+    latency: int
+    pause: int
+    offset: int
+    duration: int
+
+
+class Item(NamedTuple):
+    """One API call with the host code before it; times in ns.
+
+    ``loading`` of ``gap`` is waiting for data, ``cost`` what the call costs the CPU without waiting. ``tail`` is from the end of
+    the own copy to the return, -1 where it does not wait for it. ``target`` is what a sync waits for: stream, -1 device, or
+    -2 - event; ``stream`` that of an event record or wait. ``added_before`` and ``added_inside`` are what tracing added to gap
+    and cost.
+    """
+
+    kind: int
+    call: int
+    api: str
+    gap: int
+    loading: int
+    cost: int
+    waits: bool = False
+    tail: int = -1
+    target: int = -1
+    stream: int = -1
+    ops: tuple[Op, ...] = ()
+    added_before: int = 0
+    added_inside: int = 0
+
+
+@dataclass
+class Chain:
+    """The items of the window in order. ``limit``: pending ops at which launches stall, 0 where that was never seen."""
+
+    items: list[Item]
+    streams: int
+    limit: int = 0
+
+    def copy(self) -> Chain:
+        """Return a chain whose items can be replaced without changing this one."""
+        return Chain(list(self.items), self.streams, self.limit)
+
+
+@dataclass
+class _Facts:
+    """What a call is looked up in while the chain is made: split of waits, events, targets of syncs, time loading."""
+
+    waits: Mapping[int, tuple[int, int]]
+    records: Mapping[int, tuple[int, int]]
+    edges: Mapping[int, tuple[int, int]]
+    targets: Mapping[int, int]
+    loading: Mapping[int, int]
+    usual_latency: int
+    usual_cost: int
+
+
+@dataclass
+class _Queues:
+    """The streams as recorded up to the call that is being added."""
+
+    start_ns: int
+    free: dict[int, int]
+    numbers: dict[int, int] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)  # event -> when it is done
+    begun: list[int] = field(default_factory=list)  # starts of all ops in launch order
+    stalled: list[int] = field(default_factory=list)  # pending ops at launches that stalled
+    pauses: list[int] = field(default_factory=list)  # between queued ops of a stream
+
+    def number(self, stream: int) -> int:
+        return self.numbers.setdefault(stream, len(self.numbers))
+
+    def depth(self, at: int) -> int:
+        """Return how many of the launched ops have not begun at ``at``; ops begin nearly in launch order."""
+        return len(self.begun) - bisect_right(self.begun, at)
+
+
+def chain(profile: Profile, window: Window, added: Added) -> Chain:
+    """Return the calls and ops of the window as a chain. O(calls + ops)."""
+    facts = _facts(profile, window)
+    before = window.ops.filter(pl.col("call_start_ns").is_null() | (pl.col("call_start_ns") < window.start_ns))
+    queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
+    ops = _ops_of_calls(window)
+    items: list[Item] = []
+    reach = window.start_ns
+    calls = window.calls.select("call", pl.col("kind").cast(pl.String), "start_ns", "end_ns")
+    costs = zip(calls.iter_rows(), added.before.tolist(), added.inside.tolist(), strict=False)
+    for (call, kind, a, b), before_ns, inside_ns in costs:
+        own = ops.get(call, [])
+        if a < reach and b <= reach and not own and items:
+            last = items[-1]  # nested in the call before: its time is inside that one's, and so is its price
+            items[-1] = last._replace(added_inside=last.added_inside + before_ns + inside_ns)
+            continue
+        gap, cost = max(a - reach, 0), b - max(a, reach) if b > reach else 0
+        reach = max(reach, b)
+        item = Item(PLAIN, call, kind, gap, min(facts.loading.get(call, 0), gap), cost)
+        item = _classified(item, own, (a, b), facts, queues)
+        item = item._replace(added_before=before_ns, added_inside=inside_ns)
+        if items and _mergeable(items[-1], item):
+            items[-1] = _merged(items[-1], item)
+        else:
+            items.append(item)
+    _settle_pauses(items, queues)
+    rest = max(window.end_ns - reach, 0)  # the host code after the last call belongs to the round
+    items.append(Item(PLAIN, -1, "", rest, min(facts.loading.get(-1, 0), rest), 0, added_before=added.after))
+    return Chain(items, len(queues.numbers), int(np.median(queues.stalled)) if queues.stalled else 0)
+
+
+def _mergeable(last: Item, item: Item) -> bool:
+    plain = last.kind == item.kind == PLAIN and last.api == item.api
+    return plain and not last.loading and not item.loading and item.gap < _MERGED_NS
+
+
+def _merged(last: Item, item: Item) -> Item:
+    return last._replace(
+        gap=last.gap + item.gap,
+        cost=last.cost + item.cost,
+        added_before=last.added_before + item.added_before,
+        added_inside=last.added_inside + item.added_inside,
+    )
+
+
+#: Op, stream, start, end of a GPU op.
+_Ran = tuple[int, int, int, int]
+
+
+def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
+    """Return call -> its ops. Work without a call goes with the op that began last before it, on the same device."""
+    inside = (pl.col("call_start_ns") >= window.start_ns) & (pl.col("call_start_ns") < window.end_ns)
+    mine = window.ops.filter(inside)
+    found: dict[int, list[_Ran]] = {}
+    columns = ("call", "op", "stream", "start_ns", "end_ns")
+    for call, *ran in mine.select(columns).sort("call", "start_ns", "op").iter_rows():
+        found.setdefault(call, []).append((ran[0], ran[1], ran[2], ran[3]))
+    orphans = window.ops.filter(pl.col("call").is_null()).sort("start_ns")
+    if orphans.height and mine.height:
+        led = mine.sort("start_ns")
+        starts, callers = led["start_ns"].to_numpy(), led["call"].to_list()
+        last = int(led["end_ns"].to_numpy().max())
+        for op, stream, a, b in orphans.select(columns[1:]).iter_rows():
+            at = int(np.searchsorted(starts, a, side="right")) - 1
+            if at >= 0 and (a < last or at == len(starts) - 1) and a < window.end_ns:
+                found[callers[at]].append((op, stream, a, b))
+    return found
+
+
+def _classified(item: Item, own: list[_Ran], when: tuple[int, int], facts: _Facts, queues: _Queues) -> Item:
+    """Return the item with what it waits for and launches."""
+    blocking = facts.waits.get(item.call)
+    if item.api == "sync":
+        target = facts.targets.get(item.call, -1)
+        cost = min(item.cost, blocking[1]) if blocking else item.cost
+        return item._replace(kind=SYNC, waits=True, cost=cost, target=queues.number(target) if target >= 0 else target)
+    if own:
+        item = _launching(item, own, when, blocking, facts, queues)
+        return item._replace(ops=_queued(own, when[0], facts.usual_latency, queues))
+    if blocking is not None and blocking[0]:
+        return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
+    if item.call in facts.records:
+        event, stream = facts.records[item.call]
+        queues.held[event] = queues.free.get(stream, queues.start_ns)
+        return item._replace(kind=RECORD, target=-2 - event, stream=queues.number(stream))
+    if item.call in facts.edges:
+        event, stream = facts.edges[item.call]
+        held = queues.held.get(event, queues.start_ns)
+        queues.free[stream] = max(queues.free.get(stream, queues.start_ns), held)
+        return item._replace(kind=WAIT_EVENT, target=-2 - event, stream=queues.number(stream))
+    return item
+
+
+def _launching(
+    item: Item, own: list[_Ran], when: tuple[int, int], blocking: tuple[int, int] | None, facts: _Facts, queues: _Queues
+) -> Item:
+    """Return a call that has GPU work: a launch, or a copy that waits for its own work or for what is before it."""
+    a, b = when
+    if blocking is None or item.api != "copy":
+        depth = queues.depth(a)
+        if depth >= _DEEP and item.cost > 3 * max(facts.usual_cost, 1):
+            queues.stalled.append(depth)
+            return item._replace(kind=LAUNCH, cost=facts.usual_cost)
+        return item._replace(kind=LAUNCH)
+    backlog, host = blocking
+    ended = max(o[3] for o in own)
+    if ended <= b:
+        cost = max(min(own[0][2], b) - a - backlog, 0) if backlog == 0 else min(item.cost, facts.usual_cost)
+        return item._replace(kind=COPY, waits=True, tail=b - ended, cost=cost)
+    if backlog:
+        return item._replace(kind=COPY, waits=True, cost=min(item.cost, host))
+    return item._replace(kind=COPY)
+
+
+def _queued(own: list[_Ran], called: int, usual: int, queues: _Queues) -> tuple[Op, ...]:
+    """Return the ops of a call with what held each of them up, and put them into the queues.
+
+    The pause of an op that found its stream idle does not show; it is at most ``p`` and noted as ``~p`` until all are known.
+    """
+    made: list[Op] = []
+    head = -1
+    for op, stream, s, e in own:
+        free = queues.free.get(stream, queues.start_ns)
+        pause = max(s - free, 0)
+        if head >= 0:
+            behind = Op(op, queues.number(stream), 0, pause, 0, e - s)
+            made.append(behind if free >= head else behind._replace(pause=0, offset=max(s - head, 0)))
+        elif called + usual <= free:
+            made.append(Op(op, queues.number(stream), min(usual, max(s - called, 0)), pause, -1, e - s))
+            queues.pauses.append(pause)
+        else:
+            made.append(Op(op, queues.number(stream), max(s - called, 0), ~pause, -1, e - s))
+        head = s if head < 0 else head
+        queues.free[stream] = max(free, e)
+        queues.begun.append(max(s, queues.begun[-1]) if queues.begun else s)
+    return tuple(made)
+
+
+def _settle_pauses(items: list[Item], queues: _Queues) -> None:
+    """Give ops whose own pause does not show the usual one."""
+    usual = int(np.median(queues.pauses)) if queues.pauses else _USUAL_PAUSE_NS
+    for i, item in enumerate(items):
+        if item.ops and item.ops[0].pause < 0:
+            first = item.ops[0]
+            first = first._replace(pause=min(~first.pause, usual))
+            items[i] = item._replace(ops=(first, *item.ops[1:]))
+
+
+def _facts(profile: Profile, window: Window) -> _Facts:
+    blocking = profile.ledgers.waits.join(window.calls.select("call"), on="call", how="semi")
+    records, edges = _events(profile, window.calls)
+    every = profile.attributed.api_calls
+    launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == "launch")
+    launches = launches.filter(pl.col("process") == profile.steps.process)
+    # What a launch costs when nothing holds it up: in a full queue most of them stall, but not the first thousand.
+    usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
+    return _Facts(
+        waits={c: (b, h) for c, b, h in blocking.select("call", "backlog_ns", "host_ns").iter_rows()},
+        records=records,
+        edges=edges,
+        targets=_targets(profile, window.calls),
+        loading=_loading(profile, window),
+        usual_latency=_usual_latency(window.ops),
+        usual_cost=usual_cost,
+    )
+
+
+def _usual_latency(ops: pl.DataFrame) -> int:
+    """Return the median latency of ops that did not wait for their stream, 0 when none is known."""
+    known = ops.select("stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
+    called, end, latency = (known[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
+    free = [np.empty(0, np.int64)]
+    for stream in known["stream"].unique().to_list():
+        mine = np.flatnonzero((known["stream"] == stream).to_numpy())  # sorted by start
+        reach = np.maximum.accumulate(end[mine])[:-1]
+        free.append(latency[mine[np.append(True, called[mine[1:]] >= reach)]])
+    latencies: I64 = np.concatenate(free)
+    return int(np.median(latencies)) if len(latencies) else 0
+
+
+def _events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
+    """Return call -> (event, stream) of event records, and of stream waits."""
+    key = ["process", "correlation_id"]
+    calls = calls.select(*key, "call", pl.col("name").cast(pl.String))
+    trace = profile.trace
+    recorded = trace.event.join(calls, on=key, how="inner").select("call", "event", "stream")
+    waiting = trace.sync.join(calls.filter(pl.col("name").str.contains("StreamWaitEvent")), on=key, how="inner")
+    return (
+        {c: (e, s) for c, e, s in recorded.iter_rows()},
+        {c: (e, s) for c, e, s in waiting.select("call", "event", "stream").drop_nulls().iter_rows()},
+    )
+
+
+def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
+    """Return call -> stream, or -2 - event, of the synchronize calls that name one."""
+    key = ["process", "correlation_id"]
+    calls = calls.filter(pl.col("kind") == "sync")
+    rows = profile.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
+    result: dict[int, int] = {}
+    for call, name, stream, event in rows.select("call", "name", "stream", "event").iter_rows():
+        if "Stream" in name and stream not in (None, 0xFFFFFFFF):
+            result[call] = stream
+        elif "Event" in name and event not in (None, 0xFFFFFFFF):
+            result[call] = -2 - event
+    return result
+
+
+def _loading(profile: Profile, window: Window) -> dict[int, int]:
+    """Return call -> time in the data phase between the call before it and itself, -1 for after the last call.
+
+    Only what lies in the window counts: other steps load too.
+    """
+    calls = window.calls
+    spans = profile.attributed.phase_spans.filter(
+        (pl.col("phase") == "data") & pl.col("thread").is_in(calls["thread"].unique().to_list())
+    ).sort("start_ns")
+    starts = calls["start_ns"].to_numpy()
+    ids = calls["call"].to_numpy()
+    result: dict[int, int] = {}
+    for begin, finish in spans.select("start_ns", "end_ns").iter_rows():
+        at, b = max(begin, window.start_ns), min(finish, window.end_ns)
+        i = int(np.searchsorted(starts, at, side="left"))
+        # A fetch that itself makes API calls (pinning) is cut at them; its parts count for the next call each.
+        while at < b:
+            upto = min(int(starts[i]), b) if i < len(starts) else b
+            key = int(ids[i]) if i < len(ids) else -1
+            result[key] = result.get(key, 0) + upto - at
+            at, i = upto, i + 1
+            if i > len(starts):
+                break
+    return result

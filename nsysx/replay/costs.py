@@ -1,0 +1,143 @@
+"""What tracing adds to each class of event, and where that is known from.
+
+Best first: the step was measured, in the same process before the window of ``--steps`` or in a second run without profiler
+(``--calibrate``): the costs are then scaled until the modelled step is the measured one. Else they come from what ``nsysx
+calibrate`` measured on the machine, else from the table here, with a wide bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeGuard
+
+import numpy as np
+
+from nsysx.events.profile import Profile
+
+Source = Literal["in_process", "second_run", "modelled", "assumed"]
+
+SCHEMA = "nsysx.tracing_costs/1"
+
+#: Classes of traced events: API calls by kind, NVTX calls of the program, of the probe, and its backward marks; what nsys itself
+#: says that it took (``PROFILER_OVERHEAD``) is measured and has no entry in a table of costs.
+CALL_CLASSES = ("launch", "graph_launch", "copy", "memset", "sync", "event", "alloc", "nested", "other")
+NVTX_CLASSES = ("range", "module_range", "backward_mark", "mark")
+FLUSH = "profiler"
+
+
+#: No cost and no step is longer than an hour: what a file states beyond is no time.
+_LONGEST_NS = 3_600e9
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one event adds (ns): likely, at least, at most. ``inside``: the part that lies between the recorded stamps."""
+
+    ns: float
+    low_ns: float
+    high_ns: float
+    inside: float = 0.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs by class, measured where a launch was recorded to take ``launch_ns`` in the median. ``source`` as in `Unprofiled`."""
+
+    source: Source
+    launch_ns: float
+    of: Mapping[str, Cost]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A step that was measured without tracing (ns): median, and the range in which it lies."""
+
+    source: Source
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    count: int
+
+
+#: nsys 2025.3 on an H200 host, torch 2.11: blocks of steps with and without tracing in one process.
+ASSUMED = Costs(
+    "assumed",
+    launch_ns=3_900,
+    of={
+        "launch": Cost(4_000, 2_000, 6_000, 0.35),
+        "graph_launch": Cost(6_000, 3_000, 12_000, 0.5),
+        "copy": Cost(4_500, 2_000, 7_000, 0.35),
+        "memset": Cost(4_000, 2_000, 6_000, 0.35),
+        "sync": Cost(3_000, 1_000, 6_000, 0.35),
+        "event": Cost(3_000, 1_000, 6_000, 0.35),
+        "alloc": Cost(3_000, 1_000, 6_000, 0.35),
+        "nested": Cost(600, 200, 1_500, 1.0),
+        "other": Cost(700, 300, 1_500, 0.2),
+        "range": Cost(700, 300, 1_500),
+        "module_range": Cost(1_200, 500, 3_000),
+        "backward_mark": Cost(25_000, 8_000, 50_000),
+        "mark": Cost(700, 300, 1_500),
+    },
+)
+
+
+def parsed(told: object, source: Source) -> Costs | None:
+    """Return the costs that a file states, None where it states none that can be used."""
+    if not isinstance(told, dict) or told.get("schema") != SCHEMA:
+        return None
+    launch, table = told.get("launch_ns"), told.get("costs")
+    if not _number(launch) or not isinstance(table, dict):
+        return None
+    known = {}
+    for name, assumed in ASSUMED.of.items():
+        row = table.get(name, {})
+        if not isinstance(row, dict):
+            return None
+        values = [row.get(f.name, getattr(assumed, f.name)) for f in fields(Cost)]
+        if not all(_number(v) for v in values) or values[-1] > 1:
+            return None
+        known[name] = Cost(*map(float, values))
+    return Costs(source, float(launch), known)
+
+
+def _number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_NS
+
+
+def costs(run: Mapping[str, Any]) -> Costs:
+    """Return what tracing costs, from the machine's own profile in NAME.run.json or from the table."""
+    return parsed(run.get("machine_profile"), "modelled") or ASSUMED
+
+
+def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
+    """Return the step without tracing where it was measured; of a second run the steps of these numbers."""
+    run = profile.trace.run
+    return _in_process(run, profile.steps.process) or _second_run(run, numbers)
+
+
+def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:
+    for record in run.get("probe") or ():
+        told = record.get("unrecorded_steps") if isinstance(record, dict) else None
+        if not isinstance(told, dict) or record.get("pid") not in (None, process >> 24 & 0xFFFFFF):
+            continue
+        step, low, high, count = (told.get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
+        if _number(step) and _number(low) and _number(high) and _number(count) and step > 0 and count > 0:
+            return Measured("in_process", round(step), round(min(low, step)), round(max(high, step)), int(count))
+    return None
+
+
+def _second_run(run: Mapping[str, Any], numbers: Collection[int]) -> Measured | None:
+    timing = run.get("calibration")
+    told = timing.get("steps_ns") if isinstance(timing, dict) else None
+    if not isinstance(told, dict):
+        return None
+    try:
+        lengths = [int(ns) for index, ns in told.items() if int(index) in numbers]
+    except (TypeError, ValueError):
+        return None
+    lengths = [ns for ns in lengths if 0 < ns < 1 << 60]
+    if not lengths:
+        return None
+    low, step, high = np.percentile(lengths, [25, 50, 75])
+    return Measured("second_run", round(step), round(low), round(high), len(lengths))
