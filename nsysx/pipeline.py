@@ -25,10 +25,10 @@ from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, verdict
-from nsysx.model import Check, Row, Steps, Summary, Table
+from nsysx.model import Check, Row, Steps, Summary, Table, Unprofiled
 from nsysx.ranks import collect, comparison, parallel_reading, rank_checks
 from nsysx.reading import load
-from nsysx.replay.engine import Withheld, replay_of
+from nsysx.replay.engine import Withheld, replay_of, unprofiled_of
 
 #: The order of tables in the Summary; a new analysis that is not named here comes after them.
 _ORDER = (
@@ -199,6 +199,12 @@ def _replay(given: Profile) -> Row | None:
         "trusted": replay.trusted,
         "steps": replay.steps,
     }
+
+
+def _unprofiled(given: Profile) -> Unprofiled | None:
+    """Return the step without a profiler, null when it cannot be given (a check says why)."""
+    known = unprofiled_of(given)
+    return None if isinstance(known, Withheld) else known
 
 
 def _only(trace: load.Trace, process: int) -> load.Trace:
@@ -385,6 +391,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, 
         verdict=verdict.judge(given, tables["gpu_ledger"].rows),
         tables=tables,
         replay=_replay(given),
+        unprofiled=_unprofiled(given),
         findings=findings.judge(given, tables, replay_of(given)),
         timelines=timelines.timelines(given) if options.timelines else (),
         strips=timelines.strips(given) if options.timelines else (),

@@ -11,7 +11,7 @@ from nsysx.events.profile import Profile
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.model import Check, Row, Table
 from nsysx.reading.trace import REVERSED, LeftOut, Trace
-from nsysx.replay.engine import Withheld, replay_of
+from nsysx.replay.engine import Withheld, replay_of, unprofiled_of
 
 _RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=node"
 
@@ -313,6 +313,30 @@ def _replayed(profile: Profile) -> list[Check]:
     ]
 
 
+#: Where the step without a profiler is from, for people.
+_SOURCES = {
+    "in_process": "measured in the same process, before the capture window",
+    "second_run": "measured in a second run, without profiler",
+    "modelled": "modelled, with what tracing costs on this machine (nsysx calibrate)",
+    "assumed": "assumed, with what tracing cost on another machine",
+}
+#: A step whose bounds are further apart than this part of it is only roughly known.
+_WIDE = 0.2
+
+
+def _unprofiled(profile: Profile) -> list[Check]:
+    known = unprofiled_of(profile)
+    better = "nsysx run --calibrate -- CMD measures it, nsysx calibrate makes it surer for every run on the machine"
+    if isinstance(known, Withheld):
+        return [Check("unprofiled", "missing", f"the step without a profiler is not known: {known.reason}", better)]
+    detail = (
+        f"a step takes {units.duration(known.step_ns)} without a profiler ({units.duration(known.low_ns)} to "
+        f"{units.duration(known.high_ns)}), {units.duration(known.recorded_ns)} as recorded: {_SOURCES[known.source]}"
+    )
+    wide = known.high_ns - known.low_ns > _WIDE * known.step_ns
+    return [Check("unprofiled", "warn" if wide else "ok", detail, better if wide else "")]
+
+
 def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     """Return every check, trouble first, and one line per table that the capture does not hold."""
     found = [
@@ -324,6 +348,7 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
         *_attribution(profile),
         *_steps(profile),
         *_replayed(profile),
+        *_unprofiled(profile),
     ]
     code = profile.trace.capture.exit_code
     if code:

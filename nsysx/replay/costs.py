@@ -119,7 +119,7 @@ def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
 def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:
     for record in run.get("probe") or ():
         told = record.get("unrecorded_steps") if isinstance(record, dict) else None
-        if not isinstance(told, dict) or record.get("pid") not in (None, process >> 24 & 0xFFFFFF):
+        if not isinstance(told, dict) or record.get("pid") not in (None, process & 0xFFFFFF):
             continue
         step, low, high, count = (told.get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
         if _number(step) and _number(low) and _number(high) and _number(count) and step > 0 and count > 0:

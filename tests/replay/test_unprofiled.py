@@ -1,0 +1,165 @@
+"""The step without a profiler: reports whose tracing costs are known must give the step that they were stretched from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.model import Unprofiled
+from nsysx.pipeline import Options, gather, summarize
+from nsysx.replay import costs
+from nsysx.replay.engine import (
+    FreeLoader,
+    Graph,
+    RemoveExposedComm,
+    RemoveHost,
+    RemoveWaits,
+    Replay,
+    Withheld,
+    replay_of,
+    unprofiled_of,
+)
+from tests.builder import Report
+
+US = 1000
+#: What the tracing of a launch and of a backward mark adds in these reports; the rest is free.
+LAUNCH, MARK, INSIDE = 4 * US, 20 * US, 0.5
+
+
+def loop(steps: int = 8, launches: int = 100, traced: bool = True, kernel: int = 6, marks: int = 10) -> Report:
+    """Steps of ``launches`` launches, 8 us of host code before each and 3 us within, with ``marks`` backward marks.
+
+    ``traced`` stretches it by LAUNCH and MARK where they stand. Kernels of ``kernel`` us; nothing waits.
+    """
+    report = Report()
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at, free = 0, 0
+    for number in range(steps):
+        begin = at
+        for k in range(launches):
+            if k % (launches // marks) == 0:
+                main.mark("bwd layer:Linear", at + US, domain="nsysx")
+                at += MARK if traced else 0
+            at += 8 * US + round(LAUNCH * (1 - INSIDE) if traced else 0)
+            dur = 3 * US + round(LAUNCH * INSIDE if traced else 0)
+            start = max(free, at + dur + 2 * US)
+            main.launch(at, dur, kernel="work", gpu_start=start, gpu_dur=kernel * US)
+            free, at = start + kernel * US, at + dur
+        main.add_range(f"step {number}", begin, at, domain="nsysx")
+    return report
+
+
+def table(**changed: float) -> dict[str, Any]:
+    """Return a machine profile in which only launches and backward marks cost something."""
+    free = {name: {"ns": 0, "low_ns": 0, "high_ns": 0} for name in costs.ASSUMED.of}
+    free["launch"] = {"ns": LAUNCH, "low_ns": LAUNCH * 0.8, "high_ns": LAUNCH * 1.2, "inside": INSIDE}
+    free["backward_mark"] = {"ns": MARK, "low_ns": MARK * 0.5, "high_ns": MARK * 1.5}
+    return {"schema": costs.SCHEMA, "launch_ns": 3 * US + LAUNCH * INSIDE, "costs": free, **changed}
+
+
+def told(report: Report, folder: Path, **run: object) -> tuple[Unprofiled, Replay]:
+    path = report.write(folder / "r.sqlite")
+    path.with_suffix(".run.json").write_text(json.dumps({"schema": "nsysx.run/1", **run}))
+    given = gather(path, Options())
+    known, replay = unprofiled_of(given), replay_of(given)
+    assert isinstance(known, Unprofiled), known
+    assert isinstance(replay, Replay)
+    return known, replay
+
+
+BARE = 100 * 11 * US
+
+
+def test_what_tracing_added_is_taken_out_where_it_arose(tmp_path: Path) -> None:
+    known, replay = told(loop(), tmp_path, machine_profile=table())
+    assert known.source == "modelled"
+    assert replay.recorded_ns == pytest.approx(BARE + 100 * LAUNCH + 10 * MARK, rel=0.01)
+    assert known.step_ns == pytest.approx(BARE, rel=0.01)
+    assert known.overhead["launch"] == pytest.approx(100 * LAUNCH, rel=0.01)
+    assert known.overhead["backward_mark"] == pytest.approx(10 * MARK, rel=0.01)
+    assert known.low_ns < known.step_ns < known.high_ns
+    assert known.gpu_busy == pytest.approx(6 / 11, rel=0.02)
+
+
+def test_a_report_that_was_not_stretched_keeps_its_step(tmp_path: Path) -> None:
+    free = {name: {"ns": 0, "low_ns": 0, "high_ns": 0} for name in costs.ASSUMED.of}
+    known, replay = told(loop(traced=False), tmp_path, machine_profile={**table(), "costs": free})
+    assert known.step_ns == known.low_ns == known.high_ns == replay.unchanged_ns
+    assert known.overhead == {}
+
+
+def test_a_slower_host_pays_more_for_each_event(tmp_path: Path) -> None:
+    fast, _ = told(loop(), tmp_path, machine_profile=table(launch_ns=10 * US))
+    slow, _ = told(loop(), tmp_path, machine_profile=table(launch_ns=4 * US))
+    assert slow.step_ns < fast.step_ns
+
+
+def test_a_gpu_bound_step_is_what_its_work_takes(tmp_path: Path) -> None:
+    known, replay = told(loop(kernel=40), tmp_path, machine_profile=table())
+    assert known.step_ns == pytest.approx(replay.recorded_ns, rel=0.01)
+    assert known.gpu_busy > 0.97
+
+
+@pytest.mark.parametrize("step", [BARE, round(BARE * 0.8), round(BARE * 1.2)])
+def test_a_measured_step_is_taken_and_the_timeline_agrees_with_it(tmp_path: Path, step: int) -> None:
+    measured = {"count": 20, "median_ns": step, "low_ns": step - 5, "high_ns": step + 5, "where": "before the window"}
+    known, replay = told(loop(), tmp_path, probe=[{"pid": 100, "unrecorded_steps": measured}])
+    assert (known.source, known.step_ns, known.low_ns, known.high_ns) == ("in_process", step, step - 5, step + 5)
+    assert known.measured_steps == 20
+    assert replay.real_ns == pytest.approx(step, rel=0.005)
+
+
+def test_a_second_run_is_held_against_the_same_steps(tmp_path: Path) -> None:
+    lengths = {str(i): BARE if i else 50 * BARE for i in range(8)}
+    known, _ = told(loop(), tmp_path, calibration={"clock": "gpu", "error": None, "steps_ns": lengths})
+    assert (known.source, known.step_ns) == ("second_run", BARE)
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        None,
+        "text",
+        {"schema": "other/1"},
+        {**table(), "launch_ns": "3"},
+        {**table(), "costs": {"launch": {"ns": -1}}},
+        {**table(), "costs": {"launch": {"ns": float("nan")}}},
+        {**table(), "costs": {"launch": {"ns": 1, "inside": 7}}},
+        {**table(), "costs": {"launch": 4}},
+    ],
+)
+@pytest.mark.parametrize("measured", [None, {"count": 3, "median_ns": -5, "low_ns": 1, "high_ns": 2}, {"count": 1}])
+def test_what_cannot_be_used_is_as_if_it_were_not_there(tmp_path: Path, profile: object, measured: object) -> None:
+    known, _ = told(
+        loop(), tmp_path, machine_profile=profile, probe=[{"pid": 100, "unrecorded_steps": measured}, "text"]
+    )
+    assert known.source == "assumed"
+
+
+def test_no_steps_no_figure(tmp_path: Path) -> None:
+    report = Report()
+    process = report.process(100)
+    process.context()
+    process.thread(100, "python").launch(0, 5 * US, kernel="a", gpu_start=9 * US, gpu_dur=US)
+    path = report.write(tmp_path / "r.sqlite")
+    assert isinstance(unprofiled_of(gather(path, Options())), Withheld)
+    summary = summarize([path])
+    assert summary.to_json()["unprofiled"] is None
+    assert next(c for c in summary.quality if c.check == "unprofiled").status == "missing"
+
+
+def test_causes_sum_to_the_idle_time_and_savings_stay_inside_the_step(tmp_path: Path) -> None:
+    for kernel in (2, 6, 9, 40):
+        known, replay = told(loop(kernel=kernel), tmp_path, machine_profile=table())
+        assert sum(known.idle_causes.values()) == pytest.approx(known.gpu_idle_ns, abs=len(known.idle_causes) + 1)
+        whole = known.gpu_busy_ns + known.gpu_idle_ns
+        assert whole == pytest.approx(replay.real_ns, abs=2)
+        for edit in (RemoveWaits(), RemoveHost(), Graph(), FreeLoader(), RemoveExposedComm()):
+            outcome = replay.saving(edit)
+            assert outcome.saving_ns <= known.gpu_idle_ns + 2
+            assert outcome.step_ns >= known.gpu_busy_ns - 2
