@@ -136,6 +136,7 @@ def _report_run(result: Result) -> None:
             summary = pipeline.summarize([result.sqlite], timelines=True, progress=progress)
             progress("drawing the page")
             write_text(result.outputs.html, html_page.render(summary), force=True)
+        result.written.append(result.outputs.html)
         capture.note_html(result.outputs)
     except ModuleNotFoundError as error:
         result.notes.append(f"no report here, {error.name} is not installed: run nsysx report where it is")
@@ -160,9 +161,8 @@ def _say_result(result: Result) -> None:
         say(note)
     for problem in result.problems:
         say(f"error: {problem}")
-    written = [path for path in result.outputs.all() if path.exists()]
-    if written:
-        say("wrote " + "  ".join(shlex.quote(str(path)) for path in written))
+    if result.written:
+        say("wrote " + "  ".join(shlex.quote(str(path)) for path in result.written))
     if result.sqlite:
         sqlite = shlex.quote(str(result.sqlite))
         say(f"next: nsysx report {sqlite}")

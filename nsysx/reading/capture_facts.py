@@ -110,6 +110,10 @@ def content_id(frames: Mapping[str, pl.DataFrame], utc_epoch_ns: int | None) -> 
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
+def _pid_of(global_pid: object) -> int | None:
+    return (global_pid >> 24) & 0xFFFFFF if isinstance(global_pid, int) else None
+
+
 def capture_of(
     path: Path,
     connection: sqlite3.Connection,
@@ -134,10 +138,12 @@ def capture_of(
         {"process": p, "pid": p & 0xFFFFFF, "name": _program(decoding.text_of(names.get(p & 0xFFFFFF)))}
         for p in threads["process"].drop_nulls().unique().sort().to_list()
     )
+    noted = run.get("nsys")
+    aside = noted.get("stand_in") if isinstance(noted, dict) else None  # a process of ours: that it used no GPU is no news
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
-        for severity, text in query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text")
-        if severity in (2, 3) and _DIAGNOSTIC.search(str(text))
+        for severity, text, pid in query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
+        if severity in (2, 3) and _DIAGNOSTIC.search(str(text)) and not (aside and _pid_of(pid) == aside)
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
     epoch = [

@@ -1,6 +1,6 @@
 """``nsysx doctor``: what works on this machine, tried rather than assumed, and what to do about what does not.
 
-Standard library only, like `capture`. Nothing is imported from the Python that is examined: it is asked by running it.
+Standard library only, like all of this room. Nothing is imported from the Python that is examined: it is asked by running it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from nsysx.errors import NsysxError
-from nsysx.recording import capture
-from nsysx.recording.capture import ask
+from nsysx.recording.capture import LOW_DISK_BYTES
+from nsysx.recording.commands import export_command, native_lines, profile_command
+from nsysx.recording.find_nsys import Nsys, ask, find_nsys, with_sampling
+from nsysx.recording.options import Options
 
 #: The two lines that are profiled. nvtx >= 0.2.12 hides its domain from nsys 2023.4, as the probe knows: so does this.
 _RANGE = """
@@ -86,7 +88,7 @@ def _disk() -> Iterator[Examined]:
         ("disk space for temporary files", Path(tempfile.gettempdir())),
     ):
         free = shutil.disk_usage(place).free
-        low = free < capture.LOW_DISK_BYTES
+        low = free < LOW_DISK_BYTES
         fix = "A minute of training easily takes 100 MB; free some or go elsewhere" if low else ""
         yield Examined(what, "warn" if low else "ok", f"{free / (1 << 30):.1f} GiB free", fix)
 
@@ -104,14 +106,14 @@ def _torch(python: str) -> Examined:
     return Examined("torch", "warn", detail, "GPU work needs a CUDA build of torch, a driver and a visible GPU")
 
 
-def _records(nsys: capture.Nsys, python: str) -> Iterator[Examined]:
+def _records(nsys: Nsys, python: str) -> Iterator[Examined]:
     """Profile two lines, export, and look for the range: the only proof that the chain works."""
     with tempfile.TemporaryDirectory(prefix="nsysx-doctor-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        options = capture.Options()
+        options = Options()
         has_nvtx, said = ask([python, "-c", "import nvtx"])
         program = [python, "-c", _RANGE if has_nvtx == 0 else ""]
-        code, said = ask(capture.profile_command(nsys, options, folder / "report", program))
+        code, said = ask(profile_command(nsys, options, folder / "report", program))
         report = folder / "report.nsys-rep"
         if code != 0 or not report.is_file():
             fix = f"Try by hand: {nsys.path} profile true"
@@ -119,7 +121,7 @@ def _records(nsys: capture.Nsys, python: str) -> Iterator[Examined]:
             return
         yield Examined("nsys records", "ok", f"{report.stat().st_size:,} bytes")
         sqlite = folder / "report.sqlite"
-        code, said = ask(capture.export_command(nsys, report, sqlite))
+        code, said = ask(export_command(nsys, report, sqlite))
         if code != 0 or not sqlite.is_file():
             fix = "The importer lacks a library, or host-linux-* does not stand beside target-linux-*"
             yield Examined("nsys exports", "fail", _last_line(said), fix, needed=True)
@@ -152,13 +154,13 @@ def examine(explicit: Path | None = None) -> Iterator[Examined]:
     """Yield what was found, one after the other, the slow ones last."""
     python = _python()
     try:
-        nsys = capture.with_sampling(capture.find_nsys(explicit))
+        nsys = with_sampling(find_nsys(explicit))
     except NsysxError as error:
         yield Examined("nsys", "fail", error.message, error.hint, needed=True)
     else:
         yield Examined("nsys", "ok", f"{nsys.version} at {nsys.path}")
         yield from _records(nsys, python)
-        lines = "nsys notes them itself" if capture.native_lines(nsys) else "left to the probe"
+        lines = "nsys notes them itself" if native_lines(nsys) else "left to the probe"
         yield Examined("Python lines (--lines)", "ok", lines)
     yield _driver()
     yield _perf()

@@ -1,0 +1,130 @@
+"""The commands that are run and the environment that they get: decided here, by pure functions, run elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nsysx.recording.find_nsys import Nsys
+from nsysx.recording.options import Options, failed
+
+INJECT = Path(__file__).parents[1] / "inject"
+STAND_IN = Path(__file__).parent / "stand_in.py"
+
+#: What nsys records unless an option of ``nsysx run`` says otherwise, and what each adds to the program.
+#: (option, value, whether every nsys knows it)
+NSYS_DEFAULTS: tuple[tuple[str, str, bool], ...] = (
+    ("--sample", "none", True),  # nsys's own default samples the CPU: with it a launch-bound forward took 72 % longer
+    ("--cpuctxsw", "none", True),  # context switches: part of the same 72 %, and no analysis reads them
+    ("--wait", "primary", False),  # it ends with the command, as a shell does, and not with what that left running
+    ("--cuda-graph-trace", "node", False),  # each node of a CUDA graph for itself; "graph" is cheaper, and blind inside
+)
+
+
+def native_lines(nsys: Nsys) -> bool:
+    """Say whether this nsys can note the Python line of a CUDA call by itself, here."""
+    return (
+        nsys.process_sampling
+        and nsys.profile_has("--python-backtrace")
+        and nsys.profile_has("--cudabacktrace")
+        and nsys.export_has("--include-json")
+    )
+
+
+def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequence[str]) -> list[str]:
+    """Return the whole ``nsys profile`` command that writes ``report`` (without its ending) while running ``command``."""
+    lines = options.lines and native_lines(nsys)
+    defaults = {name: value for name, value, everywhere in NSYS_DEFAULTS if everywhere or nsys.profile_has(name)}
+    if lines:
+        defaults["--sample"] = "process-tree"
+    if "--cuda-graph-trace" in defaults:
+        defaults["--cuda-graph-trace"] = options.graphs
+    words = [str(nsys.path), "profile", "--trace=" + ",".join(["cuda", "nvtx", *(["osrt"] if options.osrt else [])])]
+    words += [f"{name}={value}" for name, value in defaults.items()]
+    if options.memory:
+        words.append("--cuda-memory-usage=true")
+    if lines:
+        words += ["--python-backtrace=cuda", "--cudabacktrace=sync:0,memory:0"]
+    if options.steps is not None:
+        words += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    # nsys expands %p, %h and more in this name; %% is how it spells a percent sign.
+    words += ["--force-overwrite=true", "--output=" + str(report).replace("%", "%%")]
+    # No "--" in between: nsys 2023.4 takes it for an ambiguous option. The stand-in comes first, so no word is misread.
+    return [*words, *options.nsys_args, *command]
+
+
+def must_descend(options: Options, nsys: Nsys) -> bool:
+    """Say whether the command has to be a descendant of nsys: sampling follows the process tree.
+
+    Everything else reaches a process through its environment (measured with nsys 2023.4 and 2025.3).
+    """
+    if options.lines and native_lines(nsys):
+        return True
+    words = [part for word in options.nsys_args for part in word.split("=", 1)]
+    sampling = {
+        "-s",
+        "--sample",
+        "--cpuctxsw",
+        "--backtrace",
+        "--python-sampling",
+        "--event-sample",
+        "--cpu-core-events",
+    }
+    return bool(sampling & set(words)) or any(word.startswith("-s") and word != "-s" for word in words)
+
+
+def stand_in_words(address: str, command: Sequence[str]) -> list[str]:
+    """Return what nsys starts in place of the command; the command follows only to be seen in the report."""
+    shown = [os.fsencode(word).decode("utf-8", "replace") for word in command]
+    return [sys.executable, "-I", "-S", str(STAND_IN), address, *shown]
+
+
+def export_command(nsys: Nsys, report: Path, sqlite: Path) -> list[str]:
+    """Return the ``nsys export`` command that makes ``sqlite`` from ``report``."""
+    words = [str(nsys.path), "export", "--type=sqlite", "--force-overwrite=true", f"--output={sqlite}"]
+    if nsys.export_has("--include-json"):
+        words.append("--include-json=true")
+    if nsys.export_has("--quiet"):
+        words.append("--quiet=true")
+    return [*words, str(report)]
+
+
+def probe_environment(
+    options: Options, environ: Mapping[str, str], probe_dir: Path, *, own_lines: bool, inject: Path = INJECT
+) -> dict[str, str]:
+    """Return the variables to add to the command's environment so that the probe starts with its Python."""
+    if not options.probe:
+        return {"NSYSX_PROBE": "0"}
+    if os.pathsep in str(inject):
+        raise failed(
+            f"{inject}: a path with ':' cannot stand in PYTHONPATH",
+            "probe-path",
+            "Install nsysx elsewhere or use --no-probe",
+        )
+    before = environ.get("PYTHONPATH")
+    added = {
+        "PYTHONPATH": f"{inject}{os.pathsep}{before}" if before else str(inject),
+        "NSYSX_PROBE_DIR": str(probe_dir),
+    }
+    wanted = {
+        "NSYSX_DEPTH": None if options.depth is None else str(options.depth),
+        "NSYSX_ONLY": options.only,
+        "NSYSX_BACKWARD": options.backward,
+        "NSYSX_STEPS": options.steps,
+        "NSYSX_LINES": "1" if own_lines else None,
+    }
+    return added | {name: value for name, value in wanted.items() if value is not None}
+
+
+def users_environment() -> dict[str, str]:
+    """Return the environment as this process got it: Python adds LC_CTYPE where the locale is C (PEP 538)."""
+    environment = dict(os.environ)
+    try:
+        first = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return environment
+    if not first.startswith(b"LC_CTYPE=") and b"\0LC_CTYPE=" not in first:
+        environment.pop("LC_CTYPE", None)
+    return environment

@@ -1,0 +1,104 @@
+"""One run of nsys with all that belongs to it: whether it works, hangs or has ended, and how to end it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nsysx.recording.inbox import Inbox
+
+#: nsys that neither computes nor waits for a disk for so long does not come back. Measured: never over 1 s when it works.
+IDLE_S = 7.0
+#: How often it is looked at; reading /proc costs about a millisecond.
+_LOOK_S = 0.25
+
+
+def _stat_of(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat after the name: state, parent, ...; None when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _words_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+class NsysProcess:
+    """An nsys in a session of its own, since it dies of SIGHUP, with its words in a log."""
+
+    def __init__(
+        self, words: Sequence[str], log: Path, inbox: Inbox, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.words, self.log = list(words), log
+        with log.open("wb") as sink, inbox.starting():
+            self.process = subprocess.Popen(
+                self.words,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=None if environment is None else dict(environment),
+                start_new_session=True,
+            )
+        self.not_ours: set[int] = set()
+        self._name = f"--session-name=profile-{self.process.pid}".encode()
+        self._cost: dict[int, tuple[str, str]] = {}
+        self._looked = 0.0
+        self._active = time.monotonic()
+        self._alive = True
+
+    def said(self) -> str:
+        """Return what it has said so far."""
+        return self.log.read_text(errors="replace")
+
+    def members(self) -> list[int]:
+        """Return the processes of nsys: itself, its agent, and their children, without the command's."""
+        stats = {
+            int(place.name): stat
+            for place in Path("/proc").glob("[0-9]*")
+            if (stat := _stat_of(int(place.name))) and stat[0] != "Z"
+        }
+        found = [pid for pid in stats if pid == self.process.pid or self._name in _words_of(pid)]
+        for pid in found:  # grows while it is walked
+            found += [child for child, stat in stats.items() if int(stat[1]) == pid and child not in self.not_ours]
+        return found
+
+    def look(self) -> bool:
+        """Say whether anything of it is still there, noting whether it has worked since it was last looked at."""
+        if time.monotonic() - self._looked >= _LOOK_S:
+            self._looked = time.monotonic()
+            cost = {}
+            for pid in self.members():
+                stat = _stat_of(pid)
+                if stat is not None:
+                    cost[pid] = (stat[11], stat[12])  # time in user and system mode
+                    if stat[0] in "DR":  # waits for a disk, or for a processor that others have
+                        self._active = self._looked
+            if cost != self._cost:
+                self._active, self._cost = self._looked, cost
+            self._alive = bool(cost)
+        return self._alive or self.process.poll() is None
+
+    def wakes(self) -> None:
+        """Count its idleness from now on: it was waiting for somebody else."""
+        self._active = time.monotonic()
+
+    def hangs(self) -> bool:
+        """Say whether it has done nothing for too long."""
+        return time.monotonic() - self._active > IDLE_S
+
+    def kill(self) -> None:
+        """End it at once, with everything that belongs to it."""
+        for pid in self.members():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()

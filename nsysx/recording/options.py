@@ -1,0 +1,218 @@
+"""What ``nsysx run`` was asked for, checked before anything starts, and where its results go."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+
+ENDINGS = (".nsys-rep", ".sqlite", ".html", ".run.json")
+
+#: Programs that start a script in several processes: results are named after the script.
+LAUNCHERS = frozenset(("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``nsysx run`` was asked for; every default is what most people want."""
+
+    output: Path | None = None
+    force: bool = False
+    report: bool = True
+    probe: bool = True
+    nsys: Path | None = None
+    nsys_args: tuple[str, ...] = ()
+    steps: str | None = None
+    lines: bool = False
+    memory: bool = False
+    graphs: str = "node"
+    osrt: bool = False
+    depth: int | None = None
+    only: str | None = None
+    backward: str | None = None
+    clocks: bool = False
+    per_rank: bool = False
+    calibrate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The files of one run, all beside each other."""
+
+    report: Path
+    sqlite: Path
+    html: Path
+    run: Path
+
+    @classmethod
+    def named(cls, name: Path) -> Outputs:
+        """Return the files for ``-o name``, with or without one of their endings. Raises NsysxError."""
+        stem = name.name
+        for ending in ENDINGS:
+            stem = stem.removesuffix(ending)
+        if not stem or stem == "..":
+            raise NsysxError(f"-o {name}: no file name", slug="output-name", exit_code=EXIT_RUN_FAILED)
+        return cls(*(name.with_name(stem + ending) for ending in ENDINGS))
+
+    @property
+    def stem(self) -> Path:
+        """Return the common name of all, without an ending."""
+        return self.report.with_name(self.report.name.removesuffix(ENDINGS[0]))
+
+    def all(self) -> tuple[Path, ...]:
+        """Return every file that a run may write."""
+        return (self.report, self.sqlite, self.html, self.run)
+
+    def taken(self) -> bool:
+        """Say whether one of the files exists."""
+        return any(os.path.lexists(path) for path in self.all())
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run left: the exit code to end with, the files that it wrote, and what people must hear, in order."""
+
+    exit_code: int
+    outputs: Outputs
+    sqlite: Path | None = None
+    report: Path | None = None
+    written: list[Path] = field(default_factory=list)
+    problems: list[NsysxError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def failed(message: str, slug: str, hint: str = "") -> NsysxError:
+    """Return the error of a run that did not work out."""
+    return NsysxError(message, slug=slug, hint=hint, exit_code=EXIT_RUN_FAILED)
+
+
+def default_name(command: Sequence[str]) -> str:
+    """Return the name for the results when ``-o`` gives none: that of the script, else of the program."""
+    words = list(command)
+    program = Path(words[0]).name
+    if re.fullmatch(r"python[\d.]*", program):
+        script = next((word for word in words[1:] if word.endswith(".py")), None)
+        if "-m" in words[1:-1]:
+            program = words[words.index("-m") + 1]
+            script = script if program in LAUNCHERS else program
+        if script:
+            return Path(script).name.removesuffix(".py")
+    elif program in LAUNCHERS and (script := next((word for word in words[1:] if word.endswith(".py")), None)):
+        return Path(script).name.removesuffix(".py")
+    return Path(words[0]).name.removesuffix(".sh").removesuffix(".py") or "command"
+
+
+def free_outputs(folder: Path, name: str) -> Outputs:
+    """Return the first of name, name-2, name-3 ... in ``folder`` of which no file exists yet."""
+    number = 1
+    while True:
+        outputs = Outputs.named(folder / (name if number == 1 else f"{name}-{number}"))
+        if not outputs.taken():
+            return outputs
+        number += 1
+
+
+def wanted_outputs(command: Sequence[str], options: Options) -> Outputs:
+    """Return the files to write: those of ``-o NAME``, or free ones in ``-o FOLDER`` or here, named after the command."""
+    output = options.output
+    if output is None or output.is_dir():
+        return free_outputs(output or Path(), default_name(command))
+    return Outputs.named(output)
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check_steps(steps: str) -> str:
+    """Return ``steps`` when it reads A:B with 0 <= A < B. Raises NsysxError."""
+    found = re.fullmatch(r"(\d+):(\d+)", steps)
+    if not found or int(found.group(1)) >= int(found.group(2)):
+        raise NsysxError(
+            f"--steps {steps}: expected A:B",
+            slug="bad-steps",
+            hint="For example --steps 10:15 for steps 10, 11, 12, 13 and 14",
+            exit_code=EXIT_USAGE,
+        )
+    return steps
+
+
+def check_options(options: Options) -> None:
+    """Raise NsysxError when an option cannot mean anything, or two do not go together."""
+    if options.steps is not None:
+        check_steps(options.steps)
+    if options.only is not None:
+        try:
+            re.compile(options.only)
+        except re.error as error:
+            what = f"--only {options.only}: not a regular expression, {error}"
+            hint = f"To look for the text itself: --only {shlex.quote(re.escape(options.only))}"
+            raise NsysxError(what, slug="bad-only", hint=hint, exit_code=EXIT_USAGE) from None
+    if any(re.match(r"-o|--output\b", word) for word in options.nsys_args):
+        raise failed("--nsys-arg: use nsysx's own -o", "nsys-output")
+    if options.calibrate and (options.per_rank or not options.probe):
+        other = "--per-rank" if options.per_rank else "--no-probe"
+        hint = "It runs the whole command once more and needs the probe's step borders"
+        what = f"--calibrate does not go with {other}"
+        raise NsysxError(what, slug="calibrate", hint=hint, exit_code=EXIT_USAGE)
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Raise NsysxError with 127 or 126 when ``command`` cannot be found or executed, as a shell would."""
+    name = command[0]
+    if shutil.which(name):
+        return
+    path = Path(name)
+    if os.sep not in name or not path.exists():
+        hint = f"Did you mean ./{name}?" if path.is_file() else "Check the name and PATH"
+        if name.endswith(".py") and path.is_file():
+            hint = f"Did you mean: nsysx run -- python {shlex.join(command)}"
+        raise NsysxError(f"{name}: command not found", slug="command-missing", hint=hint, exit_code=EXIT_NOT_FOUND)
+    what, hint = "is not executable", f"chmod +x {shlex.quote(name)}"
+    if path.is_dir():
+        what, hint = "is a folder, not a command", ""
+    elif name.endswith(".py"):
+        hint = f"Did you mean: nsysx run -- python {shlex.join(command)}"
+    raise NsysxError(f"{name}: {what}", slug="command-not-executable", hint=hint, exit_code=EXIT_NOT_EXECUTABLE)
+
+
+# --- what keeps the probe out -----------------------------------------------------------------------------------------
+
+#: Options of Python that take a word of their own; the script comes after all options.
+_WITH_WORD = ("-W", "-X", "--check-hash-based-pycs")
+
+
+def _python_options(words: Sequence[str]) -> Iterator[str]:
+    """Yield the letters of Python's options before -c, -m or the script."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word in ("-", "--"):
+            return
+        if word in _WITH_WORD:
+            next(rest, None)
+        elif not word.startswith(("--", "-W", "-X")):
+            letters = word[1:]
+            stop = min((letters.index(letter) for letter in "cm" if letter in letters), default=len(letters))
+            yield from letters[:stop]
+            if stop < len(letters):
+                return
+
+
+def keeps_probe_out(command: Sequence[str]) -> str:
+    """Return what in ``command`` keeps PYTHONPATH or sitecustomize from Python, "" when nothing visible does."""
+    words = list(command)
+    if Path(words[0]).name == "env":
+        for place, word in enumerate(words[1:], 1):
+            if word in ("-i", "-", "--ignore-environment"):
+                return f"env {word}"
+            if not word.startswith("-") and "=" not in word:
+                return keeps_probe_out(words[place:])
+        return ""
+    if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
+        return ""
+    return next((f"python -{letter}" for letter in _python_options(words[1:]) if letter in "IES"), "")

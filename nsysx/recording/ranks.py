@@ -1,0 +1,157 @@
+"""``--per-rank``: a launcher whose ranks run under an nsys each."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from nsysx.errors import EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+from nsysx.outputs import check_output
+from nsysx.recording.commands import users_environment
+from nsysx.recording.follow import Follower
+from nsysx.recording.inbox import Inbox
+from nsysx.recording.options import ENDINGS, LAUNCHERS, Options, Outputs, Result, default_name, failed
+from nsysx.recording.target import Own
+
+#: Where a process that was started as one of several finds its number.
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+#: A script that calls a launcher that heeds PYTHON_EXEC, as far as its text tells.
+_LAUNCHES = re.compile(r"torchrun|torch\.distributed\.(run|launch)\b|accelerate[\s\"',]+launch|elastic_launch")
+_SCRIPT_BYTES = 1 << 20
+_INSIDE = "Start it inside each rank: LAUNCHER ... nsysx run --per-rank -o NAME -- python SCRIPT"
+
+
+def rank_of(environ: Mapping[str, str]) -> str | None:
+    """Return the number of this process among those that a launcher started, None when it is no such process."""
+    return next((environ[name] for name in _RANKS if environ.get(name, "").isdigit()), None)
+
+
+def launches(command: Sequence[str]) -> bool:
+    """Say whether ``command`` starts ranks with the Python that PYTHON_EXEC names; False for one process.
+
+    Raises NsysxError for a launcher that does not heed it, and for what cannot be told: hours later would be too late.
+    """
+    words = list(command)
+    program = Path(words[0]).name
+    is_python = re.fullmatch(r"python[\d.]*", program) is not None
+    if is_python:
+        module = words[words.index("-m") + 1] if "-m" in words[1:-1] else ""
+        script = next((word for word in words[1:] if word.endswith(".py")), "")
+        program, texts = module or Path(script).stem, [_script_text(script)]
+    else:
+        texts = [" ".join(words), *(_script_text(shutil.which(word) or word) for word in words[:4])]
+    if program.startswith("deepspeed"):
+        what = "--per-rank: deepspeed starts its ranks with a Python of its own choice"
+        raise NsysxError(what, slug="no-rank", hint=_INSIDE, exit_code=EXIT_USAGE)
+    if program in LAUNCHERS or any(_LAUNCHES.search(text) for text in texts):
+        return True
+    if is_python:
+        return False
+    what = f"--per-rank: {words[0]} is no launcher that is known to start ranks"
+    hint = f"Known: torchrun, accelerate launch, and scripts that call them. {_INSIDE}"
+    raise NsysxError(what, slug="no-rank", hint=hint, exit_code=EXIT_USAGE)
+
+
+def _script_text(script: str) -> str:
+    """Return the text of a script, "" when it is a program, too large for a script, or cannot be read."""
+    with contextlib.suppress(OSError, ValueError), Path(script).open("rb") as file:
+        text = file.read(_SCRIPT_BYTES).decode(errors="replace")
+        return "" if "\0" in text else text
+    return ""
+
+
+def option_words(options: Options) -> list[str]:
+    """Return the words of the command line that give these options again, but for the output's name."""
+    words: list[str] = []
+    for name, value in asdict(options).items():
+        option = "--" + name.replace("_", "-")
+        if name in ("output", "report", "probe", "nsys_args") or value is None or value is False:
+            continue
+        words += [option] if value is True else [option, str(value)]
+    words += [] if options.report else ["--no-report"]
+    words += [] if options.probe else ["--no-probe"]
+    return [*words, *(word for argument in options.nsys_args for word in ("--nsys-arg", argument))]
+
+
+def rank_outputs(command: Sequence[str], options: Options, rank: str | None = None) -> Outputs:
+    """Return the files of one rank, or those whose name all ranks share."""
+    output = options.output
+    if output is None or output.is_dir():
+        output = (output or Path()) / default_name(command)
+    base = Outputs.named(output).stem
+    return Outputs.named(base if rank is None else base.with_name(f"{base.name}.rank{rank}"))
+
+
+def _of_ranks(outputs: Outputs, ending: str) -> list[Path]:
+    """Return the files of all ranks with this ending."""
+    stem = outputs.stem
+    return sorted(stem.parent.glob(f"{glob.escape(stem.name)}.rank*{ending}"))
+
+
+def run_ranks(command: Sequence[str], options: Options) -> Result:
+    """Run a launcher whose ranks run under an nsys each.
+
+    torchrun and what is built on it start each rank with the Python that PYTHON_EXEC names: that is `nsysx run` here.
+    """
+    outputs = rank_outputs(command, options)
+    check_output(outputs.report, force=True, exit_code=EXIT_RUN_FAILED)  # the folder, before anything starts
+    before = _of_ranks(outputs, ENDINGS[0])
+    if before and not options.force:
+        raise failed(f"{before[0]} exists", "output-exists", "Use --force or another -o")
+    for stale in before:  # a job of fewer ranks must not leave those of a larger one among its own
+        for path in Outputs.named(stale).all():
+            path.unlink(missing_ok=True)
+    result = Result(EXIT_RUN_FAILED, outputs)
+    with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as place:
+        python = _python_of_ranks(Path(place).absolute(), command, options, outputs)
+        environment = users_environment() | {"PYTHON_EXEC": str(python)}
+        encoded = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+        with Inbox() as inbox:
+            target = Own(command, encoded, inbox.mask)
+            follower = Follower(target, inbox)
+            while target.poll() is None:
+                follower.step()
+    code = target.status or 0
+    result.exit_code = code if code >= 0 else 128 - code
+    if made := _of_ranks(outputs, ".sqlite"):
+        result.notes.append(f"one report for each of {len(made)} ranks: nsysx report {shlex.join(map(str, made))}")
+    else:
+        what = "no rank ran under nsysx: this launcher does not heed PYTHON_EXEC"
+        result.problems.append(failed(what, "no-rank", _INSIDE))
+        result.exit_code = result.exit_code or EXIT_RUN_FAILED
+    return result
+
+
+def _python_of_ranks(folder: Path, command: Sequence[str], options: Options, outputs: Outputs) -> Path:
+    """Write the program that a launcher takes for Python, and return its path."""
+    stem = str(outputs.stem.absolute())
+    inner = [sys.executable, "-m", "nsysx", "run", *option_words(options), "-o", stem, "--"]
+    target = os.environ.get("PYTHON_EXEC") or _launchers_python(command)
+    python = folder / "python"
+    python.write_bytes(os.fsencode(f'#!/bin/sh\nexec {shlex.join([*inner, target])} "$@"\n'))
+    python.chmod(0o700)
+    return python
+
+
+def _launchers_python(command: Sequence[str]) -> str:
+    """Return the Python that a launcher would start its ranks with: the one it runs in itself."""
+    found = Path(shutil.which(command[0]) or command[0])
+    if re.fullmatch(r"python[\d.]*", found.name):
+        return str(found)
+    with contextlib.suppress(OSError, UnicodeDecodeError, IndexError):
+        with found.open("rb") as file:
+            first = file.readline(1024).decode()
+        interpreter = shlex.split(first[2:])[0] if first.startswith("#!") else ""
+        if re.fullmatch(r"python[\d.]*", Path(interpreter).name) and Path(interpreter).is_file():
+            return interpreter
+    return shutil.which("python") or shutil.which("python3") or sys.executable

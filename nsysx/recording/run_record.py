@@ -1,0 +1,98 @@
+"""NAME.run.json: what was run, how, and what the probe of each process says; the report reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from nsysx import __version__
+from nsysx.recording.find_nsys import Nsys
+from nsysx.recording.options import Options, Outputs, Result, keeps_probe_out
+from nsysx.recording.record import Recording
+from nsysx.recording.reports import lines_said
+
+RUN_SCHEMA = "nsysx.run/1"
+
+
+def _text(word: str) -> str:
+    """Return a word of the command line as text: bytes that are no UTF-8 as \\xNN."""
+    return os.fsencode(word).decode("utf-8", "backslashreplace")
+
+
+def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recording, result: Result) -> dict[str, Any]:
+    """Return what NAME.run.json holds, but for the probe's part."""
+    started = datetime.fromtimestamp(recording.start_ns / 1e9, timezone.utc)
+    said = [line for line in lines_said(recording.said) if re.match(r"(?i)warning|error|fatal", line)]
+    found: dict[str, Any] = {
+        "schema": RUN_SCHEMA,
+        "tool": {"version": __version__},
+        "command": [_text(word) for word in command],
+        "exit_code": recording.code,
+        "target_started": recording.started,
+        "wall_ns": recording.end_ns - recording.start_ns,
+        "started_utc": started.isoformat(timespec="milliseconds"),
+        "nsys": {
+            "path": str(nsys.path),
+            "version": nsys.version,
+            "command": recording.nsys_command,
+            "said": said[:20],
+            "trouble": recording.trouble or None,
+            "stand_in": recording.stand_in,  # the process that nsys started in place of the command: no part of the program
+        },
+        "options": {name: _text(str(v)) if isinstance(v, Path | str) else v for name, v in asdict(options).items()},
+        "files": {
+            "report": result.report.name if result.report else None,
+            "sqlite": result.sqlite.name if result.sqlite else None,
+            "html": None,
+        },
+    }
+    return found if recording.clocks is None else found | {"clocks": recording.clocks}
+
+
+def read_probe(probe_dir: Path) -> list[dict[str, Any]]:
+    """Return what the probe of each process wrote about itself, in order of process id; damaged files are left out."""
+    found = []
+    for path in probe_dir.glob("probe-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(told, dict):
+                found.append(told)
+    return sorted(found, key=lambda told: str(told.get("pid", "")))
+
+
+def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], options: Options) -> dict[str, str] | None:
+    """Return why no process has ranges of the probe and what helps, as ``reason`` and ``fix``; None when one has them."""
+    if any(isinstance(told.get("ranges_pushed"), int) and told["ranges_pushed"] > 0 for told in probes):
+        return None
+    if not options.probe:
+        return {"reason": "turned off by --no-probe", "fix": "run without --no-probe"}
+    if not probes:
+        if how := keeps_probe_out(command):
+            return {"reason": f"{how} keeps the probe out of Python", "fix": f"run without {how.split()[-1]}"}
+        reason = "no Python with the probe was started (python -I, -E, -S and env -i keep it out)"
+        return {"reason": reason, "fix": "for another program give it NVTX ranges of its own"}
+    reasons = [str(told.get("reason") or "; ".join(map(str, told.get("errors") or ())) or "") for told in probes]
+    wanted = [reason for reason in reasons if reason and reason != "torch was not imported"]
+    reason = wanted[0] if wanted else reasons[0] or "no step and no module was seen"
+    if "nvtx" in reason.lower() and "NVTX_INJECTION64_PATH" not in reason:
+        return {"reason": reason, "fix": "pip install nvtx, in the Python that runs the command"}
+    if reason == "torch was not imported":
+        return {"reason": reason, "fix": "the probe follows PyTorch only; for the rest use NVTX ranges of your own"}
+    return {"reason": reason, "fix": "nsysx doctor tells more"}
+
+
+def note_html(outputs: Outputs) -> None:
+    """Enter the page into NAME.run.json once it exists."""
+    found = json.loads(outputs.run.read_text(encoding="utf-8"))
+    found["files"]["html"] = outputs.html.name
+    temporary = outputs.run.with_name(f".{outputs.run.name}.new")
+    temporary.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    temporary.chmod(outputs.run.stat().st_mode & 0o777)
+    temporary.replace(outputs.run)

@@ -1,0 +1,143 @@
+"""What nsys starts in place of the command. Run by its path with ``python -I -S ADDRESS [COMMAND, only to be seen]``.
+
+nsys puts its child into a session without a terminal, behind pipes, with umask 0, and forgets it when nsys itself fails.
+What makes a process recorded is its environment alone. So this stand-in hands that environment to ``nsysx run``, which
+starts the command itself, in the user's session, and keeps nsys waiting until the command has ended. Only where the
+command must descend from nsys (sampling follows the process tree) it is started from here, with the streams, the umask
+and the signals that ``nsysx run`` sends along.
+
+The link is a Unix socket. To nsysx: the environment, then lines ``pid N``, ``end CODE``, ``failed ERRNO``, ``signal N``.
+From nsysx: ``wait PID`` or ``start LENGTH`` with what to start, in the end ``exit CODE``. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import sys
+import time
+from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
+
+_LOOK_S = 0.2
+_FDS = 3
+
+
+class Link:
+    """The line to ``nsysx run``."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket(AF_UNIX, SOCK_STREAM)
+        self._socket.connect("\0" + address)
+        self._read = b""
+        self.open = True
+        self.streams: list[int] = []
+
+    def send(self, data: bytes) -> None:
+        """Send ``data``; nobody there is no failure: the command goes on without nsysx."""
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[self._socket.send(view) :]
+        except OSError:
+            self.open = False
+
+    def take(self, count: int = 0, patience_s: float | None = None) -> bytes:
+        """Return ``count`` bytes, or one line without its end; b"" when there is none within ``patience_s`` or any more."""
+        while self.open:
+            if count and len(self._read) >= count:
+                found, self._read = self._read[:count], self._read[count:]
+                return found
+            if not count and b"\n" in self._read:
+                found, self._read = self._read.split(b"\n", 1)
+                return found
+            if not select.select([self._socket], [], [], patience_s)[0]:
+                return b""
+            data, extra, _, _ = self._socket.recvmsg(65536, 64)
+            for level, kind, fds in extra:
+                if level == SOL_SOCKET and kind == SCM_RIGHTS:
+                    usable = len(fds) - len(fds) % 4
+                    self.streams += [int.from_bytes(fds[at : at + 4], sys.byteorder) for at in range(0, usable, 4)]
+            self.open = bool(data)
+            self._read += data
+        return b""
+
+
+def pass_on_signals(link: Link) -> None:
+    """Tell nsysx that nsys wants the command to end (``--duration``); signals are blocked here."""
+    if signal.SIGTERM in signal.sigpending():
+        signal.sigwaitinfo({signal.SIGTERM})
+        link.send(b"signal %d\n" % signal.SIGTERM)
+
+
+def wait_for_nsysx(link: Link, pid: int | None) -> int:
+    """Wait until nsysx says that the command has ended and return its exit code; without nsysx for the process itself."""
+    while link.open:
+        words = link.take(patience_s=_LOOK_S).split()
+        if words[:1] == [b"exit"]:
+            return int(words[1])
+        pass_on_signals(link)
+    while pid is not None and os.path.exists("/proc/%d" % pid):  # noqa: PTH110, UP031 - pathlib doubles the start-up time
+        time.sleep(_LOOK_S)
+    return 0
+
+
+def spawn(words: list[bytes], streams: list[int]) -> int:
+    """Start the command with the user's streams and signals and return its process id. Raises OSError."""
+    umask, blocked, *command = words
+    os.umask(int(umask))
+    actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(streams[:_FDS])]
+    mask = [int(number) for number in blocked.split(b",") if number]
+    default = [signal.SIGPIPE, signal.SIGXFSZ]
+    try:
+        return os.posix_spawnp(
+            command[0], command, os.environb, file_actions=actions, setpgroup=0, setsigmask=mask, setsigdef=default
+        )
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        words = [b"/bin/sh", *command]  # a script without a first line "#!": what every shell does then
+        return os.posix_spawn(
+            words[0], words, os.environb, file_actions=actions, setpgroup=0, setsigmask=mask, setsigdef=default
+        )
+
+
+def start_here(link: Link, length: int) -> int:
+    """Start the command from here, tell its process id and its end, and return its exit code."""
+    words = link.take(length).split(b"\0")
+    try:
+        pid = spawn(words, link.streams)
+    except OSError as error:
+        link.send(b"failed %d\n" % (error.errno or 0))
+        return wait_for_nsysx(link, None)
+    for fd in link.streams:
+        os.close(fd)
+    link.send(b"pid %d\n" % pid)
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.02)
+        pass_on_signals(link)
+    code = os.waitstatus_to_exitcode(status)
+    link.send(b"end %d\n" % code)
+    wait_for_nsysx(link, None)
+    return code if code >= 0 else 128 - code
+
+
+def main(argv: list[str]) -> int:
+    """Stand in for the command until it has ended; return its exit code."""
+    link = Link(argv[0])
+    # Not os.environ: where the locale is C, Python has put LC_CTYPE there.
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123
+        environment = file.read()
+    link.send(b"%d\n%b" % (len(environment), environment))
+    order = link.take().split()
+    if order[:1] == [b"start"]:
+        return start_here(link, int(order[1]))
+    return wait_for_nsysx(link, int(order[1]) if order[:1] == [b"wait"] else None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,147 @@
+"""Our end of the line to the stand-in that nsys starts in place of the command."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+#: How long the stand-in may take for an answer that it gives at once.
+_ANSWER_S = 10.0
+
+
+class StandIn:
+    """Waits for the stand-in, gets its environment, tells it what to do, and hears what it has to say."""
+
+    def __init__(self) -> None:
+        self.address = f"nsysx-{os.getpid()}-{secrets.token_hex(16)}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind("\0" + self.address)
+        self._listener.listen(1)
+        self._link: socket.socket | None = None
+        self._read = b""
+        self.open = False
+        self._ended: int | None = None
+        self.pid = 0
+        self.signals: list[int] = []
+        self.environment: dict[bytes, bytes] = {}
+
+    def close(self) -> None:
+        """Let go of the line: a stand-in that is still there ends with the command."""
+        self._listener.close()
+        if self._link is not None:
+            self._link.close()
+
+    def came(self, seconds: float) -> bool:
+        """Wait for the stand-in, at most ``seconds``, and take its environment; False when it is not there yet."""
+        if not select.select([self._listener], [], [], seconds)[0]:
+            return False
+        link, _ = self._listener.accept()
+        pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        if uid != os.getuid():  # anybody on the machine sees the address
+            link.close()
+            return False
+        link.setblocking(False)
+        self._link, self.open, self.pid = link, True, pid
+        until = time.monotonic() + _ANSWER_S
+        while self.open and b"\n" not in self._read and time.monotonic() < until:
+            self._hear(0.1)
+        size, _, self._read = self._read.partition(b"\n")
+        while self.open and len(self._read) < int(size or 0) and time.monotonic() < until:
+            self._hear(0.1)
+        raw, self._read = self._read[: int(size or 0)], self._read[int(size or 0) :]
+        pairs = (entry.split(b"=", 1) for entry in raw.split(b"\0") if b"=" in entry[1:])
+        self.environment = {name: value for name, value in pairs if name}
+        return bool(raw)
+
+    def _hear(self, seconds: float) -> None:
+        """Read what has come within ``seconds``."""
+        if self._link is None or not self.open or not select.select([self._link], [], [], seconds)[0]:
+            return
+        try:
+            data = self._link.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.open = bool(data)
+        self._read += data
+
+    def _tell(self, data: bytes, streams: Sequence[int] = ()) -> None:
+        if self._link is None:
+            return
+        try:
+            self._link.settimeout(_ANSWER_S)
+            if streams:
+                sent = socket.send_fds(self._link, [data], list(streams))
+                data = data[sent:]
+            self._link.sendall(data)
+            self._link.setblocking(False)
+        except OSError:
+            self.open = False
+
+    def wait(self, pid: int) -> None:
+        """Tell it to wait for the process that stands for it."""
+        self._tell(b"wait %d\n" % pid)
+
+    def exit(self, status: int) -> None:
+        """Tell it that the command has ended."""
+        self._tell(b"exit %d\n" % (status if status >= 0 else 128 - status))
+
+    def start(self, words: Sequence[str]) -> None:
+        """Tell it to start the command with our streams: umask, blocked signals, words of the command."""
+        data = b"\0".join(os.fsencode(word) for word in words)
+        with _streams() as copies:
+            self._tell(b"start %d\n%b" % (len(data), data), copies)
+
+    def listen(self, seconds: float = 0.0) -> Iterator[list[str]]:
+        """Yield what it has said since, as words."""
+        self._hear(seconds)
+        while b"\n" in self._read:
+            line, _, self._read = self._read.partition(b"\n")
+            words = line.decode("ascii", "replace").split()
+            if words[:1] == ["signal"]:
+                self.signals.append(int(words[1]))
+            elif words[:1] == ["end"]:
+                self._ended = int(words[1])
+            yield words
+
+    def pid_of_command(self) -> int:
+        """Return the process id of the command that it was told to start. Raises OSError when that did not work."""
+        until = time.monotonic() + _ANSWER_S
+        while self.open and time.monotonic() < until:
+            for words in self.listen(0.1):
+                if words[:1] == ["pid"]:
+                    return int(words[1])
+                if words[:1] == ["failed"]:
+                    raise OSError(int(words[1]), os.strerror(int(words[1])))
+        raise OSError(0, "nsys ended meanwhile")
+
+    def command_status(self) -> int | None:
+        """Return the status of the command that it started, None while that runs."""
+        list(self.listen())
+        return self._ended
+
+
+@contextlib.contextmanager
+def _streams() -> Iterator[list[int]]:
+    """Yield copies of stdin, stdout and stderr to hand down; one that is closed is /dev/null."""
+    copies = []
+    try:
+        for fd in range(3):
+            try:
+                copies.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10))
+            except OSError:
+                with Path(os.devnull).open("r+b", buffering=0) as nothing:
+                    copies.append(fcntl.fcntl(nothing, fcntl.F_DUPFD_CLOEXEC, 10))
+        yield copies
+    finally:
+        for copy in copies:
+            os.close(copy)
