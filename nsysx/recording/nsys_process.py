@@ -16,6 +16,8 @@ from nsysx.recording.inbox import Inbox
 IDLE_S = 7.0
 #: How often it is looked at; reading /proc costs about a millisecond.
 _LOOK_S = 0.25
+#: A process that was just made shows its name a moment later; a killed one in the middle of a disk access is gone later still.
+_QUIET_LOOKS, _KILL_S = 3, 5.0
 
 
 def _stat_of(pid: int) -> list[str] | None:
@@ -67,10 +69,14 @@ class NsysProcess:
             for place in Path("/proc").glob("[0-9]*")
             if (stat := _stat_of(int(place.name))) and stat[0] != "Z"
         }
-        found = [pid for pid in stats if pid == self.process.pid or self._name in _words_of(pid)]
+        found = [pid for pid in stats if pid == self.process.pid or self._belongs(_words_of(pid))]
         for pid in found:  # grows while it is walked
             found += [child for child, stat in stats.items() if int(stat[1]) == pid and child not in self.not_ours]
         return found
+
+    def _belongs(self, words: list[bytes]) -> bool:
+        """Say whether these are the words of its agent, or of itself while it is making one."""
+        return self._name in words or words[:-1] == [os.fsencode(word) for word in self.words]
 
     def look(self) -> bool:
         """Say whether anything of it is still there, noting whether it has worked since it was last looked at."""
@@ -97,8 +103,14 @@ class NsysProcess:
         return time.monotonic() - self._active > IDLE_S
 
     def kill(self) -> None:
-        """End it at once, with everything that belongs to it."""
-        for pid in self.members():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        """End it at once, with everything that belongs to it, also what it was just starting."""
+        quiet, until = 0, time.monotonic() + _KILL_S
+        while quiet < _QUIET_LOOKS and time.monotonic() < until:
+            members = self.members()
+            quiet = 0 if members else quiet + 1
+            for pid in members:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()
+            time.sleep(0.01)
         self.process.wait()

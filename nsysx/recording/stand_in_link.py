@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import secrets
 import select
@@ -11,7 +9,6 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 #: How long the stand-in may take for an answer that it gives at once.
 _ANSWER_S = 10.0
@@ -98,8 +95,7 @@ class StandIn:
     def start(self, words: Sequence[str]) -> None:
         """Tell it to start the command with our streams: umask, blocked signals, words of the command."""
         data = b"\0".join(os.fsencode(word) for word in words)
-        with _streams() as copies:
-            self._tell(b"start %d\n%b" % (len(data), data), copies)
+        self._tell(b"start %d\n%b" % (len(data), data), (0, 1, 2))
 
     def listen(self, seconds: float = 0.0) -> Iterator[list[str]]:
         """Yield what it has said since, as words."""
@@ -128,20 +124,3 @@ class StandIn:
         """Return the status of the command that it started, None while that runs."""
         list(self.listen())
         return self._ended
-
-
-@contextlib.contextmanager
-def _streams() -> Iterator[list[int]]:
-    """Yield copies of stdin, stdout and stderr to hand down; one that is closed is /dev/null."""
-    copies = []
-    try:
-        for fd in range(3):
-            try:
-                copies.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10))
-            except OSError:
-                with Path(os.devnull).open("r+b", buffering=0) as nothing:
-                    copies.append(fcntl.fcntl(nothing, fcntl.F_DUPFD_CLOEXEC, 10))
-        yield copies
-    finally:
-        for copy in copies:
-            os.close(copy)

@@ -280,14 +280,14 @@ def test_what_cannot_run_is_said_in_one_line(nsys: str, tmp_path: Path, words: l
 def test_an_option_that_nsys_does_not_know(profile: Any, tmp_path: Path) -> None:
     run = profile("touch", "ran", options=("--no-report", "--nsys-arg=--no-such-option"))
     assert run.code == 125
-    assert "no-such-option" in run.said[0]
+    assert "no-such-option" in run.said[-1]
     assert not list(tmp_path.iterdir())
 
 
 def test_steps_without_cuda_say_so(profile: Any) -> None:
     run = profile(sys.executable, "-c", "pass", options=("--no-report", "--steps", "2:4"))
     assert run.code == 125
-    assert "--steps 2:4 never opened" in run.said[0]
+    assert "--steps 2:4 never opened" in "".join(run.said)
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
@@ -311,6 +311,7 @@ def handler(number, frame):
     os.write(1, b"saved")
     sys.exit(7)
 signal.signal(signal.SIGTERM, handler)
+signal.signal(signal.SIGHUP, handler)
 print("up", flush=True)
 time.sleep(60)
 """
@@ -446,15 +447,32 @@ def test_sigterm(nsys: str, tmp_path: Path, code: str, status: int) -> None:
     assert not left_over(tmp_path)
 
 
-def test_sigterm_reaches_what_a_wrapper_started(nsys: str, tmp_path: Path) -> None:
-    (tmp_path / "inner.py").write_text(HANDLES)
-    wrapper = "import subprocess, sys; subprocess.run([sys.executable, 'inner.py'])"
-    terminal = in_terminal(nsys, tmp_path, wrapper)
+ONCE = """
+import os, signal, sys, time
+def handler(number, frame):
+    os.write(1, b"got%d " % number)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    signal.signal(number, handler)
+print("up", flush=True)
+end = time.monotonic() + 2.5
+while time.monotonic() < end:
+    time.sleep(0.05)
+sys.exit(9)
+"""
+
+
+@pytest.mark.parametrize("to_all", [False, True])
+def test_a_signal_comes_once_whoever_else_gets_it(nsys: str, tmp_path: Path, to_all: bool) -> None:
+    # timeout, job control and schedulers signal every process of a job: a second SIGINT would cut short what the first began.
+    terminal = in_terminal(nsys, tmp_path, ONCE)
     terminal.read("up")
-    os.kill(terminal.pid, signal.SIGTERM)
-    assert terminal.end() == 143
-    assert "saved" in terminal.seen
-    assert not left_over(tmp_path)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        (os.killpg if to_all else os.kill)(terminal.pid, number)
+        time.sleep(0.3)
+    assert terminal.end() == 9, terminal.seen
+    got = [word for word in terminal.seen.split() if word.startswith("got")]
+    assert got == [f"got{int(n)}" for n in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
+    assert results(tmp_path) == CAPTURED
 
 
 def test_an_ignored_signal_stays_ignored(nsys: str, tmp_path: Path) -> None:
