@@ -156,7 +156,8 @@ def _check_inside(path: Path, head: bytes) -> None:
 def _exported(path: Path, folder: Path) -> Path:
     """Return nsys's export of its report: the one beside it where that is newer, else a new one, kept there where it can be."""
     from nsysx.outputs import move_into_place
-    from nsysx.recording import capture
+    from nsysx.recording.commands import export_command
+    from nsysx.recording.find_nsys import find_nsys
 
     kept = path.with_suffix(".sqlite")
     by_hand = f"Where nsys is, run: nsys export --type sqlite --output {kept.name} {path.name}"
@@ -165,12 +166,12 @@ def _exported(path: Path, folder: Path) -> Path:
             opening.check_finished(kept)
             return kept
     try:
-        nsys = capture.find_nsys()
+        nsys = find_nsys()
     except NsysxError as error:
         what = f"is a report of nsys, not its SQLite export, and no nsys works here ({error.message})"
         raise opening.fail(path, what, by_hand, "input-nsys-rep") from None
     made = folder / "report.sqlite"
-    command = capture.export_command(nsys, path.absolute(), made)
+    command = export_command(nsys, path.absolute(), made)
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_EXPORT_PATIENCE_S)
         said = (done.stdout + done.stderr).decode(errors="replace").split("\n")

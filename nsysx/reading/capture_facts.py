@@ -139,7 +139,8 @@ def capture_of(
         for p in threads["process"].drop_nulls().unique().sort().to_list()
     )
     noted = run.get("nsys")
-    aside = noted.get("stand_in") if isinstance(noted, dict) else None  # a process of ours: that it used no GPU is no news
+    # A process of ours, in place of the command: that it used no GPU is no news.
+    aside = noted.get("stand_in") if isinstance(noted, dict) else None
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, pid in query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
