@@ -86,7 +86,9 @@ class Steps:
     """The steps and the rule that found them.
 
     ``steady`` is the first and last index of the steady steps, inclusive. ``whole``: ledgers and per-step tables cover the
-    whole capture, so that nothing of them may be divided by a number of steps.
+    whole capture, so that nothing of them may be divided by a number of steps. ``trend`` is the course of the steady steps:
+    kind, change, spread, every, excess_ns, note (words to quote, empty for level steps). ``between`` has one row for each
+    stretch after step ``index`` that is no step, such as an evaluation: index, gpu_ns, gpu_busy_ns, cpu_ns, evaluation.
     """
 
     source: str
@@ -97,6 +99,8 @@ class Steps:
     gpu_median_ns: int | None
     rows: tuple[Row, ...]
     whole: bool = False
+    trend: Row = field(default_factory=dict)
+    between: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -171,6 +171,26 @@ def _step_rows(given: Profile) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def _between(given: Profile) -> tuple[Row, ...]:
+    """Return one row for each stretch between two steps of the shown process that is no step, on its busiest device."""
+    table = given.steps
+    mine = table.between.filter(pl.col("process") == table.process)
+    if not mine.height:
+        return ()
+    device = _busiest(given)
+    mine = mine.filter(pl.col("device") == device)
+    activity = given.ledgers.activity[table.process, device]
+    busy = activity.within(activity.labels > 0, mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+    rows = mine.select(
+        "index",
+        (pl.col("end_ns") - pl.col("start_ns")).alias("gpu_ns"),
+        pl.Series("gpu_busy_ns", busy),
+        (pl.col("cpu_end_ns") - pl.col("cpu_start_ns")).alias("cpu_ns"),
+        "evaluation",
+    )
+    return tuple(rows.iter_rows(named=True))
+
+
 def _steps(given: Profile) -> Steps:
     rows = _step_rows(given)
     steady = [r for r in rows if r["steady"]]
@@ -184,6 +204,8 @@ def _steps(given: Profile) -> Steps:
         gpu_median_ns=int(np.median(gpu)) if gpu else None,
         rows=rows,
         whole=given.steps.whole,
+        trend=asdict(given.steps.trend),
+        between=_between(given),
     )
 
 

@@ -13,12 +13,24 @@ from nsysx.events.attribute import Attributed
 from nsysx.events.kernel_sequence import STEP, from_kernels
 from nsysx.events.nvtx_ranges import Ranges
 
+#: The rule whose last step nothing closes.
+MARKS = "NVTX marks named like steps"
+#: Ranges that overlap their neighbour by less than this share of their length are neighbours that were stamped in two places.
+_OVERLAP = 0.5
+
 
 def _from_spans(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return step rows from ranges; of overlapping ones in a process the earlier stays."""
-    spans = spans.sort("process", "start_ns", "end_ns")
+    """Return step rows from ranges: one inside an earlier one of its process is none, one that overlaps it a little cuts it."""
+    spans = spans.sort("process", "start_ns", "end_ns", descending=[False, False, True])
     reach = pl.col("end_ns").cum_max().shift(1).over("process")
-    return spans.filter(reach.is_null() | (pl.col("start_ns") >= reach)).select(list(STEP))
+    spans = spans.filter(reach.is_null() | (pl.col("end_ns") > reach))
+    shared = pl.col("end_ns").shift(1).over("process") - pl.col("start_ns")
+    spans = spans.filter(shared.is_null() | (shared <= _OVERLAP * (pl.col("end_ns") - pl.col("start_ns"))))
+    following = pl.col("start_ns").shift(-1).over("process")
+    ends = pl.min_horizontal("end_ns", following)
+    return spans.with_columns(pl.when(following.is_null()).then("end_ns").otherwise(ends).alias("end_ns")).select(
+        list(STEP)
+    )
 
 
 def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -99,7 +111,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
     sources: tuple[tuple[str, str, int, Callable[[], pl.DataFrame]], ...] = (
         ("nsysx", "step ranges of the probe", 1, lambda: _from_spans(own)),
         ("user", "NVTX ranges named like steps", 1, lambda: _from_spans(user)),
-        ("user", "NVTX marks named like steps", 2, lambda: _from_marks(marked, calls)),
+        ("user", MARKS, 2, lambda: _from_marks(marked, calls)),
         ("optimizer", "each step ends where the optimizer's step ends", 2, lambda: _from_optimizer(rows, calls)),
     )
     narrow: tuple[str, str, pl.DataFrame] | None = None

@@ -4,7 +4,9 @@ Sources, the first that gives steps wins: ``--step-range``, nsysx's own ranges, 
 optimizer ranges, the repeated kernel sequence, the whole capture as one step.
 
 CPU step = its range on the thread that drives it. GPU step i runs from the first GPU op launched in step i to the first
-launched in step i + 1, so that GPU steps tile the device timeline without a gap or an overlap.
+launched in step i + 1, or to where something else begins that is no step: an evaluation, a checkpoint, logging (``tiles``).
+
+*Steady* steps exclude warm-up and follow one another without anything between: the longest such stretch. Averages are over it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.attribute import Attributed
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.events.steady import steady_steps, told, worked
-from nsysx.events.step_sources import find_steps, whole_capture
-from nsysx.events.tiles import gpu_tiles
+from nsysx.events.step_sources import MARKS, find_steps, whole_capture
+from nsysx.events.tiles import FEW_STEPS, gpu_tiles, longest_run, without_evaluation
+from nsysx.events.trend import Trend, trend
+from nsysx.frames.intervals import I64
 from nsysx.model import Row
 
 
@@ -28,19 +32,22 @@ from nsysx.model import Row
 class StepTable:
     """``cpu``: process, index, number, thread, start_ns, end_ns, warmup, steady, cut (its end is not seen).
 
-    ``gpu``: process, device, index, start_ns, end_ns. ``windows``: the steady part per (process, device) on the device
-    timeline; ``cpu_windows`` the same per process on the CPU. ``process`` is the one whose steps are shown.
+    ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is no step, columns as in
+    ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
+    process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps.
     """
 
     source: str
     rule: str
     cpu: pl.DataFrame
     gpu: pl.DataFrame
+    between: pl.DataFrame
     windows: pl.DataFrame
     cpu_windows: pl.DataFrame
     process: int
     steady: tuple[int, int] | None
     whole: bool
+    trend: Trend
 
 
 def parse_window(text: str) -> tuple[int, int] | None:
@@ -70,41 +77,25 @@ def find(
     exit code 2 for a malformed window, 4 for one that holds no step.
     """
     source, rule, found = find_steps(ranges, attributed, step_range)
-    if source == "nsysx":
-        found = worked(found, probes)
-    else:
-        probes = ()
-    if whole_in is not None and source != "capture":
-        found = found.filter((pl.col("start_ns") >= whole_in[0]) & (pl.col("end_ns") <= whole_in[1]))
-        if not found.height:
-            what = "--time-range: no whole step lies in it"
-            raise NsysxError(what, slug="time-range-empty", hint="Widen it, or add --steps all", exit_code=EXIT_EMPTY)
+    probes = probes if source == "nsysx" else ()
+    found = _inside(worked(found, probes), whole_in if source != "capture" else None)
+    ops = attributed.gpu_ops
     cpu = found.sort("process", "start_ns").with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
         (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
     )
-    ops = attributed.gpu_ops
-    gpu = gpu_tiles(cpu, ops)
-    busiest = ops.group_by("process").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("d"))
-    ranked = (
-        cpu.group_by("process")
-        .len()
-        .join(busiest, on="process", how="left")
-        .sort("d", "len", "process", nulls_last=True, descending=[True, True, False])
-    )
-    process = int(ranked["process"][0]) if ranked.height else 0
+    if source != "capture":
+        cpu = without_evaluation(cpu, attributed.phase_spans, ops)
+    tiles = gpu_tiles(cpu, ops, closed=rule != MARKS, few=0 if source == "capture" else FEW_STEPS)
+    process = _busiest(cpu, ops)
     mine = cpu.filter(pl.col("process") == process)
-    window = parse_window(steps) if steps else None
+    tiled = tiles.gpu.filter(pl.col("process") == process)
     whole = steps == "all" or source == "capture"
-    steady: tuple[int, int] | None = None
-    if window:
-        steady = (window[0], min(window[1], mine.height) - 1)
-        if steady[0] > steady[1]:
-            what = f"--steps {steps}: the report holds steps 0 to {mine.height - 1}"
-            raise NsysxError(what, slug="steps-empty", exit_code=EXIT_EMPTY)
-    elif mine.height and source != "capture":
-        steady = steady_steps(mine, gpu.filter(pl.col("process") == process), attributed, told(probes, process))
-    elif mine.height:
+    steady = _chosen(steps, mine.height)
+    if steady is None and mine.height and source != "capture":
+        steady = steady_steps(mine, tiled, attributed, told(probes, process))
+        steady = longest_run(steady, tiles.between.filter(pl.col("process") == process))
+    elif steady is None and mine.height:
         steady = (0, mine.height - 1)
     first, last = steady or (0, -1)
     in_steady = (pl.col("index") >= first) & (pl.col("index") <= last)
@@ -114,10 +105,52 @@ def find(
         windows = ops.group_by("process", "device").agg(span)
         cpu_windows = whole_capture(attributed).select("process", "start_ns", "end_ns")
     else:
-        windows = (
-            gpu.filter(in_steady).group_by("process", "device").agg(span).filter(pl.col("end_ns") > pl.col("start_ns"))
-        )
+        windows = tiles.gpu.filter(in_steady).group_by("process", "device").agg(span)
+        windows = windows.filter(pl.col("end_ns") > pl.col("start_ns"))
         cpu_windows = cpu.filter("steady").group_by("process").agg(span)
-    return StepTable(
-        source, rule, cpu, gpu, windows.sort("process", "device"), cpu_windows.sort("process"), process, steady, whole
+    course = trend(_lengths(cpu.filter((pl.col("process") == process) & pl.col("steady")), tiled))
+    windows, cpu_windows = windows.sort("process", "device"), cpu_windows.sort("process")
+    return StepTable(source, rule, cpu, tiles.gpu, tiles.between, windows, cpu_windows, process, steady, whole, course)
+
+
+def _inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:
+    """Return the steps that lie in a part of the capture. Errors: NsysxError, exit code 4, where there is none."""
+    if window is None:
+        return steps
+    steps = steps.filter((pl.col("start_ns") >= window[0]) & (pl.col("end_ns") <= window[1]))
+    if not steps.height:
+        what = "--time-range: no whole step lies in it"
+        raise NsysxError(what, slug="time-range-empty", hint="Widen it, or add --steps all", exit_code=EXIT_EMPTY)
+    return steps
+
+
+def _busiest(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
+    """Return the process with steps that works most on the GPU, 0 where there are no steps."""
+    busiest = ops.group_by("process").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("d"))
+    ranked = (
+        cpu.group_by("process")
+        .len()
+        .join(busiest, on="process", how="left")
+        .sort("d", "len", "process", nulls_last=True, descending=[True, True, False])
     )
+    return int(ranked["process"][0]) if ranked.height else 0
+
+
+def _chosen(steps: str | None, count: int) -> tuple[int, int] | None:
+    """Return the first and last step that ``--steps`` names. Errors: NsysxError, exit codes 2 and 4."""
+    window = parse_window(steps) if steps else None
+    if window is None:
+        return None
+    steady = (window[0], min(window[1], count) - 1)
+    if steady[0] > steady[1]:
+        what = f"--steps {steps}: the report holds steps 0 to {count - 1}"
+        raise NsysxError(what, slug="steps-empty", exit_code=EXIT_EMPTY)
+    return steady
+
+
+def _lengths(cpu: pl.DataFrame, tiles: pl.DataFrame) -> I64:
+    """Return the length of each step: of its longest tile, on the CPU where it has none (ns)."""
+    longest = tiles.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("d"))
+    both = cpu.join(longest, on="index", how="left", maintain_order="left")
+    lengths: I64 = both.select(pl.coalesce("d", pl.col("end_ns") - pl.col("start_ns")))["d"].to_numpy()
+    return lengths

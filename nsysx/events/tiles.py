@@ -1,44 +1,204 @@
-"""GPU steps: the tiles that CPU steps cut the timeline of each device into."""
+"""GPU steps: the tiles that CPU steps cut the timeline of each device into, and what lies between two steps.
+
+A tile runs from the first GPU op launched in its step to the first one launched in the next: what the next step's host code costs
+before its first launch belongs to the step before, as in every step. It ends earlier where something else begins: an evaluation,
+a checkpoint, logging. Such *between* work is told from what belongs to the loop by being an exception: it follows fewer than half
+of the steps, or an evaluation range names it. What follows every second step or more (fetching the next batch) is loop.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.frames.intervals import I64
 
-def gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return GPU steps per (process, device, index): from the first op of a step to the first op of the next."""
-    parts = []
-    schema = {"process": pl.Int64, "device": pl.Int64, "index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
-    wanted = ops.select("process", "device", "call_start_ns", "start_ns", "end_ns")
-    launched = wanted.drop_nulls("call_start_ns")
-    for (process, device), part in launched.group_by("process", "device", maintain_order=True):
+#: What delays the next step by less than this share of a step, beyond what every step pays, is part of the loop.
+_NOTICED = 0.05
+#: The same for a pause without GPU work: the host's own time spreads more.
+_PAUSE_NOTICED = 0.25
+#: In captures of so few steps there is no neighbour to make up for the host time before the first op: it counts.
+FEW_STEPS = 3
+
+_NEVER = np.iinfo(np.int64).max
+
+_TILE = {"process": pl.Int64, "device": pl.Int64, "index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
+_BETWEEN = {**_TILE, "cpu_start_ns": pl.Int64, "cpu_end_ns": pl.Int64, "evaluation": pl.Boolean}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is no step.
+
+    Columns of ``between``: those of ``gpu``, on the device's timeline; cpu_start_ns, cpu_end_ns between the two CPU steps;
+    evaluation (a range says that it is one).
+    """
+
+    gpu: pl.DataFrame
+    between: pl.DataFrame
+
+
+def without_evaluation(cpu: pl.DataFrame, phases: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the CPU steps without evaluations at their ends, which some sources of steps leave inside.
+
+    One in the middle, with other GPU work before and behind it, stays. ``phases``: process, start_ns, end_ns, phase.
+    """
+    spans = phases.filter(pl.col("phase") == "evaluation").sort("process", "start_ns")
+    if not spans.height:
+        return cpu
+    start, end, process = (cpu[c].to_numpy().copy() for c in ("start_ns", "end_ns", "process"))
+    for (of,), part in spans.group_by("process", maintain_order=True):
+        other = ops.filter(
+            (pl.col("process") == of) & (pl.col("phase").cast(pl.String) != "evaluation").fill_null(True)
+        )
+        called = other["call_start_ns"].drop_nulls().sort().to_numpy()
+        mine = np.flatnonzero(process == of)
+        begins, ends = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
+        for row in mine[np.isin(mine, mine[_touched(start[mine], end[mine], begins, ends)])].tolist():
+            work = called[np.searchsorted(called, start[row]) : np.searchsorted(called, end[row])]
+            if not len(work):
+                continue
+            head = ends[(begins < work[0]) & (ends > start[row]) & (begins >= start[row])]
+            tail = begins[(begins > work[-1]) & (begins < end[row])]
+            if len(head):
+                start[row] = min(int(head.max()), int(work[0]))
+            if len(tail):
+                end[row] = int(tail.min())
+    return cpu.with_columns(pl.Series("start_ns", start), pl.Series("end_ns", end))
+
+
+def _touched(start: I64, end: I64, begins: I64, ends: I64) -> Flags:
+    """Return which steps share time with one of the spans."""
+    order = np.sort(ends)
+    return np.searchsorted(np.sort(begins), end, side="left") > np.searchsorted(order, start, side="right")
+
+
+def _exceptional(delay: I64, noticed: float) -> Flags:
+    """Return which gaps delay the next step noticeably beyond the usual, if those are fewer than half."""
+    late = delay > np.median(delay) + noticed if len(delay) else np.zeros(0, np.bool_)
+    return late if 2 * late.sum() < len(late) else np.zeros(len(late), np.bool_)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The CPU steps of one process and the launched work of one device: when called, begin, end, whether an evaluation's."""
+
+    start: I64
+    end: I64
+    called: I64
+    op_begin: I64
+    op_end: I64
+    evaluation: Flags
+    closed: bool
+    few: int
+
+    def place(self) -> tuple[I64, Flags]:
+        """Return the last step that began before each launch, and whether the launch lies inside it."""
+        step = np.searchsorted(self.start, self.called, side="right") - 1
+        inside = (step >= 0) & (self.called < self.end[np.maximum(step, 0)])
+        return step, inside
+
+    def first_begin(self, step: I64, chosen: Flags) -> I64:
+        found = np.full(len(self.start), _NEVER)
+        np.minimum.at(found, step[chosen], self.op_begin[chosen])
+        return found
+
+    def last_end(self, step: I64, chosen: Flags) -> I64:
+        found = np.full(len(self.start), -_NEVER)
+        np.maximum.at(found, step[chosen], self.op_end[chosen])
+        return found
+
+    def borders(self, step: I64, inside: Flags) -> I64:
+        """Return where each step begins on the device, and where the last one ends."""
+        n = len(self.start)
+        border = np.append(self.first_begin(step, inside), self.op_end[inside & (step == step[inside].max())].max())
+        if n <= self.few:
+            # The step begins with its host code, unless the device is still busy with what came before.
+            before = np.array([self.op_end[self.called < s].max(initial=-_NEVER) for s in self.start])
+            border[:n] = np.clip(np.maximum(self.start, before), None, border[:n])
+            border[n] = max(border[n], self.end[-1]) if self.closed else border[n]
+        # A step without GPU work takes the border of the next: an empty tile. Prefetched work may start early.
+        return np.minimum.accumulate(border[::-1])[::-1]
+
+    def tiles(self) -> tuple[I64, I64, Flags, Flags] | None:
+        """Return begin and end of each tile, after which something else runs, and whether that is an evaluation."""
+        step, inside = self.place()
+        if not inside.any():
+            return None
+        border = self.borders(step, inside)
+        behind = (step >= 0) & ~inside & (step < len(self.start) - 1)
+        other = np.maximum(self.first_begin(step, behind), np.maximum(self.last_end(step, inside), border[:-1]))
+        other = np.minimum(other, border[1:])[:-1]
+        pause = np.maximum(np.maximum(self.last_end(step, inside), self.end)[:-1], border[:-2])
+        usual = float(np.median(np.diff(border)))
+        named = np.zeros(len(self.start), np.bool_)
+        named[step[behind & self.evaluation]] = True
+        named = named[:-1] & (2 * named.sum() < len(named))
+        odd = _exceptional(border[1:-1] - other, _NOTICED * usual) | named
+        idle = _exceptional(self.start[1:] - self.end[:-1], _PAUSE_NOTICED * usual) & ~odd
+        end = border[1:].copy()
+        end[:-1] = np.where(odd, other, np.where(idle, np.minimum(pause, border[1:-1]), end[:-1]))
+        return border[:-1], end, np.append(end[:-1] < border[1:-1], False), np.append(named, False)
+
+
+def gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few: int = FEW_STEPS) -> Tiles:
+    """Return the GPU steps per (process, device, index) and what lies between them; see the head of this file.
+
+    ``closed``: the end of the last CPU step was seen. In captures of at most ``few`` steps a step begins with its host code and
+    the last one ends with it, too: else a single step would hold nothing but its GPU work.
+    """
+    tiles, between = [pl.DataFrame(schema=_TILE)], [pl.DataFrame(schema=_BETWEEN)]
+    wanted = ops.select("process", "device", "call_start_ns", "start_ns", "end_ns", pl.col("phase").cast(pl.String))
+    for (process, device), part in wanted.drop_nulls("call_start_ns").group_by(
+        "process", "device", maintain_order=True
+    ):
         steps = cpu.filter(pl.col("process") == process)
         if not steps.height:
             continue
-        starts, last_end = steps["start_ns"].to_numpy(), int(steps["end_ns"].to_numpy()[-1])
-        called, begin, end = (part[c].to_numpy() for c in ("call_start_ns", "start_ns", "end_ns"))
-        step = np.searchsorted(starts, called, side="right") - 1
-        inside = (step >= 0) & (called < last_end)
-        if not inside.any():
+        start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+        called, op_begin, op_end = (part[c].to_numpy() for c in ("call_start_ns", "start_ns", "end_ns"))
+        evaluation = (part["phase"] == "evaluation").fill_null(False).to_numpy()
+        found = _Steps(start, end, called, op_begin, op_end, evaluation, closed, few).tiles()
+        if found is None:
             continue
-        n = len(starts)
-        border = np.full(n + 1, np.iinfo(np.int64).max)
-        np.minimum.at(border, step[inside], begin[inside])
-        # The last step has no successor to end it: it ends with its own work.
-        border[n] = end[inside & (step == step[inside].max())].max()
-        # A step without GPU work takes the border of the next: an empty tile. Prefetched work may start early.
-        border = np.minimum.accumulate(border[::-1])[::-1]
-        parts.append(
-            pl.DataFrame(
-                {
-                    "process": np.full(n, process),
-                    "device": np.full(n, device),
-                    "index": steps["index"].to_numpy(),
-                    "start_ns": border[:-1],
-                    "end_ns": border[1:],
-                },
-                schema=schema,
-            )
+        begin, finish, followed, named = found
+        place = {"process": np.full(len(start), process), "device": np.full(len(start), device)}
+        frame = pl.DataFrame(
+            {
+                **place,
+                "index": steps["index"].to_numpy(),
+                "start_ns": begin,
+                "end_ns": finish,
+                "cpu_start_ns": end,
+                "cpu_end_ns": np.append(start[1:], end[-1]),
+                "evaluation": named,
+                "next_ns": np.append(begin[1:], finish[-1]),
+            }
         )
-    return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("process", "device", "index")
+        tiles.append(frame.select(list(_TILE)))
+        rest = frame.filter(pl.Series(followed)).with_columns(
+            pl.col("end_ns").alias("start_ns"), pl.col("next_ns").alias("end_ns")
+        )
+        between.append(rest.select(list(_BETWEEN)))
+    order = ("process", "device", "index")
+    return Tiles(pl.concat(tiles).sort(order), pl.concat(between).sort(order))
+
+
+#: A run of so many steps can spare its last one.
+_SPARED = 4
+
+
+def longest_run(steady: tuple[int, int], between: pl.DataFrame) -> tuple[int, int]:
+    """Return the longest stretch of steady steps between which nothing else runs, the last of several.
+
+    Averages are taken over one window: it must hold steps alone. The step before something else is left out, like the last of
+    all, where there are enough others: no step behind it shows where it would have ended.
+    """
+    first, last = steady
+    cuts = sorted({i for i in between["index"].to_list() if first <= i < last})
+    runs = list(zip([first, *(c + 1 for c in cuts)], cuts, strict=False))
+    runs = [(a, b - 1 if b - a + 1 >= _SPARED else b) for a, b in runs] + [(cuts[-1] + 1 if cuts else first, last)]
+    return max(runs, key=lambda run: (run[1] - run[0], run[0]))

@@ -195,27 +195,94 @@ def test_inference_only(tmp_path: Path) -> None:
     assert table.cpu.height == 8
 
 
-def test_evaluation_in_between_is_in_no_step_but_in_a_tile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_evaluation_in_between_is_a_row_of_its_own(tmp_path: Path, named: bool) -> None:
     report = Report()
     main = report.process(1).thread(1)
     for i in range(8):
         t = i * PERIOD
         work(main, t + 20 * US)
-        if i == 5:
-            main.add_range("evaluation", t, t + 900 * US, domain="nsysx")
-        else:
+        if i != 5:
             own_step(main, i if i < 5 else i - 1, t)
+        elif named:
+            main.add_range("evaluation", t, t + 900 * US, domain="nsysx")
     table = read(report, tmp_path)
     assert table.cpu["number"].to_list() == list(range(7))
-    lengths = (table.gpu["end_ns"] - table.gpu["start_ns"]).to_list()
-    assert lengths[4] == 2 * PERIOD  # from its first op to the first of the next step
-    assert lengths[3] == PERIOD
+    assert (table.gpu["end_ns"] - table.gpu["start_ns"]).to_list()[:6] == [PERIOD] * 6
+    begin = 5 * PERIOD + 30 * US
+    assert table.between.select("index", "start_ns", "end_ns", "cpu_start_ns", "cpu_end_ns", "evaluation").rows() == [
+        (4, begin, begin + PERIOD, 4 * PERIOD + 900 * US, 6 * PERIOD, named)
+    ]
+    assert table.steady == (0, 3)  # the longest stretch without it, less the step that it ends
 
 
-def test_overlapping_steps_of_a_process_the_earlier_stays(tmp_path: Path) -> None:
+def test_what_follows_every_step_is_part_of_the_loop(tmp_path: Path) -> None:
+    def fetch(main: Thread, i: int, t: int) -> None:
+        own_step(main, i, t)
+        main.memcpy(t + 910 * US, US, gpu_start=t + 920 * US, gpu_dur=30 * US)
+
+    table = read(loop(8, fetch)[0], tmp_path)
+    assert (table.between.height, table.steady) == (0, (0, 6))
+    assert (table.gpu["end_ns"] - table.gpu["start_ns"]).to_list()[:7] == [PERIOD] * 7
+
+
+def test_a_pause_of_the_host_between_two_steps_is_in_none(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(10):
+        t = i * PERIOD + (i > 6) * 20 * PERIOD  # 20 ms of writing a checkpoint
+        work(main, t + 20 * US)
+        own_step(main, i, t)
+    table = read(report, tmp_path)
+    assert table.between.select("index", "start_ns", "end_ns").rows() == [
+        (6, 6 * PERIOD + 900 * US, 27 * PERIOD + 30 * US)
+    ]
+    assert table.steady == (0, 5)
+
+
+def test_evaluation_inside_what_ends_with_the_optimizer_is_taken_out(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(10):
+        t = i * PERIOD
+        work(main, t + 20 * US)
+        if i == 4:
+            main.add_range("evaluation", t, t + 900 * US)
+        else:
+            optimizer(main, i, t)
+    table = read(report, tmp_path)
+    assert (table.source, table.cpu.height) == ("optimizer", 9)
+    assert (table.cpu["start_ns"][4], table.cpu["end_ns"][4]) == (4 * PERIOD + 900 * US, 5 * PERIOD + 850 * US)
+    assert (table.gpu["end_ns"] - table.gpu["start_ns"]).to_list()[:8] == [PERIOD] * 8
+    assert table.between["evaluation"].to_list() == [True]
+
+
+@pytest.mark.parametrize("over", [3, 90])
+def test_ranges_that_overlap_a_little_are_neighbours(tmp_path: Path, over: int) -> None:
+    def lapping(main: Thread, i: int, t: int) -> None:
+        main.add_range(f"step {i}", t, t + PERIOD + over * US, start_end=True)
+
+    table = read(loop(5, lapping)[0], tmp_path)
+    assert spans(table)[:4] == [(i * PERIOD, (i + 1) * PERIOD) for i in range(4)]
+
+
+def test_a_range_inside_another_is_no_step(tmp_path: Path) -> None:
     report, main = loop(4, own_step)
     main.add_range("step 99", PERIOD + 100, PERIOD + 500 * US, domain="nsysx")
     assert read(report, tmp_path).cpu["number"].to_list() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_host_time_counts_in_captures_of_few_steps(tmp_path: Path, count: int) -> None:
+    """300 us of host code, then 545 us of launches, then host code again: the only step is as long as its range."""
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(count):
+        own_step(main, i, i * PERIOD)
+        work(main, i * PERIOD + 300 * US)
+    gpu = read(report, tmp_path).gpu
+    assert gpu["start_ns"].to_list() == [i * PERIOD for i in range(count)]
+    assert gpu["end_ns"].to_list() == [*(i * PERIOD for i in range(1, count)), (count - 1) * PERIOD + 900 * US]
 
 
 def test_a_truncated_last_step_is_not_steady(tmp_path: Path) -> None:
@@ -286,11 +353,17 @@ def test_a_step_without_gpu_work_is_an_empty_tile(tmp_path: Path) -> None:
 @given(strategies.programs())
 def test_tiles_tile(tmp_path_factory: pytest.TempPathFactory, report: Report) -> None:
     table = read(report, tmp_path_factory.mktemp("s"))
-    for _, part in table.gpu.group_by("process", "device"):
+    for (process, device), part in table.gpu.group_by("process", "device"):
         part = part.sort("index")
         assert part["index"].to_list() == list(range(part.height))
         assert (part["end_ns"] >= part["start_ns"]).all()
-        assert part["end_ns"].to_list()[:-1] == part["start_ns"].to_list()[1:]
+        following = dict(zip(part["index"].to_list(), part["end_ns"].to_list(), strict=True))
+        mine = (pl.col("process") == process) & (pl.col("device") == device)
+        rest = table.between.filter(mine)
+        for index, start, end in rest.select("index", "start_ns", "end_ns").iter_rows():
+            assert start == following[index] < end
+            following[index] = end
+        assert list(following.values())[:-1] == part["start_ns"].to_list()[1:]
     for _, part in table.cpu.group_by("process"):
         part = part.sort("index")
         assert (part["start_ns"].to_numpy()[1:] >= part["end_ns"].to_numpy()[:-1]).all()

@@ -1,0 +1,65 @@
+"""The course of steady steps: level, growing, every k-th one longer, uneven."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsysx.events.trend import trend
+
+MS = 1_000_000
+#: The steady steps of a capture of texts of growing length, ms.
+VARLEN = (31.5, 27.7, 29.5, 36.1, 33.0, 37.4, 41.2, 45.0, 46.0, 44.8, 51.7, 49.1, 58.0, 62.7, 70.7, 72.4)
+
+
+def lengths(*ms: float) -> np.ndarray:
+    return np.array([int(m * MS) for m in ms], np.int64)
+
+
+def test_level_steps_need_no_words() -> None:
+    found = trend(lengths(10, 10.1, 9.9, 10, 10.2, 9.8, 10))
+    assert (found.kind, found.note) == ("level", "")
+
+
+def test_steps_that_keep_growing_are_not_steady() -> None:
+    found = trend(lengths(*VARLEN))
+    assert found.kind == "growing"
+    assert found.change is not None
+    assert found.change == pytest.approx(1.0, abs=0.15)
+    assert found.note == "The steps are not steady, they keep growing: from 31.50 ms to 62.70 ms."
+
+
+def test_steps_that_shrink() -> None:
+    assert trend(lengths(*reversed(VARLEN))).kind == "falling"
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("phase", [0, 1])
+def test_every_kth_step(k: int, phase: int) -> None:
+    found = trend(lengths(*(14 if i % k == phase else 10 + i % 3 / 10 for i in range(20))))
+    assert (found.kind, found.every) == ("periodic", k)
+    assert found.excess_ns == pytest.approx(3.9 * MS, abs=0.2 * MS)
+    assert found.note.startswith(f"Every {'2nd' if k == 2 else '5th'} step takes 3.9")
+
+
+def test_one_long_step_is_no_period() -> None:
+    assert trend(lengths(*[10] * 9, 50, *[10] * 9)).kind == "level"
+
+
+def test_uneven_steps() -> None:
+    found = trend(lengths(5, 31, 24, 20, 52, 26, 12, 28, 21, 87))
+    assert found.kind == "uneven"
+    assert found.note == "The steps differ: the middle 80 % take 11.30 ms to 55.50 ms."
+
+
+def test_few_steps_say_nothing() -> None:
+    assert trend(lengths(1, 2, 3)).kind == trend(lengths()).kind == "unknown"
+
+
+@given(st.lists(st.integers(1, 10**9), max_size=40), st.integers(2, 1000))
+def test_a_factor_changes_no_share(values: list[int], factor: int) -> None:
+    one, other = (trend(np.array(values, np.int64) * f) for f in (1, factor))
+    assert (one.kind, one.every) == (other.kind, other.every)
+    assert other.change == pytest.approx(one.change) if one.change is not None else other.change is None
