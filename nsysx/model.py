@@ -7,12 +7,89 @@ within a major number. A table that was not recorded is ``None`` there, and ``qu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 SCHEMA = "nsysx.summary/1"
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a figure was taken over: which processes, devices and steps. The one place that divides by steps and says so.
+
+    ``of``: "steady" and "chosen" (``--steps A:B``) steps, the steady steps that were "replayed", the whole "capture", or the
+    "part" of it that was read (``--time-range``). ``first`` and ``last`` are indices of steps, inclusive. ``steps`` is how
+    many they are; 0 for a capture or a part of one, of which nothing is per step. ``devices`` are CUDA ordinals inside the
+    process; empty where a figure has no device side.
+    """
+
+    of: Literal["steady", "chosen", "replayed", "capture", "part"]
+    processes: tuple[int, ...]
+    devices: tuple[int, ...] = ()
+    first: int | None = None
+    last: int | None = None
+    steps: int = 0
+
+    def per_step(self, total: float) -> float:
+        """Return a sum over this scope as its part of one step; the sum itself where there are no steps.
+
+        Raises ValueError for several processes: each has steps of its own.
+        """
+        return total / self._divisor()
+
+    def total(self, per_step: float) -> float:
+        """Return the sum over this scope that a figure per step stands for: the inverse of ``per_step``."""
+        return per_step * self._divisor()
+
+    def _divisor(self) -> int:
+        if self.steps and len(self.processes) > 1:
+            raise ValueError(f"{len(self.processes)} processes have no steps in common")
+        return self.steps or 1
+
+    @property
+    def each(self) -> str:
+        """What a figure is for, in a sentence: "per step", or "in the capture"."""
+        return "per step" if self.steps else f"in the {self._whole}"
+
+    @property
+    def mean(self) -> str:
+        """What a figure is the mean of: "mean of 17 steady steps", or "whole capture"."""
+        if not self.steps:
+            return "whole capture" if self.of == "capture" else f"the {self._whole}"
+        return f"mean of {self.steps} {self.of} step{'s' * (self.steps != 1)}"
+
+    @property
+    def label(self) -> str:
+        """The scope in words: "per step, mean of 17 steady steps", "in the whole capture, 2 processes together"."""
+        words = f"per step, {self.mean}" if self.steps else f"in the {self.mean.removeprefix('the ')}"
+        several = len(self.processes)
+        return f"{words}, {several} processes together" if several > 1 else words
+
+    @property
+    def _whole(self) -> str:
+        return {"capture": "capture", "chosen": "chosen steps"}.get(self.of, "part that was read")
+
+    def replayed(self, *steps: int) -> Scope:
+        """Return these steps, in order, of this scope: those that the replay covers."""
+        return replace(
+            self, of="replayed", first=min(steps, default=None), last=max(steps, default=None), steps=len(steps)
+        )
+
+    def on(self, *devices: int) -> Scope:
+        """Return this scope on these devices."""
+        return replace(self, devices=devices)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the scope as JSON values: its fields, and ``label``."""
+        return {**asdict(self), "label": self.label}
+
+
+def _scoped(record: Any) -> dict[str, Any]:
+    """Return a record's fields, its scopes as JSON values."""
+    values = {f.name: getattr(record, f.name) for f in fields(record)}
+    return {k: v.to_json() if isinstance(v, Scope) else v for k, v in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +104,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One answer as rows. ``rows`` is None when the capture does not hold it; ``reason`` then says why."""
+    """One answer as rows. ``rows`` is None when the capture does not hold it; ``reason`` then says why.
+
+    ``scope`` is what its sums were taken over; None where each row has a scope of its own (``steps``), or no sum is given.
+    """
 
     key: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...] | None
     reason: str = ""
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +169,9 @@ class Steps:
     ``steady`` is the first and last index of the steady steps, inclusive. ``whole``: ledgers and per-step tables cover the
     whole capture, so that nothing of them may be divided by a number of steps. ``trend`` is the course of the steady steps:
     kind, change, spread, every, excess_ns, note (words to quote, empty for level steps). ``between`` has one row for each
-    stretch after step ``index`` that is no step, such as an evaluation: index, gpu_ns, gpu_busy_ns, cpu_ns, evaluation.
+    stretch after step ``index`` that is no step, such as an evaluation: index, gpu_ns, gpu_busy_ns, cpu_ns, evaluation. Means
+    are over the steady steps and are what is shown, because the parts of a step add up to its mean; medians are for whoever
+    asks how even the steps are.
     """
 
     source: str
@@ -101,15 +184,19 @@ class Steps:
     whole: bool = False
     trend: Row = field(default_factory=dict)
     between: tuple[Row, ...] = ()
+    cpu_mean_ns: int | None = None
+    gpu_mean_ns: int | None = None
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What limits the step: one code, one sentence, and the numbers it rests on."""
+    """What limits the step: one code, one sentence, the numbers it rests on, and what they were taken over."""
 
     code: str
     sentence: str
     evidence: tuple[str, ...] = ()
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +232,7 @@ class Finding:
 
     ``bound``: the saving is the most that the change can bring. ``error_ns`` is the error bar of a saving. ``paste`` is code that
     makes the change, ``condition`` what must hold for it.
+    ``scope`` is what the cost was taken over, ``saving_scope`` the steps that were replayed for the saving.
     """
 
     code: str
@@ -162,6 +250,8 @@ class Finding:
     error_ns: int | None = None
     paste: str = ""
     condition: str = ""
+    scope: Scope | None = None
+    saving_scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,21 +345,27 @@ class Summary:
         table = self.tables.get(key)
         return (table.rows or ()) if table else ()
 
+    def scope_of(self, row: Row) -> Scope:
+        """Return the scope of a row that has one of its own: its ``process`` and its ``steps``."""
+        process, steps = row.get("process"), row.get("steps") or 0
+        of = self.steps.scope.of if self.steps.scope else "steady" if steps else "capture"
+        return Scope(of, () if process is None else (process,), steps=steps)
+
     def to_json(self) -> dict[str, Any]:
         """Return the Summary as plain JSON values, keys as in the contract."""
         # Not asdict: it would copy thousands of rows value by value.
-        steps = {f.name: getattr(self.steps, f.name) for f in fields(self.steps)}
-        capture = asdict(self.capture)
+        tables = self.tables.items()
         return {
             "schema": SCHEMA,
             "tool": {"version": self.version},
-            "capture": capture,
+            "capture": asdict(self.capture),
             "quality": [asdict(c) for c in self.quality],
             "totals": dict(self.totals),
-            "steps": steps,
-            "verdict": asdict(self.verdict),
-            **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in self.tables.items()},
+            "steps": _scoped(self.steps),
+            "verdict": _scoped(self.verdict),
+            **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in tables},
             "replay": None if self.replay is None else dict(self.replay),
             "unprofiled": None if self.unprofiled is None else asdict(self.unprofiled),
-            "findings": None if self.findings is None else [asdict(f) for f in self.findings],
+            "findings": None if self.findings is None else [_scoped(f) for f in self.findings],
+            "scopes": {key: t.scope.to_json() for key, t in tables if t.scope},
         }

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 import nsysx
-from nsysx import analyses, findings
+from nsysx import analyses, findings, ids
 from nsysx.analyses import api_calls
 from nsysx.analyses.helpers import timelines
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
@@ -25,10 +25,10 @@ from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, verdict
-from nsysx.model import Check, Row, Steps, Summary, Table, Unprofiled
+from nsysx.model import Check, Row, Scope, Steps, Summary, Table, Unprofiled
 from nsysx.ranks import collect, comparison, parallel_reading, rank_checks
 from nsysx.reading import load
-from nsysx.replay.engine import Withheld, replay_of, unprofiled_of
+from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 
 #: The order of tables in the Summary; a new analysis that is not named here comes after them.
 _ORDER = (
@@ -77,7 +77,19 @@ def _table(module: ModuleType, given: Profile) -> Table:
         return Table(module.KEY, module.TITLE, module.COLUMNS, None, reason)
     names = [c.name for c in module.COLUMNS]
     assert set(frame.columns) >= set(names), (module.KEY, frame.columns)
-    return Table(module.KEY, module.TITLE, module.COLUMNS, tuple(frame.select(names).to_dicts()))
+    rows = tuple(frame.select(names).to_dicts())
+    return Table(module.KEY, module.TITLE, module.COLUMNS, rows, scope=_scope(module.COVERS, given))
+
+
+def _scope(covers: str, given: Profile) -> Scope | None:
+    """Return the scope of a table's sums; None where each row has its own."""
+    if covers == "rows":
+        return None
+    if covers == "replayed":
+        return replayed_scope(given)
+    if covers == "shown device":
+        return given.scope if given.device is None else given.scope.on(given.device)
+    return given.scope if covers == "steady" else given.whole.scope
 
 
 def _totals(given: Profile) -> Row:
@@ -105,30 +117,15 @@ def _totals(given: Profile) -> Row:
     return result
 
 
-def _busiest(given: Profile) -> int:
-    """Return the device on which the shown process works most in its steps."""
-    process = given.steps.process
-    mine = given.steps.gpu.filter(pl.col("process") == process).group_by("device")
-    spans = list(mine.agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows())
-    if len(spans) == 1:
-        return int(spans[0][0])
-    busy: dict[int, int] = {}
-    for device, start, end in spans:
-        activity = given.ledgers.activity[process, device]
-        busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
-    return max(busy, key=lambda device: (busy[device], -device))
-
-
 def _step_rows(given: Profile) -> tuple[Row, ...]:
     """Return one row per step of the shown process, on its busiest device, parts summing to its lengths."""
     table = given.steps
     cpu = table.cpu.filter(pl.col("process") == table.process)
     gpu = table.gpu.filter(pl.col("process") == table.process)
-    device = None
+    device = given.device
     tiles: dict[int, tuple[int, int]] = {}
     parts: dict[str, Any] = {}
-    if gpu.height:
-        device = _busiest(given)
+    if gpu.height and device is not None:
         mine = gpu.filter(pl.col("device") == device).sort("index")
         tiles = {i: (a, b) for i, a, b in mine.select("index", "start_ns", "end_ns").iter_rows()}
         parts = ledger.gpu_parts(
@@ -175,9 +172,9 @@ def _between(given: Profile) -> tuple[Row, ...]:
     """Return one row for each stretch between two steps of the shown process that is no step, on its busiest device."""
     table = given.steps
     mine = table.between.filter(pl.col("process") == table.process)
-    if not mine.height:
+    device = given.device
+    if not mine.height or device is None:
         return ()
-    device = _busiest(given)
     mine = mine.filter(pl.col("device") == device)
     activity = given.ledgers.activity[table.process, device]
     busy = activity.within(activity.labels > 0, mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
@@ -195,17 +192,21 @@ def _steps(given: Profile) -> Steps:
     rows = _step_rows(given)
     steady = [r for r in rows if r["steady"]]
     gpu = [r["gpu_ns"] for r in steady if r["gpu_ns"] is not None]
+    cpu = [r["cpu_ns"] for r in steady]
     return Steps(
         source=given.steps.source,
         rule=given.steps.rule,
         count=len(rows),
         steady=given.steps.steady,
-        cpu_median_ns=int(np.median([r["cpu_ns"] for r in steady])) if steady else None,
+        cpu_median_ns=int(np.median(cpu)) if cpu else None,
         gpu_median_ns=int(np.median(gpu)) if gpu else None,
         rows=rows,
         whole=given.steps.whole,
         trend=asdict(given.steps.trend),
         between=_between(given),
+        cpu_mean_ns=round(sum(cpu) / len(cpu)) if cpu else None,
+        gpu_mean_ns=round(sum(gpu) / len(gpu)) if gpu else None,
+        scope=given.scope,
     )
 
 
@@ -220,6 +221,7 @@ def _replay(given: Profile) -> Row | None:
         "error": replay.error,
         "trusted": replay.trusted,
         "steps": replay.steps,
+        "scope": scope.to_json() if (scope := replayed_scope(given)) else None,
     }
 
 
@@ -232,7 +234,7 @@ def _unprofiled(given: Profile) -> Unprofiled | None:
 def _only(trace: load.Trace, process: int) -> load.Trace:
     """Return the trace of one process, with what its own probe wrote."""
     kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
-    own = tuple(p for p in trace.capture.probe if p.get("pid") == process & 0xFFFFFF)
+    own = tuple(p for p in trace.capture.probe if p.get("pid") == ids.pid_of(process))
     return replace(trace, frames=kept, capture=replace(trace.capture, probe=own or trace.capture.probe))
 
 
@@ -410,7 +412,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, 
         quality=capture_checks.checks(given, tables),
         totals=_totals(given),
         steps=_steps(given),
-        verdict=verdict.judge(given, tables["gpu_ledger"].rows),
+        verdict=replace(verdict.judge(given, tables["gpu_ledger"].rows), scope=_scope("shown device", given)),
         tables=tables,
         replay=_replay(given),
         unprofiled=_unprofiled(given),

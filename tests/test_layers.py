@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "nsysx"
 #: each other in a circle, and neither do the rooms.
 ORDER = (
     "errors",
+    "ids",
     "units",
     "model",
     "__init__",

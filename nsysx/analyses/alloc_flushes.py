@@ -10,6 +10,7 @@ from nsysx.model import Column
 
 KEY = "alloc_flushes"
 TITLE = "Flushes of the memory cache"
+COVERS = "whole"
 COLUMNS = (
     Column("start_ns", "Int64", "ns", "begin of the first free"),
     Column("step", "Int64", "", "index of the step; null before the first step and where steps are not known"),

@@ -10,6 +10,7 @@ from nsysx.model import Column
 
 KEY = "allocator"
 TITLE = "Memory calls in the steady steps"
+COVERS = "steady"
 COLUMNS = (
     Column("api", "String", "", "API function"),
     Column("kind", "String", "", "alloc, free, host_alloc"),
@@ -44,13 +45,13 @@ def table(profile: Profile) -> pl.DataFrame:
     wanted = ("call", "process", "start_ns", "end_ns", "name", "kind", "module", "phase")
     memory = profile.steady_calls["kind"].is_in(["alloc", "free", "host_alloc"])
     calls = profile.steady_calls.select(wanted).filter(memory)
-    idle = profile.ledgers.waits.select("call", "idle_caused_ns")
+    idle = profile.waits.select("call", "idle_caused_ns")
     inside = allocator_retries.members(profile).with_columns(pl.lit(1).alias("_flush"))
     calls = (
         calls.join(idle, on="call", how="left", maintain_order="left")
         .join(inside.select("call", "_flush"), on="call", how="left", maintain_order="left")
         .join(allocator_retries.bytes_of_calls(profile), on="call", how="left", maintain_order="left")
-        .join(profile.once("lines", Profile.lines), on="call", how="left", maintain_order="left")
+        .join(profile.lines(), on="call", how="left", maintain_order="left")
     )
     steps = profile.steps.cpu.select("process", "index", pl.col("start_ns").alias("_step_ns")).sort("_step_ns")
     calls = calls.sort("start_ns").join_asof(
@@ -84,7 +85,7 @@ def table(profile: Profile) -> pl.DataFrame:
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
         .when(pl.col("kind") == "free")
         .then(pl.lit("do not call empty_cache() in the loop"))
-        .when((pl.col("steps") <= 2) & (profile.steady_count > 4))
+        .when((pl.col("steps") <= 2) & (profile.scope.steps > 4))
         .then(
             pl.lit("the cache grew for a larger shape than before: run the largest shape first, or pad to fixed shapes")
         )

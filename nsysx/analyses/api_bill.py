@@ -10,6 +10,7 @@ from nsysx.model import Column
 
 KEY = "api_bill"
 TITLE = "CUDA API time, once and every time"
+COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("kind", "String", "", "launch, copy, sync, alloc, ..."),

@@ -12,6 +12,7 @@ from nsysx.model import Column
 
 KEY = "api_calls"
 TITLE = "CUDA API calls"
+COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
@@ -30,7 +31,7 @@ COLUMNS = (
 
 def functions(profile: Profile) -> pl.DataFrame:
     """Return one row per API function: name, kind, calls, total_ns, self_ns, first_ns as in COLUMNS."""
-    return profile.once("api_functions", _functions)
+    return profile.once(_functions)
 
 
 def _functions(profile: Profile) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from nsysx.reading import schema
 
 KEY = "copies"
 TITLE = "Copies"
+COVERS = "whole"
 COLUMNS = (
     Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
     Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ..."),

@@ -15,6 +15,7 @@ from nsysx.reading import schema
 
 KEY = "copy_sites"
 TITLE = "Copies by place"
+COVERS = "steady"
 COLUMNS = (
     Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
     Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ..."),
@@ -128,7 +129,7 @@ def table(profile: Profile) -> pl.DataFrame:
     copies = profile.steady_ops.select(_WANTED).filter(profile.steady_ops["op_kind"] == "memcpy")
     call = copies["call"].fill_null(-1).to_numpy()
     copies = copies.with_columns(lookup.at(profile.attributed.api_calls["gpu_ops"], call).alias("gpu_ops"))
-    copies = copies.join(profile.once("lines", Profile.lines), on="call", how="left", maintain_order="left")
+    copies = copies.join(profile.lines(), on="call", how="left", maintain_order="left")
     copies = _with_overlap(profile, copies)
     sync_end = _followed_by_sync(profile, call)
     ns = pl.col("end_ns") - pl.col("start_ns")

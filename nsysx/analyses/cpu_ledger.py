@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx import ids
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64
+from nsysx.frames.intervals import I64, StepFunction
 from nsysx.model import Column
 
 KEY = "cpu_ledger"
 TITLE = "CPU ledger"
+COVERS = "rows"
 _PARTS = ("launch_ns", "copy_ns", "sync_wait_ns", "alloc_ns", "load_ns", "other_api_ns")
 #: The place after the last part.
 _OUTSIDE = len(_PARTS)
@@ -21,6 +25,7 @@ COLUMNS = (
     Column("process", "Int64", "", "process key"),
     Column("thread", "Int64", "", "thread key"),
     Column("thread_name", "String", "", "name the OS knows, null when not recorded"),
+    Column("steps", "Int64", "", "steps that the row covers; null where it covers the whole capture"),
     Column("window_ns", "Int64", "ns", "the steady steps on the CPU"),
     Column("launch_ns", "Int64", "ns", "in kernel and graph launches (self time)"),
     Column("copy_ns", "Int64", "ns", "in copies and memsets"),
@@ -42,42 +47,61 @@ def _before(times: I64, part: npt.NDArray[np.int8], done: I64, t: I64) -> I64:
     return done[i] - np.where(part[i] == _OUTSIDE, 0, left)
 
 
+def _by_phase(
+    spans: pl.DataFrame, calls: StepFunction, free: npt.NDArray[np.int8], start: int, end: int
+) -> dict[str, int]:
+    """Return phase -> its time outside API calls in [start, end). ``free`` is the place of each segment in the parts."""
+    length = np.diff(calls.times)
+    length[free == _OUTSIDE] = 0
+    # In place: a thread has millions of segments.
+    done = np.cumsum(length, out=length)
+    own = spans.sort("start_ns")
+    a, b = (np.clip(own[c].to_numpy(), start, end) for c in ("start_ns", "end_ns"))
+    ns = (b - a) - (_before(calls.times, free, done, b) - _before(calls.times, free, done, a))
+    named = own.select("phase", pl.Series("ns", ns)).filter(pl.col("ns") > 0)
+    return dict(named.group_by("phase", maintain_order=True).agg(pl.col("ns").sum()).iter_rows())
+
+
+def _calling(profile: Profile) -> Iterator[tuple[int, int, int]]:
+    """Yield (thread, start, end) of the threads that make API calls in the window of their process."""
+    calls = profile.attributed.api_calls
+    windows = {p: (s, e) for p, s, e in profile.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
+    # Calls are sorted by (thread, start).
+    thread, at = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    for key in profile.ledgers.threads:
+        low, high = np.searchsorted(thread, [key, key + 1]).tolist()
+        start, end = windows.get(ids.process_of(key), (0, 0))
+        first, last = np.searchsorted(at[low:high], [start, end]).tolist()
+        if last > first:
+            yield key, start, end
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per thread that made API calls in the steady steps, busiest first."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     names = dict(profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
-    windows = {p: (s, e) for p, s, e in profile.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
     parts = {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}
     # The last place is where label -1 leads: outside CUDA.
     part_of_call = np.append(lookup.coded(profile.attributed.api_calls["kind"], parts), _OUTSIDE).astype(np.int8)
     spans = {t: part for (t,), part in profile.attributed.phase_spans.group_by("thread", maintain_order=True)}
     rows = []
-    for thread in profile.steady_calls["thread"].unique().to_list():
-        process = thread // (1 << 24)
-        start, end = windows[process]
+    for thread, start, end in _calling(profile):
         calls = profile.ledgers.threads[thread].clip(start, end)
-        part, length = part_of_call[calls.labels], np.diff(calls.times)
-        row = dict(zip(_PARTS, lookup.totals(part, length, _OUTSIDE + 1).tolist(), strict=False))
+        part = part_of_call[calls.labels]
+        row = dict(zip(_PARTS, lookup.totals(part, np.diff(calls.times), _OUTSIDE + 1).tolist(), strict=False))
         outside = end - start - sum(row.values())
-        by_phase: dict[str, int] = {}
-        if thread in spans:
-            own = spans[thread].sort("start_ns")
-            a, b = (np.clip(own[c].to_numpy(), start, end) for c in ("start_ns", "end_ns"))
-            length[part == _OUTSIDE] = 0
-            # In place: a thread has millions of segments.
-            done = np.cumsum(length, out=length)
-            free = (b - a) - (_before(calls.times, part, done, b) - _before(calls.times, part, done, a))
-            named = own.select("phase", pl.Series("ns", free)).filter(pl.col("ns") > 0)
-            by_phase = dict(named.group_by("phase", maintain_order=True).agg(pl.col("ns").sum()).iter_rows())
+        by_phase = _by_phase(spans[thread], calls, part, start, end) if thread in spans else {}
         rest = outside - sum(by_phase.values())
         if rest:
             by_phase["outside phases"] = rest
+        process = ids.process_of(thread)
         rows.append(
             {
                 "process": process,
                 "thread": thread,
                 "thread_name": names.get(thread),
+                "steps": profile.scope_of(process).steps or None,
                 "window_ns": end - start,
                 **row,
                 "outside_api_ns": outside,

@@ -12,6 +12,7 @@ from nsysx.model import Column
 
 KEY = "data_loader"
 TITLE = "Data loader"
+COVERS = "rows"
 #: Names that the operating system shows for PyTorch's own loader threads.
 _PIN_THREAD = r"pt_data_pin|pin_memory"
 _NOTHING = np.empty(0, np.int64)
@@ -21,7 +22,7 @@ COLUMNS = (
     Column("step_ns", "Int64", "ns", "length of the step on the thread that drives it"),
     Column("wait_ns", "Int64", "ns", "of it in data loading ranges"),
     Column("api_ns", "Int64", "ns", "of wait_ns inside CUDA API calls: copies and pinning, not the loader"),
-    Column("gpu_idle_ns", "Int64", "ns", "device idle time during the wait that data loading explains, all devices"),
+    Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device during the wait that data loading explains"),
     Column(
         "gpu_hidden_ns",
         "Int64",
@@ -76,12 +77,11 @@ def table(profile: Profile) -> pl.DataFrame:
     pins = _pin_threads(profile, process)
     # The device idles for a batch before the first work of its step, so the gap is looked for during the wait itself.
     idle_pieces = profile.ledgers.idle.filter(
-        (pl.col("process") == process) & (pl.col("cause") == CAUSES.index("data_loader"))
+        (pl.col("process") == process)
+        & (pl.col("device") == (-1 if profile.device is None else profile.device))
+        & (pl.col("cause") == CAUSES.index("data_loader"))
     )
-    dry = [
-        coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
-        for _, part in idle_pieces.group_by("device")
-    ]
+    dry = coverage([(idle_pieces["start_ns"].to_numpy(), idle_pieces["end_ns"].to_numpy())])
     parts = []
     for (thread,), steps in profile.steps.cpu.filter(pl.col("process") == process).group_by("thread"):
         waits = loads.filter(pl.col("thread").eq_missing(pl.lit(thread)))
@@ -91,7 +91,7 @@ def table(profile: Profile) -> pl.DataFrame:
 
         hidden = [_during(wait, f, 1, start, end) for f in working]
         pinned = [_during(wait, f, 0, start, end) for f in pins]
-        idle = np.sum([np.zeros(len(start), np.int64), *(_during(wait, f, 1, start, end) for f in dry)], axis=0)
+        idle = _during(wait, dry, 1, start, end)
         none = pl.lit(None, dtype=pl.Int64)
         parts.append(
             steps.select(

@@ -11,6 +11,7 @@ from nsysx.model import Column
 
 KEY = "event_windows"
 TITLE = "CUDA event windows, one by one"
+COVERS = "whole"
 #: Windows that are listed; ``events`` holds the sums of all.
 _ROWS = 500
 COLUMNS = (

@@ -11,6 +11,7 @@ from nsysx.model import Column
 
 KEY = "events"
 TITLE = "CUDA event windows"
+COVERS = "whole"
 COLUMNS = (
     Column("site", "Int64", "", "number of the place, from 0"),
     Column("module", "String", "", "module at the first record"),
@@ -39,7 +40,7 @@ _TRUE_SHARE = 0.9
 
 def grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the windows with the number of their place, and the places; see ``_grouped``."""
-    return profile.once("event_windows", _grouped)
+    return profile.once(_grouped)
 
 
 def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:

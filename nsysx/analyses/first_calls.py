@@ -11,6 +11,7 @@ from nsysx.model import Column
 
 KEY = "first_calls"
 TITLE = "First-call bill"
+COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "kernel, or API function; in parentheses what is neither"),
     Column(

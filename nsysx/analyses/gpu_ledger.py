@@ -7,13 +7,16 @@ import polars as pl
 
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.lookup import totals
 from nsysx.model import Column
 
 KEY = "gpu_ledger"
 TITLE = "GPU ledger"
+COVERS = "rows"
 COLUMNS = (
     Column("process", "Int64", "", "process key"),
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
+    Column("steps", "Int64", "", "steps that the row covers; null where it covers the whole capture"),
     Column("window_ns", "Int64", "ns", "the steady steps on the device timeline"),
     Column("compute_ns", "Int64", "ns", "at least one compute kernel runs"),
     Column("comm_ns", "Int64", "ns", "only communication (or copies) runs: exposed communication"),
@@ -40,7 +43,10 @@ def table(profile: Profile) -> pl.DataFrame:
         "process", "device", "start_ns", "end_ns"
     ).iter_rows():
         parts = ledger.gpu_parts(profile.ledgers.activity[process, device], np.array([start]), np.array([end]))
-        causes = ledger.idle_in(profile.ledgers.idle, process, device, start, end)
+        pieces = profile.idle()[process, device]
+        ns = totals(pieces["cause"].to_numpy(), pieces["ns"].to_numpy(), len(ledger.CAUSES)).tolist()
+        causes = {cause: n for cause, n in zip(ledger.CAUSES, ns, strict=True) if n}
         named = {k: int(v[0]) for k, v in parts.items()}
-        rows.append({"process": process, "device": device, **named, "idle_causes": causes})
+        steps = profile.scope_of(process).steps or None
+        rows.append({"process": process, "device": device, "steps": steps, **named, "idle_causes": causes})
     return pl.DataFrame(rows, schema={c.name: pl.Object if c.dtype == "Object" else pl.Int64 for c in COLUMNS})

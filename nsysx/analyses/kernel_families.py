@@ -9,6 +9,7 @@ from nsysx.model import Column
 
 KEY = "kernel_families"
 TITLE = "GPU time by family"
+COVERS = "steady"
 COLUMNS = (
     Column("family", "String", "", "kernel family by pattern; memcpy, memset and opaque graphs under their own names"),
     Column("count", "Int64", "", "GPU ops in the steady steps"),

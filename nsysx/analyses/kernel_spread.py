@@ -32,6 +32,7 @@ from nsysx.reading import schema
 
 KEY = "kernel_spread"
 TITLE = "Spread of kernel times"
+COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "kernel; in parentheses what is not one"),
     Column("grid", "String", "", "blocks, null when not recorded"),

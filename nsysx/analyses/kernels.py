@@ -11,6 +11,7 @@ from nsysx.model import Column
 
 KEY = "kernels"
 TITLE = "Kernels"
+COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "kernel with its template arguments"),
     Column("family", "String", "", "kernel family by pattern"),

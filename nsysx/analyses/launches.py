@@ -14,6 +14,7 @@ from nsysx.model import Column
 
 KEY = "launches"
 TITLE = "Launches"
+COVERS = "steady"
 #: A launch is slow when it takes this many times the median of its function, and more than 50 us.
 _SLOW_FACTOR, _SLOW_NS = 10, 50_000
 #: Below this part of the steady window the GPU does not wait for launches.
@@ -22,7 +23,7 @@ _LAUNCH, _HOST = CAUSES.index("launch_latency"), CAUSES.index("host_code")
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("launches", "Int64", "", "calls in the steady steps"),
-    Column("launches_per_step", "Float64", "", "calls per steady step of one process; null without steps"),
+    Column("launches_per_step", "Float64", "", "calls per steady step; null without steps"),
     Column("gpu_ops", "Int64", "", "kernels and other GPU work that they started"),
     Column("total_ns", "Int64", "ns", "self time on the CPU: usual + first_call + queue_full + slow"),
     Column("usual_ns", "Int64", "ns", "of it in launches of the usual kind"),
@@ -42,10 +43,13 @@ COLUMNS = (
     Column("slow_calls", "Int64", "", "slow launches"),
     Column("pending_median", "Float64", "", "GPU ops that were launched and not done when a launch began, median"),
     Column(
-        "idle_launch_ns", "Int64", "ns", "device idle while a launch of this function was on its way (launch latency)"
+        "idle_launch_ns",
+        "Int64",
+        "ns",
+        "shown device idle while a launch of this function was on its way (launch latency)",
     ),
-    Column("idle_host_ns", "Int64", "ns", "device idle before such a launch, in Python and the framework"),
-    Column("idle_share", "Float64", "", "both over the steady time of the devices, 0 to 1"),
+    Column("idle_host_ns", "Int64", "ns", "shown device idle before such a launch, in Python and the framework"),
+    Column("idle_share", "Float64", "", "both over the steady time of the shown device, 0 to 1"),
     Column(
         "verdict", "String", "", "free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell"
     ),
@@ -53,17 +57,15 @@ COLUMNS = (
 
 
 def _idle(profile: Profile) -> pl.DataFrame:
-    """Return per API function the device idle that ended with its work: launch latency, and host code before."""
+    """Return per API function the idle of the shown device that ended with its work: launch latency, and host code before."""
     call = profile.attributed.gpu_ops["call"].fill_null(-1).to_numpy()
-    parts = [pl.DataFrame(schema={"name": pl.String, "idle_launch_ns": pl.Int64, "idle_host_ns": pl.Int64})]
-    for pieces in profile.idle().values():
-        op, cause, ns = (pieces[c].to_numpy() for c in ("op", "cause", "ns"))
-        rows = np.flatnonzero(((cause == _LAUNCH) | (cause == _HOST)) & (op >= 0))
-        cause, ns, by = cause[rows], ns[rows], call[op[rows]]
-        names, of = distinct(at(profile.attributed.api_calls["name"], by))
-        launch, host = (totals(of, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
-        parts.append(pl.DataFrame([names, launch, host], schema=parts[0].schema))
-    return pl.concat(parts).group_by("name").sum()
+    op, cause, ns = (profile.shown_idle()[c].to_numpy() for c in ("op", "cause", "ns"))
+    rows = np.flatnonzero(((cause == _LAUNCH) | (cause == _HOST)) & (op >= 0))
+    cause, ns, by = cause[rows], ns[rows], call[op[rows]]
+    names, of = distinct(at(profile.attributed.api_calls["name"], by))
+    launch, host = (totals(of, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
+    schema = {"name": pl.String, "idle_launch_ns": pl.Int64, "idle_host_ns": pl.Int64}
+    return pl.DataFrame([names, launch, host], schema=schema)
 
 
 def table(profile: Profile) -> pl.DataFrame:
@@ -105,13 +107,12 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = rows.with_columns(pl.col("name").cast(pl.String)).join(
         _idle(profile), on="name", how="left", maintain_order="left"
     )
-    windows = profile.steps.windows
-    window = int((windows["end_ns"] - windows["start_ns"]).sum())
+    start, end = profile.window if profile.device is not None else (0, 0)
+    window = end - start
     idle = [
         pl.col(c).fill_null(0) if window else pl.lit(None, dtype=pl.Int64).alias(c)
         for c in ("idle_launch_ns", "idle_host_ns")
     ]
-    steps = 0 if profile.steps.source == "capture" else profile.steady_count * max(1, profile.steps.cpu_windows.height)
     share = (pl.col("idle_launch_ns") + pl.col("idle_host_ns")) / window if window else pl.lit(None, dtype=pl.Float64)
     verdict = (
         pl.when(pl.col("idle_share").is_null())
@@ -122,7 +123,8 @@ def table(profile: Profile) -> pl.DataFrame:
         .then(pl.lit("queue_full"))
         .otherwise(pl.lit("free"))
     )
-    per_step = pl.col("launches") / steps if steps else pl.lit(None, dtype=pl.Float64)
+    each = profile.scope.per_step(1) if profile.scope.steps else None
+    per_step = pl.col("launches") * pl.lit(each, dtype=pl.Float64)
     return (
         rows.with_columns(*idle, per_step.alias("launches_per_step"))
         .with_columns(share.alias("idle_share"))

@@ -11,6 +11,7 @@ from nsysx.reading import schema
 
 KEY = "memory"
 TITLE = "Memory over time"
+COVERS = "whole"
 #: Points per line of the picture.
 _POINTS = 300
 COLUMNS = (

@@ -24,6 +24,7 @@ from nsysx.model import Column
 
 KEY = "module_stopwatch"
 TITLE = "Stopwatch: modules"
+COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "module, forward only"),
     Column("calls", "Int64", "", "executions that launched GPU work and did not wait inside"),

@@ -12,6 +12,7 @@ from nsysx.model import Column
 
 KEY = "modules"
 TITLE = "Modules"
+COVERS = "steady"
 COLUMNS = (
     Column("path", "String", "", "qualified path; in parentheses what lies outside modules; null for not attributed"),
     Column("cls", "String", "", "class"),
@@ -27,7 +28,7 @@ COLUMNS = (
     Column("launch_ns", "Int64", "ns", "self time of its own launch calls"),
     Column("wait_ns", "Int64", "ns", "backlog that its own blocking calls waited for"),
     Column("sync_ns", "Int64", "ns", "self time of its own synchronize calls"),
-    Column("idle_blamed_ns", "Int64", "ns", "device idle time that ended with one of its own GPU ops"),
+    Column("idle_blamed_ns", "Int64", "ns", "idle time of the shown device that ended with one of its own GPU ops"),
     Column("grade", "String", "", "weakest evidence behind 1 % or more of its GPU time: thread, seq, time, none"),
 )
 
@@ -79,20 +80,20 @@ def _own(profile: Profile) -> dict[str | None, dict[str, int]]:
     _add(found, launches["module"], launch_ns=launches["self_ns"].to_numpy())
     syncs = calls.filter(pl.col("kind") == "sync")
     _add(found, syncs["module"], sync_ns=syncs["self_ns"].to_numpy())
-    waits = calls.join(profile.ledgers.waits.select("call", "backlog_ns"), on="call", how="inner")
+    waits = calls.join(profile.waits.select("call", "backlog_ns"), on="call", how="inner")
     _add(found, waits["module"], wait_ns=waits["backlog_ns"].to_numpy())
-    for pieces in profile.idle().values():
-        module = at(profile.attributed.gpu_ops["module"], pieces["op"].to_numpy())
-        _add(found, module, idle_blamed_ns=pieces["ns"].to_numpy())
+    pieces = profile.shown_idle()
+    module = at(profile.attributed.gpu_ops["module"], pieces["op"].to_numpy())
+    _add(found, module, idle_blamed_ns=pieces["ns"].to_numpy())
     return found
 
 
 def _calls(profile: Profile) -> pl.DataFrame:
     """Return forward calls per module in the steady steps."""
-    windows = profile.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()
+    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process)
     inside = [
         (pl.col("process") == process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
-        for process, start, end in windows
+        for process, start, end in windows.select("process", "start_ns", "end_ns").iter_rows()
     ]
     spans = (
         profile.ranges.ranges.select("process", "start_ns", "kind", "name", "cls", "recompute")

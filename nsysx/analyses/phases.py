@@ -13,15 +13,19 @@ from nsysx.model import Column
 
 KEY = "phases"
 TITLE = "Phases"
+COVERS = "shown device"
 COLUMNS = (
     Column("name", "String", "", "phase; null outside every phase"),
     Column(
         "cpu_ns", "Int64", "ns", "time on the thread that drives the steps, over the steady steps; sums to their length"
     ),
     Column(
-        "gpu_busy_ns", "Int64", "ns", "device time of its GPU work, each busy instant in one phase; sums to GPU busy"
+        "gpu_busy_ns",
+        "Int64",
+        "ns",
+        "time of the shown device in its GPU work, each busy instant in one phase; sums to GPU busy",
     ),
-    Column("gpu_idle_ns", "Int64", "ns", "device idle time before its GPU work; sums to GPU idle"),
+    Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device before its GPU work; sums to GPU idle"),
 )
 
 
@@ -59,27 +63,25 @@ def _busy(s: I64, e: I64, phase: I64, size: int) -> I64:
 
 
 def _gpu(profile: Profile) -> dict[str | None, list[int]]:
-    """Return phase -> [busy, idle] over the steady windows of all devices of the shown process."""
+    """Return phase -> [busy, idle] over the steady window of the shown device."""
+    if profile.device is None:
+        return {}
     names, number = distinct(profile.attributed.gpu_ops["phase"])
-    busy, idle = (np.zeros(len(names), np.int64) for _ in range(2))
-    for process, device, start, end in profile.steps.windows.select(
-        "process", "device", "start_ns", "end_ns"
-    ).iter_rows():
-        if process != profile.steps.process:
-            continue
-        ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "op").filter(
-            (pl.col("process") == process)
-            & (pl.col("device") == device)
-            & (pl.col("end_ns") > pl.max_horizontal("start_ns", pl.lit(start)))
-            & (pl.col("start_ns") < end)
-        )
-        ops = ordered(ops, "start_ns", ["end_ns", "op"], descending=[True, False])
-        s, e, op = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "op"))
-        if len(s):
-            busy += _busy(np.maximum(s, start), np.minimum(e, end), number[op], len(names))
-        pieces = profile.idle()[process, device]
-        # The last place is for idle time that no op ended.
-        idle += totals(np.append(number, 0)[pieces["op"].to_numpy()], pieces["ns"].to_numpy(), len(names))
+    start, end = profile.window
+    ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "op").filter(
+        (pl.col("process") == profile.process)
+        & (pl.col("device") == profile.device)
+        & (pl.col("end_ns") > pl.max_horizontal("start_ns", pl.lit(start)))
+        & (pl.col("start_ns") < end)
+    )
+    ops = ordered(ops, "start_ns", ["end_ns", "op"], descending=[True, False])
+    s, e, op = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "op"))
+    busy = np.zeros(len(names), np.int64)
+    if len(s):
+        busy = _busy(np.maximum(s, start), np.minimum(e, end), number[op], len(names))
+    pieces = profile.shown_idle()
+    # The last place is for idle time that no op ended.
+    idle = totals(np.append(number, 0)[pieces["op"].to_numpy()], pieces["ns"].to_numpy(), len(names))
     return {name: [*both] for name, *both in zip(names, busy.tolist(), idle.tolist(), strict=True)}
 
 

@@ -38,6 +38,7 @@ from nsysx.model import Column
 
 KEY = "stopwatch"
 TITLE = "Stopwatch: four ways of timing"
+COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "kernel"),
     Column("custom", "Boolean", "", "neither PyTorch's own nor from a CUDA library, as far as its name tells"),

@@ -10,6 +10,7 @@ from nsysx.replay.engine import Replay, replay_of
 
 KEY = "wait_chain"
 TITLE = "Where the wait moves"
+COVERS = "replayed"
 COLUMNS = (
     Column("removed", "String", "", "the wait that goes, on top of all rows before"),
     Column("step_ns", "Int64", "ns", "the step then, replayed"),

@@ -10,6 +10,7 @@ from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 
 KEY = "waits"
 TITLE = "Waits"
+COVERS = "steady"
 COLUMNS = (
     Column("api", "String", "", "API function that blocks"),
     Column("calls", "Int64", "", "calls in the steady steps"),
@@ -21,7 +22,7 @@ COLUMNS = (
         "idle_caused_ns",
         "Int64",
         "ns",
-        "device idle time that began while the launching thread was in this call; null likewise",
+        "idle time of the shown device that began while the launching thread was in this call; null likewise",
     ),
     Column("module", "String", "", "innermost module at the call, in parentheses what lies outside modules"),
     Column("phase", "String", "", "phase at the call"),
@@ -32,7 +33,7 @@ COLUMNS = (
         "saving_ns",
         "Int64",
         "ns",
-        "what the steady steps gain together if the wait goes, from the replay; null when not computed",
+        "what a replayed step gains if the wait goes, times the steady steps; null when not computed, or not replayed",
     ),
     Column("moves_to", "String", "", "where the wait moves if it goes, from the replay; null when not computed"),
 )
@@ -68,9 +69,12 @@ def table(profile: Profile) -> pl.DataFrame:
     moves_to: list[str | None] = [None] * grouped.height
     replay = replay_of(profile)
     if isinstance(replay, Replay) and replay.trusted:
+        covered = set(profile.steady_calls.filter(pl.col("start_ns") >= replay.start_ns)["call"].to_list())
         for i, calls in enumerate(grouped["_calls"].head(max(_REPLAYED_ITEMS // (3 * replay.items), 1)).to_list()):
+            if covered.isdisjoint(calls):  # what it is worth in steps that are not replayed is not known
+                continue
             outcome = replay.saving(RemoveWaits(frozenset(calls)))
-            saving[i], moves_to[i] = outcome.saving_ns * replay.steps, outcome.moves_to
+            saving[i], moves_to[i] = round(profile.scope.total(outcome.saving_ns)), outcome.moves_to
     return grouped.drop("_calls").with_columns(
         pl.Series("saving_ns", saving, dtype=pl.Int64), pl.Series("moves_to", moves_to, dtype=pl.String)
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx import ids
 from nsysx.events.correlate import Correlated
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.frames import lookup
@@ -182,7 +183,7 @@ def _phase_spans(layer: _Layer) -> pl.DataFrame:
                     "start_ns": nest.top.times[:-1][open_],
                     "end_ns": nest.top.times[1:][open_],
                     "phase": names.gather(nest.top.labels[open_]),
-                    "process": np.full(len(open_), thread >> 24),
+                    "process": np.full(len(open_), ids.process_of(thread)),
                 },
                 schema=_SPANS,
             )
@@ -233,7 +234,7 @@ class _Finder:
                 continue
             module = self.modules.at(thread, start[mine])
             known = module >= 0
-            found.setdefault(thread >> 24, []).append((number[mine][known], module[known]))
+            found.setdefault(ids.process_of(thread), []).append((number[mine][known], module[known]))
         result = {}
         for process, parts in found.items():
             numbers, row = (np.concatenate([p[i] for p in parts]) for i in range(2))
@@ -284,8 +285,8 @@ class _Finder:
             grade[seq >= 0] = 1
         # Another thread of the process is inside a backward range: then this one works for it.
         bare = np.flatnonzero(phase < 0)
-        if len(bare) and (thread >> 24) in self.backward:
-            start, reach = self.backward[thread >> 24]
+        if len(bare) and (ids.process_of(thread)) in self.backward:
+            start, reach = self.backward[ids.process_of(thread)]
             i = np.searchsorted(start, t[bare], side="right") - 1
             helping = bare[(i >= 0) & (reach[np.maximum(i, 0)] > t[bare])]
             is_backward[helping] = True
@@ -305,9 +306,9 @@ class _Finder:
         found = np.full(len(t), -1, np.int64)
         op = self.ops.at(thread, t)
         open_ = np.flatnonzero((module < 0) & (op >= 0))
-        if len(open_) and thread >> 24 in self.seq_module:
+        if len(open_) and ids.process_of(thread) in self.seq_module:
             numbers = self.ops.rows["number"].to_numpy()[op[open_]]
-            known, row = self.seq_module[thread >> 24]
+            known, row = self.seq_module[ids.process_of(thread)]
             place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
             found[open_] = np.where(known[place] == numbers, row[place], -1)
         return found

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx import ids
 from nsysx.events import families
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, merged, nesting
@@ -144,7 +145,7 @@ def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
     threads, self_ns = _nestings(calls)
     calls = calls.with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
-        pl.Series("process", calls["thread"].to_numpy() >> 24),
+        pl.Series("process", calls["thread"].to_numpy() >> ids.TID_BITS),
         lookup.changed(calls["name"], api_kind).alias("kind"),
         pl.Series("self_ns", self_ns, dtype=pl.Int64),
     )

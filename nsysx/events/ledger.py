@@ -65,14 +65,15 @@ def build(trace: Trace, attributed: Attributed) -> Ledgers:
     """Return the ledgers of a whole report; windows are taken from them later."""
     activities = device_activities(attributed)
     idle = idle_pieces(trace, attributed, activities)
-    caused = (
-        idle.drop_nulls("began_in")
-        .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
-        .group_by("began_in")
-        .agg(pl.col("ns").sum().alias("idle_caused_ns"))
-    )
-    waits = wait_splits(trace, attributed).join(
-        caused, left_on="call", right_on="began_in", how="left", maintain_order="left"
-    )
+    waits = wait_splits(trace, attributed).join(idle_caused(idle), on="call", how="left", maintain_order="left")
     waits = waits.with_columns(pl.col("idle_caused_ns").fill_null(0))
     return Ledgers(activities, attributed.threads, idle, waits)
+
+
+def idle_caused(idle: pl.DataFrame) -> pl.DataFrame:
+    """Return call, idle_caused_ns: the idle time of these pieces by the call in which the device ran dry."""
+    return (
+        idle.drop_nulls("began_in")
+        .group_by(pl.col("began_in").alias("call"))
+        .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("idle_caused_ns"))
+    )

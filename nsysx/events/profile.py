@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from nsysx.events import ledger
 from nsysx.events.attribute import Attributed
 from nsysx.events.ledger import Ledgers
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.events.python_lines import python_lines
 from nsysx.events.steps import StepTable
+from nsysx.model import Scope
 from nsysx.reading.load import Trace
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Profile:
-    """``calls`` and ``ops`` cover the whole capture, or the steps that ``--steps A:B`` names.
+class Events:
+    """API calls and GPU ops with what they cover. Raises ValueError for rows of a process that ``scope`` does not name."""
 
-    ``steady_calls`` and ``steady_ops`` are those of the steady steps: calls that start in them, and the work that those
-    calls launched. ``steady_count`` is how many steps that is, 0 when the report has none.
+    scope: Scope
+    calls: pl.DataFrame
+    ops: pl.DataFrame
+
+    def __post_init__(self) -> None:
+        for frame in (self.calls, self.ops):
+            strange = set(frame["process"].drop_nulls().unique().to_list()) - set(self.scope.processes)
+            if strange:
+                raise ValueError(f"rows of processes {sorted(strange)} in a scope of {self.scope.processes}")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """``whole`` covers the whole capture, all processes, or the steps that ``--steps A:B`` names.
+
+    ``steady`` covers the steady steps of the shown process alone: calls that start in them, the work that those calls
+    launched, and the work without a call that ran meanwhile. A sum over it is per step by ``scope.per_step``; another process,
+    device or rank changes nothing in it. Where there are no steps, or none are to be told apart, it is all of the process.
     """
 
     trace: Trace
@@ -32,21 +52,84 @@ class Profile:
     attributed: Attributed
     steps: StepTable
     ledgers: Ledgers
-    calls: pl.DataFrame
-    ops: pl.DataFrame
-    steady_calls: pl.DataFrame
-    steady_ops: pl.DataFrame
-    steady_count: int
-    _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    whole: Events
+    steady: Events
+    _made: dict[Callable[[Profile], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def once(self, key: str, make: Callable[[Profile], T]) -> T:
-        """Return ``make(self)``, made once for all analyses that ask by this key."""
-        if key not in self._made:
+    @property
+    def calls(self) -> pl.DataFrame:
+        """The API calls of ``whole``."""
+        return self.whole.calls
+
+    @property
+    def ops(self) -> pl.DataFrame:
+        """The GPU ops of ``whole``."""
+        return self.whole.ops
+
+    @property
+    def steady_calls(self) -> pl.DataFrame:
+        """The API calls of ``steady``."""
+        return self.steady.calls
+
+    @property
+    def steady_ops(self) -> pl.DataFrame:
+        """The GPU ops of ``steady``."""
+        return self.steady.ops
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of ``steady``."""
+        return self.steady.scope
+
+    def scope_of(self, process: int, *devices: int) -> Scope:
+        """Return what the windows of a process and its devices cover: its own steady steps, else all of the process."""
+        if not self.scope.steps:
+            return replace(self.scope, processes=(process,), devices=devices)
+        own = self.steps.cpu.filter((pl.col("process") == process) & pl.col("steady"))["index"]
+        first, last = int(own.item(0)), int(own.item(-1))
+        return replace(
+            self.scope, processes=(process,), devices=devices, first=first, last=last, steps=last - first + 1
+        )
+
+    @property
+    def process(self) -> int:
+        """The shown process."""
+        return self.steps.process
+
+    @cached_property
+    def device(self) -> int | None:
+        """The shown device: the one on which the shown process works most in its window; None without GPU work.
+
+        A step is taken, and its idle time counted, on this device alone: idle time of two devices is not time of one step.
+        """
+        busy: dict[int, int] = {}
+        for device, start, end in self._windows.select("device", "start_ns", "end_ns").iter_rows():
+            activity = self.ledgers.activity[self.process, device]
+            busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
+        return max(busy, key=lambda device: (busy[device], -device), default=None)
+
+    @cached_property
+    def window(self) -> tuple[int, int]:
+        """What ``steady`` spans on the timeline of the shown device, else on the CPU; (0, 0) when there are no events."""
+        gpu = self._windows.filter(pl.col("device") == (-1 if self.device is None else self.device))
+        rows = gpu if gpu.height else self.steps.cpu_windows.filter(pl.col("process") == self.process)
+        if not rows.height:
+            return 0, 0
+        start, end = rows.select("start_ns", "end_ns").row(0)
+        return int(start), int(end)
+
+    @property
+    def _windows(self) -> pl.DataFrame:
+        return self.steps.windows.filter(pl.col("process") == self.process)
+
+    def once(self, make: Callable[[Profile], T]) -> T:
+        """Return ``make(self)``, made once for all who ask with the same function."""
+        if make not in self._made:
             try:
-                self._made[key] = make(self)
+                self._made[make] = make(self)
             except NotRecorded as answer:
-                self._made[key] = answer
-        found: T = self._made[key]
+                self._made[make] = answer
+        found: T = self._made[make]
         if isinstance(found, NotRecorded):
             raise found
         return found
@@ -57,18 +140,35 @@ class Profile:
 
     def idle(self) -> dict[tuple[int, int], pl.DataFrame]:
         """Return (process, device) -> the idle pieces of its steady window, cut to it: op, cause, began_in (-1 for none), ns."""
-        return self.once("idle", _idle)
+        return self.once(_idle)
+
+    def shown_idle(self) -> pl.DataFrame:
+        """Return the pieces of ``idle`` of the shown device of the shown process; no rows without GPU work."""
+        pieces = self.idle()
+        return pieces[self.process, self.device] if self.device is not None else pl.DataFrame(schema=_PIECES)
+
+    @cached_property
+    def waits(self) -> pl.DataFrame:
+        """``ledgers.waits``; where the shown process has several devices, ``idle_caused_ns`` counts the shown one alone."""
+        waits = self.ledgers.waits
+        if self._windows.height < 2:
+            return waits
+        shown = (pl.col("process") == self.process) & (pl.col("device") == self.device)
+        caused = ledger.idle_caused(self.ledgers.idle.filter(shown))
+        columns = waits.columns
+        waits = waits.drop("idle_caused_ns").join(caused, on="call", how="left", maintain_order="left")
+        return waits.with_columns(pl.col("idle_caused_ns").fill_null(0)).select(columns)
 
     def wait_sites(self) -> pl.DataFrame:
-        """Return the blocking calls of the steady steps with their split and their call site.
+        """Return the blocking calls of ``steady`` with their split and their call site.
 
-        Columns of ``steady_calls`` and ``ledgers.waits``, and api, file, line, function, site (all of it in words).
+        Columns of ``steady_calls`` and ``waits``, and api, file, line, function, site (all of it in words).
         """
-        return self.once("wait_sites", _wait_sites)
+        return self.once(_wait_sites)
 
     def lines(self) -> pl.DataFrame:
         """Return call -> file, line, function; see ``python_lines``."""
-        return self.once("lines", lambda p: python_lines(p.trace, p.ranges, p.attributed.api_calls))
+        return self.once(_lines)
 
 
 class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
@@ -80,23 +180,31 @@ class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
         self.fix = fix
 
 
+def _lines(profile: Profile) -> pl.DataFrame:
+    return python_lines(profile.trace, profile.ranges, profile.attributed.api_calls)
+
+
+_PIECES = {"op": pl.Int64, "cause": pl.Int64, "began_in": pl.Int64, "ns": pl.Int64}
+
+
 def _idle(profile: Profile) -> dict[tuple[int, int], pl.DataFrame]:
-    process, device, start, end = (
-        profile.ledgers.idle[c].to_numpy() for c in ("process", "device", "start_ns", "end_ns")
-    )
-    others = profile.ledgers.idle.select("op", "cause", pl.col("began_in")).with_columns(
-        pl.col("op", "began_in").fill_null(-1)
-    )
+    idle = profile.ledgers.idle
+    process, device, start, end = (idle[c].to_numpy() for c in ("process", "device", "start_ns", "end_ns"))
+    others = idle.select("op", "cause", "began_in").with_columns(pl.col("op", "began_in").fill_null(-1))
+    # The pieces of a device are one run of rows.
+    heads = np.flatnonzero((np.diff(process, prepend=-1) != 0) | (np.diff(device, prepend=-1) != 0)).tolist()
+    runs = {(int(process[a]), int(device[a])): (a, b) for a, b in zip(heads, [*heads, len(process)][1:], strict=True)}
     found = {}
     for p, d, a, b in profile.steps.windows.select("process", "device", "start_ns", "end_ns").iter_rows():
-        rows = np.flatnonzero((process == p) & (device == d) & (end > a) & (start < b))
+        low, high = runs.get((p, d), (0, 0))
+        rows = np.flatnonzero((end[low:high] > a) & (start[low:high] < b)) + low
         ns = np.minimum(end[rows], b) - np.maximum(start[rows], a)
         found[p, d] = others[rows].with_columns(pl.Series("ns", ns, dtype=pl.Int64))
     return found
 
 
 def _wait_sites(profile: Profile) -> pl.DataFrame:
-    calls = profile.steady_calls.join(profile.ledgers.waits, on="call", how="inner", maintain_order="left")
+    calls = profile.steady_calls.join(profile.waits, on="call", how="inner", maintain_order="left")
     calls = calls.join(profile.lines(), on="call", how="left", maintain_order="left").with_columns(
         pl.col("name").cast(pl.String).alias("api"), pl.col("module").cast(pl.String), pl.col("phase").cast(pl.String)
     )
@@ -110,12 +218,14 @@ def _wait_sites(profile: Profile) -> pl.DataFrame:
     )
 
 
-def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFrame:
-    """Return the rows whose ``time`` lies in the window of their process."""
-    process, at = frame["process"].fill_null(-1).to_numpy(), frame[time].fill_null(np.iinfo(np.int64).max).to_numpy()
-    inside = np.zeros(len(at), np.bool_)
-    for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
-        inside |= (process == key) & (at >= start) & (at < end)
+#: More pieces than this make a frame slow.
+_MOST_RUNS = 16
+
+Mask = npt.NDArray[np.bool_]
+
+
+def _rows(frame: pl.DataFrame, inside: Mask) -> pl.DataFrame:
+    """Return the rows that are inside."""
     # Rows are sorted by time, at most per thread: what lies in a window is a few runs of rows, and a run costs no memory.
     borders = np.flatnonzero(np.diff(inside, prepend=False, append=False)).tolist()
     if len(borders) > 2 * _MOST_RUNS:
@@ -124,8 +234,43 @@ def _inside(frame: pl.DataFrame, windows: pl.DataFrame, time: str) -> pl.DataFra
     return pl.concat(runs, rechunk=False) if runs else frame.clear()
 
 
-#: More pieces than this make a frame slow.
-_MOST_RUNS = 16
+def calls_in(calls: pl.DataFrame, windows: pl.DataFrame) -> Mask:
+    """Return which calls start in the CPU window of their process."""
+    process, at = calls["process"].fill_null(-1).to_numpy(), calls["start_ns"].to_numpy()
+    inside = np.zeros(len(at), np.bool_)
+    for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
+        inside |= (process == key) & (at >= start) & (at < end)
+    return inside
+
+
+def _ops_in(ops: pl.DataFrame, cpu_windows: pl.DataFrame, windows: pl.DataFrame) -> Mask:
+    """Return which GPU ops were launched in the CPU window of their process, or without a call began in that of their device."""
+    never = np.iinfo(np.int64).max
+    process = ops["process"].fill_null(-1).to_numpy()
+    at, begin = ops["call_start_ns"].fill_null(never).to_numpy(), ops["start_ns"].to_numpy()
+    inside = np.zeros(len(at), np.bool_)
+    for key, start, end in cpu_windows.select("process", "start_ns", "end_ns").iter_rows():
+        inside |= (process == key) & (at >= start) & (at < end)
+    alone = np.flatnonzero(at == never)
+    if len(alone):
+        # Such as the migrations of unified memory: nobody launches them, and the device is busy with them all the same.
+        device = ops["device"].to_numpy()[alone]
+        for key, of, start, end in windows.select("process", "device", "start_ns", "end_ns").iter_rows():
+            inside[alone] |= (process[alone] == key) & (device == of) & (begin[alone] >= start) & (begin[alone] < end)
+    return inside
+
+
+def _scopes(trace: Trace, attributed: Attributed, steps: StepTable, *, chosen: bool) -> tuple[Scope, Scope]:
+    """Return what the whole and the steady events cover."""
+    everyone = {p for f in (attributed.api_calls, attributed.gpu_ops) for p in f["process"].drop_nulls().unique()}
+    first, last = steps.steady if chosen and steps.steady else (None, None)
+    of: Literal["part", "capture"] = "capture" if trace.window is None else "part"
+    whole = Scope("chosen" if chosen else of, tuple(sorted(everyone | {steps.process})), first=first, last=last)
+    devices = tuple(steps.windows.filter(pl.col("process") == steps.process)["device"].sort().to_list())
+    if steps.whole or steps.steady is None:
+        return whole, Scope(of, (steps.process,), devices)
+    first, last = steps.steady
+    return whole, Scope("chosen" if chosen else "steady", (steps.process,), devices, first, last, last - first + 1)
 
 
 def gather(
@@ -133,13 +278,15 @@ def gather(
 ) -> Profile:
     """Return the profile of a report. ``only_steady``: totals too cover just the steady steps (``--steps A:B``)."""
     calls, ops = attributed.api_calls, attributed.gpu_ops
-    if steps.whole:
-        steady_calls, steady_ops = calls, ops
-    else:
-        steady_calls = _inside(calls, steps.cpu_windows, "start_ns")
-        steady_ops = _inside(ops, steps.cpu_windows, "call_start_ns")
-    mine = steps.cpu.filter(pl.col("process") == steps.process)
-    count = mine.height if steps.whole else int(mine["steady"].sum())
+    whole, steady = _scopes(trace, attributed, steps, chosen=only_steady)
     if only_steady:
-        calls, ops = steady_calls, steady_ops
-    return Profile(trace, ranges, attributed, steps, ledgers, calls, ops, steady_calls, steady_ops, count)
+        calls = _rows(calls, calls_in(calls, steps.cpu_windows))
+        ops = _rows(ops, _ops_in(ops, steps.cpu_windows, steps.windows))
+    shown = pl.col("process") == steps.process
+    if steps.whole:
+        mine = [(f["process"] == steps.process).fill_null(False).to_numpy() for f in (calls, ops)]
+    else:
+        cpu_windows, windows = steps.cpu_windows.filter(shown), steps.windows.filter(shown)
+        mine = [calls_in(calls, cpu_windows), _ops_in(ops, cpu_windows, windows)]
+    own = Events(steady, _rows(calls, mine[0]), _rows(ops, mine[1]))
+    return Profile(trace, ranges, attributed, steps, ledgers, Events(whole, calls, ops), own)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx import ids
 from nsysx.events.attribute import Attributed
 from nsysx.frames import lookup
 from nsysx.model import Row
@@ -29,7 +30,7 @@ def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> npt.NDArray[np.bool_]:
 
 def told(probes: Sequence[Row], process: int) -> Row:
     """Return what the probe of a process wrote about its steps; empty when there is none."""
-    told = next((p.get("steps") for p in probes if p.get("pid") == process & 0xFFFFFF), None)
+    told = next((p.get("steps") for p in probes if p.get("pid") == ids.pid_of(process)), None)
     return told if isinstance(told, dict) else {}
 
 

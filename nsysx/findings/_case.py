@@ -13,8 +13,8 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.events.profile import Profile
-from nsysx.model import Finding, Row, Table
-from nsysx.replay.engine import Edit, Replay, Withheld
+from nsysx.model import Finding, Row, Scope, Table
+from nsysx.replay.engine import Edit, Replay, Withheld, replayed_scope
 
 #: Below this part of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -53,48 +53,45 @@ class Case:
         """The shown process."""
         return self.profile.steps.process
 
-    @cached_property
+    @property
+    def scope(self) -> Scope:
+        """What the frames cover."""
+        return self.profile.scope
+
+    @property
     def steps(self) -> int:
         """How many steps the frames cover; a capture without steps is one."""
-        return max(1, self.profile.steady_count)
+        return self.scope.steps or 1
 
     @property
     def stepless(self) -> bool:
-        """Whether the capture has no steps, so that all sums are over the whole of it, first calls included."""
-        return self.profile.steps.source == "capture"
+        """Whether the frames cover no steps, so that all sums are over the whole of the process, first calls included."""
+        return not self.scope.steps
 
     @property
     def per(self) -> str:
         """What a sum is over, for people."""
-        return "in the capture" if self.stepless else "per step"
+        return self.scope.each
 
-    @cached_property
+    @property
     def device(self) -> int | None:
         """The device on which the shown process works most."""
-        mine = [r for r in self.rows("gpu_ledger") if r["process"] == self.process]
-        best = max(mine, key=lambda r: (r["busy_ns"], -r["device"]), default=None)
-        return None if best is None else int(best["device"])
+        return self.profile.device
 
-    @cached_property
+    @property
     def window(self) -> tuple[int, int]:
         """The steady steps on the timeline of the busiest device, else on the CPU; (0, 0) when there are none."""
-        steps, device = self.profile.steps, -1 if self.device is None else self.device
-        gpu = steps.windows.filter((pl.col("process") == self.process) & (pl.col("device") == device))
-        rows = gpu if gpu.height else steps.cpu_windows.filter(pl.col("process") == self.process)
-        if not rows.height:
-            return 0, 0
-        start, end = rows.select("start_ns", "end_ns").row(0)
-        return int(start), int(end)
+        return self.profile.window
 
     @cached_property
     def step_ns(self) -> int:
         """The mean steady step; 0 when the report has no events."""
-        return (self.window[1] - self.window[0]) // self.steps
+        return int(self.scope.per_step(self.window[1] - self.window[0]))
 
-    @cached_property
+    @property
     def calls(self) -> pl.DataFrame:
         """API calls."""
-        return _of_process(self.profile.steady_calls, self.process)
+        return self.profile.steady_calls
 
     @cached_property
     def replayed(self) -> pl.DataFrame:
@@ -104,10 +101,10 @@ class Case:
             return calls.clear()
         return calls.filter(self.calls["start_ns"] >= self.replay.start_ns)
 
-    @cached_property
+    @property
     def ops(self) -> pl.DataFrame:
         """GPU ops."""
-        return _of_process(self.profile.steady_ops, self.process)
+        return self.profile.steady_ops
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
@@ -125,7 +122,7 @@ class Case:
 
     def with_lines(self, calls: pl.DataFrame) -> pl.DataFrame:
         """Add file, line to calls."""
-        lines = self.profile.once("lines", Profile.lines)
+        lines = self.profile.lines()
         return calls.join(lines, on="call", how="left", maintain_order="left")
 
     def is_call(self, call: pl.Series) -> pl.Series:
@@ -177,7 +174,7 @@ class Case:
 
     def per_step(self, ns: float) -> int:
         """Return a sum over the frames as its part of one step."""
-        return round(ns / self.steps)
+        return round(self.scope.per_step(ns))
 
     def notable(self, ns_per_step: float, share: float = NOTABLE) -> bool:
         """Return whether a time per step is at least this part of the step."""
@@ -194,12 +191,25 @@ class Case:
         error = f"+- {units.duration(self.replay.bar_ns)}"
         if not self.replay.trusted:
             return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
+        if not any(map(self._reaches, edits)):
+            return Worth(None, NOT_REPLAYED)
         outcome = self.replay.saving(*edits)
         saving = max(0, outcome.saving_ns)
         sure = f"at most, {error}" if bound else error
         if 0 < saving < self.replay.bar_ns:
             sure += ", which is more than this"
         return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, self.replay.bar_ns)
+
+    def _reaches(self, edit: Edit) -> bool:
+        """Return whether an edit names anything that is in the replay; one that names nothing is about all of it."""
+        calls, ops = getattr(edit, "calls", None), getattr(edit, "ops", None)
+        if ops is not None:
+            calls = self.ops.filter(pl.col("op").is_in(list(ops)))["call"].drop_nulls().to_list()
+        return calls is None or not self._replayed_calls.isdisjoint(calls)
+
+    @cached_property
+    def _replayed_calls(self) -> frozenset[int]:
+        return calls_of(self.replayed)
 
     def found(
         self,
@@ -231,28 +241,34 @@ class Case:
             tuple(evidence),
             worth.bound,
             worth.error_ns,
+            scope=self._covered,
+            saving_scope=None if worth.saving_ns is None else replayed_scope(self.profile),
         )
+
+    @property
+    def _covered(self) -> Scope:
+        return self.scope if self.device is None else self.scope.on(self.device)
 
     def no_steps(self, rule: Rule) -> list[Finding]:
         """Return that a rule needs steps."""
+        if self.profile.steps.source != "capture":
+            what = "all of the capture is shown (--steps all), so warm-up and steady work are not told apart"
+            return self.cannot_tell(rule, what, "nsysx report without --steps all")
         return self.cannot_tell(
             rule, "the capture has no steps: warm-up and steady work cannot be told apart", "nsysx run -- CMD"
         )
 
     def clear(self, rule: Rule, detail: str) -> list[Finding]:
         """Return that a rule looked and found nothing."""
-        return [Finding(rule.code, rule.slug, "clear", rule.title, detail)]
+        return [Finding(rule.code, rule.slug, "clear", rule.title, detail, scope=self._covered)]
 
     def cannot_tell(self, rule: Rule, detail: str, fix: str = "") -> list[Finding]:
         """Return that the capture does not hold what a rule needs."""
         return [Finding(rule.code, rule.slug, "cannot_tell", rule.title, detail, fix=fix)]
 
 
-def _of_process(frame: pl.DataFrame, process: int) -> pl.DataFrame:
-    mine = frame["process"] == process
-    return frame if mine.all() else frame.filter(mine)
-
-
+#: Of a change in steps that the replay does not cover: what it is worth there is not known.
+NOT_REPLAYED = "not replayed: it lies outside the steps that the replay covers"
 #: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
 NO_SAVING = Worth(None, "not a cost of the step")
 

@@ -31,8 +31,8 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import SITE, Case, Rule, calls_of, same_place
-from nsysx.model import Finding
+from nsysx.findings._case import NOT_REPLAYED, SITE, Case, Rule, calls_of, same_place
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
 
 RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization")
@@ -73,11 +73,15 @@ def check(case: Case) -> list[Finding]:
     listed = _LISTED * case.step_ns * case.steps
     waiting = sites.filter(pl.max_horizontal("ns", "idle_caused_ns") >= max(listed, 1)).head(_SITES)
     rows = waiting.to_dicts()
-    found = []
+    found: list[Finding] = []
+    unknown: list[Row] = []
     for row in rows:
         mine = calls.filter(same_place(row, ("api", *SITE)))
         worth = case.worth(RemoveWaits(calls_of(mine)))
-        if 2 * row["in_steps"] < case.steps and not case.notable(worth.saving_ns or 0):
+        rare = 2 * row["in_steps"] < case.steps
+        if worth.confidence == NOT_REPLAYED and case.notable(case.per_step(row["ns"])):
+            unknown.append(row)
+        if rare and not case.notable(worth.saving_ns or 0):
             continue
         wait, idle = case.per_step(row["ns"]), case.per_step(row["idle_caused_ns"])
         times = row["calls"] / case.steps
@@ -100,6 +104,14 @@ def check(case: Case) -> list[Finding]:
             fix += "; nsysx run --lines records the Python line"
         title = f"{row['api']} holds the CPU {units.duration(wait)}"
         found.append(case.found(RULE, title, detail, worth=worth, cost_ns=wait, where=row, fix=fix))
+    if not found and unknown:
+        first = unknown[0]
+        return case.cannot_tell(
+            RULE,
+            f"{first['api']} waits {units.duration(case.per_step(first['ns']))} {case.per}, in {first['in_steps']} of {case.steps} steps, "
+            "none of which is in the replay",
+            "nsysx report --steps A:B with the steps in which it waits",
+        )
     if not found:
         return case.clear(
             RULE, "no call waits for the GPU for 0.1 % of the step in most steps, or saves 1 % if removed"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from nsysx import units
+from nsysx import ids, units
 from nsysx.events.profile import Profile
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.model import Check, Row, Table
@@ -196,7 +196,7 @@ def _cost(profile: Profile) -> list[Check]:
     """Say what the probe itself cost in the steady steps: its calls times their cost, which it measured at its start."""
     window = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
     probes = [p for p in profile.trace.capture.probe if _whole(p.get("pair_cost_ns"))]
-    pid = profile.steps.process & 0xFFFFFF
+    pid = ids.pid_of(profile.steps.process)
     probe = next((p for p in probes if p.get("pid") == pid), max(probes, key=_pushed, default=None))
     if probe is None or not window.height:
         return []
@@ -285,8 +285,8 @@ def _steps(profile: Profile) -> list[Check]:
     if steps.source == "capture":
         fix = "nsysx run -- CMD, or mark steps with NVTX ranges and --step-range"
         return [Check("steps", "warn", f"{steps.rule}: averages are over everything, warm-up included", fix)]
-    few = profile.steady_count < 5
-    detail = f"{profile.steady_count} steady steps of {steps.cpu.filter(pl.col('process') == steps.process).height}, from {steps.rule}"
+    few = profile.scope.steps < 5
+    detail = f"{profile.scope.steps} steady steps of {steps.cpu.filter(pl.col('process') == steps.process).height}, from {steps.rule}"
     return [Check("steps", "warn" if few else "ok", detail, "profile more steps" if few else "")]
 
 

@@ -14,7 +14,7 @@ from nsysx.events.ledger import CAUSES
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at
-from nsysx.model import Row
+from nsysx.model import Row, Scope
 from nsysx.replay.engine import (
     Edit,
     FreeLoader,
@@ -120,7 +120,7 @@ class Limits:
 
     def per_step(self, ns: int) -> float:
         """Return a time in the window as its part of one step; as it is where there are no steps."""
-        return ns if self.whole else ns / max(self.steps, 1)
+        return Scope("steady", (self.process,), steps=0 if self.whole else self.steps).per_step(ns)
 
 
 def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
@@ -137,7 +137,7 @@ def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
         parts[part] += ns
     kernels = bool(profile.attributed.gpu_ops["op_kind"].is_in(["kernel", "graph"]).any())
     steps = profile.steps
-    return Limits(process, device, row["window_ns"], profile.steady_count, steps.whole, parts, kernels)
+    return Limits(process, device, row["window_ns"], profile.scope.steps, steps.whole, parts, kernels)
 
 
 def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
@@ -220,7 +220,7 @@ def _worth_of_waits(profile: Profile) -> int:
     """Return what the steady window gains at most when no call waits (ns): by the replay, else all that calls wait."""
     replay = replay_of(profile)
     if isinstance(replay, Replay) and replay.trusted:
-        return max(0, replay.saving(RemoveWaits()).saving_ns + replay.bar_ns) * max(profile.steady_count, 1)
+        return max(0, replay.saving(RemoveWaits()).saving_ns + replay.bar_ns) * max(profile.scope.steps, 1)
     waits = profile.wait_sites().filter(pl.col("process") == profile.steps.process)
     return int(waits.select((pl.col("backlog_ns") + pl.col("own_op_ns") + pl.col("host_ns")).sum()).item() or 0)
 

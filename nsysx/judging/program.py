@@ -51,7 +51,7 @@ class Program:
 
 def program_of(profile: Profile) -> Program:
     """Return what kind of program the shown process runs, looked up when it is first asked for."""
-    return profile.once("program", _read)
+    return profile.once(_read)
 
 
 def _read(profile: Profile) -> Program:

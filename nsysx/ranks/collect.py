@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx import ids
 from nsysx.events import ledger
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, coverage
@@ -119,7 +120,7 @@ def _collectives(
 
 def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]) -> int | None:
     """Return which rank of the job a process is: what the probe saw, else its place in the largest communicator."""
-    seen = [p.get("rank") for p in trace.capture.probe if p.get("pid") == process & 0xFFFFFF]
+    seen = [p.get("rank") for p in trace.capture.probe if p.get("pid") == ids.pid_of(process)]
     if seen and isinstance(seen[0], str) and seen[0].isdecimal() and len(seen[0]) < 10:
         return int(seen[0])
     sized = [(m.size, m.rank) for m in members.values() if m.size is not None and m.rank is not None]
@@ -176,7 +177,7 @@ def records(profile: Profile) -> tuple[Rank, ...]:
                 report=0,
                 file=profile.trace.path.name,
                 process=process,
-                pid=process & 0xFFFFFF,
+                pid=ids.pid_of(process),
                 device=device,
                 gpu=card.name if card else "unknown GPU",
                 host=profile.trace.host,

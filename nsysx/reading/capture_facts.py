@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from nsysx import ids
 from nsysx.model import Capture, Gpu
 from nsysx.reading import decoding, opening
 
@@ -55,7 +56,7 @@ def _gpus(connection: sqlite3.Connection, tables: dict[str, set[str]], used: lis
     }
     result = []
     for process, device in used:
-        pid = process & 0xFFFFFF
+        pid = ids.pid_of(process)
         gpu = mapping.get((pid, device))
         card = next((c for c in cards if gpu is not None and c[0] == gpu), None)
         if card is None and not mapping:
@@ -135,7 +136,7 @@ def capture_of(
     threads = pl.concat([frames["runtime"].select("process"), frames["nvtx"].select("process"), gpu.select("process")])
     names = dict(query(connection, tables, "PROCESSES", "pid", "name"))
     processes = tuple(
-        {"process": p, "pid": p & 0xFFFFFF, "name": _program(decoding.text_of(names.get(p & 0xFFFFFF)))}
+        {"process": p, "pid": ids.pid_of(p), "name": _program(decoding.text_of(names.get(ids.pid_of(p))))}
         for p in threads["process"].drop_nulls().unique().sort().to_list()
     )
     noted = run.get("nsys")

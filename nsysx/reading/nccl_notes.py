@@ -14,6 +14,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
+from nsysx import ids
 from nsysx.frames.intervals import I64
 from nsysx.reading.load import Trace
 
@@ -75,7 +76,7 @@ def members(trace: Trace) -> dict[int, dict[str, Member]]:
     if trace.nccl is not None:
         rows = trace.nccl.filter(pl.col("communicator").is_not_null())
         for thread, communicator, size, rank in rows.select("thread", "communicator", "size", "rank").iter_rows():
-            own = found.setdefault(thread // (1 << 24), {})
+            own = found.setdefault(ids.process_of(thread), {})
             if size is not None or communicator not in own:
                 own[communicator] = Member(size, rank)
     return found

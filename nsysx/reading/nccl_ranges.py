@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from nsysx import ids
 from nsysx.reading import placing, schema
 
 
@@ -40,7 +41,7 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
             thread, int
         ):
             continue
-        if (thread // (1 << 24), domain) not in places:
+        if (ids.process_of(thread), domain) not in places:
             continue
         if said not in known:
             known[said] = _payload(said, names)

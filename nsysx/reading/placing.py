@@ -7,6 +7,7 @@ from typing import Literal
 
 import polars as pl
 
+from nsysx import ids
 from nsysx.reading import schema
 from nsysx.reading.trace import REVERSED, LeftOut
 
@@ -137,7 +138,7 @@ def with_process(frame: pl.DataFrame) -> pl.DataFrame:
     if key is None:
         return frame
     # Floor division is an arithmetic shift, also for keys whose top bit is set.
-    shifted = (pl.col(key) // (1 << 24)).alias("process")
+    shifted = (pl.col(key) // (1 << ids.TID_BITS)).alias("process")
     frame = frame.with_columns(shifted)
     return frame.drop("global_pid") if key == "global_pid" else frame
 

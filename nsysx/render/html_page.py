@@ -144,7 +144,7 @@ def _ranks_figure(summary: Summary) -> Figure | None:
     """Return the picture of the ranks, per step."""
     rows = []
     for r in summary.rows("ranks"):
-        steps = max(1, r.get("steps") or 1)
+        scope = summary.scope_of(r)
         transfer, wait = r.get("exposed_transfer_ns") or 0, r.get("exposed_wait_ns") or 0
         parts = {
             "compute": r["compute_ns"],
@@ -155,7 +155,9 @@ def _ranks_figure(summary: Summary) -> Figure | None:
             "memset": r["memset_ns"],
             "idle": r["idle_ns"],
         }
-        rows.append({"rank": r["rank"], "straggler": r.get("straggler"), **{k: v / steps for k, v in parts.items()}})
+        rows.append(
+            {"rank": r["rank"], "straggler": r.get("straggler"), **{k: scope.per_step(v) for k, v in parts.items()}}
+        )
     if len(rows) < 2:
         return None
     last = next((r for r in rows if r["straggler"]), None)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nsysx import units
-from nsysx.model import Check, Column, Finding, Row, Summary, Table
+from nsysx import ids, units
+from nsysx.model import Check, Column, Finding, Row, Scope, Summary, Table
 from nsysx.render import glossary
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_cell, shorten_column
 
@@ -201,8 +201,8 @@ class Spec:
     """How a known table is shown.
 
     ``intro`` is a sentence for people, ``first`` names columns in order of importance, ``bar`` the column with bars,
-    ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs. ``steady``: the rows are
-    sums over the steady steps, shown per step; ``per_row``: so are these columns, over the row's own ``steps``. ``depth``: 0 is
+    ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs. ``sums``: whole numbers are
+    sums over the table's scope, shown per step; ``per_row``: so are these columns, over the row's own ``steps``. ``depth``: 0 is
     shown everywhere, 1 is left out of the terminal where there are steps to talk about, 2 is left out unless it is asked for,
     and the page folds its rows. ``rows``: more than these are never worth a line. ``keep``: where not all rows fit, those that
     are largest here stay, in their order.
@@ -213,7 +213,7 @@ class Spec:
     bar: str = ""
     unknown: str = "-"
     hide: tuple[str, ...] = ()
-    steady: bool = False
+    sums: bool = False
     per_row: tuple[str, ...] = ()
     depth: int = 0
     rows: int = 1 << 30
@@ -228,7 +228,7 @@ SPECS: dict[str, Spec] = {
         ("name", "cpu_ns", "gpu_busy_ns", "gpu_idle_ns"),
         "gpu_busy_ns",
         unknown="(outside every phase)",
-        steady=True,
+        sums=True,
     ),
     "waits": Spec(
         "Places where the CPU stood still for the GPU. A long wait is a symptom: behind a busy GPU it costs nothing. Total = "
@@ -247,7 +247,7 @@ SPECS: dict[str, Spec] = {
             "phase",
         ),
         "total_ns",
-        steady=True,
+        sums=True,
     ),
     "wait_chain": Spec(
         "A replay of the step without its longest wait, then without the next as well: what that is worth, and which wait "
@@ -272,7 +272,7 @@ SPECS: dict[str, Spec] = {
         "self_gpu_ns",
         unknown="(not attributed)",
         hide=("parent", "depth", "copy_ns", "queue_ns", "sync_ns"),
-        steady=True,
+        sums=True,
     ),
     "kernels": Spec(
         "Functions that ran on the GPU. Queue is the time that they waited after their launch, summed: long queues are normal "
@@ -295,7 +295,7 @@ SPECS: dict[str, Spec] = {
         "The same GPU work by what it does.",
         ("family", "total_ns", "share", "count"),
         "total_ns",
-        steady=True,
+        sums=True,
         depth=1,
     ),
     "kernel_spread": Spec(
@@ -367,7 +367,7 @@ SPECS: dict[str, Spec] = {
             "pending_median",
         ),
         hide=("launches_per_step",),
-        steady=True,
+        sums=True,
         depth=1,
     ),
     "copies": Spec(
@@ -395,7 +395,7 @@ SPECS: dict[str, Spec] = {
             "phase",
         ),
         "exposed_ns",
-        steady=True,
+        sums=True,
         depth=2,
     ),
     "allocator": Spec(
@@ -415,7 +415,7 @@ SPECS: dict[str, Spec] = {
             "kind",
         ),
         "total_ns",
-        steady=True,
+        sums=True,
     ),
     "alloc_flushes": Spec(
         "Each time that PyTorch gave cached memory back to the driver because it could not find room: frees, then a new "
@@ -702,8 +702,8 @@ class Texts:
         return text, "" if text == full else full
 
 
-def _describe(value: Any, column: Column, texts: Texts, scale: int = 1) -> Cell:
-    """Return the cell of one value; whole numbers are divided by ``scale``."""
+def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = None) -> Cell:
+    """Return the cell of one value; whole numbers are sums over ``scope``."""
     if value is None or value == "":
         return Cell("-", None)
     if isinstance(value, bool):
@@ -719,8 +719,8 @@ def _describe(value: Any, column: Column, texts: Texts, scale: int = 1) -> Cell:
         text, full = texts.cell(", ".join(texts(v, 80) for v in value), column.name)
         return Cell(text, text, full)
     if (is_numeric(column) and isinstance(value, int | float)) or hasattr(value, "item"):
-        if scale > 1 and column.dtype.startswith(("Int", "UInt")):
-            value = value / scale
+        if scope is not None and scope.steps and column.dtype.startswith(("Int", "UInt")):
+            value = scope.per_step(value)
         return Cell(number(value, column.name, column.unit), float(value))
     text, full = texts.cell(value, column.name)
     return Cell(
@@ -758,11 +758,11 @@ def _tree(rows: Sequence[Row], top: int) -> list[Row]:
     return [by_path[path] for path in sorted(keep, key=lambda path: [order(p) for p in chain(path)])]
 
 
-def _scale_of(row: Row, column: Column, spec: Spec, scale: int) -> int:
-    """Return by how many steps a whole number of this cell is divided."""
-    if spec.per_row:
-        return max(1, row.get("steps") or 1) if column.name in spec.per_row else 1
-    return 1 if column.name == "steps" else scale
+def _scope_of(row: Row, column: Column, spec: Spec, table: Table) -> Scope | None:
+    """Return what a cell is a sum over, None where it is none."""
+    if column.name in spec.per_row:
+        return Scope("steady", (), steps=row.get("steps") or 0)
+    return table.scope if spec.sums and column.name != "steps" else None
 
 
 def _sorted(table: Table, spec: Spec) -> list[Row]:
@@ -773,10 +773,10 @@ def _sorted(table: Table, spec: Spec) -> list[Row]:
     return rows
 
 
-def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, processes: int = 1) -> Grid:
+def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named.
 
-    Sums over ``steady`` steps and ``processes`` processes are shown per step.
+    Sums over steps are shown per step.
     """
     spec = SPECS.get(table.key, Spec())
     top = min(top, spec.rows)
@@ -798,16 +798,13 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, p
     columns = [c for c in columns if c not in empty or c is columns[0]]
     empty = [c for c in empty if c not in columns]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
-    scale = max(1, steady) if spec.steady else 1
-    scope = ["per step"] if (spec.steady and steady) or spec.per_row else []
-    if spec.steady and processes > 1:
-        scope.append(f"{processes} processes together")
+    scope = "per step, mean of each row's own steps" if spec.per_row else table.scope.label if table.scope else ""
 
     def cell(row: Row, column: Column) -> Cell:
         value = row.get(column.name)
         if value in (None, "") and column is columns[0]:
             return Cell(spec.unknown)
-        made = _describe(value, column, texts, _scale_of(row, column, spec, scale))
+        made = _describe(value, column, texts, _scope_of(row, column, spec, table))
         if value is not None and row.get(f"{column.name.removesuffix('_ns')}_from") == "composed":
             made = replace(made, text=f"≈ {made.text}")
         if column.name == "file" and value and row.get("line"):
@@ -831,29 +828,21 @@ def grid(table: Table, *, top: int, redact: bool, width: int, steady: int = 0, p
         rows=tuple(tuple(line) for line in cells),
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, len(table.rows) - len(rows)),
-        scope=", ".join(scope),
+        scope=scope,
         depth=spec.depth,
         without_data=tuple(label(c.name) for c in empty),
     )
 
 
-def _steady_count(summary: Summary) -> int:
-    """Return how many steps the ledgers cover; 0 where they cover the whole capture and nothing is per step."""
-    steady = summary.steps.steady
-    return steady[1] - steady[0] + 1 if steady and not summary.steps.whole else 0
-
-
 def _process(summary: Summary, process: Any) -> str:
     """Return what tells a process apart: nothing when there is one, else its rank or pid."""
-    processes = {g.process: g.pid for g in summary.capture.gpus}
-    if len(processes) < 2 and len(summary.capture.processes) < 2:
+    pids = {g.process: g.pid for g in summary.capture.gpus}
+    if len(pids) < 2 and len(summary.capture.processes) < 2:
         return ""
-    for row in summary.capture.processes:
-        if row.get("process") == process and row.get("rank") is not None:
-            return f"rank {row['rank']} "
-    pid = processes.get(process)
-    if pid is None and isinstance(process, int):
-        pid = process >> 24 & 0xFFFFFF if process >= 1 << 24 else process
+    row = next((r for r in summary.capture.processes if r.get("process") == process), {})
+    if row.get("rank") is not None:
+        return f"rank {row['rank']} "
+    pid = row.get("pid") or pids.get(process) or (ids.pid_of(process) if isinstance(process, int) else process)
     return f"process {clean(pid, 20)} "
 
 
@@ -868,30 +857,39 @@ def _busy_threads(summary: Summary) -> list[Row]:
     return rows[:1] + [row for row in rows[1:] if busy(row)]
 
 
-def _ledgers(summary: Summary, scale: int) -> Iterable[Ledger]:
-    """Yield the ledgers of the devices, then of the threads, per step."""
+def _ledgers(summary: Summary) -> Iterable[Ledger]:
+    """Yield the ledgers of the devices, then of the threads, each per its own steps."""
     names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
     for row in summary.rows("gpu_ledger"):
-        parts = [Part(kind, text, (row.get(name) or 0) / scale) for name, (kind, text) in GPU_PARTS.items()]
+        scope = summary.scope_of(row)
+        parts = [Part(kind, text, scope.per_step(row.get(name) or 0)) for name, (kind, text) in GPU_PARTS.items()]
         idle = row.get("idle_ns") or 0
         causes = {k: v for k, v in (row.get("idle_causes") or {}).items() if v}
         for cause, ns in sorted(causes.items(), key=lambda c: -c[1]):
             kind, text = CAUSES.get(cause.removesuffix("_ns"), ("idle", label(cause)))
-            parts.append(Part(kind, text, ns / scale, idle=True))
+            parts.append(Part(kind, text, scope.per_step(ns), idle=True))
         rest = idle - sum(causes.values())
         if rest > 0:
-            parts.append(Part("idle", "cause not known" if causes else "GPU idle", rest / scale, idle=True))
+            text = "cause not known" if causes else "GPU idle"
+            parts.append(Part("idle", text, scope.per_step(rest), idle=True))
         name = names.get((row.get("process"), row.get("device")), "")
         name = "" if name.startswith("unknown") else name
         where = f"{_process(summary, row.get('process'))}GPU {row.get('device')}"
-        yield Ledger(
-            clean(f"{where} ({name})" if name else where, 60), True, (row.get("window_ns") or 0) / scale, tuple(parts)
-        )
+        yield _ledger(summary, row, f"{where} ({name})" if name else where, True, parts)
     for row in _busy_threads(summary):
-        parts = [Part(kind, text, (row.get(name) or 0) / scale) for name, (kind, text) in CPU_PARTS.items()]
+        scope = summary.scope_of(row)
+        parts = [Part(kind, text, scope.per_step(row.get(name) or 0)) for name, (kind, text) in CPU_PARTS.items()]
         thread = clean(row.get("thread_name") or row.get("name") or row.get("thread"), 30)
-        where = f"{_process(summary, row.get('process'))}thread {thread}"
-        yield Ledger(clean(f"CPU {where}", 60), False, (row.get("window_ns") or 0) / scale, tuple(parts))
+        yield _ledger(summary, row, f"CPU {_process(summary, row.get('process'))}thread {thread}", False, parts)
+
+
+def _ledger(summary: Summary, row: Row, where: str, device: bool, parts: Sequence[Part]) -> Ledger:
+    """Return one ledger; it says how many steps it is the mean of where those are not the shown ones."""
+    scope, shown = summary.scope_of(row), summary.steps.scope
+    text = clean(where, 60)
+    if shown is not None and scope.steps != shown.steps:
+        text += f", {scope.mean}"
+    return Ledger(text, device, scope.per_step(row.get("window_ns") or 0), tuple(parts))
 
 
 def _where(where: Row, texts: Texts) -> str:
@@ -916,7 +914,7 @@ _BOUND = "at most, "
 def _step_ns(summary: Summary) -> float:
     """Return the length of a step that savings are measured by."""
     replay = summary.replay or {}
-    return replay.get("recorded_ns") or summary.steps.gpu_median_ns or summary.steps.cpu_median_ns or 0
+    return replay.get("recorded_ns") or summary.steps.gpu_mean_ns or summary.steps.cpu_mean_ns or 0
 
 
 def _no_first(summary: Summary) -> str:
@@ -979,16 +977,21 @@ def _steps_line(summary: Summary) -> str:
 
 
 def _step_times(summary: Summary) -> str:
-    """Return the median step as text, "" when it is not known."""
-    steps = summary.steps
+    """Return the mean steady step as text, "" when it is not known; and that of the replay where it is another."""
+    steps, replay = summary.steps, summary.replay or {}
     if steps.source == "capture":
         return ""
     times = [
         f"{who} {units.duration(ns)}"
-        for who, ns in (("GPU", steps.gpu_median_ns), ("CPU", steps.cpu_median_ns))
+        for who, ns in (("GPU", steps.gpu_mean_ns), ("CPU", steps.cpu_mean_ns))
         if ns is not None
     ]
-    return f"Median step: {', '.join(times)}." if times else ""
+    text = f"Steady step, mean: {', '.join(times)}." if times else ""
+    count = steps.scope.steps if steps.scope else 0
+    if text and count > (replay.get("steps") or count):
+        again = f"the last {replay['steps']} of the {count} steady steps, mean {units.duration(replay['recorded_ns'])}"
+        text += f" Savings are from a replay of {again}."
+    return text
 
 
 def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
@@ -996,10 +999,10 @@ def _facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
     steps, totals = summary.steps, summary.totals
     facts = []
     stepped = steps.source != "capture"
-    if stepped and steps.gpu_median_ns is not None:
-        facts.append(Fact("GPU step, median", units.duration(steps.gpu_median_ns)))
-    if stepped and steps.cpu_median_ns is not None:
-        facts.append(Fact("CPU step, median", units.duration(steps.cpu_median_ns)))
+    if stepped and steps.gpu_mean_ns is not None:
+        facts.append(Fact("GPU step, mean", units.duration(steps.gpu_mean_ns)))
+    if stepped and steps.cpu_mean_ns is not None:
+        facts.append(Fact("CPU step, mean", units.duration(steps.cpu_mean_ns)))
     devices = [row for row in summary.rows("gpu_ledger") if row.get("busy_ns") is not None and row.get("window_ns")]
     if devices:
         shares = [row["busy_ns"] / row["window_ns"] for row in devices]
@@ -1102,24 +1105,30 @@ def _sentence(summary: Summary, texts: Texts) -> str:
     return text
 
 
+def _shown(summary: Summary) -> int | None:
+    """Return the shown process."""
+    return summary.steps.scope.processes[0] if summary.steps.scope else None
+
+
 def _wait_line(summary: Summary, texts: Texts) -> list[str]:
     """Return what removing the longest wait is worth: the first question of whoever sees a long one."""
-    steps = _steady_count(summary)
+    table = summary.tables.get("waits")
     waits = [r for r in summary.rows("waits") if r.get("saving_ns") is not None]
-    window = max((r.get("window_ns") or 0 for r in summary.rows("gpu_ledger")), default=0)
-    if not waits or not steps or not window:
+    windows = [r["window_ns"] for r in summary.rows("gpu_ledger") if r.get("process") == _shown(summary)]
+    if not waits or table is None or table.scope is None or not table.scope.steps:
         return []
     row = max(waits, key=lambda r: r.get("total_ns") or 0)
-    if (row.get("total_ns") or 0) < 0.05 * window:
+    if (row.get("total_ns") or 0) < 0.05 * max(windows, default=0):
         return []
+    wait, saving = (table.scope.per_step(row[c]) for c in ("total_ns", "saving_ns"))
     place = f" in {texts(row['module'], 80)}" if row.get("module") else ""
     line = (
-        f"The longest wait, {texts(row['api'], 80)}{place}, lasts {units.duration(row['total_ns'] / steps)} per step; "
-        f"without it the step is {units.duration(row['saving_ns'] / steps)} shorter"
+        f"The longest wait, {texts(row['api'], 80)}{place}, lasts {units.duration(wait)} per step; "
+        f"without it the step is {units.duration(saving)} shorter"
     )
     if not row.get("moves_to"):
         return [line]
-    little = row["saving_ns"] < 0.2 * row["total_ns"]
+    little = saving < 0.2 * wait
     return [f"{line}{', because' if little else ', and'} the wait moves to {texts(row['moves_to'], 160)}"]
 
 
@@ -1154,8 +1163,8 @@ def build(
     """
     texts = Texts(redact, width)
     wanted = _wanted(sections)
-    scale = max(1, _steady_count(summary))
-    ledgers = tuple(_ledgers(summary, scale)) if wanted("ledger") else ()
+    scope = summary.steps.scope
+    ledgers = tuple(_ledgers(summary)) if wanted("ledger") else ()
     findings = _findings(summary, texts, width)
     found = [f for f in findings or () if f.verdict == "found"]
     notable = bool(found) and found[0].notable
@@ -1164,9 +1173,7 @@ def build(
         for key in LEDGER_TABLES
         if (t := summary.tables.get(key)) is not None and t.rows is None
     ]
-    steps = _steady_count(summary)
     checks = _quality(summary, texts)
-    processes = len({row.get("process") for key in LEDGER_TABLES for row in summary.rows(key)})
     return View(
         title=", ".join(texts(_base(f), 80) for f in summary.capture.files[:3])
         + (" …" if len(summary.capture.files) > 3 else ""),
@@ -1179,8 +1186,8 @@ def build(
         facts=_facts(summary, ledgers),
         steps_line=_steps_line(summary),
         step_times=_step_times(summary),
-        per_step=steps > 0,
-        ledger_title=f"mean of {steps} steady step{'s' * (steps != 1)}" if steps else "whole capture",
+        per_step=bool(scope and scope.steps),
+        ledger_title=scope.mean if scope else "whole capture",
         ledgers=ledgers,
         quiet_threads=len(summary.rows("cpu_ledger")) - len(_busy_threads(summary)),
         ledger_reasons=tuple(reasons),
@@ -1188,9 +1195,7 @@ def build(
         steps=_step_bars(summary),
         steps_on_gpu=any(r.get("gpu_ns") is not None for r in summary.steps.rows),
         grids=tuple(
-            grid(summary.tables[k], top=top, redact=redact, width=width, steady=steps, processes=processes)
-            for k in table_keys(summary)
-            if wanted(k)
+            grid(summary.tables[k], top=top, redact=redact, width=width) for k in table_keys(summary) if wanted(k)
         ),
         capture=_capture(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),

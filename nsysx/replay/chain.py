@@ -16,6 +16,7 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
+from nsysx.reading import schema
 from nsysx.replay.overhead import Added
 from nsysx.replay.window import Window
 
@@ -311,9 +312,9 @@ def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
     rows = profile.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
     result: dict[int, int] = {}
     for call, name, stream, event in rows.select("call", "name", "stream", "event").iter_rows():
-        if "Stream" in name and stream not in (None, 0xFFFFFFFF):
+        if "Stream" in name and stream not in (None, schema.NO_STREAM):
             result[call] = stream
-        elif "Event" in name and event not in (None, 0xFFFFFFFF):
+        elif "Event" in name and event not in (None, schema.NO_STREAM):
             result[call] = -2 - event
     return result
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsysx.events.profile import Profile
-from nsysx.model import Unprofiled
+from nsysx.model import Scope, Unprofiled
 from nsysx.replay import chain as chains
 from nsysx.replay import overhead, unprofiled
 from nsysx.replay.edits import (
@@ -59,6 +59,7 @@ __all__ = [
     "Withheld",
     "build",
     "replay_of",
+    "replayed_scope",
     "unprofiled_of",
 ]
 
@@ -182,7 +183,7 @@ class Replay:
 
     def _moves_to(self, grown: dict[int, int]) -> str | None:
         """Name the call site whose wait grows most, None when no wait grows by more than 1 % of the step."""
-        names = self._facts.once("site_of_call", lambda f: dict(f.wait_sites().select("call", "site").iter_rows()))
+        names = self._facts.once(_sites)
         sites: dict[str, int] = {}
         for call, ns in grown.items():
             if call in names:  # else a launch that finds the queue full: nobody's wait
@@ -195,7 +196,21 @@ class Replay:
 
 def replay_of(profile: Profile) -> Replay | Withheld:
     """Return the replay of the steady steps, made when it is first asked for, or why there is none."""
-    return profile.once("replay", build)
+    return profile.once(build)
+
+
+def _sites(profile: Profile) -> dict[int, str]:
+    """Return call -> call site of the blocking calls of the steady steps."""
+    return dict(profile.wait_sites().select("call", "site").iter_rows())
+
+
+def replayed_scope(profile: Profile) -> Scope | None:
+    """Return which steps the replay covers; None when there is no replay."""
+    replay = replay_of(profile)
+    if isinstance(replay, Withheld) or profile.scope.last is None:
+        return None
+    last = profile.scope.last
+    return profile.scope.on(replay.window.device).replayed(*range(last - replay.steps + 1, last + 1))
 
 
 def unprofiled_of(profile: Profile) -> Unprofiled | Withheld:

@@ -56,7 +56,9 @@ def choose(profile: Profile) -> Window | Withheld:
     gpu = steps.gpu.filter((pl.col("process") == steps.process) & pl.col("index").is_between(first, last))
     if not gpu.height:
         return Withheld("no GPU work was recorded in the steady steps")
-    device = _busiest(profile, gpu)
+    device = profile.device
+    if device is None:
+        return Withheld("no GPU work was recorded in the steady steps")
     tiles = gpu.filter(pl.col("device") == device)
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
     if recorded <= 0:
@@ -98,17 +100,6 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> int:
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
     few = np.flatnonzero(borders[-1] - borders[:-1] <= _MOST_OPS)
     return first + int(few[0]) if len(few) else last
-
-
-def _busiest(profile: Profile, gpu: pl.DataFrame) -> int:
-    busy = {}
-    for (device,), part in gpu.group_by("device"):
-        activity = profile.ledgers.activity[profile.steps.process, int(str(device))]
-        window = part.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
-        busy[int(str(device))] = int(
-            activity.within(activity.labels > 0, np.array(window[:1]), np.array(window[1:]))[0]
-        )
-    return max(busy, key=lambda d: (busy[d], -d))
 
 
 def _concurrency(calls: pl.DataFrame) -> float:

@@ -122,7 +122,7 @@ def test_the_line_of_a_wait_is_in_the_summary(tmp_path: Path) -> None:
 
 def test_windows_hold_what_begins_in_them(tmp_path: Path) -> None:
     given = gather(reports.training(), tmp_path, window="1:3")
-    assert given.steady_count == 2
+    assert given.scope.steps == 2
     assert given.calls.equals(given.steady_calls)
     start, end = given.steps.cpu_windows.select("start_ns", "end_ns").row(0)
     assert given.steady_calls["start_ns"].is_between(start, end, closed="left").all()
@@ -130,4 +130,4 @@ def test_windows_hold_what_begins_in_them(tmp_path: Path) -> None:
     whole = gather(reports.training(), tmp_path, window="all")
     assert whole.calls.equals(whole.attributed.api_calls)
     assert whole.steady_ops.equals(whole.attributed.gpu_ops)
-    assert whole.steady_count == 6
+    assert whole.scope.steps == 0

@@ -12,6 +12,7 @@ from nsysx.model import (
     Finding,
     Gpu,
     Lane,
+    Scope,
     Span,
     Steps,
     Summary,
@@ -42,6 +43,12 @@ HOSTILE = (
 )
 
 
+#: What the tables cover: ten steady steps of process 1, or the capture.
+SCOPE = Scope("steady", (1,), (0,), 2, 11, 10)
+WHOLE = Scope("capture", (1,))
+PER_STEP = ("phases", "modules", "waits", "kernel_families", "launches", "copy_sites", "allocator")
+
+
 def col(name: str, dtype: str = "Int64", unit: str | None = None, meaning: str = "") -> Column:
     if unit is None:
         unit = "ns" if name.endswith("_ns") else "bytes" if name == "bytes" or name.endswith("_bytes") else ""
@@ -49,7 +56,8 @@ def col(name: str, dtype: str = "Int64", unit: str | None = None, meaning: str =
 
 
 def table(key: str, title: str, columns: list[Column], rows: list[dict[str, Any]] | None, reason: str = "") -> Table:
-    return Table(key, title, tuple(columns), None if rows is None else tuple(rows), reason)
+    scope = SCOPE if key in PER_STEP else WHOLE if key not in ("gpu_ledger", "cpu_ledger", "data_loader") else None
+    return Table(key, title, tuple(columns), None if rows is None else tuple(rows), reason, scope)
 
 
 def gpu_row(process: int = 1, device: int = 0) -> dict[str, Any]:
@@ -57,6 +65,7 @@ def gpu_row(process: int = 1, device: int = 0) -> dict[str, Any]:
     return {
         "process": process,
         "device": device,
+        "steps": 10,
         "window_ns": 692_500_000,
         "compute_ns": 560 * MS,
         "comm_ns": 0,
@@ -474,7 +483,9 @@ def summary(**changes: Any) -> Summary:
             "gpu_ops_without_call": 0,
             "api_by_kind": {},
         },
-        steps=Steps("nsysx", "nsysx ranges", 12, (2, 11), 69_100_000, 69_250_000, steps),
+        steps=Steps(
+            "nsysx", "nsysx ranges", 12, (2, 11), 69_100_000, 69_250_000, steps, False, 69_100_000, 69_250_000, SCOPE
+        ),
         verdict=Verdict(
             "gpu_bound",
             "The GPU computes for 81 % of the 69.25 ms step; the 40 ms that the CPU spends in cudaStreamSynchronize are not the limit.",

@@ -128,7 +128,7 @@ def test_only_the_steady_steps(given: Profile) -> None:
     ((_, edit),) = whatif.edits(given, Wishes(remove_wait=["enc.a"]))
     assert isinstance(edit, engine.RemoveWaits)
     assert edit.calls is not None
-    assert len(edit.calls) == given.steady_count == STEPS - 1
+    assert len(edit.calls) == given.scope.steps == STEPS - 1
 
 
 @pytest.mark.parametrize(

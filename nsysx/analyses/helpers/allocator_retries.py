@@ -46,7 +46,7 @@ def bytes_of_calls(profile: Profile) -> pl.DataFrame:
 
 def members(profile: Profile) -> pl.DataFrame:
     """Return the calls that belong to flushes: flush (number), call, role ("free" or "retry"), in order of time."""
-    return profile.once("flush_members", _members)
+    return profile.once(_members)
 
 
 def _members(profile: Profile) -> pl.DataFrame:
@@ -93,7 +93,7 @@ def flushes(profile: Profile) -> pl.DataFrame:
     calls = profile.attributed.api_calls.select("call", "process", "thread", "start_ns", "end_ns", "module", "phase")
     rows = members(profile).join(calls, on="call", how="left", maintain_order="left")
     rows = rows.join(bytes_of_calls(profile), on="call", how="left", maintain_order="left")
-    idle = profile.ledgers.waits.select("call", "idle_caused_ns")
+    idle = profile.waits.select("call", "idle_caused_ns")
     rows = rows.join(idle, on="call", how="left", maintain_order="left")
     freed = pl.col("role") == "free"
 

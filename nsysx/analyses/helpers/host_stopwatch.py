@@ -68,7 +68,7 @@ class Backlog:
 
 def backlog(profile: Profile) -> Backlog:
     """Return the backlog of a report."""
-    return profile.once("backlog", Backlog)
+    return profile.once(Backlog)
 
 
 class GpuCalls:
@@ -134,7 +134,7 @@ class GpuCalls:
 
 def gpu_calls(profile: Profile) -> GpuCalls:
     """Return the GPU calls of a report."""
-    return profile.once("gpu_calls", GpuCalls)
+    return profile.once(GpuCalls)
 
 
 def readings(measured: dict[str, float | None], composed: dict[str, float | None]) -> dict[str, object]:

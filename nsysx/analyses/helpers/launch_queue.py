@@ -38,7 +38,7 @@ def _borders(profile: Profile) -> dict[int, tuple[I64, I64]]:
 def pending(profile: Profile, process: I64, time: I64) -> I64:
     """Return how many GPU ops of the process were launched before each instant and had not ended then."""
     found = np.zeros(len(time), np.int64)
-    for of, (begun, ended) in profile.once("queue_borders", _borders).items():
+    for of, (begun, ended) in profile.once(_borders).items():
         mine = np.flatnonzero(process == of)
         t = time[mine]
         found[mine] = np.searchsorted(begun, t, side="left") - np.searchsorted(ended, t, side="right")

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers.launch_queue import overhead_inside, queue_full
-from nsysx.events.profile import Profile
+from nsysx.events.profile import Profile, calls_in
 from nsysx.frames.intervals import I64, coverage, merged
 from nsysx.frames.lookup import distinct, numbered, totals
 from nsysx.reading import schema
@@ -50,7 +50,7 @@ class Split:
 
 def split(profile: Profile) -> Split:
     """Return the split of the API calls of the whole capture."""
-    return profile.once("first_cost", _split)
+    return profile.once(_split)
 
 
 def costs(profile: Profile) -> pl.DataFrame:
@@ -83,7 +83,7 @@ def _filling(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataF
         return np.empty(0, np.int64)
     makes = functions["kind"].is_in(["alloc", "host_alloc"]) | functions["name"].str.contains(_CREATES)
     wanted = makes.to_numpy(writable=True)
-    wanted[of[profile.steady_calls["call"].to_numpy()]] = False
+    wanted[of[np.flatnonzero(calls_in(calls, profile.steps.cpu_windows))]] = False
     rows = np.flatnonzero(wanted[of])
     process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
     early = np.zeros(len(rows), np.bool_)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from nsysx import ids
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.model import Lane, Queue, Span, Strip, Timeline
@@ -118,7 +119,7 @@ def draw(
     busiest = calls.group_by("thread").len().sort("len", "thread", descending=[True, False])["thread"].to_list()
     threads = sorted(busiest[:4], key=lambda t: (t not in driving, busiest.index(t)))
     for thread in threads:
-        label = names.get(thread) or f"thread {thread & 0xFFFFFF}"
+        label = names.get(thread) or f"thread {ids.tid_of(thread)}"
         own = phases.filter(pl.col("thread") == thread)
         boxes = [
             Span(max(a, start) - start, min(b, end) - start, k, k)

@@ -1,0 +1,25 @@
+"""Process, pid and tid in the keys that Nsight Systems writes: virtual machine, pid (24 bits), tid (24 bits).
+
+A process key is ``globalTid >> 24``, the same for all threads of a process and different from every other process of a report.
+"""
+
+from __future__ import annotations
+
+#: How many bits the tid takes, and the pid above it. Of a column: ``thread >> TID_BITS`` is the process key.
+TID_BITS = 24
+_LOW = (1 << TID_BITS) - 1
+
+
+def process_of(thread: int) -> int:
+    """Return the process key of a thread key."""
+    return thread >> TID_BITS
+
+
+def pid_of(process: int) -> int:
+    """Return the pid, as the operating system knows it, of a process key."""
+    return process & _LOW
+
+
+def tid_of(thread: int) -> int:
+    """Return the tid, as the operating system knows it, of a thread key."""
+    return thread & _LOW
