@@ -113,17 +113,6 @@ def scratch(torch: Any, backend: Backend) -> Backend:
     return _torch(torch, other + ":") if backend.name == "torch" else _nvtx(other)
 
 
-def best_ns(call: Callable[[], Any], batches: int = 10, size: int = 50) -> int:
-    """Return the time of one call in the best batch, the loop and the call of ``call`` itself included."""
-    best = 1 << 62
-    for _ in range(batches):
-        begin = time.perf_counter_ns()
-        for _ in range(size):
-            call()
-        best = min(best, time.perf_counter_ns() - begin)
-    return best // size
-
-
 def pair_cost_ns(backend: Backend) -> int:
     """Return what one push and pop costs here: the best of ten times a hundred pairs."""
     push, pop, text = backend.push, backend.pop, backend.prepare("calibration")

@@ -14,6 +14,7 @@ import copy
 import inspect
 import sys
 import textwrap
+from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -160,3 +161,33 @@ class Patch:
         """Put the original code back, unless somebody else has exchanged it since."""
         if self.function.__code__ is self.new:
             self.function.__code__ = self.old
+
+
+class Patcher:
+    """All functions whose code was exchanged. ``note(what, error)`` is told where that cannot be done."""
+
+    def __init__(self, compiling: Any, note: Callable[[str, BaseException], None]) -> None:
+        self.patches: list[Patch] = []
+        self._compiling = compiling
+        self._note = note
+
+    def around(self, function: Any, what: str, first: str, enter: Any, leave: Any) -> None:
+        """Put ``enter(first)`` and ``leave(token)`` around the body of a function."""
+        names = {
+            "_nsysx_compiling": self._compiling,
+            f"_nsysx_enter_{what}": enter,
+            f"_nsysx_leave_{what}": leave,
+        }
+        template = AROUND.replace("ENTER", f"_nsysx_enter_{what}").replace("LEAVE", f"_nsysx_leave_{what}")
+        try:
+            patch = Patch(function, template.replace("FIRST", first), names)
+        except Exception as error:
+            self._note(what, error)
+            return
+        patch.on()
+        self.patches.append(patch)
+
+    def off(self) -> None:
+        """Give every function its own code back. Calls that are running still end their ranges."""
+        for patch in self.patches:
+            patch.off()

@@ -18,6 +18,7 @@ class Timing:
     def __init__(self, torch: Any, window: tuple[int, int] | None) -> None:
         self.torch = torch
         self.window = window
+        self.ended = False  # the program has: only now the device is waited for
         self.borders: list[tuple[int | None, int, Any]] = []
 
     def border(self, index: int | None) -> None:

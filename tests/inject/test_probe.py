@@ -89,7 +89,7 @@ class Lab:
 
     def __init__(self, **environ: str) -> None:
         self.tape = Tape()
-        self.probe = nsysx_probe.Probe(torch, self.tape.backend, environ)
+        self.probe = nsysx_probe.Probe(torch, self.tape.backend, {"NSYSX_MARKS": "all", **environ})
         self.probe.arm()
 
     def close(self) -> None:
@@ -104,11 +104,11 @@ def armed(**environ: str) -> Iterator[Lab]:
         yield lab
     finally:
         lab.close()
-    assert lab.probe.errors == []
+    assert lab.probe.out.errors == []
     assert not any(lab.tape.open.values()), "a range was left open"
     assert not lab.tape.spans
     counted = collections.Counter(label.kind for label in lab.tape.labels())
-    assert {k: v for k, v in lab.probe.counted().items() if v} == dict(counted)
+    assert {k: v for k, v in lab.probe.out.counted().items() if v} == dict(counted)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_module_made_in_forward_keeps_one_name(lab: Lab) -> None:
     for _ in range(20):
         net(torch.randn(2, 8))
     assert set(lab.tape.modules()) == {"", "fc", "Softmax"}
-    assert lab.probe.walks <= 8
+    assert lab.probe.naming.walks <= 8
 
 
 def test_a_module_added_later_is_found_in_its_root(lab: Lab) -> None:
@@ -229,7 +229,7 @@ def test_shared_modules_keep_the_first_path_and_list_the_others(lab: Lab) -> Non
     net.blocks[1].fc1 = net.blocks[0].fc1
     net(torch.randn(2, 8))
     assert lab.tape.modules().count("blocks.0.fc1") == 2
-    assert lab.probe.aliases == {"blocks.0.fc1": ["blocks.1.fc1"]}
+    assert lab.probe.naming.aliases == {"blocks.0.fc1": ["blocks.1.fc1"]}
 
 
 def test_a_module_that_holds_itself_ends_the_walk(lab: Lab) -> None:
@@ -256,8 +256,8 @@ def test_a_dead_module_leaves_nothing_behind(lab: Lab) -> None:
         net(torch.randn(2, 8))
         del net
     assert set(lab.tape.modules()) == set(NET)
-    assert lab.probe.names == {}
-    assert lab.probe.entries == {}
+    assert lab.probe.naming.names == {}
+    assert lab.probe.naming.entries == {}
 
 
 def test_depth_and_only() -> None:
@@ -275,7 +275,7 @@ def test_bad_options_are_said_and_ignored() -> None:
     try:
         Net()(torch.randn(2, 8))
         assert lab.tape.modules() == NET
-        assert len(lab.probe.errors) == 3
+        assert len(lab.probe.out.errors) == 3
     finally:
         lab.close()
 
@@ -1014,12 +1014,9 @@ def test_capture_window() -> None:
         assert not lab.probe.armed
         assert nn.Module.__call__.__code__.co_names[0] == "_compiled_call_impl"
         assert not any(lab.tape.open.values())
-        assert all("CUDA" in e for e in lab.probe.errors)
+        assert all("CUDA" in e for e in lab.probe.out.errors)
     finally:
         lab.close()
-
-
-# ---- what is too cheap to be ranged ----------------------------------------------------------------------------------
 
 
 def _steps(net: nn.Module, count: int) -> None:
@@ -1028,49 +1025,6 @@ def _steps(net: nn.Module, count: int) -> None:
         opt.zero_grad()
         net(torch.randn(2, 8)).sum().backward()
         opt.step()
-
-
-LEAVES = {p.format(i) for i in (0, 1) for p in BLOCK[1:]} | {"head"}
-
-
-@pytest.mark.parametrize(("level", "from_step"), [("marks", 2), ("ranges", 3)])
-def test_leaves_that_cost_too_much_lose_marks_then_ranges(level: str, from_step: int) -> None:
-    with armed() as lab:
-        net = Net()
-        lab.probe.module_cost_ns = lab.probe.backward_mark_cost_ns = 10**12
-        _steps(net, 3)
-        if level == "marks":  # without those marks it is cheap enough
-            lab.probe.module_cost_ns = lab.probe.backward_mark_cost_ns = 1
-        _steps(net, 4)
-        by_step: list[set[str]] = []
-        for label in lab.tape.labels("step", "module", "backward_module"):
-            if label.kind == "step":
-                by_step.append(set())
-            else:
-                by_step[-1].add(("bwd " if label.kind == "backward_module" else "") + label.name)
-        marks = {f"bwd {path}" for path in LEAVES}
-        assert LEAVES | marks <= by_step[1]
-        assert not marks & by_step[2] and by_step[2] >= LEAVES
-        assert {"bwd ", "bwd blocks.0", "bwd blocks.1"} <= by_step[-1], "who holds the leaves keeps its own"
-        assert bool(LEAVES & by_step[-1]) == (level == "marks")
-        thinned = lab.probe.record()["thinned"]
-        assert (thinned["level"], thinned["from_step"]) == (level, from_step)
-        assert lab.probe.facts()["steps"]["thinned_from"] == from_step
-
-
-@pytest.mark.parametrize("option", [{"NSYSX_BACKWARD": "marks"}, {"NSYSX_DEPTH": "9"}, {"NSYSX_ONLY": "."}])
-def test_what_was_asked_for_is_never_thinned(option: dict[str, str]) -> None:
-    with armed(**option) as lab:
-        lab.probe.module_cost_ns = lab.probe.backward_mark_cost_ns = 10**12
-        _steps(Net(), 5)
-        assert lab.probe.thinned is None
-        assert lab.tape.modules().count("blocks.0.ln") == 5
-
-
-def test_modules_of_usual_size_keep_everything(lab: Lab) -> None:
-    lab.probe.module_cost_ns = lab.probe.backward_mark_cost_ns = 1
-    _steps(Net(), 5)
-    assert lab.probe.thinned is None
 
 
 def test_direct_children_open_a_phase_only_outside_of_their_network(lab: Lab) -> None:
@@ -1084,7 +1038,7 @@ def test_direct_children_open_a_phase_only_outside_of_their_network(lab: Lab) ->
 def test_timing_run_has_borders_and_no_ranges(tmp_path: Path) -> None:
     with armed(NSYSX_TIMING="1", NSYSX_STEPS="2:5") as lab:
         _steps(Net(), 8)
-        timing = lab.probe.timing
+        timing = lab.probe.borders.timing
         assert timing is not None
         facts = timing.facts()
     assert facts["clock"] == "cpu"
@@ -1107,7 +1061,7 @@ def test_a_backend_that_fails_ends_the_probe_and_nothing_else() -> None:
     try:
         losses = _train(Net())
         assert len(losses) == 3
-        assert lab.probe.errors
+        assert lab.probe.out.errors
     finally:
         lab.close()
 
@@ -1122,7 +1076,7 @@ def test_an_unfinished_module_fails_with_its_own_error(lab: Lab) -> None:
 
     with pytest.raises(AttributeError) as probed:
         Unfinished()()
-    lab.probe.errors.clear()
+    lab.probe.out.errors.clear()
     lab.probe.disarm()
     with pytest.raises(AttributeError) as bare:
         Unfinished()()

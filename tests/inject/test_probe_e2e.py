@@ -99,7 +99,7 @@ def environment(folder: Path, **extra: str) -> dict[str, str]:
     base = {k: v for k, v in os.environ.items() if not k.startswith(("NSYSX_", "PYTHON"))}
     (folder / "probe").mkdir(exist_ok=True)
     path = os.pathsep.join([str(INJECT), extra.pop("PYTHONPATH", str(folder))])
-    probe = {"NSYSX_PROBE_DIR": str(folder / "probe"), "NSYSX_BACKWARD": "marks"}  # asked for, it is never thinned out
+    probe = {"NSYSX_PROBE_DIR": str(folder / "probe"), "NSYSX_MARKS": "all"}
     return {**base, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **probe, **extra}
 
 

@@ -1,0 +1,133 @@
+"""Backward by module: marks on the thread that runs it.
+
+When a module returns, the autograd node of its output gets a hook that marks ``bwd path:Cls``; the node of its input gets
+one of the surrounding module, unless a module returned that input. A node is marked once, by the innermost module. What
+runs between two marks belongs to the first. The hook is handed to the node through a tensor of our own, which is five times
+cheaper than ``register_prehook`` and leaves the graph as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nsysx_names import Entry
+from nsysx_output import Output
+
+#: How deep into a result of lists and dicts tensors are looked for, and how far along each.
+_DEEPEST = 3
+_WIDEST = 32
+
+
+class BackwardMarks:
+    """``wanted`` is marks, ops or off; ``failed`` when the marks were given up."""
+
+    def __init__(self, torch: Any, out: Output, ended: Callable[[], None]) -> None:
+        self.torch = torch
+        self.out = out
+        self.wanted = out.choice("NSYSX_BACKWARD", ("marks", "ops", "off", "phase"))
+        if self.wanted == "phase":  # an older word for the same
+            self.wanted = "off"
+        self._ended = ended
+
+    @property
+    def active(self) -> bool:
+        """Say whether nodes are marked."""
+        return self.wanted in ("marks", "ops")
+
+    def fail(self, error: BaseException) -> None:
+        """Go on without backward marks."""
+        try:
+            self.out.wrong("backward marks ended", error)
+            self.wanted = "failed"
+            self._ended()
+        except Exception:
+            pass
+
+    def carrier(self, entry: Entry) -> Any:
+        """Return a tensor of our own whose hooks are this module's mark; None while tensors cannot be made plainly."""
+        torch = self.torch
+        if torch._C._len_torch_dispatch_stack() or entry.backward_text is None:
+            return None
+        text, mark = entry.backward_text, self.out.backend.mark
+        count = self.out.counts["backward_module"].__next__
+
+        def hook(_gradient: Any) -> None:
+            mark(text)
+            count()
+
+        with torch._C.DisableTorchFunction():
+            tensor = torch.empty(0, device="cpu")
+            tensor._backward_hooks = {0: hook}
+        entry.hook = entry.again.hook = tensor
+        return tensor
+
+    def _mark(self, function: Any, entry: Entry | None) -> None:
+        if entry is not None:
+            hook = entry.hook
+            if hook is None:
+                hook = self.carrier(entry)
+                if hook is None:
+                    return
+            function.metadata["nsysx"] = None
+            function._register_hook_dict(hook)
+
+    def _look(self, value: Any, entry: Entry | None, level: int = 0) -> None:
+        """Mark what is in a result that is not one plain tensor."""
+        tensor = self.torch.Tensor
+        if isinstance(value, tensor):
+            # A subclass or a mode of the user's may watch every access.
+            if type(value) is tensor or type(value).__module__.startswith("torch.distributed."):
+                with self.torch._C.DisableTorchFunction():
+                    function = value.grad_fn
+                    if function is not None and "nsysx" not in function.metadata:
+                        self._mark(function, entry)
+        elif level < _DEEPEST:
+            if isinstance(value, dict):
+                value = list(value.values())
+            elif hasattr(type(value), "__dataclass_fields__"):
+                value = list(vars(value).values())
+            if isinstance(value, (tuple, list)):
+                for item in value[:_WIDEST]:
+                    self._look(item, entry, level + 1)
+
+    def around_call(self) -> tuple[Any, Any]:
+        """Return the two calls around a module call that give its autograd nodes their marks.
+
+        Both are hot: the plain case, one tensor, is written out.
+        """
+        tensor = self.torch.Tensor
+        modes = self.torch._C._len_torch_function_stack
+        mark, look, fail = self._mark, self._look, self.fail
+
+        def entered(entry: Entry, args: Any, kwargs: Any) -> None:
+            try:
+                for value in (*args, *kwargs.values()) if kwargs else args:
+                    if type(value) is tensor:
+                        if modes():
+                            look(value, entry.up)
+                            continue
+                        function = value.grad_fn
+                        if function is not None and "nsysx" not in function.metadata:
+                            mark(function, entry.up)
+            except Exception as error:
+                fail(error)
+
+        def returned(entry: Entry, value: Any) -> Any:
+            try:
+                if type(value) is tensor and not modes():
+                    function = value.grad_fn
+                    if function is not None and "nsysx" not in (notes := function.metadata):
+                        hook = entry.hook
+                        if hook is None:
+                            mark(function, entry)
+                        else:
+                            notes["nsysx"] = None
+                            function._register_hook_dict(hook)
+                elif value is not None:
+                    look(value, entry)
+            except Exception as error:
+                fail(error)
+            return value
+
+        return entered, returned

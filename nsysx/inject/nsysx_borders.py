@@ -1,0 +1,116 @@
+"""What happens between two steps: the range of the step, marks on or off, the capture window, the clock."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import nsysx_ranges as ranges
+from nsysx_calls import ModuleCalls
+from nsysx_clock import StepClock
+from nsysx_marking import Marking
+from nsysx_output import Output
+from nsysx_steps import Steps
+from nsysx_timing import Timing
+from nsysx_window import Window
+
+
+class Borders:
+    """``begin`` and ``end`` are what ``Steps`` calls. ``facts`` tells what the last info mark of a capture says."""
+
+    def __init__(self, torch: Any, out: Output) -> None:
+        self.torch = torch
+        self.out = out
+        self.steps = Steps(self.begin, self.end, self._states)
+        self.window = Window(out)
+        self.clock = StepClock()
+        timed = out.environ.get("NSYSX_TIMING") == "1"
+        first, last = self.window.first, self.window.last
+        between = None if first is None or last is None else (first, last + 1)
+        self.timing = Timing(torch, between) if timed else None
+        out.recording = not self.window.wanted and not timed
+        self.marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")), self._switched)
+        self.calls: ModuleCalls | None = None
+        self.hello: Callable[[], None] = lambda: None
+        self.facts: Callable[[], dict[str, Any]] = dict
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._step_end: Any = None
+        self._seen = 0
+
+    def _states(self) -> int:
+        """Return for how many parameters optimizers hold state."""
+        return sum(len(optimizer.state) for optimizer in list(self.optimizers))
+
+    def _switched(self, on: bool) -> None:
+        """Marks came on or off: nsys is told where, the calls of modules are told at once."""
+        if self.out.recording:
+            self.out.info({"marks": on, "step": self.steps.index})
+        if self.calls is not None:
+            self.calls.marks = on
+            self.calls.use()
+
+    def begin(self, index: int) -> None:
+        """Step ``index`` begins here, on this thread."""
+        if self.timing is not None:
+            self.timing.border(index)
+            return
+        out = self.out
+        if self.window.wanted and self.window.opens(index):
+            self._start_capture()
+        self.marking.step_begins(index)
+        self.clock.begin(index, self.marking.on, out.recording)
+        self._shape()  # what came before is not of this step
+        if not out.recording:
+            return
+        backend = out.backend
+        text = out.text(ranges.step(index))
+        if threading.current_thread() is threading.main_thread():
+            backend.push(text)
+            self._step_end = backend.pop
+        else:  # another thread may have to end it at exit
+            token = backend.start(text)
+            self._step_end = lambda: backend.end(token)
+        next(out.counts["step"])
+
+    def end(self) -> None:
+        """The step that is open ends here."""
+        if self.timing is not None:
+            self.timing.border(None)
+            if self.timing.window and self.steps.index + 1 >= self.timing.window[1]:
+                self.out.disarm()
+            return
+        end, self._step_end = self._step_end, None
+        if end is not None:
+            end()
+        border = self.steps.closed_by == "border"
+        shape = self._shape()
+        self.clock.end(border)
+        self.window.step_ended(shape)
+        if self.out.recording:
+            self.marking.step_ended(self.steps.index, shape, border)
+            if self.window.closes(self.steps.index):
+                self._stop_capture()
+
+    def _shape(self) -> tuple[int, int]:
+        """Return what the calls since the last time were like: how many of modules, and which phases."""
+        before, self._seen = self._seen, self.calls.seen() if self.calls is not None else 0
+        phases, self.out.shape = self.out.shape, 0
+        return self._seen - before, phases
+
+    def _start_capture(self) -> None:
+        self.window.profiler(self.torch, "cudaProfilerStart")
+        self.window.opened = True
+        self.out.recording = True
+        self.marking.start(self.window.steps)
+        self.hello()
+        if self.calls is not None:
+            self.calls.marks = self.marking.on
+            self.calls.use()
+
+    def _stop_capture(self) -> None:
+        self.out.info(self.facts())
+        self.out.recording = False
+        self.window.profiler(self.torch, "cudaProfilerStop")
+        self.out.disarm()  # nothing is left to do: the rest runs as if we were not here

@@ -1,0 +1,166 @@
+"""``Module.__call__``: a range for each call in marked steps; else only a look at the calls that may begin a step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import nsysx_patch
+from nsysx_names import Entry, Naming
+from nsysx_output import Output
+
+#: The way of a call that may open a phase: ``_nsysx_t`` knows whether marks are on by then, for it may have turned them.
+_SLOW = """
+    _nsysx_t = _nsysx_enter(_nsysx_e, self)
+    if _nsysx_t & 2:
+        _nsysx_in(_nsysx_e, args, kwargs)
+        try:
+            RESULT
+        finally:
+            _nsysx_leave(_nsysx_t)
+    try:
+        BODY
+    finally:
+        _nsysx_leave(_nsysx_t)
+"""
+
+MARKED = (
+    """
+if _nsysx_compiling():
+    BODY
+_nsysx_seen()
+_nsysx_e = _nsysx_find(id(self)) or _nsysx_learn(self)
+if _nsysx_task() != -1:
+    _nsysx_e = _nsysx_e.again
+if _nsysx_e.slow and (_nsysx_e.always or not _nsysx_thread.open):"""
+    + _SLOW
+    + """
+if _nsysx_e.text is None:
+    BODY
+_nsysx_push(_nsysx_e.text)
+_nsysx_count()
+if _nsysx_grad():
+    _nsysx_in(_nsysx_e, args, kwargs)
+    try:
+        RESULT
+    finally:
+        _nsysx_pop()
+try:
+    BODY
+finally:
+    _nsysx_pop()
+"""
+)
+
+#: Without backward marks.
+RANGED = MARKED.replace("_nsysx_in(_nsysx_e, args, kwargs)", "pass").replace("RESULT", "BODY")
+RANGED = RANGED.replace("if _nsysx_grad():", "if False:")
+
+#: In steps without marks and outside of the capture window. A module that is not known yet is looked at only where it may
+#: begin a step.
+IDLE = (
+    """
+if _nsysx_compiling():
+    BODY
+_nsysx_seen()
+_nsysx_e = _nsysx_find(id(self))
+if _nsysx_e is None:
+    if _nsysx_thread.open:
+        BODY
+    _nsysx_e = _nsysx_learn(self)
+if _nsysx_e.slow and (_nsysx_e.always or not _nsysx_thread.open) and _nsysx_task() == -1:"""
+    + _SLOW
+    + """
+BODY
+"""
+)
+
+
+class ModuleCalls:
+    """Switches ``Module.__call__`` between those three. ``marks`` says whether ranges of modules go out."""
+
+    def __init__(self, torch: Any, out: Output, naming: Naming, root: Callable[[Entry, Any], int]) -> None:
+        self.torch = torch
+        self.out = out
+        self.naming = naming
+        self.marks = True
+        self.backward = True
+        self.after_root: Callable[[], None] = lambda: None
+        self._root = root
+        self._seen = itertools.count()
+        self._patches: dict[str, nsysx_patch.Patch] = {}
+
+    def seen(self) -> int:
+        """Return how many module calls there were."""
+        return int(self._seen.__reduce__()[1][0])
+
+    def arm(self, patcher: nsysx_patch.Patcher, entered: Any, returned: Any) -> None:
+        """Build the three codes and put in the one that is wanted."""
+        torch, backend = self.torch, self.out.backend
+        names = {
+            "_nsysx_compiling": torch.compiler.is_dynamo_compiling,
+            "_nsysx_seen": self._seen.__next__,
+            "_nsysx_find": self.naming.entries.get,
+            "_nsysx_learn": self.naming.learn,
+            "_nsysx_task": torch._C._current_graph_task_id,
+            "_nsysx_thread": self.out.thread,
+            "_nsysx_enter": self.enter,
+            "_nsysx_leave": self.leave,
+            "_nsysx_push": backend.push,
+            "_nsysx_pop": backend.pop,
+            "_nsysx_count": self.out.counts["module"].__next__,
+            "_nsysx_grad": torch.is_grad_enabled,
+            "_nsysx_in": entered,
+            "_nsysx_out": returned,
+        }
+        templates = {"marked": MARKED, "ranged": RANGED, "idle": IDLE}
+        call = torch.nn.Module.__call__
+        self._patches = {k: nsysx_patch.Patch(call, t, names) for k, t in templates.items()}
+        patcher.patches.extend(self._patches.values())
+        self.use()
+
+    def use(self) -> None:
+        """Put in the code that is wanted now."""
+        ranged = self.out.recording and self.marks
+        which = ("marked" if self.backward else "ranged") if ranged else "idle"
+        patch = self._patches.get(which)
+        if patch is not None:
+            patch.on()
+
+    def enter(self, entry: Entry, module: Any) -> int:
+        """Open the ranges of a root, a loss or a compiled inside; return what ``leave`` needs.
+
+        Bit 0: a range was opened. Bit 1: backward is marked. The rest is the level of the phase.
+        """
+        out, thread = self.out, self.out.thread
+        level = ranged = marked = 0
+        try:
+            nested = thread.open > 0
+            if entry.root and (not nested or entry.root == "loss"):
+                level = self._root(entry, module)
+            if out.recording and self.marks:
+                marked = 2 if self.backward else 0
+                if entry.text is not None and not (entry.quiet and nested):
+                    out.backend.push(entry.text)
+                    next(out.counts["module"])
+                    ranged = 1
+        except Exception as error:
+            out.fail("enter", error)
+        thread.open += 1
+        return level << 2 | marked | ranged
+
+    def leave(self, token: int) -> None:
+        """Close what ``enter`` opened."""
+        out, thread = self.out, self.out.thread
+        thread.open -= 1
+        try:
+            if token & 1:
+                out.backend.pop()
+            level = token >> 2
+            if level:
+                out.close(level)
+                if not thread.phases and not thread.open:
+                    self.after_root()
+        except Exception as error:
+            out.fail("leave", error)

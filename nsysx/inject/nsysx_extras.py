@@ -1,0 +1,73 @@
+"""What is recorded only if it is asked for: every operator (NSYSX_BACKWARD=ops), the Python line of each wait (NSYSX_LINES)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nsysx_ranges as ranges
+from nsysx_output import Output
+
+
+def record_operators(torch: Any, out: Output) -> Callable[[], None] | None:
+    """Every operator and autograd node as a range with its sequence number: torch's own, costly, and only with CUDA.
+
+    Return what ends it.
+    """
+    if not torch.backends.cuda.is_built():
+        out.errors.append("NSYSX_BACKWARD=ops needs a torch built with CUDA: marks are used")
+        return None
+    try:  # what emit_nvtx does, without its torch.cuda.synchronize: CUDA must not start before the program wants it
+        from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+        autograd = torch._C._autograd
+        config = ProfilerConfig(ProfilerState.NVTX, False, False, False, False, False, _ExperimentalConfig())
+        autograd._enable_profiler(config, set())
+        end: Callable[[], None] = autograd._disable_profiler
+        return end
+    except Exception as error:
+        out.wrong("ops", error)
+        return None
+
+
+def mark_lines(torch: Any, out: Output, active: Callable[[], bool]) -> None:
+    """Mark the Python line that is about to wait. Torch calls back before it synchronizes; it cannot be turned off again."""
+    if not torch.backends.cuda.is_built():
+        out.errors.append("NSYSX_LINES needs a torch built with CUDA")
+        return
+    own = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen")
+    foreign: dict[str, bool] = {}
+    count = out.counts["sync"].__next__
+
+    def waits(*_: Any) -> None:
+        try:
+            if not (active() and out.recording):
+                return
+            frame = sys._getframe(1)
+            inner = frame
+            while frame is not None:
+                file = frame.f_code.co_filename
+                known = foreign.get(file)
+                if known is None:
+                    known = foreign[file] = not file.startswith(own)
+                if known:
+                    break
+                frame = frame.f_back  # type: ignore[assignment]
+            frame = frame or inner
+            code = frame.f_code
+            out.backend.mark(out.text(ranges.sync(code.co_filename, frame.f_lineno, code.co_name)))
+            count()
+        except Exception as error:
+            out.fail("lines", error)
+
+    try:
+        from torch.cuda import _gpu_trace
+
+        torch._C._activate_gpu_trace()
+        _gpu_trace.register_callback_for_stream_synchronization(waits)
+        _gpu_trace.register_callback_for_device_synchronization(waits)
+        _gpu_trace.register_callback_for_event_synchronization(waits)
+    except Exception as error:
+        out.wrong("lines", error)

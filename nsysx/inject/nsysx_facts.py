@@ -1,0 +1,115 @@
+"""What the probe says about itself: in the report, as marks, and in probe-<pid>.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from nsysx_backward import BackwardMarks
+from nsysx_borders import Borders
+from nsysx_names import Naming
+from nsysx_output import Output
+
+
+class Facts:
+    """Built from the parts of the probe whenever it is asked."""
+
+    def __init__(self, torch: Any, out: Output, borders: Borders, backward: BackwardMarks, naming: Naming) -> None:
+        self.torch = torch
+        self.out = out
+        self.borders = borders
+        self.backward = backward
+        self.naming = naming
+        self.pid = os.getpid()
+        self.reason: str | None = None
+        self.pair_cost_ns: int | None = None
+
+    def hello(self) -> None:
+        """Say in the report itself who records here and at what cost."""
+        self.out.info(
+            {
+                "pid": self.pid,
+                "backend": self.out.backend.name,
+                "pair_cost_ns": self.pair_cost_ns,
+                "torch": str(self.torch.__version__),
+                "backward": self.backward.wanted,
+                "marks": self.borders.marking.on,
+            }
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the reader needs to judge the ranges; the mark that carries them is not counted in them."""
+        return {
+            "pid": self.pid,
+            "ranges": self.out.counted(),
+            "steps": self._steps(),
+            "marked_steps": self.borders.marking.steps,
+        }
+
+    def _steps(self) -> dict[str, Any]:
+        steps = self.borders.steps
+        return {
+            "rule": steps.rule,
+            "count": steps.index + 1,
+            "last_closed_by": steps.closed_by,
+            "empty": steps.empty,
+            "unmarked_from": self.borders.marking.unmarked_from,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Return the object of the probe file."""
+        counted = self.out.counted()
+        borders, window = self.borders, self.borders.window
+        nvtx = sys.modules.get("nvtx")
+        return {
+            "pid": self.pid,
+            "ppid": os.getppid(),
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": str(getattr(self.torch, "__version__", "")),
+            "nvtx": _version("nvtx") if nvtx is not None else None,
+            "backend": self.out.backend.name if self.out.backend else "off",
+            "reason": self.reason,
+            "ranges": counted,
+            "ranges_pushed": sum(counted.values()),
+            "pair_cost_ns": self.pair_cost_ns,
+            "errors": self.out.errors,
+            "backward": self.backward.wanted,
+            "marks": borders.marking.wanted,
+            "marked_steps": borders.marking.steps,
+            "marks_cost_ns_per_step": borders.clock.marks_cost(),
+            "unrecorded_steps": borders.clock.unrecorded(window.first) if window.opened else None,
+            "steps": self._steps(),
+            "modules": len(self.naming.names),
+            "aliases": self.naming.aliases,
+            "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
+            "window_missed": window.never_opened(borders.steps.index + 1, borders.steps.rule),
+            "rank": self.out.environ.get("RANK"),
+        }
+
+    def write(self) -> None:
+        """Write the probe file in one go, if a folder for it was named."""
+        folder = self.out.environ.get("NSYSX_PROBE_DIR")
+        if not folder:
+            return
+        try:
+            path = Path(folder) / f"probe-{self.pid}.json"
+            scratch = path.with_suffix(".tmp")
+            record = self.record()
+            if self.borders.timing is not None and self.borders.timing.ended:
+                record["timing"] = self.borders.timing.facts()
+            scratch.write_text(json.dumps(record) + "\n", encoding="utf-8")
+            scratch.replace(path)
+        except OSError:
+            pass
+
+
+def _version(package: str) -> str | None:
+    try:
+        from importlib.metadata import version
+
+        return version(package)
+    except Exception:
+        return None

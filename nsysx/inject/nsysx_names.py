@@ -1,0 +1,305 @@
+"""Every module's qualified path, found when it is first called, and what follows from it for its calls."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import nsysx_ranges as ranges
+from nsysx_output import Output
+
+#: Parts of a path that wrappers add. ``module`` counts only where it is the only child (DistributedDataParallel and kin).
+WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+
+#: How often all roots are walked again because a module inside of one is not known.
+_MOST_WALKS = 8
+_MOST_ALIASES = 50
+_MOST_LEAVES = 10_000
+
+
+class Entry:
+    """What is known about one module: its prepared texts and how its calls are to be treated."""
+
+    __slots__ = (
+        "again",
+        "always",
+        "backward_text",
+        "cls",
+        "hook",
+        "path",
+        "quiet",
+        "root",
+        "slow",
+        "text",
+        "up",
+    )
+
+    def __init__(self, path: str = "", cls: str = "") -> None:
+        self.path = path
+        self.cls = cls
+        self.text: Any = None  # prepared range, None: no range
+        self.backward_text: Any = None
+        self.again: Entry = self  # the entry for a call inside backward: recompute
+        self.slow = False  # takes the way through enter and leave, where it is called outside of any other
+        self.always = False  # takes it inside of others, too
+        self.root = ""  # the phase that a call outside of everything else opens
+        self.quiet = False  # the inside of a compiled region, which has its range already
+        self.hook: Any = None  # the tensor that carries the backward mark, built at first use
+        self.up: Entry | None = None  # the surrounding module
+
+
+class Name(NamedTuple):
+    """Where a module was found. ``level`` counts path parts below its root; wrapper parts are no level."""
+
+    ref: Any
+    path: str
+    parent: int | None
+    level: int
+    quiet: bool
+
+
+class _Numbers:
+    """Tells modules of one class apart: the smallest number that no living one has, and it comes back when that dies."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._free: list[int] = []
+
+    def take(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        self._next += 1
+        return self._next - 1
+
+    def give_back(self, number: int) -> None:
+        heapq.heappush(self._free, number)
+
+
+class Naming:
+    """All modules that are known, by ``id``."""
+
+    def __init__(self, torch: Any, out: Output) -> None:
+        self.torch = torch
+        self.out = out
+        self.entries: dict[int, Entry] = {}
+        self.names: dict[int, Name] = {}
+        self.aliases: dict[str, list[str]] = {}
+        self.walks = 0
+        self.depth = out.number("NSYSX_DEPTH")
+        self.only = out.pattern("NSYSX_ONLY")
+        self._lock = threading.RLock()
+        self._main: Any = None  # the root with the empty path
+        self._roots: dict[int, Any] = {}  # id -> weak reference, those with children
+        self._numbers: dict[str, _Numbers] = {}
+        self._leaves: dict[
+            tuple[str, type, bool], Entry
+        ] = {}  # entries of modules without children that are roots of their own
+        self._plain_forward = torch.nn.Module.forward
+
+    def learn(self, module: Any) -> Entry:
+        """Return the entry of a module that is called for the first time; never raises."""
+        try:
+            with self._lock:
+                return self._learn(module)
+        except Exception as error:
+            self.out.wrong(f"learn {type(module).__name__}", error)
+            return Entry()
+
+    def recompiled(self, module: Any) -> None:
+        """``module.compile()`` was called: its next call is another kind of region."""
+        self.entries.pop(id(module), None)
+
+    def _learn(self, module: Any) -> Entry:
+        name = self._known(module)
+        if name is None:
+            leaf = self._leaf(module)
+            if leaf is not None:
+                return leaf
+            self._name(module)
+            name = self.names[id(module)]
+        entry = self._entry(module, name)
+        parent = self._parent(name.parent)
+        if parent is not None:
+            entry.up, entry.again.up = parent, parent.again
+        self.entries[id(module)] = entry
+        return entry
+
+    def _known(self, module: Any) -> Name | None:
+        name = self.names.get(id(module))
+        return name if name is not None and name.ref() is module else None
+
+    def _parent(self, key: int | None) -> Entry | None:
+        """Return the entry of the module that calls this one: the next one above that has a forward (a ModuleList has none)."""
+        while key is not None and key in self.names:
+            module = self.names[key].ref()
+            if module is None:
+                return None
+            if type(module).forward is not self._plain_forward:
+                return self.entries.get(key) or self._learn(module)
+            key = self.names[key].parent
+        return None
+
+    # ---- paths ------------------------------------------------------------------------------------------------------
+
+    def _inside(self) -> bool:
+        thread = self.out.thread
+        return bool(thread.open or thread.phases)
+
+    def _leaf(self, module: Any) -> Entry | None:
+        """Return the entry of a module without children that a forward has made; None where it may be something else.
+
+        Such modules come and go by the thousand: one that died leaves its name and its entry to the next.
+        """
+        cls = type(module)
+        if not self._inside() or self.walks < _MOST_WALKS or _children(module) or module.__dict__.get("_is_replica"):
+            return None
+        if cls.__module__.startswith("torch.fx.") or module.__dict__.get("_compiled_call_impl") is not None:
+            return None
+        prefix = self._prefix(module)
+        self._remember(module, prefix, None, 0, False)
+        kind = (prefix, cls, bool(module.__dict__.get("_parameters")))
+        entry = self._leaves.get(kind)
+        if entry is None:
+            entry = self._entry(module, self.names[id(module)])
+            if len(self._leaves) < _MOST_LEAVES:
+                self._leaves[kind] = entry
+        self.entries[id(module)] = entry
+        return entry
+
+    def _name(self, module: Any) -> None:
+        """Find the path of an unknown module: in a root that grew since it was walked, or as a root of its own."""
+        inside = self._inside()
+        # What torch.compile made of a region that has its range.
+        if inside and type(module).__module__.startswith("torch.fx."):
+            self._remember(module, "GraphModule", None, 1, True)
+            return
+        if inside and self.walks < _MOST_WALKS:
+            self.walks += 1
+            for root in [r() for r in self._roots.values()]:
+                if root is not None:
+                    self._walk(root, self.names[id(root)].path)
+            if self._known(module) is not None:
+                return
+        if module.__dict__.get("_is_replica"):  # DataParallel: a copy of the root for one call
+            self._walk(module, "")
+            return
+        children = bool(_children(module))
+        if children and not inside and (self._main is None or self._main() is None) and has_parameters(module):
+            prefix = ""
+            self._main = weakref.ref(module)
+        else:
+            prefix = self._prefix(module)
+        if children:
+            key, roots = id(module), self._roots
+            roots[key] = weakref.ref(module, lambda ref: roots.pop(key, None) if roots.get(key) is ref else None)
+        self._walk(module, prefix)
+
+    def _prefix(self, module: Any) -> str:
+        """Return a name that no other root has: its class, with a number behind it from the second one on."""
+        own = ranges.word(class_name(module))
+        numbers = self._numbers.get(own)
+        if numbers is None:
+            numbers = self._numbers[own] = _Numbers()
+        number = numbers.take()
+        weakref.finalize(module, numbers.give_back, number).atexit = False
+        return f"{own}#{number}" if number else own
+
+    def _walk(self, root: Any, prefix: str) -> None:
+        """Name every module under ``root``. A module with several names keeps its first; the others are aliases."""
+        seen: dict[int, str] = {}
+        todo: list[tuple[Any, str, int | None, int, bool]] = [(root, prefix, None, 0, False)]
+        while todo:
+            module, path, parent, level, quiet = todo.pop()
+            key = id(module)
+            if key in seen:
+                self._alias(seen[key], path)
+                continue
+            seen[key] = path
+            if self._known(module) is None or module is root:
+                self._remember(module, path, parent, level, quiet)
+            children = _children(module)
+            compiled = type(module).__name__ == "OptimizedModule"
+            for part, child in reversed(children):
+                if part in WRAPPER_PARTS or (part == "module" and len(children) == 1):
+                    todo.append((child, path, key, level, compiled))
+                else:
+                    todo.append((child, f"{path}.{part}" if path else part, key, level + 1, False))
+
+    def _alias(self, first: str, other: str) -> None:
+        if first != other and len(self.aliases) < _MOST_ALIASES:
+            others = self.aliases.setdefault(first, [])
+            if other not in others:
+                others.append(other)
+
+    def _remember(self, module: Any, path: str, parent: int | None, level: int, quiet: bool) -> None:
+        key = id(module)
+        names, entries = self.names, self.entries
+
+        def forget(reference: Any) -> None:
+            name = names.get(key)
+            if name is not None and name.ref is reference:
+                del names[key]
+                entries.pop(key, None)
+
+        names[key] = Name(weakref.ref(module, forget), path, parent, level, quiet)
+
+    # ---- entries ----------------------------------------------------------------------------------------------------
+
+    def _entry(self, module: Any, name: Name) -> Entry:
+        cls = class_name(module)
+        entry, again = Entry(name.path, cls), Entry(name.path, cls)
+        entry.again = again
+        region = type(module).__name__ == "OptimizedModule"
+        compiled = region or module._compiled_call_impl is not None
+        if cls.endswith("Loss") or type(module).__module__ == "torch.nn.modules.loss":
+            entry.root = "loss"
+        elif name.level <= 1 and not module.__dict__.get("_is_replica") and has_parameters(module):
+            entry.root = "forward"
+        entry.quiet = again.quiet = name.quiet
+        # A region that holds no parameter opens no phase, and still its inside must see that it is in it.
+        entry.slow = bool(entry.root) or name.quiet or region
+        entry.always = name.level == 0 or entry.root == "loss" or name.quiet
+        again.slow = again.always = name.quiet or region
+        if (self.depth is None or name.level <= self.depth) and (self.only is None or self.only.search(name.path)):
+            flags = ("compiled",) if compiled else ()
+            text = self.out.text
+            entry.text = text(ranges.module(name.path, cls, *flags))
+            again.text = text(ranges.module(name.path, cls, *flags, "recompute"))
+            entry.backward_text = again.backward_text = text(ranges.module(name.path, cls, *flags, backward=True))
+        return entry
+
+
+def class_name(module: Any) -> str:
+    """Return the class as its author knows it, also where a wrapper has made another of it."""
+    cls = type(module)
+    bases = cls.__bases__
+    if len(bases) > 1 and bases[0].__name__ == "FSDPModule":  # fully_shard makes a class of its own
+        return str(bases[1].__name__)
+    if cls.__name__ == "OptimizedModule" and "_orig_mod" in module.__dict__.get("_modules", ()):
+        return class_name(module.__dict__["_modules"]["_orig_mod"])
+    if cls.__module__.startswith("torch.jit"):  # scripted and traced modules know what they were made from
+        return str(getattr(module, "original_name", "") or cls.__name__)
+    return cls.__name__
+
+
+def _children(module: Any) -> list[tuple[str, Any]]:
+    held = module.__dict__.get("_modules")
+    items = held.items() if isinstance(held, dict) else module.named_children()
+    return [(name, child) for name, child in items if child is not None]
+
+
+def has_parameters(module: Any) -> bool:
+    """Say whether a module or one below it has parameters."""
+    todo, seen = [module], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        held = one.__dict__.get("_parameters")
+        if any(p is not None for p in (held.values() if isinstance(held, dict) else one.parameters(recurse=False))):
+            return True
+        todo.extend(child for _, child in _children(one))
+    return False

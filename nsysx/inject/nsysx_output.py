@@ -1,0 +1,128 @@
+"""What the probe sends out: ranges and marks, how many there were, and what went wrong. Nothing is decided here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import nsysx_ranges as ranges
+
+KINDS = ("step", "phase", "module", "backward_module", "sync", "info")
+
+#: Phases that say what a step is made of; a fetch or a loss may come and go without the work being another.
+_SHAPE = frozenset(("forward", "evaluation", "backward", "optimizer"))
+
+_MOST_ERRORS = 20
+_MOST_TEXTS = 100_000
+
+
+class _Thread(threading.local):
+    """Ranges of ours that are open on this thread, except those of ordinary modules."""
+
+    def __init__(self) -> None:
+        self.open = 0  # calls of roots, direct children and losses
+        self.phases: list[str] = []
+        self.pushed: list[bool] = []
+
+
+class Output:
+    """The backend with counts. ``recording`` is False outside of the capture window: then no range goes out."""
+
+    def __init__(self, backend: Any, environ: Mapping[str, str]) -> None:
+        self.backend = backend
+        self.environ = environ
+        self.recording = True
+        self.errors: list[str] = []
+        self.counts = {kind: itertools.count() for kind in KINDS}
+        self.texts: dict[str, Any] = {}
+        self.thread = _Thread()
+        self.shape = 0  # a hash over the phases since it was last taken
+        self.disarm: Callable[[], None] = lambda: None
+
+    # ---- options ----------------------------------------------------------------------------------------------------
+
+    def number(self, name: str) -> int | None:
+        """Return the number in an environment variable; anything else is noted and None."""
+        text = self.environ.get(name, "")
+        if text and not text.isdigit():
+            self.errors.append(f"{name}={text[:40]!r} is not a number")
+        return int(text) if text.isdigit() else None
+
+    def pattern(self, name: str) -> re.Pattern[str] | None:
+        """Return the regular expression in an environment variable; a wrong one is noted and None."""
+        text = self.environ.get(name, "")
+        try:
+            return re.compile(text) if text else None
+        except re.error as error:
+            self.errors.append(f"{name} is not a regular expression: {error}")
+            return None
+
+    def choice(self, name: str, of: tuple[str, ...]) -> str:
+        """Return the word in an environment variable, the first of ``of`` where there is none; a strange one is noted."""
+        text = self.environ.get(name, "")
+        if text and text not in of:
+            self.errors.append(f"{name}={text[:40]!r} is none of {', '.join(of)}")
+        return text if text in of else of[0]
+
+    # ---- failure ----------------------------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """Keep what went wrong, up to a limit."""
+        if len(self.errors) < _MOST_ERRORS:
+            self.errors.append(text[:300])
+
+    def wrong(self, where: str, error: BaseException) -> None:
+        """Note a failure that costs only one part of the probe."""
+        self.note(f"{where}: {type(error).__name__}: {error}")
+
+    def fail(self, where: str, error: BaseException) -> None:
+        """Note a failure of ours and end the probe for good; never raises."""
+        try:
+            self.wrong(where, error)
+            self.disarm()
+        except Exception:
+            pass
+
+    # ---- ranges and marks -------------------------------------------------------------------------------------------
+
+    def counted(self) -> dict[str, int]:
+        """Return how many ranges and marks of each kind went out."""
+        return {kind: int(count.__reduce__()[1][0]) for kind, count in self.counts.items()}
+
+    def text(self, text: str) -> Any:
+        """Return a prepared text, made once: registered names are never freed, so equal texts must share one."""
+        prepared = self.texts.get(text)
+        if prepared is None:
+            prepared = self.backend.prepare(text)
+            if len(self.texts) < _MOST_TEXTS:
+                self.texts[text] = prepared
+        return prepared
+
+    def info(self, facts: dict[str, Any]) -> None:
+        """Send a mark with facts about the probe."""
+        self.backend.mark(self.backend.prepare(ranges.info(json.dumps(facts, separators=(",", ":")))))
+        next(self.counts["info"])
+
+    def open_phase(self, name: str, detail: str = "") -> int:
+        """Open a phase on this thread and return the level that ``close`` needs."""
+        thread = self.thread
+        if self.recording:
+            self.backend.push(self.text(ranges.phase(name, detail)))
+            next(self.counts["phase"])
+        if name in _SHAPE:
+            self.shape = hash((self.shape, name, detail))
+        thread.phases.append(name)
+        thread.pushed.append(self.recording)
+        return len(thread.phases)
+
+    def close(self, level: int) -> None:
+        """Close the phases of this thread down to ``level``, those included that an exception left open."""
+        thread = self.thread
+        while len(thread.phases) >= level > 0:
+            thread.phases.pop()
+            if thread.pushed.pop():
+                self.backend.pop()

@@ -1,0 +1,87 @@
+"""Which steps nsys captures: all, those of ``NSYSX_STEPS=A:B``, or (``auto``) a stretch that is chosen once steps repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from nsysx_output import Output
+
+#: ``auto``: so many steps alike, so many steps in all, or so many if they are never alike, before the window opens ...
+_ALIKE = 5
+_LEAST_BEFORE = 16
+_MOST_BEFORE = 48
+#: ... and so many are captured.
+AUTO_STEPS = 24
+
+
+class Window:
+    """``first`` and ``last`` are the steps A to B-1 as soon as they are known; without a window ``wanted`` is False."""
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+        self.first: int | None = None
+        self.last: int | None = None
+        self.auto = False
+        self.opened = False
+        self._shape: Hashable = None
+        self._alike = 0
+        text = out.environ.get("NSYSX_STEPS", "")
+        first, _, end = text.partition(":")
+        if text == "auto":
+            self.auto = True
+        elif first.isdigit() and end.isdigit() and int(first) < int(end):
+            self.first, self.last = int(first), int(end) - 1
+        elif text:
+            out.errors.append(f"NSYSX_STEPS={text[:40]!r} is neither A:B with A < B nor auto")
+        self.wanted = self.auto or self.first is not None
+
+    @property
+    def steps(self) -> int | None:
+        """Return how many steps the window has, None while that is open."""
+        return None if self.first is None or self.last is None else self.last - self.first + 1
+
+    def opens(self, index: int) -> bool:
+        """Say whether the capture begins with this step."""
+        if self.first is None and self.auto and self._time_has_come(index):
+            self.first, self.last = index, index + AUTO_STEPS - 1
+        return self.first is not None and self.last is not None and self.first <= index <= self.last and not self.opened
+
+    def _time_has_come(self, index: int) -> bool:
+        return index >= _MOST_BEFORE or (index >= _LEAST_BEFORE and self._alike >= _ALIKE)
+
+    def step_ended(self, shape: Hashable) -> None:
+        """Look at a step's shape, to see whether steps repeat."""
+        self._alike = self._alike + 1 if shape == self._shape else 0
+        self._shape = shape
+
+    def closes(self, index: int) -> bool:
+        """Say whether the capture ends with this step."""
+        return self.last is not None and index >= self.last
+
+    def never_opened(self, steps: int, rule: str) -> str | None:
+        """Return why nothing was captured, and what would be; None where there is nothing to say."""
+        if not self.wanted or self.opened:
+            return None
+        wanted = f"step {self.first}" if self.first is not None else "the steps that --steps auto waits for"
+        if steps <= 0:
+            seen = "the program made no step that the probe could see"
+            cure = "call nsysx.step() at the start of each iteration, or leave --steps out"
+        else:
+            seen = f"the program made {steps} step{'s' if steps > 1 else ''} (rule {rule})"
+            cure = "name earlier steps, call nsysx.step() at the start of each iteration, or leave --steps out"
+        return f"the capture never began: {wanted} did not come, {seen}; {cure}"
+
+    def profiler(self, torch: Any, call: str) -> None:
+        """Call cudaProfilerStart or cudaProfilerStop, which nsys listens to; note it where that cannot be done."""
+        try:
+            if not torch.backends.cuda.is_built():
+                note = f"{call} was not called: this torch is built without CUDA"
+            elif not torch.cuda.is_available():
+                note = f"{call} was not called: no CUDA device"
+            else:
+                getattr(torch.cuda.cudart(), call)()
+                return
+        except Exception as error:
+            note = f"{call}: {type(error).__name__}: {error}"
+        self.out.note(note)
