@@ -61,7 +61,10 @@ def run(
     nsys_arg: Annotated[
         list[str] | None, typer.Option(metavar="ARG", help="Pass ARG on to nsys profile (repeatable).")
     ] = None,
-    steps: Annotated[str | None, typer.Option(metavar="A:B", help="Capture only steps A to B-1.")] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(metavar="A:B|auto", help="Capture only steps A to B-1, or a stretch once steps repeat."),
+    ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Record the Python line of each wait and copy.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="Record device memory allocations.")] = False,
     graphs: Annotated[str, typer.Option(metavar="node|graph", help="CUDA graphs by node, or each as one.")] = "node",
@@ -69,9 +72,12 @@ def run(
     clocks: Annotated[bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature.")] = False,
     depth: Annotated[int | None, typer.Option(min=0, help="Ranges for modules down to this depth.")] = None,
     only: Annotated[str | None, typer.Option(metavar="REGEX", help="Ranges only for modules of this name.")] = None,
+    marks: Annotated[
+        str, typer.Option(metavar="few|all|off", help="Steps whose modules are marked; the others repeat them.")
+    ] = "few",
     backward: Annotated[
-        str | None, typer.Option(metavar="off|phase|marks|ops", help="How closely backward is followed.")
-    ] = None,
+        str, typer.Option(metavar="marks|ops|off", help="In marked steps, how closely backward is followed.")
+    ] = "marks",
     per_rank: Annotated[bool, typer.Option("--per-rank", help="Under torchrun: one report per rank.")] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Run CMD once more without profiler, to say what profiling cost.")
@@ -82,7 +88,8 @@ def run(
     from nsysx.recording import capture
 
     _one_of("--graphs", graphs, ("node", "graph"))
-    _one_of("--backward", backward, ("off", "phase", "marks", "ops", None))
+    _one_of("--marks", marks, ("few", "all", "off"))
+    _one_of("--backward", backward, ("marks", "ops", "off", "phase"))
     options = capture.Options(
         output=output,
         force=force,
@@ -98,6 +105,7 @@ def run(
         clocks=clocks,
         depth=depth,
         only=only,
+        marks=marks,
         backward=backward,
         per_rank=per_rank,
         calibrate=calibrate,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -35,13 +34,14 @@ class Borders:
         self.calls: ModuleCalls | None = None
         self.hello: Callable[[], None] = lambda: None
         self.facts: Callable[[], dict[str, Any]] = dict
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: list[Any] = []  # weak references to those that were made
         self._step_end: Any = None
         self._seen = 0
 
     def _states(self) -> int:
         """Return for how many parameters optimizers hold state."""
-        return sum(len(optimizer.state) for optimizer in list(self.optimizers))
+        self.optimizers = [ref for ref in self.optimizers if ref() is not None]
+        return sum(len(optimizer.state) for ref in self.optimizers if (optimizer := ref()) is not None)
 
     def _switched(self, on: bool) -> None:
         """Marks came on or off: nsys is told where, the calls of modules are told at once."""

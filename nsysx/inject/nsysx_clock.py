@@ -24,7 +24,7 @@ _SMALLEST_BLOCK = 2
 class Period(NamedTuple):
     """One step that another one followed at once: its number, how long it took, and how it ran."""
 
-    index: int
+    number: int
     ns: int
     marked: bool
     recorded: bool
@@ -61,9 +61,9 @@ class StepClock:
         """
         if before is None:
             return None
-        free = [p.ns for p in self.periods if not p.recorded and p.index < before - 1]
+        free = [p.ns for p in self.periods if not p.recorded and p.number < before - 1]
         first = max(WARM_UP, len(free) // BLOCKS)
-        free = free[first:] if self.periods and self.periods[0].index < WARM_UP else free
+        free = free[first:] if self.periods and self.periods[0].number < WARM_UP else free
         size = len(free) // BLOCKS
         if size < _SMALLEST_BLOCK:
             return None
@@ -84,7 +84,7 @@ class StepClock:
         of the others. The first marked step of a run or window is left out: it pays for other things too.
         """
         recorded = [p for p in self.periods if p.recorded]
-        marked = [p.ns for p in recorded if p.marked and p.index > recorded[0].index and p.index > 1]
+        marked = [p.ns for p in recorded if p.marked and p.number > recorded[0].number and p.number > 1]
         free = [p.ns for p in recorded if not p.marked]
         if not marked or len(free) < _SMALLEST_BLOCK:
             return None

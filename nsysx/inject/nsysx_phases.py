@@ -33,18 +33,22 @@ class Phases:
             and threading.get_ident() == (self.driver or threading.main_thread().ident)
         )
 
+    def _open(self, name: str, detail: str = "") -> int:
+        level: int = self.out.open_phase(name, detail)
+        return level
+
     # ---- networks and losses ----------------------------------------------------------------------------------------
 
     def root(self, entry: Entry, module: Any) -> int:
         """A network or a loss is called outside of others: open its phase and return its level, 0 for none."""
-        phases = self.out.thread.phases
+        phases: list[str] = self.out.thread.phases
         me = threading.get_ident()
         if self.driver is None and me == threading.main_thread().ident:
             self.driver = me
         if self.driver not in (None, me):
             return 0
         if entry.root == "loss":
-            return 0 if "loss" in phases else self.out.open_phase("loss", entry.cls)
+            return 0 if "loss" in phases else self._open("loss", entry.cls)
         if "data" in phases:  # a transform that is a module
             return 0
         grad = self.torch.is_grad_enabled()
@@ -52,7 +56,7 @@ class Phases:
             if grad:
                 self._trained_root = weakref.ref(module)
             self.steps.forward(grad)
-        return self.out.open_phase("forward" if grad else "evaluation", entry.cls)
+        return self._open("forward" if grad else "evaluation", entry.cls)
 
     def after_root(self) -> None:
         """The outermost network has returned."""
@@ -67,7 +71,7 @@ class Phases:
             if not self._alone():
                 return 0
             self.steps.fetch(self._training(), _exhausted(loader))
-            return self.out.open_phase("data", "DataLoader")
+            return self._open("data", "DataLoader")
         except Exception as error:
             self.out.fail("fetch", error)
             return 0
@@ -89,7 +93,7 @@ class Phases:
                 return 0
             if self.steps.index >= 0:  # before that it is preparation, not a step
                 self.steps.fetch(self._training())
-            return self.out.open_phase("data", "DataLoader.__iter__")
+            return self._open("data", "DataLoader.__iter__")
         except Exception as error:
             self.out.fail("loader", error)
             return 0
@@ -110,7 +114,7 @@ class Phases:
                 self.driver = self.driver or threading.get_ident()
                 if not thread.phases and self.driver == threading.get_ident():
                     self.steps.backward()
-            return self.out.open_phase("backward")
+            return self._open("backward")
         except Exception as error:
             self.out.fail("backward", error)
             return 0
@@ -144,7 +148,7 @@ class Phases:
             thread = self.out.thread
             if not thread.phases and not thread.open and self.driver in (None, threading.get_ident()):
                 self.steps.optimizer(id(optimizer))
-            return self.out.open_phase("optimizer", detail or type(optimizer).__name__)
+            return self._open("optimizer", detail or type(optimizer).__name__)
         except Exception as error:
             self.out.fail("optimizer", error)
             return 0
@@ -169,7 +173,7 @@ class Phases:
         try:
             if not self.out.thread.phases and self.driver in (None, threading.get_ident()):
                 self.steps.zero_grad()
-            return self.out.open_phase("zero_grad")
+            return self._open("zero_grad")
         except Exception as error:
             self.out.fail("zero_grad", error)
             return 0
@@ -184,7 +188,7 @@ class Phases:
     def enter_clip(self, _first: Any) -> int:
         """Gradients are clipped."""
         try:
-            return self.out.open_phase("clip")
+            return self._open("clip")
         except Exception as error:
             self.out.fail("clip", error)
             return 0

@@ -24,6 +24,7 @@ import atexit
 import os
 import sys
 import threading
+import weakref
 from typing import Any
 
 import nsysx_backend
@@ -196,7 +197,7 @@ class Probe:
         def made(optimizer: Any) -> None:
             """An optimizer was made; torch has put one and the same function around the step of its class by now."""
             try:
-                self.borders.optimizers.add(optimizer)
+                self.borders.optimizers.append(weakref.ref(optimizer))
                 self.steps.made_optimizer(id(optimizer))
                 step = type(optimizer).step
                 if id(step) not in self._optimizer_steps:

@@ -177,6 +177,7 @@ def test_environment() -> None:
         "NSYSX_PROBE_DIR": "/p",
         "NSYSX_DEPTH": "2",
         "NSYSX_ONLY": "a b",
+        "NSYSX_MARKS": "few",
         "NSYSX_BACKWARD": "ops",
         "NSYSX_STEPS": "1:3",
         "NSYSX_LINES": "1",
