@@ -21,7 +21,7 @@ from nsysx import analyses, findings, ids
 from nsysx.analyses import api_calls
 from nsysx.analyses.helpers import timelines
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile
+from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sequence
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, verdict
@@ -381,6 +381,7 @@ def gather(path: Path, options: Options) -> Profile:
     # Memory is time: what has become ranges, calls and GPU ops is let go before more is made of those.
     trace = trace.without("nvtx", "runtime", "kernel", "memcpy", "memset", "graph")
     say("attributing to modules")
+    named = sequence.repeat(named, correlated)
     attributed = attribute.attribute(trace, correlated, named)
     found = steps_room.find(
         named,

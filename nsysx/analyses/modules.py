@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.events.attribute import GRADES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import at, distinct, totals
@@ -29,10 +30,11 @@ COLUMNS = (
     Column("wait_ns", "Int64", "ns", "backlog that its own blocking calls waited for"),
     Column("sync_ns", "Int64", "ns", "self time of its own synchronize calls"),
     Column("idle_blamed_ns", "Int64", "ns", "idle time of the shown device that ended with one of its own GPU ops"),
-    Column("grade", "String", "", "weakest evidence behind 1 % or more of its GPU time: thread, seq, time, none"),
+    Column(
+        "grade", "String", "", "weakest evidence behind 1 % or more of its GPU time: thread, seq, sequence, time, none"
+    ),
 )
 
-_GRADES = ("thread", "seq", "time", "none")
 _BUSY = (
     "forward_gpu_ns",
     "backward_gpu_ns",
@@ -44,7 +46,7 @@ _BUSY = (
     "calls",
 )
 #: What is summed per module; the grades hold GPU time.
-_SUMS = (*_BUSY[:-1], "kernels", "copy_ns", "queue_ns", *_GRADES)
+_SUMS = (*_BUSY[:-1], "kernels", "copy_ns", "queue_ns", *GRADES)
 
 
 def _add(found: dict[str | None, dict[str, int]], module: pl.Series, **parts: I64) -> None:
@@ -73,7 +75,7 @@ def _own(profile: Profile) -> dict[str | None, dict[str, int]]:
         kernels=(op_kind == "kernel").to_numpy().astype(np.int64),
         copy_ns=np.where(((op_kind == "memcpy") | (op_kind == "memset")).to_numpy(), ns, 0),
         queue_ns=ops["queue_ns"].fill_null(0).to_numpy(),
-        **{g: np.where((grade == g).to_numpy(), ns, 0) for g in _GRADES},
+        **{g: np.where((grade == g).to_numpy(), ns, 0) for g in GRADES},
     )
     calls = profile.steady_calls.select("call", "module", "kind", "self_ns")
     launches = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
@@ -114,8 +116,8 @@ def _grade(module: str | None, row: dict[str, int]) -> str:
     """Return the weakest grade that 1 % or more of the module's GPU time has."""
     if not row["self_gpu_ns"]:
         return "none" if module is None else "thread"
-    weak = next((g for g in reversed(_GRADES[1:]) if row[g] * 100 >= row["self_gpu_ns"]), None)
-    return weak or next((g for g in _GRADES if row[g]), "none")
+    weak = next((g for g in reversed(GRADES[1:]) if row[g] * 100 >= row["self_gpu_ns"]), None)
+    return weak or next((g for g in GRADES if row[g]), "none")
 
 
 def table(profile: Profile) -> pl.DataFrame:

@@ -1,7 +1,8 @@
 """Which step, phase and module a call and its GPU work belong to, each with the grade of the evidence.
 
 Grades: ``thread``, the range open on the launching thread at the start of the call; ``seq``, the autograd sequence number that
-ties a backward op to its forward op; ``time``, only the time inside somebody's backward range; ``none``. Nothing is dropped.
+ties a backward op to its forward op; ``sequence``, the call repeats that of a marked step (``events.sequence``); ``time``,
+only the time inside somebody's backward range; ``none``. Nothing is dropped.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events.correlate import Correlated
-from nsysx.events.nvtx_ranges import Flags, Ranges
+from nsysx.events.nvtx_ranges import REPEATED, UNMATCHED, Flags, Ranges
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, Labels, Nesting, StepFunction, nesting
 from nsysx.reading.load import Trace
 
-GRADES = ("thread", "seq", "time", "none")
+#: From the best evidence to none.
+GRADES = ("thread", "seq", "sequence", "time", "none")
+_THREAD, _SEQ, _SEQUENCE, _TIME, _NONE = range(len(GRADES))
+
+#: Phases without modules: what lies in them needs no marks to be known.
+_WITHOUT_MODULES = ("data", "h2d", "clip", "optimizer", "zero_grad")
 
 
 @dataclass(frozen=True)
@@ -280,9 +286,9 @@ class _Finder:
         if seq is not None:
             is_backward |= seq >= 0
         on_thread = (module >= 0) | (phase >= 0) | step
-        grade[:] = np.where(on_thread, 0, 3)
+        grade[:] = np.where(on_thread, _THREAD, _NONE)
         if seq is not None:
-            grade[seq >= 0] = 1
+            grade[seq >= 0] = _SEQ
         # Another thread of the process is inside a backward range: then this one works for it.
         bare = np.flatnonzero(phase < 0)
         if len(bare) and (ids.process_of(thread)) in self.backward:
@@ -290,7 +296,7 @@ class _Finder:
             i = np.searchsorted(start, t[bare], side="right") - 1
             helping = bare[(i >= 0) & (reach[np.maximum(i, 0)] > t[bare])]
             is_backward[helping] = True
-            grade[helping] = np.where(grade[helping] == 3, 2, grade[helping])
+            grade[helping] = np.where(grade[helping] == _NONE, _TIME, grade[helping])
         phase[is_backward] = self.phase_names.index("backward")
         key[:] = self._key[module]
         free = np.flatnonzero(key < 0)
@@ -366,13 +372,27 @@ def _capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _graded(found: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
+    """Say which calls owe their module to a marked step, and that those which repeat none have no module."""
+    if ranges.repeats is None:
+        return found
+    states = ranges.repeats.calls
+    free = lookup.coded(found["phase"], dict.fromkeys(_WITHOUT_MODULES, 1)) < 0
+    code = lookup.coded(found["grade"], {grade: i for i, grade in enumerate(GRADES)})
+    code[free & (states == REPEATED) & (code <= _SEQUENCE)] = _SEQUENCE
+    unknown = free & (states == UNMATCHED)
+    code[unknown] = _NONE
+    module = found["module"].set(pl.Series(unknown), None) if unknown.any() else found["module"]
+    return found.with_columns(module, lookup.named(GRADES, code).alias("grade"))
+
+
 def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attributed:
     """Give every API call and GPU op its phase, module and grade. Rows in = rows out, in the same order."""
     finder = _Finder(ranges)
     calls = correlated.api_calls
     tree = finder.tree()
     fields = ("phase", "module", "grade", "recompute")
-    calls = calls.hstack(finder.find(calls["thread"].to_numpy(), calls["start_ns"].to_numpy()))
+    calls = calls.hstack(_graded(finder.find(calls["thread"].to_numpy(), calls["start_ns"].to_numpy()), ranges))
     row = correlated.gpu_ops["call"].fill_null(-1).to_numpy()
     ops = correlated.gpu_ops.with_columns(lookup.at(calls[f], row).alias(f) for f in fields)
     if ops["graph_node"].is_not_null().any() and trace.graph_node.height:

@@ -45,17 +45,41 @@ _PHASES = (
 _COUNTER = re.compile(r"([\s_#:=\-]|^)\d+$")
 
 
+#: What ``Repeats.calls`` says of a call: its step was marked (or it is in none), it repeats one of a marked step, or none.
+MARKED, REPEATED, UNMATCHED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What ``sequence`` found out about steps whose modules were not marked.
+
+    ``calls``: MARKED, REPEATED or UNMATCHED per API call. ``marked`` and ``steps``: steps with and without marks; ``exact`` of
+    the latter repeat a marked one whole. ``launches``: calls with GPU work in steps without marks, ``unmatched`` of them
+    repeat nothing.
+    """
+
+    calls: npt.NDArray[np.int8]
+    marked: int
+    steps: int
+    exact: int
+    launches: int
+    unmatched: int
+
+
 @dataclass(frozen=True)
 class Ranges:
     """``ranges``: one row per range (columns below); ``marks`` the same for marks, whose ``end_ns`` is ``start_ns``.
 
     Columns: range, process, thread, start_ns, end_ns, kind (step, phase, module, backward_module, op, range), name, cls,
     number (step or sequence number, -1 without), recompute, own (written by nsysx's probe), crossing (ends on another
-    thread), open (never closed; it then ends with the capture).
+    thread), open (never closed; it then ends with the capture), repeated (copied from a marked step, see ``sequence``).
+    ``notes``: process, start_ns, name: what the probe said about itself, JSON. ``repeats``: what ``sequence`` found out.
     """
 
     ranges: pl.DataFrame
     marks: pl.DataFrame
+    notes: pl.DataFrame
+    repeats: Repeats | None = None
 
 
 def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
@@ -105,6 +129,14 @@ def read(trace: Trace) -> Ranges:
     # What a text means is found once per text, for those that the probe wrote and for a stranger's.
     occurring, which = lookup.numbered(2 * label + own)
     meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
+    notes = np.array([m[0] == "info" for m in meanings], np.bool_)[which] & own & is_mark
+    said = pl.DataFrame(
+        {
+            "process": rows["process"].filter(notes),
+            "start_ns": rows["start_ns"].filter(notes),
+            "name": pl.Series([meanings[i][1] for i in which[notes].tolist()], dtype=pl.String),
+        }
+    )
     wanted &= np.array([m[0] != "info" for m in meanings], np.bool_)[which]
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
@@ -127,9 +159,10 @@ def read(trace: Trace) -> Ranges:
             "own": own,
             "crossing": rows["crossing"],
             "open": never,
+            "repeated": np.zeros(len(start), np.bool_),
             "_mark": is_mark,
         }
     ).filter(wanted & (end >= start))
     frame = lookup.ordered(frame, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
     marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
-    return Ranges(ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"))
+    return Ranges(ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"), said)

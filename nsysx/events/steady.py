@@ -16,6 +16,8 @@ from nsysx.model import Row
 #: A step belongs to the warm-up while it is this much longer than the later ones, or carries first-call work.
 _WARMUP_EXCESS = 0.15
 _FIRST_CALL_SHARE = 0.02
+#: So many steps without marks tell more than the same with those that were marked.
+_ENOUGH = 3
 
 
 def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> npt.NDArray[np.bool_]:
@@ -79,6 +81,10 @@ def steady_steps(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, t
     thinned = told_of.get("thinned_from")
     least = int((cpu["number"] < thinned).sum()) if isinstance(thinned, int) else 0
     least = least if least <= last else 0
+    # The same goes for the steps whose modules it marked, where enough others are left.
+    unmarked = told_of.get("unmarked_from")
+    after = int((cpu["number"] < unmarked).sum()) if isinstance(unmarked, int) else 0
+    least = max(least, after) if last - after + 1 >= _ENOUGH else least
     for first in range(least, min(max(n // 2, least) + 1, last + 1)):
         if full[first] and fine[first : first + 2].all():
             return first, last

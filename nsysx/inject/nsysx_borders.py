@@ -34,6 +34,7 @@ class Borders:
         self.calls: ModuleCalls | None = None
         self.hello: Callable[[], None] = lambda: None
         self.facts: Callable[[], dict[str, Any]] = dict
+        self.finished: Callable[[], None] = lambda: None
         self.optimizers: list[Any] = []  # weak references to those that were made
         self._step_end: Any = None
         self._seen = 0
@@ -114,3 +115,4 @@ class Borders:
         self.out.recording = False
         self.window.profiler(self.torch, "cudaProfilerStop")
         self.out.disarm()  # nothing is left to do: the rest runs as if we were not here
+        self.finished()

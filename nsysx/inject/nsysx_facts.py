@@ -26,6 +26,7 @@ class Facts:
         self.pid = os.getpid()
         self.reason: str | None = None
         self.pair_cost_ns: int | None = None
+        self.ended = False  # Python's exit was reached: the counts are final
 
     def hello(self) -> None:
         """Say in the report itself who records here and at what cost."""
@@ -72,6 +73,7 @@ class Facts:
             "nvtx": _version("nvtx") if nvtx is not None else None,
             "backend": self.out.backend.name if self.out.backend else "off",
             "reason": self.reason,
+            "ended": self.ended,
             "ranges": counted,
             "ranges_pushed": sum(counted.values()),
             "pair_cost_ns": self.pair_cost_ns,
@@ -88,6 +90,11 @@ class Facts:
             "window_missed": window.never_opened(borders.steps.index + 1, borders.steps.rule),
             "rank": self.out.environ.get("RANK"),
         }
+
+    def finish(self) -> None:
+        """Leave the final counts."""
+        self.ended = True
+        self.write()
 
     def write(self) -> None:
         """Write the probe file in one go, if a folder for it was named."""

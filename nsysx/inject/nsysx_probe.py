@@ -61,6 +61,7 @@ class Probe:
         self.calls.backward = self.backward.active
         self.facts = Facts(torch, self.out, self.borders, self.backward, self.naming)
         self.borders.hello, self.borders.facts = self.facts.hello, self.facts.facts
+        self.borders.finished = self.facts.finish
         self.patcher = nsysx_patch.Patcher(torch.compiler.is_dynamo_compiling, self.out.wrong)
         self._removers: list[Any] = []
         self._optimizer_steps: set[int] = set()
@@ -94,7 +95,7 @@ class Probe:
                     self.out.info(self.facts.facts())
             if self.borders.timing is not None:
                 self.borders.timing.ended = True
-            self.facts.write()
+            self.facts.finish()
         except Exception:
             pass
 

@@ -1,116 +1,27 @@
-"""Bootstrap of the nsysx probe: waits until the program imports torch, then arms the probe. Standard library only.
+"""Python imports this at start because its folder is on PYTHONPATH: it starts the probe's bootstrap.
 
-Python imports this at start because its folder is on PYTHONPATH. It must cost nothing and must not be noticed: it adds one
-finder that looks at the name ``torch`` only, and then runs the ``sitecustomize`` that Python would have found without us.
-``NSYSX_PROBE=0`` turns it off.
+Any Python may come by, a child of an old version too: this file is written for all of them and says nothing to those that
+the probe does not know. Then it runs the ``sitecustomize`` that Python would have found without it. ``NSYSX_PROBE=0`` turns
+the probe off.
 """
-
-from __future__ import annotations
 
 import os
 import sys
 
-if False:  # typing costs milliseconds, and is for readers and checkers only
-    from typing import Any
+_here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - there may be no pathlib
 
-_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is not loaded this early
+if sys.version_info >= (3, 9):
+    import nsysx_bootstrap
 
-
-def _note(reason: str) -> None:
-    """Leave a file that says why there are no ranges of this process; the probe replaces it when it arms."""
-    folder = os.environ.get("NSYSX_PROBE_DIR")
-    if not folder:
-        return
-    python = ".".join(map(str, sys.version_info[:3]))
-    zeros = '{"step": 0, "phase": 0, "module": 0, "backward_module": 0, "info": 0}'
-    text = (
-        f'{{"pid": {os.getpid()}, "ppid": {os.getppid()}, "python": "{python}", "torch": null, "nvtx": null, '
-        f'"backend": "off", "reason": "{reason}", "ranges": {zeros}, "ranges_pushed": 0, "pair_cost_ns": null, "errors": []}}\n'
-    )
-    try:
-        with open(f"{folder}/probe-{os.getpid()}.json", "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(text)
-    except OSError:
-        pass
-
-
-class _TorchFinder:
-    """Finds nothing itself; lets the other finders find torch and runs the probe after torch has been executed."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
-            return None
-        try:
-            sys.meta_path.remove(self)
-        except ValueError:
-            return None
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
-            if spec is not None:
-                self._after(spec.loader)
-                return spec
-        return None
-
-    @staticmethod
-    def _after(loader: Any) -> None:
-        # The loader keeps its type, which inspect, pkgutil and importlib.resources look at: only this object's call changes.
-        try:
-            space = {
-                "execute": loader.exec_module,
-                "restore": lambda: vars(loader).pop("exec_module", None),
-                "arm": _arm,
-            }
-            # Under importlib's own file name Python leaves the frame out of tracebacks, as it does with importlib's.
-            source = "def exec_module(module):\n    restore()\n    execute(module)\n    arm(module)\n"
-            exec(compile(source, "<frozen importlib._bootstrap_external>", "exec"), space)  # noqa: S102
-            loader.exec_module = space["exec_module"]
-        except Exception:
-            _note("torch has a loader that cannot be followed")
-
-
-def _arm(torch: object) -> None:
-    try:
-        import nsysx_probe
-
-        nsysx_probe.arm(torch)
-    except Exception as error:
-        _note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
-
-
-def _next_sitecustomize() -> None:
-    """Run the sitecustomize that this one hides, under its own name, as Python would have."""
-    # Both are loaded in every Python; importing importlib.machinery and importlib.util would take most of a millisecond.
-    from _frozen_importlib import module_from_spec
-    from _frozen_importlib_external import PathFinder
-
-    paths = [p for p in sys.path if os.path.abspath(p) != _HERE]  # noqa: PTH100
-    spec = PathFinder.find_spec("sitecustomize", paths)
-    if (
-        spec is None
-        or spec.loader is None
-        or (spec.origin and os.path.realpath(spec.origin) == os.path.realpath(__file__))
-    ):
-        return
-
-    module = module_from_spec(spec)
-    ours = sys.modules.get("sitecustomize")
-    sys.modules["sitecustomize"] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        if ours is not None:
-            sys.modules["sitecustomize"] = ours
-        raise
-
-
-if os.environ.get("NSYSX_PROBE", "1") != "0":
-    if os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NSYSX_FORCE"):
-        _note("torch was not imported")
-        sys.meta_path.insert(0, _TorchFinder())
-    else:
-        _note("no profiler is attached (NVTX_INJECTION64_PATH is not set)")
+    nsysx_bootstrap.start()
+    nsysx_bootstrap.next_sitecustomize(_here)
 else:
-    _note("turned off by NSYSX_PROBE=0")
-
-_next_sitecustomize()
+    _path = sys.path[:]
+    _ours = sys.modules.pop("sitecustomize", None)
+    sys.path[:] = [p for p in _path if os.path.abspath(p) != _here]  # noqa: PTH100
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError:
+        sys.modules["sitecustomize"] = _ours
+    finally:
+        sys.path[:] = _path

@@ -18,6 +18,7 @@ _RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=nod
 _GRADES = {
     "thread": "by the range open on the launching thread",
     "seq": "by autograd's sequence numbers",
+    "sequence": "by repeating the calls of a step whose modules were marked",
     "time": "by what the calling thread did at that time",
     "none": "not at all",
 }
@@ -132,7 +133,8 @@ def _rows(profile: Profile) -> list[Check]:
 def _probe(profile: Profile) -> list[Check]:
     """Compare the ranges that the probe pushed with those that arrived: some nvtx and nsys versions lose all of them."""
     trace = profile.trace
-    own = int(profile.ranges.ranges["own"].sum()) + int(profile.ranges.marks["own"].sum())
+    sent = pl.col("own") & ~pl.col("repeated")
+    own = sum(int(frame.select(sent.sum()).item()) for frame in (profile.ranges.ranges, profile.ranges.marks))
     if not trace.recorded & {"nvtx"}:
         return [
             Check(
@@ -170,6 +172,9 @@ def _probe(profile: Profile) -> list[Check]:
                 "lost ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
             )
         ]
+    if any(p.get("ended") is False for p in trace.capture.probe if p.get("backend") != "off"):
+        what = f"a process ended without Python's exit, so its count is not final; {units.count(own)} ranges are in the report"
+        return [Check("probe ranges", "ok", what)]
     if not pushed and not off:
         return [
             Check("probe ranges", "warn", "the program called no module, optimizer or loader that the probe could see")
@@ -201,14 +206,15 @@ def _cost(profile: Profile) -> list[Check]:
     if probe is None or not window.height:
         return []
     start, end = window.select("start_ns", "end_ns").row(0)
-    inside = pl.col("own") & (pl.col("process") == profile.steps.process) & pl.col("start_ns").is_between(start, end)
     pair = _whole(probe["pair_cost_ns"])
+    module, mark = _whole(probe.get("module_cost_ns")) or pair, _whole(probe.get("backward_mark_cost_ns")) or pair
+    inside = pl.col("own") & ~pl.col("repeated") & (pl.col("process") == profile.steps.process)
+    inside &= pl.col("start_ns").is_between(start, end)
     is_module = pl.col("kind") == "module"
     modules, others = profile.ranges.ranges.select(
         (inside & is_module).sum().alias("modules"), (inside & ~is_module).sum().alias("others")
     ).row(0)
     marks = profile.ranges.marks.select(inside.sum()).item()
-    module, mark = _whole(probe.get("module_cost_ns")) or pair, _whole(probe.get("backward_mark_cost_ns")) or pair
     share = (modules * module + marks * mark + others * pair) / max(end - start, 1)
     detail = (
         f"{units.count(modules)} module calls at {units.duration(module)}, {units.count(marks)} backward marks at "
@@ -216,8 +222,37 @@ def _cost(profile: Profile) -> list[Check]:
         "steady CPU time at least; nsys itself comes on top"
     )
     costly = share > _COSTLY
-    fix = "--depth N ranges fewer modules, --backward phase marks none in backward" if costly else ""
-    return [Check("probe cost", "warn" if costly else "ok", detail, fix), *_thinned(probe)]
+    fix = "--marks few marks the modules of few steps, --depth N fewer modules" if costly else ""
+    return [Check("probe cost", "warn" if costly else "ok", detail + _marks_cost(probe), fix), *_thinned(probe)]
+
+
+def _marks_cost(probe: Row) -> str:
+    """Return what the marks of a step cost where they stood, as the probe measured it; empty where it could not."""
+    cost = probe.get("marks_cost_ns_per_step")
+    median = cost.get("median_ns") if isinstance(cost, dict) else None
+    if not isinstance(cost, dict) or not isinstance(median, int):
+        return ""
+    count = _whole(cost.get("marked_steps"))
+    return f"; a step with marks took {units.duration(abs(median))} {'more' if median >= 0 else 'less'} ({count} steps)"
+
+
+def _repeated(profile: Profile) -> list[Check]:
+    """Say how the modules of steps without marks are known."""
+    repeats = profile.ranges.repeats
+    if repeats is None:
+        return []
+    matched = repeats.launches - repeats.unmatched
+    weak = repeats.unmatched > _UNMATCHED * repeats.launches
+    detail = (
+        f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them whole) repeat their "
+        f"calls: {units.count(matched)} of {units.count(repeats.launches)} launches, copies and memsets"
+    )
+    fix = "--marks all marks every step, at its cost" if weak else ""
+    return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]
+
+
+#: From this share of launches on that repeat none of a marked step, modules miss something worth a warning.
+_UNMATCHED = 0.03
 
 
 def _pushed(probe: Row) -> int:
@@ -346,6 +381,7 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
         *_cost(profile),
         *_calibration(profile),
         *_attribution(profile),
+        *_repeated(profile),
         *_steps(profile),
         *_replayed(profile),
         *_unprofiled(profile),

@@ -1,0 +1,113 @@
+"""Which elements of one sequence repeat those of another: longest runs in common, in nearly linear time."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from nsysx.frames.intervals import I64
+
+#: Runs of so many elements are looked for first, then shorter ones; longer runs seldom occur twice.
+_RUNS = (32, 8, 2)
+#: Below this product of lengths every pair may be looked at.
+_SMALL = 20_000
+#: An odd number, so that equal elements at different places of a run do not cancel out.
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+Pairs = tuple[I64, I64]
+
+
+def align(a: I64, b: I64) -> Pairs:
+    """Return rows of ``a`` and of ``b``, both ascending, whose elements are equal and stand in the same order.
+
+    First the common begin and end, then runs that occur once on both sides (patience), then what lies between those. Where
+    a long piece repeats itself too often to tell, it stays unmatched.
+    """
+    found: list[tuple[int, int, int]] = []  # first row of a, of b, number of rows
+    todo = [(0, len(a), 0, len(b))]
+    while todo:
+        low_a, high_a, low_b, high_b = todo.pop()
+        n = _equal(a[low_a:high_a], b[low_b:high_b])
+        found.append((low_a, low_b, n))
+        low_a, low_b = low_a + n, low_b + n
+        n = _equal(a[low_a:high_a][::-1], b[low_b:high_b][::-1])
+        high_a, high_b = high_a - n, high_b - n
+        found.append((high_a, high_b, n))
+        if low_a == high_a or low_b == high_b:
+            continue
+        if (high_a - low_a) * (high_b - low_b) <= _SMALL:
+            matcher = SequenceMatcher(None, a[low_a:high_a].tolist(), b[low_b:high_b].tolist(), autojunk=False)
+            found += [(low_a + m.a, low_b + m.b, m.size) for m in matcher.get_matching_blocks()]
+            continue
+        anchors = _anchors(a[low_a:high_a], b[low_b:high_b])
+        if not anchors:
+            continue
+        borders = [(0, 0), *anchors, (high_a - low_a, high_b - low_b)]
+        for (a0, b0), (a1, b1) in itertools.pairwise(borders):
+            if a1 > a0 and b1 > b0:
+                todo.append((low_a + a0, low_a + a1, low_b + b0, low_b + b1))
+    found = sorted(f for f in found if f[2])
+    rows = [np.arange(n) for _, _, n in found]
+    if not rows:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first = [np.concatenate([r + f[side] for r, f in zip(rows, found, strict=True)]) for side in (0, 1)]
+    return first[0], first[1]
+
+
+def _equal(a: I64, b: I64) -> int:
+    """Return how many elements are equal from the begin on."""
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n
+
+
+def _runs(values: I64, length: int) -> I64:
+    """Return a hash of the ``length`` elements from each row on."""
+    n = len(values) - length + 1
+    if n <= 0:
+        return np.empty(0, np.int64)
+    code = np.zeros(n, np.uint64)
+    with np.errstate(over="ignore"):
+        for i in range(length):
+            code = code * _MIX + values[i : i + n].astype(np.uint64)
+    return code.view(np.int64)
+
+
+def _anchors(a: I64, b: I64) -> list[tuple[int, int]]:
+    """Return places (of a, of b) where a run begins that occurs once in each, as many as stand in the same order."""
+    for length in _RUNS:
+        once_a, once_b = _once(_runs(a, length)), _once(_runs(b, length))
+        pairs = sorted((row, once_b[key]) for key, row in once_a.items() if key in once_b)
+        kept = _ascending(pairs)
+        if kept and kept != [(0, 0)]:
+            return [pair for pair in kept if pair != (0, 0)]
+    return []
+
+
+def _once(keys: I64) -> dict[int, int]:
+    values, first, count = np.unique(keys, return_index=True, return_counts=True)
+    return dict(zip(values[count == 1].tolist(), first[count == 1].tolist(), strict=True))
+
+
+def _ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the longest part of ``pairs``, which ascend on the first side, that ascends on the second too."""
+    ends: list[int] = []  # smallest last element of an ascending part of each length
+    at: list[int] = []
+    before = [-1] * len(pairs)
+    for i, (_, value) in enumerate(pairs):
+        place = bisect_left(ends, value)
+        before[i] = at[place - 1] if place else -1
+        if place == len(ends):
+            ends.append(value)
+            at.append(i)
+        else:
+            ends[place], at[place] = value, i
+    kept = []
+    i = at[-1] if at else -1
+    while i >= 0:
+        kept.append(pairs[i])
+        i = before[i]
+    return kept[::-1]

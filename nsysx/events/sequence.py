@@ -1,0 +1,374 @@
+"""Module ranges of steps that the probe did not mark, told from a marked step whose sequence of calls they repeat.
+
+The probe marks modules in few steps only (``inject.nsysx_marking``) and says where with ``info`` marks. Here each step
+without marks is held against the marked ones, thread by thread: launches (API, kernel, grid, block), copies, memsets,
+waits and the borders of phases are one sequence. Where they repeat those of a marked step, that step's module ranges and
+backward marks are copied, with their times carried over between the calls that correspond. So a range holds exactly the
+calls that repeat those it held, and everything that reads ranges reads these too. What corresponds to nothing stays without
+a module, grade ``none``.
+
+    marked    |[ln: a b ][fc: c    ]|        a to d: launches; x: one that no marked step had
+    without   |  a   b     c  x     |        ln: a b, fc: c, x: none
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx.events.alignment import Pairs, align
+from nsysx.events.correlate import Correlated
+from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges, Repeats
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.inject.nsysx_ranges import PHASES
+
+#: Kinds of calls that a program makes in the same order each time. Allocations and queries of events come as they please.
+_KEPT = "^(launch|graph_launch|copy|memset|sync)$"
+#: So many different marked sequences are compared with one that is like none of them.
+_CANDIDATES = 4
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """When the probe of one process had its marks on."""
+
+    times: I64
+    on: Flags
+
+    def at(self, t: I64) -> Flags:
+        """Return whether marks were on at each instant."""
+        place = np.searchsorted(self.times, t, side="right") - 1
+        state: Flags = np.where(place >= 0, self.on[np.maximum(place, 0)], ~self.on[0])
+        return state
+
+    def throughout(self, start: I64, end: I64) -> Flags:
+        """Return whether marks were on from start to end."""
+        changes = np.searchsorted(self.times, end, side="left") - np.searchsorted(self.times, start, side="right")
+        whole: Flags = self.at(start) & (changes == 0)
+        return whole
+
+
+def _switches(notes: pl.DataFrame) -> dict[int, _Marks]:
+    """Return process -> when marks were on, for processes in which they were off at some time."""
+    found: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+    for process, time, text in notes.sort("start_ns").select("process", "start_ns", "name").iter_rows():
+        try:
+            said = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            continue
+        on = said.get("marks") if isinstance(said, dict) else None
+        if isinstance(on, bool):
+            found[process].append((time, on))
+    marks = {}
+    for process, rows in found.items():
+        if not all(on for _, on in rows):
+            marks[process] = _Marks(
+                np.array([t for t, _ in rows], np.int64), np.array([on for _, on in rows], np.bool_)
+            )
+    return marks
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """What the sequence of one thread is made of, in order of time: calls (``call`` >= 0) and borders of phases."""
+
+    start: I64
+    end: I64
+    key: I64
+    name: I64
+    call: I64
+
+    def cut(self, start: int, end: int) -> slice:
+        """Return the tokens that begin in [start, end)."""
+        a, b = np.searchsorted(self.start, [start, end]).tolist()
+        return slice(a, b)
+
+
+def _hashes(frame: pl.DataFrame, *columns: str) -> I64:
+    """Return one number per row that is equal where these columns are."""
+    return frame.select(pl.struct(columns).hash()).to_series().to_numpy().view(np.int64)
+
+
+def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dict[int, _Tokens]:
+    """Return thread -> its tokens, of the processes that have steps without marks."""
+    calls = correlated.api_calls
+    wanted = calls["process"].is_in(processes).to_numpy() & lookup.matching(calls["kind"], _KEPT)
+    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    rows = np.flatnonzero(wanted)
+    # A driver call inside a runtime call is part of that.
+    reach = np.zeros(len(rows), np.int64)
+    borders = [0, *(np.flatnonzero(np.diff(thread[rows])) + 1).tolist(), len(rows)]
+    for a, b in itertools.pairwise(borders):
+        reach[a + 1 : b] = np.maximum.accumulate(end[rows[a:b]])[:-1] if b > a else 0
+    rows = rows[start[rows] >= reach]
+    first = correlated.gpu_ops.filter(pl.col("call").is_not_null()).unique("call", keep="first", maintain_order=True)
+    op = first.select("call", pl.col("name").alias("op"), "grid", "block")
+    made = calls.select("call", "name")[rows].join(op, on="call", how="left", maintain_order="left")
+    made = made.with_columns(pl.col("name", "op").cast(pl.String))
+    key, name = _hashes(made, "name", "op", "grid", "block"), _hashes(made, "name", "op")
+    phases = ranges.ranges.filter((pl.col("kind") == "phase") & pl.col("own") & pl.col("process").is_in(processes))
+    names, code = lookup.distinct(phases["name"])
+    number = 2 * np.array([PHASES.index(n) if n in PHASES else -1 for n in names], np.int64)[code]
+    of, began, ended = (phases[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    found = {}
+    for one in np.unique(np.concatenate((thread[rows], of))).tolist():
+        mine, own = thread[rows] == one, of == one
+        outer = np.full(2 * int(own.sum()), -1, np.int64)
+        at = np.concatenate((start[rows[mine]], began[own], ended[own]))
+        until = np.concatenate((end[rows[mine]], began[own], ended[own]))
+        keys = np.concatenate((key[mine], number[own], number[own] + 1))
+        plain = np.concatenate((name[mine], number[own], number[own] + 1))
+        order = np.lexsort((until, at))
+        found[one] = _Tokens(
+            at[order], until[order], keys[order], plain[order], np.concatenate((rows[mine], outer))[order]
+        )
+    return found
+
+
+@dataclass
+class _Copies:
+    """What is copied: rows of the frame of ranges (or marks) with their new times."""
+
+    row: list[I64] = field(default_factory=list)
+    start: list[I64] = field(default_factory=list)
+    end: list[I64] = field(default_factory=list)
+
+    def frame(self, of: pl.DataFrame) -> pl.DataFrame:
+        """Return the copied rows of ``of``."""
+        if not self.row:
+            return of.clear()
+        row, start, end = (np.concatenate(parts) for parts in (self.row, self.start, self.end))
+        return of[row].with_columns(
+            pl.Series("start_ns", start), pl.Series("end_ns", np.maximum(end, start)), pl.lit(True).alias("repeated")
+        )
+
+
+class _Repeater:
+    """Works through the steps of one process."""
+
+    def __init__(
+        self,
+        marks: _Marks,
+        steps: pl.DataFrame,
+        tokens: dict[int, _Tokens],
+        ranges: Ranges,
+        states: npt.NDArray[np.int8],
+    ) -> None:
+        self.marks, self.tokens, self.states = marks, tokens, states
+        start, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
+        whole = marks.throughout(start, end)
+        self.templates = [(int(start[i]), int(end[i])) for i in np.flatnonzero(whole)]
+        self.others = [(int(start[i]), int(end[i])) for i in np.flatnonzero(~whole)]
+        self.sources = [(ranges.ranges, "module", _Copies()), (ranges.marks, "backward_module", _Copies())]
+        self._placed = [self._by_thread(frame, kind) for frame, kind, _ in self.sources]
+        self._known: dict[tuple[int, bytes, bytes], Pairs] = {}
+
+    def _by_thread(self, frame: pl.DataFrame, kind: str) -> dict[int, tuple[I64, I64, I64]]:
+        """Return thread -> row, start, end of the probe's ranges of one kind, in order of time."""
+        rows = np.flatnonzero(((frame["kind"] == kind) & frame["own"]).to_numpy())
+        thread, start, end = (frame[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
+        found = {}
+        for one in self.tokens:
+            mine = np.flatnonzero(thread == one)
+            mine = mine[np.argsort(start[mine], kind="stable")]
+            found[one] = (rows[mine], start[mine], end[mine])
+        return found
+
+    def run(self) -> int:
+        """Copy ranges into every step without marks; return how many steps repeat a marked one whole."""
+        cuts = {thread: [(step, of.cut(*step)) for step in self.templates] for thread, of in self.tokens.items()}
+        exact = 0
+        for step in self.others:
+            whole = True
+            used: set[int] = set()
+            for thread, of in self.tokens.items():
+                cut = of.cut(*step)
+                if cut.start == cut.stop:
+                    continue
+                found = self._template(thread, of, cut, cuts, used)
+                if found is None:
+                    self._settle(of, cut, np.empty(0, np.int64), np.empty(0, np.int64))
+                    whole = False
+                    continue
+                source, template, of_template, (ours, theirs) = found
+                used.add(source)
+                self._settle(of, cut, cut.start + ours, theirs)
+                self._copy((source, thread), step, template, self.tokens[source], of_template, of, cut, (ours, theirs))
+                whole &= len(ours) == cut.stop - cut.start == of_template.stop - of_template.start
+            exact += whole
+        return exact
+
+    def _template(
+        self,
+        thread: int,
+        of: _Tokens,
+        cut: slice,
+        cuts: dict[int, list[tuple[tuple[int, int], slice]]],
+        used: set[int],
+    ) -> tuple[int, tuple[int, int], slice, Pairs] | None:
+        """Return the thread, step and tokens that ``cut`` repeats best, and the tokens that correspond, from the cut on."""
+        ours = of.key[cut]
+        source = thread
+        if not any(
+            c.stop > c.start for _, c in cuts[thread]
+        ):  # a thread of this step alone: another one did its work then
+            others = [t for t in cuts if t not in used and any(c.stop > c.start for _, c in cuts[t])]
+            others = [t for t in others if not self._busy(t, of.start[cut])]
+            if not others:
+                return None
+            source = others[0]
+        theirs = self.tokens[source]
+        marked = [(step, c) for step, c in cuts[source] if c.stop > c.start]
+        for step, c in reversed(marked):
+            if c.stop - c.start == len(ours) and (theirs.key[c] == ours).all():
+                same = np.arange(len(ours))
+                return source, step, c, (same, same)
+        best: tuple[tuple[int, int], slice, Pairs] | None = None
+        seen: set[bytes] = set()
+        for step, c in reversed(marked):
+            word = theirs.key[c].tobytes()
+            if word in seen:
+                continue
+            seen.add(word)
+            pairs = self._pairs(of, cut, theirs, c)
+            if best is None or len(pairs[0]) > len(best[2][0]):
+                best = step, c, pairs
+            if len(seen) >= _CANDIDATES:
+                break
+        return None if best is None else (source, *best)
+
+    def _busy(self, thread: int, times: I64) -> bool:
+        """Return whether a thread has tokens of its own in this time."""
+        of = self.tokens[thread]
+        a, b = np.searchsorted(of.start, [times[0], times[-1] + 1]).tolist()
+        return bool(b > a)
+
+    def _pairs(self, of: _Tokens, cut: slice, theirs: _Tokens, c: slice) -> Pairs:
+        """Return which tokens correspond: by all of the key, then, in between, by API and kernel alone."""
+        ask = (0, of.key[cut].tobytes(), theirs.key[c].tobytes())
+        if ask not in self._known:
+            ours, others = align(of.key[cut], theirs.key[c])
+            parts_a, parts_b = [ours], [others]
+            edges_a = [-1, *ours.tolist(), cut.stop - cut.start]
+            edges_b = [-1, *others.tolist(), c.stop - c.start]
+            plain_a, plain_b = of.name[cut], theirs.name[c]
+            for (a0, a1), (b0, b1) in zip(itertools.pairwise(edges_a), itertools.pairwise(edges_b), strict=True):
+                if a1 - a0 > 1 and b1 - b0 > 1:
+                    more_a, more_b = align(plain_a[a0 + 1 : a1], plain_b[b0 + 1 : b1])
+                    parts_a.append(more_a + a0 + 1)
+                    parts_b.append(more_b + b0 + 1)
+            self._known[ask] = np.sort(np.concatenate(parts_a)), np.sort(np.concatenate(parts_b))
+        return self._known[ask]
+
+    def _settle(self, of: _Tokens, cut: slice, matched: I64, theirs: I64) -> None:
+        """Say of each call of the cut whether it corresponds to one of the marked step."""
+        state = np.full(cut.stop - cut.start, UNMATCHED, np.int8)
+        state[matched - cut.start] = REPEATED
+        call = of.call[cut]
+        self.states[call[call >= 0]] = state[call >= 0]
+
+    def _copy(
+        self,
+        threads: tuple[int, int],
+        step: tuple[int, int],
+        template: tuple[int, int],
+        source: _Tokens,
+        of_template: slice,
+        of: _Tokens,
+        cut: slice,
+        pairs: Pairs,
+    ) -> None:
+        """Copy the ranges of the marked step that began on one thread to the other step's thread, with their times."""
+        ours, theirs = pairs
+        old, new = (
+            np.concatenate(([edge[0]], np.stack((t.start[rows], t.end[rows]), axis=1).ravel(), [edge[1]]))
+            for t, rows, edge in (
+                (source, of_template.start + theirs, template),
+                (of, cut.start + ours, step),
+            )
+        )
+        old, new = np.maximum.accumulate(old), np.maximum.accumulate(new)
+        for (_, _, copies), placed in zip(self.sources, self._placed, strict=True):
+            row, start, end = placed[threads[0]]
+            a, b = np.searchsorted(start, template).tolist()
+            if b == a:
+                continue
+            began = np.interp(start[a:b], old, new).astype(np.int64)
+            ended = np.interp(end[a:b], old, new).astype(np.int64)
+            free = ~self.marks.at(
+                began
+            )  # a stretch with marks of its own (the capture of a CUDA graph) needs no others
+            copies.row.append(row[a:b][free])
+            copies.start.append(began[free])
+            copies.end.append(ended[free])
+
+
+def _between(states: npt.NDArray[np.int8], calls: pl.DataFrame, marks: dict[int, _Marks], steps: pl.DataFrame) -> Flags:
+    """Fill in the calls that are no tokens: as the tokens around them are. Return which calls lie in steps without marks."""
+    process, thread, start = (calls[c].to_numpy() for c in ("process", "thread", "start_ns"))
+    free = np.zeros(calls.height, np.bool_)
+    for key, of in marks.items():
+        mine = np.flatnonzero(process == key)
+        own = steps.filter(pl.col("process") == key).sort("start_ns")
+        begin, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+        at = np.searchsorted(begin, start[mine], side="right") - 1
+        inside = (at >= 0) & (start[mine] < end[np.maximum(at, 0)]) & ~of.at(start[mine])
+        free[mine[inside]] = True
+    known = states != MARKED
+    states[known & ~free] = MARKED  # a stretch of marks inside of a step
+    known &= free
+    rows = np.arange(len(states))
+    before = np.maximum.accumulate(np.where(known, rows, -1)) if len(rows) else rows
+    after = np.minimum.accumulate(np.where(known, rows, len(rows))[::-1])[::-1] if len(rows) else rows
+    for side, there in ((before, before >= 0), (after, after < len(rows))):
+        other = np.where(there, side, 0)
+        near = free & ~known & there & (thread[other] == thread)
+        states[near] = np.maximum(states[near], states[other[near]])
+    states[free & (states == MARKED)] = UNMATCHED  # a thread that no marked step knows
+    return free
+
+
+def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
+    """Return ``ranges`` with those of marked steps copied into the steps without marks, and ``repeats`` set.
+
+    Without such steps the same object is returned.
+    """
+    marks = _switches(ranges.notes)
+    steps = ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own"))
+    for process in list(marks):
+        mine = steps.filter(pl.col("process") == process)
+        whole = marks[process].throughout(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        if whole.all() or not whole.any():  # none without marks, or none to tell them from (`--marks off`)
+            del marks[process]
+    if not marks:
+        return ranges
+    calls = correlated.api_calls
+    states = np.zeros(calls.height, np.int8)
+    tokens = _tokens(correlated, ranges, list(marks))
+    marked = others = exact = 0
+    copied_ranges, copied_marks = [ranges.ranges], [ranges.marks]
+    for process, of in marks.items():
+        own = {thread: t for thread, t in tokens.items() if thread >> 24 == process}
+        worker = _Repeater(of, steps.filter(pl.col("process") == process).sort("start_ns"), own, ranges, states)
+        exact += worker.run()
+        marked, others = marked + len(worker.templates), others + len(worker.others)
+        copied_ranges.append(worker.sources[0][2].frame(ranges.ranges))
+        copied_marks.append(worker.sources[1][2].frame(ranges.marks))
+    free = _between(states, calls, marks, steps)
+    launched = free & (calls["gpu_ops"] > 0).to_numpy()
+    order = ("end_ns", "label")
+    down = [True, False]
+    both = [
+        lookup.ordered(pl.concat(parts), "start_ns", list(order), group="thread", descending=down)
+        for parts in (copied_ranges, copied_marks)
+    ]
+    both[0] = both[0].drop("range").with_row_index("range")
+    repeats = Repeats(states, marked, others, exact, int(launched.sum()), int((launched & (states == UNMATCHED)).sum()))
+    return replace(ranges, ranges=both[0], marks=both[1], repeats=repeats)
