@@ -84,11 +84,17 @@ class _Tokens:
     key: I64
     name: I64
     call: I64
+    counted: I64  # calls before each token, and in all
+    phases: bool  # it has phases of its own
 
     def cut(self, start: int, end: int) -> slice:
         """Return the tokens that begin in [start, end)."""
         a, b = np.searchsorted(self.start, [start, end]).tolist()
         return slice(a, b)
+
+    def works(self, cut: slice) -> bool:
+        """Return whether there is anything to repeat: a call, or phases of the thread's own."""
+        return bool(self.counted[cut.stop] > self.counted[cut.start]) or (self.phases and cut.stop > cut.start)
 
 
 def _hashes(frame: pl.DataFrame, *columns: str) -> I64:
@@ -117,18 +123,21 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
     names, code = lookup.distinct(phases["name"])
     number = 2 * np.array([PHASES.index(n) if n in PHASES else -1 for n in names], np.int64)[code]
     of, began, ended = (phases[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    backward = number == 2 * PHASES.index("backward")
     found = {}
     for one in np.unique(np.concatenate((thread[rows], of))).tolist():
         mine, own = thread[rows] == one, of == one
-        outer = np.full(2 * int(own.sum()), -1, np.int64)
+        has_phases = bool(own.any())
+        if not has_phases:  # what it does for a backward lies in that
+            own = backward & (of >> 24 == one >> 24)
         at = np.concatenate((start[rows[mine]], began[own], ended[own]))
         until = np.concatenate((end[rows[mine]], began[own], ended[own]))
         keys = np.concatenate((key[mine], number[own], number[own] + 1))
         plain = np.concatenate((name[mine], number[own], number[own] + 1))
         order = np.lexsort((until, at))
-        found[one] = _Tokens(
-            at[order], until[order], keys[order], plain[order], np.concatenate((rows[mine], outer))[order]
-        )
+        call = np.concatenate((rows[mine], np.full(2 * int(own.sum()), -1, np.int64)))[order]
+        counted = np.concatenate(([0], np.cumsum(call >= 0)))
+        found[one] = _Tokens(at[order], until[order], keys[order], plain[order], call, counted, has_phases)
     return found
 
 
@@ -139,14 +148,18 @@ class _Copies:
     row: list[I64] = field(default_factory=list)
     start: list[I64] = field(default_factory=list)
     end: list[I64] = field(default_factory=list)
+    thread: list[I64] = field(default_factory=list)
 
     def frame(self, of: pl.DataFrame) -> pl.DataFrame:
         """Return the copied rows of ``of``."""
         if not self.row:
             return of.clear()
-        row, start, end = (np.concatenate(parts) for parts in (self.row, self.start, self.end))
+        row, start, end, thread = (np.concatenate(parts) for parts in (self.row, self.start, self.end, self.thread))
         return of[row].with_columns(
-            pl.Series("start_ns", start), pl.Series("end_ns", np.maximum(end, start)), pl.lit(True).alias("repeated")
+            pl.Series("start_ns", start),
+            pl.Series("end_ns", np.maximum(end, start)),
+            pl.Series("thread", thread),
+            pl.lit(True).alias("repeated"),
         )
 
 
@@ -190,9 +203,9 @@ class _Repeater:
             used: set[int] = set()
             for thread, of in self.tokens.items():
                 cut = of.cut(*step)
-                if cut.start == cut.stop:
+                if not of.works(cut):
                     continue
-                found = self._template(thread, of, cut, cuts, used)
+                found = self._template(thread, step, cut, cuts, used)
                 if found is None:
                     self._settle(of, cut, np.empty(0, np.int64), np.empty(0, np.int64))
                     whole = False
@@ -208,47 +221,40 @@ class _Repeater:
     def _template(
         self,
         thread: int,
-        of: _Tokens,
+        step: tuple[int, int],
         cut: slice,
         cuts: dict[int, list[tuple[tuple[int, int], slice]]],
         used: set[int],
     ) -> tuple[int, tuple[int, int], slice, Pairs] | None:
         """Return the thread, step and tokens that ``cut`` repeats best, and the tokens that correspond, from the cut on."""
+        of = self.tokens[thread]
         ours = of.key[cut]
         source = thread
-        if not any(
-            c.stop > c.start for _, c in cuts[thread]
-        ):  # a thread of this step alone: another one did its work then
-            others = [t for t in cuts if t not in used and any(c.stop > c.start for _, c in cuts[t])]
-            others = [t for t in others if not self._busy(t, of.start[cut])]
-            if not others:
+        if not any(of.works(c) for _, c in cuts[thread]):  # a thread of this step alone: another one did its work then
+            idle = (t for t, other in self.tokens.items() if t not in used and not other.works(other.cut(*step)))
+            found = next((t for t in idle if any(self.tokens[t].works(c) for _, c in cuts[t])), None)
+            if found is None:
                 return None
-            source = others[0]
+            source = found
         theirs = self.tokens[source]
-        marked = [(step, c) for step, c in cuts[source] if c.stop > c.start]
-        for step, c in reversed(marked):
+        marked = [(template, c) for template, c in reversed(cuts[source]) if theirs.works(c)]
+        for template, c in marked:
             if c.stop - c.start == len(ours) and (theirs.key[c] == ours).all():
                 same = np.arange(len(ours))
-                return source, step, c, (same, same)
+                return source, template, c, (same, same)
         best: tuple[tuple[int, int], slice, Pairs] | None = None
         seen: set[bytes] = set()
-        for step, c in reversed(marked):
+        for template, c in marked:
             word = theirs.key[c].tobytes()
             if word in seen:
                 continue
             seen.add(word)
             pairs = self._pairs(of, cut, theirs, c)
             if best is None or len(pairs[0]) > len(best[2][0]):
-                best = step, c, pairs
+                best = template, c, pairs
             if len(seen) >= _CANDIDATES:
                 break
         return None if best is None else (source, *best)
-
-    def _busy(self, thread: int, times: I64) -> bool:
-        """Return whether a thread has tokens of its own in this time."""
-        of = self.tokens[thread]
-        a, b = np.searchsorted(of.start, [times[0], times[-1] + 1]).tolist()
-        return bool(b > a)
 
     def _pairs(self, of: _Tokens, cut: slice, theirs: _Tokens, c: slice) -> Pairs:
         """Return which tokens correspond: by all of the key, then, in between, by API and kernel alone."""
@@ -308,6 +314,7 @@ class _Repeater:
             copies.row.append(row[a:b][free])
             copies.start.append(began[free])
             copies.end.append(ended[free])
+            copies.thread.append(np.full(int(free.sum()), threads[1]))
 
 
 def _between(states: npt.NDArray[np.int8], calls: pl.DataFrame, marks: dict[int, _Marks], steps: pl.DataFrame) -> Flags:

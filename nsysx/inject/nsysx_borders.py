@@ -16,6 +16,10 @@ from nsysx_timing import Timing
 from nsysx_window import Window
 
 
+#: Of the steps without marks, the calls of modules are counted in every so manieth.
+LOOK_EVERY = 8
+
+
 class Borders:
     """``begin`` and ``end`` are what ``Steps`` calls. ``facts`` tells what the last info mark of a capture says."""
 
@@ -61,6 +65,8 @@ class Borders:
         if self.window.wanted and self.window.opens(index):
             self._start_capture()
         self.marking.step_begins(index)
+        if self.calls is not None:
+            self.calls.counting = out.recording and index % LOOK_EVERY == 0
         self.clock.begin(index, self.marking.on, out.recording)
         self._shape()  # what came before is not of this step
         if not out.recording:
@@ -94,11 +100,12 @@ class Borders:
             if self.window.closes(self.steps.index):
                 self._stop_capture()
 
-    def _shape(self) -> tuple[int, int]:
-        """Return what the calls since the last time were like: how many of modules, and which phases."""
+    def _shape(self) -> tuple[int | None, int]:
+        """Return what the calls since the last time were like: how many of modules, if counted, and which phases."""
         before, self._seen = self._seen, self.calls.seen() if self.calls is not None else 0
         phases, self.out.shape = self.out.shape, 0
-        return self._seen - before, phases
+        counted = self.out.recording and (self.marking.on or (self.calls is not None and self.calls.counting))
+        return self._seen - before if counted else None, phases
 
     def _start_capture(self) -> None:
         self.window.profiler(self.torch, "cudaProfilerStart")

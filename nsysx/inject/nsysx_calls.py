@@ -1,4 +1,8 @@
-"""``Module.__call__``: a range for each call in marked steps; else only a look at the calls that may begin a step."""
+"""``Module.__call__``: a range for each call in marked steps; else only a look at the calls that may begin a step.
+
+Inside of a network that runs without marks ``Module.__call__`` is torch's own again, so that its modules cost nothing, unless
+their calls are to be counted, or a loss was seen inside of a network, whose phase would be missed.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +88,11 @@ class ModuleCalls:
         self.torch = torch
         self.out = out
         self.naming = naming
+        self.armed = True
         self.marks = True
         self.backward = True
+        self.counting = False  # without marks, count the calls inside of networks too
+        self._losses_inside = False
         self.after_root: Callable[[], None] = lambda: None
         self._root = root
         self._seen = itertools.count()
@@ -128,36 +135,49 @@ class ModuleCalls:
         if patch is not None:
             patch.on()
 
+    def back(self) -> None:
+        """Be there again after a network."""
+        if self.armed:
+            self.use()
+
     def enter(self, entry: Entry, module: Any) -> int:
         """Open the ranges of a root, a loss or a compiled inside; return what ``leave`` needs.
 
-        Bit 0: a range was opened. Bit 1: backward is marked. The rest is the level of the phase.
+        Bit 0: a range was opened. Bit 1: backward is marked. Bit 2: the calls inside are torch's own. The rest is the level of
+        the phase.
         """
         out, thread = self.out, self.out.thread
-        level = ranged = marked = 0
+        level = ranged = marked = plain = 0
         try:
             nested = thread.open > 0
             if entry.root and (not nested or entry.root == "loss"):
                 level = self._root(entry, module)
+                if nested:
+                    self._losses_inside = True
             if out.recording and self.marks:
                 marked = 2 if self.backward else 0
                 if entry.text is not None and not (entry.quiet and nested):
                     out.backend.push(entry.text)
                     next(out.counts["module"])
                     ranged = 1
+            elif level and not nested and not self.counting and not self._losses_inside:
+                self._patches["idle"].off()
+                plain = 4
         except Exception as error:
             out.fail("enter", error)
         thread.open += 1
-        return level << 2 | marked | ranged
+        return level << 3 | plain | marked | ranged
 
     def leave(self, token: int) -> None:
         """Close what ``enter`` opened."""
         out, thread = self.out, self.out.thread
         thread.open -= 1
         try:
+            if token & 4:
+                self.back()
             if token & 1:
                 out.backend.pop()
-            level = token >> 2
+            level = token >> 3
             if level:
                 out.close(level)
                 if not thread.phases and not thread.open:

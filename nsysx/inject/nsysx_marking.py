@@ -2,13 +2,13 @@
 
 A training step repeats the same calls, so the reader can tell the modules of a step without marks from one with them
 (``events/sequence.py``). Marked are the first steps, up to the point where ``REFERENCES`` of one shape have been marked,
-and again when a step had a shape that no marked step had. The shape is what can be counted for nothing: the number of
-module calls and the phases. What lies outside of steps is always marked: it is not repeated.
+and again when a step had a shape that no marked step had. The shape is what can be had for nothing: the phases, and, now and
+then, the number of module calls. What lies outside of steps is always marked: it is not repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 #: Steps of one shape that are marked: one to learn from, one to check it, and the first pays for caches besides.
 REFERENCES = 3
@@ -20,6 +20,9 @@ PATIENCE = 6
 #: never alike pays for marks in ever fewer of them.
 FIRST_PAUSE = 8
 _MOST_SHAPES = 1_000
+#: Number of module calls, None where they were not counted, and a hash over the phases.
+Shape = tuple[int | None, int]
+
 _MOST_STEPS = 1_000
 
 
@@ -36,8 +39,9 @@ class Marking:
 
     def _start(self, references: int) -> None:
         self._references = references
-        self._known: dict[Hashable, int] = {}
-        self._strange: dict[Hashable, int] = {}
+        self._known: dict[Shape, int] = {}
+        self._phases: set[int] = set()
+        self._strange: dict[Shape, int] = {}
         self._planned: set[int] = set()
         self._learning = True
         self._left = PATIENCE
@@ -58,26 +62,27 @@ class Marking:
         if self.on and len(self.steps) < _MOST_STEPS:
             self.steps.append(index)
 
-    def step_ended(self, index: int, shape: Hashable, border: bool) -> None:
+    def step_ended(self, index: int, shape: Shape, border: bool) -> None:
         """Learn from the step that has ended. ``border``: the next one begins at once."""
         if self.wanted != "few":
             return
         if self.on:
             self._learn(index, shape)
-        elif shape not in self._known:
+        elif shape not in self._known and (shape[0] is not None or shape[1] not in self._phases):
             self._meet(index, shape)
         if not border:
             self._turn(True)
 
-    def _learn(self, index: int, shape: Hashable) -> None:
+    def _learn(self, index: int, shape: Shape) -> None:
         self._planned.discard(index)
         if index:  # the very first step does work that no other does
             self._known[shape] = self._known.get(shape, 0) + 1
+            self._phases.add(shape[1])
         self._left -= 1
         if self._known.get(shape, 0) >= self._references or not self._left:
             self._learning = False
 
-    def _meet(self, index: int, shape: Hashable) -> None:
+    def _meet(self, index: int, shape: Shape) -> None:
         """A step without marks had a shape that no marked one had."""
         if len(self._strange) >= _MOST_SHAPES:
             self._strange.clear()

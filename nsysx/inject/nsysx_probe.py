@@ -48,7 +48,6 @@ class Probe:
         self.pid = os.getpid()
         self.armed = False
         self.out = Output(backend, environ)
-        self.out.disarm = self.disarm
         self.borders = Borders(torch, self.out)
         self.steps = self.borders.steps
         self.naming = Naming(torch, self.out)
@@ -64,13 +63,14 @@ class Probe:
         self.borders.finished = self.facts.finish
         self.patcher = nsysx_patch.Patcher(torch.compiler.is_dynamo_compiling, self.out.wrong)
         self._removers: list[Any] = []
+        self.out.disarm = self.disarm
         self._optimizer_steps: set[int] = set()
 
     # ---- failure, exit, fork ----------------------------------------------------------------------------------------
 
     def disarm(self) -> None:
         """Give every function its own code back. Calls that are running still end their ranges."""
-        self.armed = False
+        self.armed = self.calls.armed = False
         self.patcher.off()
         for remove in self._removers:
             remove()

@@ -44,6 +44,7 @@ class Steps:
         self.key: object = None  # the optimizer that ends a round
         self.keys: set[object] = set()  # those that have stepped
         self.pending: set[object] = set()  # those that were made and have not stepped
+        self.expected: set[object] = set()  # the same when the work of the open step was completed
         self.done = 0  # how often the work of the open step was completed
         self.held = False  # the open step goes on although its work was completed: another optimizer is to come
         self.worked = False  # the open step held a forward, a backward or an optimizer step
@@ -103,7 +104,7 @@ class Steps:
 
     def _goes_on(self) -> bool:
         """Say whether another optimizer, made and not seen to step yet, is expected to end this round."""
-        if self.by_fetch or not self.pending or self._completed_by() != "optimizer":
+        if self.by_fetch or not self.expected & self.pending or self._completed_by() != "optimizer":
             return False
         self.held = True
         return True
@@ -222,6 +223,7 @@ class Steps:
             return
         self._ends_round(key)
         if key == self.key:
+            self.expected = set() if self.done else set(self.pending)
             self.done += 1
 
     def _ends_round(self, key: object) -> None:

@@ -10,7 +10,7 @@ import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - there may be no pathlib
 
-if sys.version_info >= (3, 9):
+if sys.version_info >= (3, 9):  # noqa: UP036 - see above
     import nsysx_bootstrap
 
     nsysx_bootstrap.start()
@@ -20,7 +20,7 @@ else:
     _ours = sys.modules.pop("sitecustomize", None)
     sys.path[:] = [p for p in _path if os.path.abspath(p) != _here]  # noqa: PTH100
     try:
-        import sitecustomize  # noqa: F401
+        __import__("sitecustomize")
     except ImportError:
         sys.modules["sitecustomize"] = _ours
     finally:

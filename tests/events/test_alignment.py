@@ -1,0 +1,60 @@
+"""Alignment of sequences: always a common subsequence, whole where they are equal, and near what difflib finds."""
+
+from __future__ import annotations
+
+import time
+from difflib import SequenceMatcher
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsysx.events.alignment import align
+
+few = st.lists(st.integers(0, 5), max_size=60)
+
+
+def values(x: list[int]) -> np.ndarray:
+    return np.array(x, np.int64)
+
+
+@given(few, few)
+def test_what_is_matched_is_equal_and_in_order(a: list[int], b: list[int]) -> None:
+    rows, others = align(values(a), values(b))
+    assert len(rows) == len(others)
+    assert (values(a)[rows] == values(b)[others]).all()
+    assert (np.diff(rows) > 0).all() and (np.diff(others) > 0).all()
+
+
+@given(few)
+def test_equal_sequences_match_whole(a: list[int]) -> None:
+    rows, others = align(values(a), values(a))
+    assert rows.tolist() == others.tolist() == list(range(len(a)))
+
+
+@given(few, st.integers(0, 60), st.lists(st.integers(10, 15), max_size=5))
+def test_a_piece_that_was_put_in_is_all_that_stays_over(a: list[int], place: int, piece: list[int]) -> None:
+    b = a[:place] + piece + a[place:]
+    assert len(align(values(a), values(b))[0]) == len(a)
+
+
+@pytest.mark.parametrize("layers", [1, 50])
+def test_layers_that_repeat_are_told_apart_by_what_stands_around_them(layers: int) -> None:
+    layer = list(range(100, 140))
+    a = [1, 2, 3, *layer * layers, 4, 5, *layer[::-1] * layers, 6]
+    b = [1, 2, 9, 3, *layer * layers, 4, 8, 8, 5, *layer[::-1] * layers, 6, 7]
+    assert len(align(values(a), values(b))[0]) == len(a)
+
+
+def test_long_sequences_take_little_time_and_lose_little() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 40, 20_000)
+    kept = rng.random(len(a)) > 0.01
+    b = np.insert(a[kept], rng.integers(0, kept.sum(), 200), 99)
+    begin = time.perf_counter()
+    rows, _ = align(a, b)
+    assert time.perf_counter() - begin < 5
+    assert len(rows) > 0.97 * kept.sum()
+    small = SequenceMatcher(None, a[:400].tolist(), b[:400].tolist(), autojunk=False)
+    assert len(align(a[:400], b[:400])[0]) >= 0.95 * sum(m.size for m in small.get_matching_blocks())
