@@ -15,7 +15,6 @@ from nsysx_steps import Steps
 from nsysx_timing import Timing
 from nsysx_window import Window
 
-
 #: Of the steps without marks, the calls of modules are counted in every so manieth.
 LOOK_EVERY = 8
 
