@@ -29,6 +29,10 @@ SKEW_NS = 20_000
 #: An allocation or release that waited for the device returns soon after it has drained; one that goes on for longer only
 #: happened to see it drain (cudaHostAlloc takes ms whatever the GPU does).
 DRAIN_NS = 50_000
+#: A median of fewer is none; then a launch takes LAUNCH_NS, and the pause between two kernels PAUSE_NS.
+MANY = 20
+LAUNCH_NS = 20_000
+PAUSE_NS = 5_000
 PAGEABLE = 0
 D2D = 8
 CAUSES = (
@@ -113,8 +117,11 @@ class Data:
     event_records: dict[tuple[int, int], list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
     stream_waits: dict[tuple[int, int, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     tables: set[str] = field(default_factory=set)
+    #: How each (pid, context, stream) was made: 1 blocking, 2 not, 3 it is the legacy default stream.
+    streams: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _calls_of: dict[tuple[int, int], Call] | None = None
     _index: dict[Any, Nearby] = field(default_factory=dict)
+    _launches: list[Call] | None = None
 
     @property
     def calls_of(self) -> dict[tuple[int, int], Call]:
@@ -132,6 +139,12 @@ class Data:
     def call_of(self, op: Op) -> Call | None:
         """Return the call that launched an op: joined on (process, correlation id)."""
         return self.calls_of.get((op.process, op.correlation))
+
+    def blocking(self, process: int, context: int, stream: int) -> list[int]:
+        """Return the blocking streams whose work the legacy default stream holds, too; none for any other stream."""
+        made = {s: how for (pid, c, s), how in self.streams.items() if (pid, c) == (process & 0xFFFFFF, context)}
+        blocking = [s for s, how in made.items() if how == 1 and s != stream]
+        return blocking if made.get(stream, 3) == 3 else []
 
     def nearby(self, what: str, key: int) -> Nearby:
         """Return the calls or ranges of a thread, or the overheads of a process, ready to be asked by time."""
@@ -292,6 +305,8 @@ def read(path: Path | str) -> Data:
         if call is not None and "StreamWaitEvent" in call.name:
             place = (call.process, row["contextId"], row["streamId"])
             data.stream_waits[place].append((call.start, row["eventId"]))
+    for row in rows("TARGET_INFO_CUDA_STREAM"):
+        data.streams[row["processId"], row["contextId"], row["streamId"]] = row["flag"]
     for row in rows("PROFILER_OVERHEAD"):
         if row["globalTid"] is not None:
             data.overheads.append(Busy(row["globalTid"] >> 24, row["start"], row["end"]))
@@ -482,18 +497,74 @@ def gaps(data: Data, process: int, device: int) -> list[tuple[int | None, int | 
     return [(None, first), *inner, (last, None)]
 
 
-def usual_latency(data: Data, process: int, device: int) -> int:
-    """Return the median time from launch call to start of the ops that end a gap in which their launch began, else 0."""
-    ops = [op for op in _device_ops(data, process, device) if op.end > op.start]
-    launches: dict[int, list[int]] = defaultdict(list)
-    for op in ops:
-        if (call := data.call_of(op)) is not None:
-            launches[op.start].append(call.start)
-    latencies = []
+def _of(seen: Sequence[int], default: int) -> tuple[int, int]:
+    """Return the median of many, else a default, and from when on something takes noticeably longer."""
+    usual = int(median(seen)) if len(seen) >= MANY else default
+    return usual, max(2 * usual, usual + SKEW_NS)
+
+
+def ending(
+    data: Data, process: int, device: int
+) -> list[tuple[int | None, int | None, list[Op], tuple[int, Call] | None]]:
+    """Return each gap with the ops that end it, and the (stream, call) of the one that was launched first."""
+    starting: dict[int, list[Op]] = defaultdict(list)
+    for op in _device_ops(data, process, device):
+        if op.end > op.start:
+            starting[op.start].append(op)
+    result = []
     for g0, g1 in gaps(data, process, device):
-        if g1 is not None and launches[g1] and (g0 is None or min(launches[g1]) >= g0):
-            latencies.append(g1 - min(*launches[g1], g1))
-    return int(median(latencies)) if latencies else 0
+        ops = [] if g1 is None else starting[g1]
+        known = [(c.start, c.correlation, op.stream, c) for op in ops if (c := data.call_of(op)) is not None]
+        first = min(known, key=lambda k: k[:3]) if known else None
+        result.append((g0, g1, ops, None if first is None else (first[2], first[3])))
+    return result
+
+
+def usual(data: Data, process: int, device: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return (median, noticed) of the launch latency of ops whose call began in the gap that they end, and of the pause between
+    two kernels of one stream of which the second was queued.
+    """
+    ends = {(op.stream, op.end) for op in _device_ops(data, process, device) if op.end > op.start}
+    found = ending(data, process, device)
+    latencies = [
+        g1 - min(of[1].start, g1)
+        for g0, g1, _, of in found
+        if g1 is not None and of is not None and (g0 is None or of[1].start >= g0)
+    ]
+    latency = _of(latencies, LAUNCH_NS)
+    pauses = []
+    for g0, g1, _, of in found:
+        if g0 is not None and g1 is not None and of is not None and of[1].start < g0 and (of[0], g0) in ends:
+            pauses.append(g1 - _ready(g0, g1, of[1], latency))
+    return latency, _of(pauses, PAUSE_NS)
+
+
+def _ready(g0: int, g1: int, call: Call, latency: tuple[int, int]) -> int:
+    """Return when the op could start whose call began before the gap: what is left of the gap had another reason."""
+    possible = max(call.start + latency[0], call.end)
+    if possible <= g0:
+        return g0
+    return min(possible, g1) if g1 - possible > latency[1] - latency[0] else g1
+
+
+def in_control(data: Data, g0: int, call: Call) -> tuple[int, int]:
+    """Return the thread that kept the device waiting at g0, and until when.
+
+    It is the thread of the launch, unless another launched last before it and its own made no call since, until in the gap.
+    """
+    if data._launches is None:
+        made = {c.key: c for op in data.ops if (c := data.call_of(op)) is not None}
+        data._launches = sorted(made.values(), key=lambda c: (c.start, c.global_tid))
+    before = [c for c in data._launches if c.process == call.process and c.start < call.start]
+    last = before[-1] if before else None
+    if last is None or last.global_tid == call.global_tid:
+        return call.global_tid, g0
+    mine = data.nearby("calls", call.global_tid)
+    inside = any(c.end > g0 for c in mine.overlapping(g0, g0 + 1))
+    earlier = [c.start for c in mine.items if c.start < g0]
+    if inside or (earlier and max(earlier) >= last.start):
+        return call.global_tid, g0
+    return last.global_tid, min(min(c.start for c in mine.items if c.start >= g0), call.start)
 
 
 def idle_causes(
@@ -505,47 +576,64 @@ def idle_causes(
     adjoining windows add up to those of both together.
     """
     result = dict.fromkeys(CAUSES, 0)
-    ops = [op for op in _device_ops(data, process, device) if op.end > op.start]
-    starting: dict[int, list[Op]] = defaultdict(list)
-    ended: set[tuple[int, int]] = set()
-    for op in ops:
-        starting[op.start].append(op)
-        ended.add((op.stream, op.end))
-    usual = usual_latency(data, process, device)
-    for g0, g1 in gaps(data, process, device):
-        a, b = t0 if g0 is None else max(g0, t0), t1 if g1 is None else min(g1, t1)
-        if a >= b:
+    ended = {(op.stream, op.end) for op in _device_ops(data, process, device) if op.end > op.start}
+    latency, pause = usual(data, process, device)
+
+    def share(a: int, b: int, cause: str) -> None:
+        a, b = max(a, t0), min(b, t1)
+        _share(result, data.nearby("overheads", process).overlapping(a, b), a, b, cause) if a < b else None
+
+    for g0, g1, _, of in ending(data, process, device):
+        # Judged as a whole: before the first op a gap reaches back to the begin of the process.
+        a, b = min(t0, data.span[0]) if g0 is None else g0, t1 if g1 is None else g1
+        if max(a, t0) >= min(b, t1):
             continue
         if g1 is None:
-            result["no_further_work"] += b - a
+            result["no_further_work"] += t1 - max(a, t0)
             continue
-        launched = [(op, data.call_of(op)) for op in starting[g1]]
-        known = [(c.start, c.correlation, op.stream, c) for op, c in launched if c is not None]
-        overheads = data.nearby("overheads", process).overlapping(a, b)
-        if not known:
-            _share(result, overheads, a, b, "untraced_launch")
+        if of is None:
+            share(a, b, "untraced_launch")
             continue
-        _, _, stream, call = min(known, key=lambda k: k[:3])
+        stream, call = of
         if g0 is not None and call.start < g0:
-            # The op could not start earlier than a launch takes; only what is left had another reason.
-            ready = g1 if call.end > g0 else min(max(call.start + usual, g0), g1)
-            _share(result, overheads, a, min(b, ready), "launch_latency")
-            _share(result, overheads, max(a, ready), b, "kernel_gap" if (stream, g0) in ended else "dependency")
+            ready = _ready(g0, g1, call, latency)
+            share(g0, ready, "launch_latency")
+            follows = (stream, g0) in ended
+            paused = (g1 if g1 - ready <= pause[1] else ready + pause[0]) if follows else ready
+            share(ready, paused, "kernel_gap")
+            share(paused, g1, "dependency")
             continue
-        _share(result, overheads, max(a, call.start), b, "launch_latency")
-        before = min(b, call.start)
-        calls = data.nearby("calls", call.global_tid).overlapping(a, before)
-        loading = [r for r in data.nearby("ranges", call.global_tid).overlapping(a, before) if data_range(r)]
-        for c, d, opened in instants([*calls, *loading, *overheads], a, before) if a < before else ():
-            inside = [i for i in opened if isinstance(i, Call)]
-            if any(isinstance(i, Busy) for i in opened):
-                cause = "profiler"
-            elif inside:
-                cause = _CAUSE_OF_KIND[_inner_call(inside).kind]
-            else:
-                cause = "data_loader" if any(isinstance(i, Range) for i in opened) else "host_code"
-            result[cause] += d - c
+        begin = min(call.start, g1)
+        possible = max(begin + latency[0], call.end)
+        ready = min(possible, g1) if g1 - possible > latency[1] - latency[0] else g1
+        share(begin, ready, "launch_latency")
+        share(ready, g1, "dependency")
+        start = min(op.start for op in data.ops if op.process == process) if g0 is None else g0
+        start = min([start, *(c.start for c in data.calls if c.process == process)]) if g0 is None else start
+        who, taken = in_control(data, start, call)
+        for thread, c0, c1 in ((who, start, min(taken, begin)), (call.global_tid, max(taken, start), begin)):
+            _host(data, process, thread, max(c0, t0), min(c1, t1), data_range, result)
     return result
+
+
+def _host(
+    data: Data, process: int, thread: int, a: int, b: int, data_range: Callable[[Range], bool], result: dict[str, int]
+) -> None:
+    """Give [a, b) to what a thread did then."""
+    if a >= b:
+        return
+    calls = data.nearby("calls", thread).overlapping(a, b)
+    loading = [r for r in data.nearby("ranges", thread).overlapping(a, b) if data_range(r)]
+    overheads = data.nearby("overheads", process).overlapping(a, b)
+    for c, d, opened in instants([*calls, *loading, *overheads], a, b):
+        inside = [i for i in opened if isinstance(i, Call)]
+        if any(isinstance(i, Busy) for i in opened):
+            cause = "profiler"
+        elif inside:
+            cause = _CAUSE_OF_KIND[_inner_call(inside).kind]
+        else:
+            cause = "data_loader" if any(isinstance(i, Range) for i in opened) else "host_code"
+        result[cause] += d - c
 
 
 def _share(result: dict[str, int], overheads: Sequence[Busy], a: int, b: int, cause: str) -> None:
@@ -576,29 +664,59 @@ def wait_split(
         work[op.process].append((op.start if call is None else call.start, op))
         if call is not None:
             own_ops[call.key].append(op)
-    for call in data.calls:
+    found = []
+    for call in _outer(data, [c for c in data.calls if _target(data, c, own_ops.get(c.key, [])) is not None]):
         own = own_ops.get(call.key, [])
         target = _target(data, call, own)
-        if target is None:
-            continue
+        assert target is not None
         before, context, stream = target
         places = {(context, stream): before}
         if context is not None and stream is not None and follow_events:
             places = _reachable(data, call.process, context, stream, before)
-        d = call.start
+            for other in data.blocking(call.process, context, stream):
+                for place, limit in _reachable(data, call.process, context, other, before).items():
+                    places[place] = max(places.get(place, limit), limit)
+        d = None
         for launched, op in work[call.process]:
             for (c, s), limit in places.items():
                 if launched < limit and c in (None, op.context) and s in (None, op.stream):
-                    d = max(d, op.end)
+                    d = op.end if d is None else max(d, op.end)
+        d = call.start if d is None else max(d, call.start)
         if call.kind == "sync" and context is not None and call.end < d <= call.end + skew_ns:
             d = call.end
-        waited = d <= call.end and (call.kind in ("sync", "copy") or call.end - d <= DRAIN_NS)
+        found.append((call, own, d))
+    allocating = ("alloc", "free", "host_alloc")
+    alone: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for call, _, d in found:
+        if call.kind in allocating and d <= call.start:
+            alone[call.process, call.name].append(call.end - call.start)
+    for call, own, d in found:
+        waited = d <= call.end
+        if call.kind in allocating:
+            lengths = alone[call.process, call.name]
+            if len(lengths) >= 3:
+                # With its backlog on top of its usual duration, or only as long as usual: the nearer.
+                waited &= call.end - call.start - median(lengths) > (d - call.start) / 2
+            else:
+                waited &= call.end - d <= DRAIN_NS
         backlog = d - call.start if waited else 0
         rest = call.start + backlog
         copies = [op for op in own if op.kind == "memcpy"]
         covered = sum(b - a for a, b, opened in instants(copies, rest, call.end) if opened) if rest < call.end else 0
         result[call.key] = (backlog, covered, call.end - rest - covered)
     return result
+
+
+def _outer(data: Data, calls: Sequence[Call]) -> list[Call]:
+    """Leave out the calls that lie inside another of the same thread: they wait once."""
+    kept: list[Call] = []
+    reach: dict[int, int] = {}
+    for call in sorted(calls, key=lambda c: (c.start, -c.end, c.key)):
+        last = reach.get(call.global_tid)
+        if last is None or call.end > last or call.start >= last:
+            kept.append(call)
+        reach[call.global_tid] = call.end if last is None else max(last, call.end)
+    return kept
 
 
 def _target(data: Data, call: Call, own: Sequence[Op]) -> tuple[int, int | None, int | None] | None:

@@ -5,46 +5,17 @@ A gap is judged as a whole, by the ops around it wherever they lie, and only the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from nsysx.events.attribute import Attributed
-from nsysx.events.correlate import KINDS
+from nsysx.events.host_activity import CAUSE, CAUSES, FAR, Gaps, Host, Pieces, hosts
+from nsysx.events.streams import CLOCK_ERROR_NS
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64, StepFunction, coverage, merged, union
+from nsysx.frames.intervals import I64, StepFunction
 from nsysx.reading.load import Trace
-
-#: Why a device idled. See ``idle_segments``.
-CAUSES = (
-    "launch_latency",
-    "sync",
-    "alloc",
-    "load",
-    "copy_call",
-    "other_api",
-    "data_loader",
-    "profiler",
-    "host_code",
-    "dependency",
-    "kernel_gap",
-    "untraced_launch",
-    "no_further_work",
-)
-_CAUSE = {name: i for i, name in enumerate(CAUSES)}
-
-#: What an API call of a kind means for a device that idles meanwhile.
-_CAUSE_OF_KIND = {
-    "sync": "sync",
-    "alloc": "alloc",
-    "free": "alloc",
-    "host_alloc": "alloc",
-    "load": "load",
-    "copy": "copy_call",
-    "memset": "copy_call",
-}
 
 _IDLE = {
     "process": pl.Int64,
@@ -55,79 +26,33 @@ _IDLE = {
     "gap": pl.Int64,
     "op": pl.Int64,
     "began_in": pl.Int64,
+    "waited_device": pl.Int64,
+    "waited_stream": pl.Int64,
 }
 
-
-#: Start, end, label and cause of pieces of idle time.
-_Pieces = tuple[I64, I64, I64, I64]
-#: Gaps are split in blocks: what is needed in between stays in the cache and costs no new memory.
-_BLOCK = 1 << 16
+#: A median of fewer is none.
+_MANY = 20
+#: Where it is not known: the time from the call of a launch to its kernel, under tracing, and the pause between two kernels.
+_LAUNCH_NS = 20_000
+_PAUSE_NS = 5_000
 
 
 @dataclass(frozen=True)
-class _Host:
-    """What the threads of one process did, for blaming gaps."""
+class _Usual:
+    """How long something takes when nothing is in its way, and from when on something was (ns)."""
 
-    threads: dict[int, StepFunction]
-    cause_of_call: I64
-    overhead: StepFunction
-    data: dict[int, StepFunction]
+    ns: int
+    noticed: int
 
-    def split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> Iterator[_Pieces]:
-        """Yield (start, end, label, cause) of the pieces of disjoint windows, which are sorted.
-
-        Profiler overhead is taken out first. With ``thread`` the rest goes to what that thread did, without to ``cause``.
-        """
-        real = end > start
-        start, end, label = start[real], end[real], label[real]
-        if thread is None and not len(self.overhead.labels):
-            yield start, end, label, np.full(len(start), cause)
-            return
-        for first in range(0, len(start), _BLOCK):
-            rows = slice(first, first + _BLOCK)
-            yield self._split(thread, start[rows], end[rows], label[rows], cause)
-
-    def _split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> _Pieces:
-        empty = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
-        calls = empty if thread is None else self.threads.get(thread, empty)
-        data = empty if thread is None else self.data.get(thread, empty)
-        # Only what changes inside a window cuts it; most calls begin and end while the device is busy.
-        times = merged([start, end, *(f.borders_in(start, end) for f in (self.overhead, calls, data))])
-        window = np.searchsorted(start, times[:-1], side="right") - 1
-        keep = times[:-1] < end[window]
-        begin, finish, window = times[:-1][keep], times[1:][keep], window[keep]
-        if thread is None:
-            why = np.full(len(begin), cause, np.int64)
-        else:
-            why = np.where(data.at(begin) > 0, _CAUSE["data_loader"], _CAUSE["host_code"])
-            call = calls.at(begin)
-            why[call >= 0] = self.cause_of_call[call[call >= 0]]
-        why[self.overhead.at(begin) > 0] = _CAUSE["profiler"]
-        return begin, finish, label[window], why
+    @staticmethod
+    def of(seen: I64, default: int) -> _Usual:
+        ns = int(np.median(seen)) if len(seen) >= _MANY else default
+        return _Usual(ns, max(2 * ns, ns + CLOCK_ERROR_NS))
 
 
-def _blame(
-    ops: pl.DataFrame, activity: StepFunction, host: _Host, process: int, device: int, first_gap: int
-) -> pl.DataFrame:
-    """Return the idle pieces of one device.
-
-    A gap [g0, g1) ends with GPU op X, launched by call L on thread T:
-
-    - no L: untraced_launch; no X (after the last op): no_further_work.
-    - L started in the gap: from there on launch_latency; before, what T did: inside an API call its kind, else data loading
-      or host code.
-    - L started before the gap: X could start ``latency`` after L at the earliest, so up to there it is launch_latency (and
-      all of it while L still ran at g0). The rest is kernel_gap when X only followed the work of its own stream, else
-      dependency (an event or stream wait).
-
-    ``latency`` is the median launch latency of ops that ended a gap in which their launch began: what a launch takes when
-    nothing is in its way. Profiler overhead is subtracted everywhere.
-    """
+def _gaps(ops: pl.DataFrame, activity: StepFunction) -> Gaps:
     idle = activity.labels == 0
     g0, g1 = activity.times[:-1][idle], activity.times[1:][idle]
-    n = len(g0)
-    if not n:
-        return pl.DataFrame(schema=_IDLE)
     lasting = ops["end_ns"] > ops["start_ns"]
     real = ops if lasting.all() else ops.filter(lasting)
     real = lookup.ordered(real, "start_ns", ["call_start_ns", "call", "stream", "op"])
@@ -135,50 +60,104 @@ def _blame(
     x = np.searchsorted(start, g1, side="left")
     ended = x < len(start)
     ended[ended] = start[x[ended]] == g1[ended]
-    x = np.where(ended, x, 0)
-    far = np.iinfo(np.int64).max // 4
-    called = real["call_start_ns"].fill_null(far).to_numpy()[x] if len(start) else np.full(n, far)
-    returned = real["call_end_ns"].fill_null(far).to_numpy()[x] if len(start) else np.full(n, far)
-    has_call = ended & (called < far)
-    thread = real["thread"].fill_null(-1).to_numpy()[x] if len(start) else np.full(n, -1)
-    # Whether X's own stream ran until g0: then X only waited for its turn.
-    same_stream = np.zeros(n, np.bool_)
-    if len(start):
-        by_end = np.argsort(real["end_ns"].to_numpy(), kind="stable")
-        ends, stream = real["end_ns"].to_numpy()[by_end], real["stream"].to_numpy()
-        candidate, past = np.searchsorted(ends, g0, side="left"), np.searchsorted(ends, g0, side="right")
-        while (left := np.flatnonzero(candidate < past)).size:  # as often as ops end at one instant
-            same_stream[left] |= stream[by_end[candidate[left]]] == stream[x[left]]
-            candidate[left] += 1
-    in_gap = has_call & (called >= g0)
-    latency = int(np.median((g1 - np.minimum(called, g1))[in_gap])) if in_gap.any() else 0
-    queued = has_call & ~in_gap
-    ready = np.where(returned > g0, g1, np.clip(called + latency, g0, g1))
-    split = np.where(in_gap, np.minimum(called, g1), np.where(queued, ready, g1))
+    row = np.where(ended, x, -1)
 
-    gap = np.arange(n)
-    pieces: list[_Pieces] = []
-    for t in np.unique(thread[in_gap]).tolist():
-        mine = in_gap & (thread == t)
-        pieces += host.split(t, g0[mine], split[mine], gap[mine], 0)
-    for chosen, begin, finish, cause in (
-        (in_gap, split, g1, "launch_latency"),
-        (queued, g0, split, "launch_latency"),
-        (queued & same_stream, split, g1, "kernel_gap"),
-        (queued & ~same_stream, split, g1, "dependency"),
-        (ended & ~has_call, g0, g1, "untraced_launch"),
+    def of_x(column: str, missing: int) -> I64:
+        found: I64 = lookup.at(real[column], row).fill_null(missing).to_numpy()
+        return found
+
+    stream = of_x("stream", -1)
+    by_end = np.argsort(real["end_ns"].to_numpy(), kind="stable")
+    ends, of_end = real["end_ns"].to_numpy()[by_end], real["stream"].to_numpy()[by_end]
+    same_stream = np.zeros(len(g0), np.bool_)
+    candidate, past = np.searchsorted(ends, g0, side="left"), np.searchsorted(ends, g0, side="right")
+    while (left := np.flatnonzero(candidate < past)).size:  # as often as ops end at one instant
+        same_stream[left] |= of_end[candidate[left]] == stream[left]
+        candidate[left] += 1
+    called, returned = of_x("call_start_ns", FAR), of_x("call_end_ns", FAR)
+    return Gaps(g0, g1, ended, called, returned, of_x("thread", -1), of_x("op", -1), stream, same_stream)
+
+
+def _ready(gaps: Gaps) -> tuple[I64, I64]:
+    """Return where the launch latency of each gap begins, and where it ends: from there on X waited for something else.
+
+    - L began in the gap: X could start the usual latency after L began, at the earliest when L returned.
+    - L began before: likewise, but a queued op that only followed its own stream may pause as two kernels usually do.
+
+    What is not noticeably later than that is latency (or pause) to the end.
+    """
+    g0, g1 = gaps.g0, gaps.g1
+    in_gap, queued = gaps.in_gap, gaps.queued
+    begin = np.where(in_gap, np.minimum(gaps.called, g1), np.where(queued, g0, g1))
+    latency = _Usual.of((g1 - begin)[in_gap], _LAUNCH_NS)
+    possible = np.maximum(gaps.called + latency.ns, gaps.returned)
+    late = g1 - possible > latency.noticed - latency.ns
+    # A queued op could have started long before: whatever time is left had another reason.
+    late |= queued & (possible <= g0)
+    end = np.where(late, np.clip(possible, begin, g1), g1)
+    return begin, end
+
+
+def _pauses(gaps: Gaps, ready: I64) -> I64:
+    """Return where the pause between two kernels of one stream ends, ``ready`` where X did not just follow its own stream."""
+    follows = gaps.queued & gaps.same_stream
+    pause = _Usual.of((gaps.g1 - ready)[follows], _PAUSE_NS)
+    long = gaps.g1 - ready > pause.noticed
+    return np.where(follows, np.where(long, ready + pause.ns, gaps.g1), ready)
+
+
+def _waited_for(gaps: Gaps, device: int, work: pl.DataFrame) -> tuple[I64, I64]:
+    """Return device and stream of the work of the process that ended last before X began, -1 where that tells nothing.
+
+    It ended in the gap (then on another device), or as the gap began, on another stream.
+    """
+    if not work.height:
+        return np.full(len(gaps.g0), -1), np.full(len(gaps.g0), -1)
+    ends, devices, streams = (work[c].to_numpy() for c in ("end_ns", "device", "stream"))
+    last = np.searchsorted(ends, gaps.g1, side="right") - 1
+    known = (last >= 0) & (ends[np.maximum(last, 0)] >= gaps.g0)
+    last = np.maximum(last, 0)
+    known &= (devices[last] != device) | (streams[last] != gaps.stream)
+    return np.where(known, devices[last], -1), np.where(known, streams[last], -1)
+
+
+def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame) -> pl.DataFrame:
+    """Return the idle pieces of one device.
+
+    A gap [g0, g1) ends with GPU op X, launched by call L on thread T:
+
+    - no L: untraced_launch; no X (after the last op): no_further_work.
+    - L began in the gap: before L, what the thread in control did (``Host.in_control``): inside an API call its kind, else
+      data loading or host code. From L on launch_latency, and past the usual latency dependency (``_ready``).
+    - L began before the gap: up to the usual latency behind L launch_latency. The rest is kernel_gap when X only followed the
+      work of its own stream and paused no longer than kernels usually do; else dependency (an event or stream wait).
+
+    "Usual" is the median of 20 or more, else a stated default. Profiler overhead is subtracted everywhere.
+    """
+    g0, g1, gap = gaps.g0, gaps.g1, np.arange(len(gaps.g0))
+    in_gap, called = gaps.in_gap, gaps.in_gap | gaps.queued
+    begin, ready = _ready(gaps)
+    paused = _pauses(gaps, ready)
+    control, taken = host.in_control(gaps)
+    pieces: list[Pieces] = []
+    for who, start, end in ((control, g0, taken), (gaps.thread, taken, begin)):
+        for thread in np.unique(who[in_gap]).tolist():
+            mine = in_gap & (who == thread)
+            pieces += host.split(thread, start[mine], np.maximum(end, start)[mine], gap[mine], 0)
+    for chosen, start, end, cause in (
+        (called, begin, ready, "launch_latency"),
+        (called, ready, paused, "kernel_gap"),
+        (called, paused, g1, "dependency"),
+        (gaps.ended & ~called, g0, g1, "untraced_launch"),
     ):
-        pieces += host.split(None, begin[chosen], finish[chosen], gap[chosen], _CAUSE[cause])
-    rest = ~ended
-    pieces.append((g0[rest], g1[rest], gap[rest], np.full(int(rest.sum()), _CAUSE["no_further_work"])))
-    began_in = np.full(n, -1, np.int64)
-    for t in np.unique(thread[has_call]).tolist():
-        if t in host.threads:
-            mine = has_call & (thread == t)
-            began_in[mine] = host.threads[t].at(g0[mine])
-    order = np.argsort(np.concatenate([p[0] for p in pieces]), kind="stable")
-    s, e, label, why = (np.concatenate([p[i] for p in pieces])[order] for i in range(4))
-    op = np.where(ended, real["op"].to_numpy()[x], -1) if len(start) else np.full(n, -1)
+        pieces += host.split(None, start[chosen], end[chosen], gap[chosen], CAUSE[cause])
+    rest = ~gaps.ended
+    pieces.append((g0[rest], g1[rest], gap[rest], np.full(int(rest.sum()), CAUSE["no_further_work"])))
+    s, e, label, why = (np.concatenate([p[i] for p in pieces]) for i in range(4))
+    began_in, until = host.began_in(np.where(called, control, -1), g0)
+    s, e, label, why = _cut(s, e, label, why, until)
+    waits = why == CAUSE["dependency"]
+    on_device, on_stream = (np.where(waits, found[label], -1) for found in _waited_for(gaps, device, work))
     return pl.DataFrame(
         {
             "process": np.full(len(s), process),
@@ -186,12 +165,25 @@ def _blame(
             "start_ns": s,
             "end_ns": e,
             "cause": why,
-            "gap": label + first_gap,
-            "op": _or_null(op[label]),
-            "began_in": _or_null(began_in[label]),
+            "gap": label,
+            "op": _or_null(gaps.op[label]),
+            "began_in": _or_null(np.where(s < until[label], began_in[label], -1)),
+            "waited_device": _or_null(on_device),
+            "waited_stream": _or_null(on_stream),
         },
         schema=_IDLE,
     )
+
+
+def _cut(s: I64, e: I64, label: I64, why: I64, at: I64) -> Pieces:
+    """Return pieces in order of time, cut where ``at`` of their gap lies inside."""
+    border = at[label]
+    inside = (s < border) & (border < e)
+    begin = np.concatenate((s, border[inside]))
+    end = np.concatenate((np.where(inside, border, e), e[inside]))
+    order = np.argsort(begin, kind="stable")
+    label, why = np.concatenate((label, label[inside])), np.concatenate((why, why[inside]))
+    return begin[order], end[order], label[order], why[order]
 
 
 def _or_null(rows: I64) -> pl.Series:
@@ -208,24 +200,23 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
     """Return the idle time of all devices in pieces.
 
     Columns: process, device, start_ns, end_ns, cause (row of CAUSES), gap, op (that ended the gap), began_in (the API call in
-    which the launching thread was when the device ran dry, null for none).
+    which the thread that kept the device waiting was when it ran dry, null for none and for what idles longer than that call
+    lasted), waited_device and waited_stream (of a dependency, where the work that ended last tells; else null).
     """
-    calls, ops = attributed.api_calls, attributed.gpu_ops
-    causes = [_CAUSE[_CAUSE_OF_KIND.get(k, "other_api")] for k in KINDS]
-    cause_of_call = lookup.coded(calls["kind"], dict(zip(KINDS, causes, strict=True)))
-    loading: dict[int, StepFunction] = {}
-    for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):
-        loading[int(thread)] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
+    ops = attributed.gpu_ops
+    of_process = hosts(trace, attributed)
     pieces: list[pl.DataFrame] = [pl.DataFrame(schema=_IDLE)]
-    gaps = 0
+    count = 0
     for (process, device), activity in activities.items():
         mine = (ops["process"] == process) & (ops["device"] == device)
         part = ops.select(_BLAMED) if mine.all() else ops.select(_BLAMED).filter(mine)
-        overhead = trace.overhead.filter(pl.col("process") == process)
-        s, e = union(overhead["start_ns"].to_numpy(), overhead["end_ns"].to_numpy())
-        host = _Host(attributed.threads, cause_of_call, coverage([(s, e)]), loading)
-        pieces.append(_blame(part, activity, host, process, device, gaps))
-        gaps += int((activity.labels == 0).sum())
+        gaps = _gaps(part, activity)
+        if len(gaps.g0):
+            work = ops.filter(pl.col("process") == process).select("device", "stream", "end_ns")
+            work = lookup.ordered(work, "end_ns", ["device", "stream"])
+            found = _blame(gaps, of_process[process], process, device, work)
+            pieces.append(found.with_columns(pl.col("gap") + count))
+            count += len(gaps.g0)
     return pl.concat(pieces)
 
 

@@ -12,7 +12,8 @@ import polars as pl
 
 from nsysx.events.activity import CLASSES, device_activities, gpu_parts, windows_function
 from nsysx.events.attribute import Attributed
-from nsysx.events.idle_blame import CAUSES, idle_in, idle_parts, idle_pieces
+from nsysx.events.host_activity import CAUSES
+from nsysx.events.idle_blame import idle_in, idle_parts, idle_pieces
 from nsysx.events.waits import wait_splits
 from nsysx.frames.intervals import StepFunction
 from nsysx.reading.load import Trace

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import polars as pl
 
 from nsysx.events.attribute import Attributed
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.streams import CLOCK_ERROR_NS, NEVER, Streams, records
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, length
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
 
-#: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.
-CLOCK_ERROR_NS = 20_000
-
-#: An allocation or free that waits for the device returns this soon after it has drained.
+#: An allocation that waited for the device returns this soon after it has drained, where its usual duration is not known.
 _DRAIN_NS = 50_000
-
-#: Before every event; times can be negative.
-_NEVER = -(1 << 62)
+#: The usual duration of an allocation call is the median of at least so many that found nothing queued.
+_USUAL_OF = 3
+#: torch calls the copy and the wait for it from one function: no more than this lies between them, tracing included.
+_SITE_NS = 20_000
 
 
 def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
@@ -28,40 +26,44 @@ def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
     pageable = (pl.col("src_kind") == 0).fill_null(False) | (pl.col("dst_kind") == 0).fill_null(False)
     copies = ops.filter((pl.col("op_kind") == "memcpy") & pl.col("call").is_not_null())
     return copies.group_by("call").agg(
-        pageable.any().alias("pageable"), (pl.col("copy_kind") == 8).all().alias("inside")
+        pageable.any().alias("pageable"),
+        (pl.col("copy_kind") == 8).all().alias("inside"),
+        pl.col("start_ns").min().alias("own_start_ns"),
+        pl.col("end_ns").max().alias("own_end_ns"),
+        pl.len().alias("own_ops"),
+        pl.col("stream").first().alias("own_stream"),
+        pl.col("context").first().alias("own_context"),
     )
 
 
-def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
-    """Return the split of every call that can block: backlog + own op + host = its duration, to the nanosecond.
+def _outermost(rows: pl.DataFrame) -> pl.DataFrame:
+    """Leave out calls inside another that can block: a runtime call and the driver call in it wait once."""
+    reach = pl.col("end_ns").cum_max().shift(1).over("thread")
+    rows = rows.sort("thread", "start_ns", -pl.col("end_ns"), "call")
+    return rows.filter(reach.is_null() | (pl.col("end_ns") > reach) | (pl.col("start_ns") >= reach)).sort("call")
 
-    Awaited work is what the process launched before the call starts, on the stream or before the event that the call names,
-    else on the device. d = its last end. A call that returns before d did not wait for it, however long it took; nor did an
-    allocation that goes on long after d.
-    """
-    calls, ops = attributed.api_calls, attributed.gpu_ops
-    calls = calls.select("call", "process", "start_ns", "end_ns", "kind", "name", "correlation_id")
+
+def _blocking(calls: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that can block, with their own copies."""
     may = {"sync": 1, "alloc": 1, "free": 1, "host_alloc": 1, "copy": 1}
     rows = calls.filter(pl.Series(lookup.coded(calls["kind"], may) > 0))
-    kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
-    is_async = name.str.contains("Async")
+    kind, is_async = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String).str.contains("Async")
     # A copy inside the device never holds the host, whatever its name; one from or to pageable memory does, likewise.
     holds = pl.col("pageable") | (~is_async & ~pl.col("inside"))
     rows = rows.join(_blocking_copies(ops), on="call", how="left", maintain_order="left").filter(
-        (kind == "sync") | (kind.is_in(["alloc", "free", "host_alloc"]) & ~is_async) | ((kind == "copy") & holds)
+        (kind == "sync") | (kind.is_in(list(_ALLOCATORS)) & ~is_async) | ((kind == "copy") & holds)
     )
-    rows = rows.select(calls.columns)
-    own = (
-        ops.filter(pl.col("op_kind") == "memcpy")
-        .group_by("call")
-        .agg(
-            pl.col("start_ns").min().alias("own_start_ns"),
-            pl.col("end_ns").max().alias("own_end_ns"),
-            pl.len().alias("own_ops"),
-            pl.col("stream").first().alias("own_stream"),
-            pl.col("context").first().alias("own_context"),
-        )
-    )
+    return _outermost(rows)
+
+
+_ALLOCATORS = ("alloc", "free", "host_alloc")
+
+
+def _targets(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add stream (NO_STREAM for all), context (null for all), before_ns, awaited: what each call waits for.
+
+    The API names what is waited for; the sync record only says which stream or event.
+    """
     sync = trace.sync.filter(pl.col("correlation_id") != 0).sort("start_ns")
     sync = sync.unique(["process", "correlation_id"], keep="first", maintain_order=True)
     sync = sync.select(
@@ -71,62 +73,91 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
         pl.col("stream").alias("sync_stream"),
         pl.col("event").alias("sync_event"),
     )
-    rows = rows.join(own, on="call", how="left", maintain_order="left")
     rows = rows.join(sync, on=["process", "correlation_id"], how="left", maintain_order="left")
     named, none = pl.col("name").cast(pl.String), pl.lit(schema.NO_STREAM)
+    kind = pl.col("kind").cast(pl.String)
     is_sync, is_copy = kind == "sync", kind == "copy"
-    rows = _records(
-        trace,
-        calls,
-        rows.with_columns(pl.when(is_sync & named.str.contains("Event")).then("sync_event").alias("event")),
-    )
+    event = pl.when(is_sync & named.str.contains("Event")).then("sync_event")
+    rows = records(trace, calls, rows.with_columns(event.alias("event")))
     on_event = pl.col("rec_ns").is_not_null()
-    # The API names what is waited for; the sync record only says which stream or event.
-    rows = rows.with_columns(
-        pl.when(on_event)
-        .then("rec_stream")
-        .when(is_copy)
-        .then("own_stream")
-        .when(is_sync & named.str.contains("Stream"))
-        .then(pl.col("sync_stream").fill_null(none))
-        .otherwise(none)
-        .alias("stream"),
-        pl.when(on_event)
-        .then("rec_context")
-        .when(is_copy)
-        .then("own_context")
-        .when(is_sync)
-        .then("context")
-        .alias("context"),
+    on_stream = is_sync & named.str.contains("Stream")
+    chosen = pl.when(on_event).then("rec_stream").when(is_copy).then("own_stream")
+    stream = chosen.when(on_stream).then(pl.col("sync_stream").fill_null(none)).otherwise(none)
+    context = pl.when(on_event).then("rec_context").when(is_copy).then("own_context").when(is_sync).then("context")
+    awaited = pl.when(on_event).then(pl.lit("event")).when(stream == none).then(pl.lit("device"))
+    return rows.with_columns(
+        stream.alias("stream"),
+        context.alias("context"),
         pl.when(on_event).then("rec_ns").otherwise("start_ns").alias("before_ns"),
-        pl.when(on_event).then(pl.lit("event")).alias("awaited"),
+        awaited.otherwise(pl.lit("stream")).alias("awaited"),
     )
-    rows = rows.with_columns(
-        pl.coalesce(
-            "awaited", pl.when(pl.col("stream") == none).then(pl.lit("device")).otherwise(pl.lit("stream"))
-        ).alias("awaited")
-    )
-    streams = _Streams(trace, calls, ops)
-    d = np.full(rows.height, _NEVER, np.int64)
-    for (proc, ctx, stream), part in rows.with_row_index("_row").group_by(
+
+
+def _drained(streams: Streams, rows: pl.DataFrame) -> I64:
+    """Return the last end of the work that each call waits for, NEVER for none."""
+    d = np.full(rows.height, NEVER, np.int64)
+    for (process, context, stream), part in rows.with_row_index("_row").group_by(
         "process", "context", "stream", maintain_order=True
     ):
         asked, before = part["_row"].to_numpy(), part["before_ns"].to_numpy()
-        for key in streams.work.keys() | streams.edges.keys() if stream == schema.NO_STREAM else [(proc, ctx, stream)]:
-            if key[0] == proc and (ctx is None or key[1] == ctx):
+        for key in streams.places() if stream == schema.NO_STREAM else [(process, context, stream)]:
+            if key[0] == process and (context is None or key[1] == context):
                 d[asked] = np.maximum(d[asked], streams.last_end(key, before))
+    return d
+
+
+def _allocations_that_waited(rows: pl.DataFrame, d: I64) -> Flags:
+    """Return which calls of the allocator waited until the device had drained, of those that return after it had.
+
+    One that waited lasts its backlog longer than the usual call of its name, one that did not is as long as that: the nearer
+    counts. Usual is the median of the calls that found nothing queued; where there are few, one that returns within DRAIN_NS.
+    """
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    copies = rows.select(is_copy).to_series().to_numpy()
-    names_target = rows.select(is_sync & pl.col("context").is_not_null()).to_series().to_numpy()
+    free = pl.Series(d <= start) & rows["kind"].cast(pl.String).is_in(list(_ALLOCATORS))
+    alone = rows.filter(free).select("process", "name", (pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+    usual = alone.group_by("process", "name").agg(pl.col("ns").median().alias("usual"), pl.len().alias("calls"))
+    known = rows.select("process", "name").join(
+        usual.filter(pl.col("calls") >= _USUAL_OF), on=["process", "name"], how="left", maintain_order="left"
+    )
+    longer = end - start - known["usual"].fill_null(float("nan")).to_numpy()
+    waited: Flags = np.where(np.isnan(longer), end - d <= _DRAIN_NS, longer > (d - start) / 2)
+    return waited
+
+
+def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
+    """Return the split of every call that can block: backlog + own op + host = its duration, to the nanosecond.
+
+    Columns: call, awaited (event, stream, device), backlog_ns, own_op_ns, host_ns, site. Awaited work is what the process
+    launched before the call starts, on the stream or before the event that the call names, else on the device; a copy or
+    synchronize on the legacy default stream waits for all blocking streams. d = its last end. A call that returns before d did
+    not wait for it, however long it took; for allocations see ``_allocations_that_waited``. Of nested calls the outer one
+    waits. ``site`` is shared by a copy and the synchronize that waits for it in the same breath (``.item()``, ``.cpu()``):
+    the call of the copy; they are edited as a whole. Elsewhere it is the call itself.
+    """
+    columns = ("call", "process", "thread", "start_ns", "end_ns", "kind", "name", "correlation_id")
+    calls, ops = attributed.api_calls.select(columns), attributed.gpu_ops
+    rows = _targets(trace, calls, _blocking(calls, ops))
+    d = _drained(Streams(trace, calls, ops), rows)
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    kind = rows["kind"].cast(pl.String)
+    copies, names_target = (kind == "copy").to_numpy(), ((kind == "sync") & rows["context"].is_not_null()).to_numpy()
     # A synchronize that names its target cannot return before the target is done: where it seems to, by no more than the
     # error of the clocks, the work ended with the call.
-    late = names_target & (d > end) & (d <= end + CLOCK_ERROR_NS)
-    d = np.where(late, end, d)
-    # An allocation that goes on long after the device has drained did not wait for it: it was busy with itself.
-    prompt = rows.select(kind.is_in(["sync", "copy"])).to_series().to_numpy() | (end - d <= _DRAIN_NS)
-    waited = (d > start) & (d <= end) & prompt
+    d = np.where(names_target & (d > end) & (d <= end + CLOCK_ERROR_NS), end, d)
+    allocates = kind.is_in(list(_ALLOCATORS)).to_numpy()
+    waited = (d > start) & (d <= end) & (~allocates | _allocations_that_waited(rows, d))
     backlog = np.where(waited, d - start, 0)
-    after = start + backlog
+    own_ns = _own(rows, ops, copies, start + backlog, end)
+    return rows.select("call", "awaited").with_columns(
+        pl.Series("backlog_ns", backlog, dtype=pl.Int64),
+        pl.Series("own_op_ns", own_ns, dtype=pl.Int64),
+        pl.Series("host_ns", (end - start) - backlog - own_ns, dtype=pl.Int64),
+        pl.Series("site", _sites(calls, rows["call"].to_numpy()), dtype=pl.Int64),
+    )
+
+
+def _own(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64, end: I64) -> I64:
+    """Return the time of each call's own copies behind its backlog (ns)."""
     own_start, own_end = rows["own_start_ns"].fill_null(0).to_numpy(), rows["own_end_ns"].fill_null(0).to_numpy()
     own_ns = np.where(copies, np.maximum(np.minimum(own_end, end) - np.maximum(own_start, after), 0), 0)
     # A batch of copies under one call can have pauses in between.
@@ -138,108 +169,15 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
         mine = members.filter(pl.col("call") == call)
         s, e = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
         own_ns[row] = length(np.maximum(s, after[row]), np.minimum(e, end[row])) if copies[row] else 0
-    return rows.select("call", "awaited").with_columns(
-        pl.Series("backlog_ns", backlog, dtype=pl.Int64),
-        pl.Series("own_op_ns", own_ns, dtype=pl.Int64),
-        pl.Series("host_ns", (end - start) - backlog - own_ns, dtype=pl.Int64),
-    )
+    return own_ns
 
 
-def _records(trace: Trace, calls: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    """Add rec_context, rec_stream, rec_ns: the last record of ``event`` that was called before ``start_ns``; null if none.
-
-    ``asked`` has process, event, start_ns; its row order is kept.
-    """
-    records = (
-        trace.event.join(
-            calls.filter(lookup.matching(calls["kind"], "^event$")).select(
-                "process", "correlation_id", pl.col("start_ns").alias("rec_ns")
-            ),
-            on=["process", "correlation_id"],
-            how="inner",
-        )
-        .select(
-            "process", "event", pl.col("context").alias("rec_context"), pl.col("stream").alias("rec_stream"), "rec_ns"
-        )
-        .sort("rec_ns")
-    )
-    return (
-        asked.with_row_index("_row")
-        .with_columns(pl.col("event").replace(schema.NO_STREAM, None))
-        .sort("start_ns")
-        .join_asof(
-            records,
-            left_on="start_ns",
-            right_on="rec_ns",
-            by=["process", "event"],
-            allow_exact_matches=False,
-            check_sortedness=False,
-        )
-        .sort("_row")
-        .drop("_row")
-    )
-
-
-#: Process, context (null where not recorded) and stream.
-_Place = tuple[int, int | None, int]
-
-
-def _work(ops: pl.DataFrame, window: tuple[int, int] | None) -> Iterator[tuple[_Place, tuple[I64, I64]]]:
-    """Yield each stream with the launches of its ops, sorted, and the last end of what was launched up to each."""
-    place = ["process", "context", "stream"]
-    # Work that was launched outside the trace was launched at the latest when it started.
-    latest = pl.col("start_ns") if window is None else pl.min_horizontal("start_ns", pl.lit(window[0]))
-    launch = ops.select(pl.coalesce("call_start_ns", latest).alias("ns"))["ns"].to_numpy()
-    end = ops["end_ns"].to_numpy()
-    rows = ops.select(*place, pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
-    for (process, context, stream), part in rows.group_by(place, maintain_order=True):
-        row = part["row"].to_numpy()
-        row = row[np.argsort(launch[row], kind="stable")]
-        yield (process, context, stream), (launch[row], np.maximum.accumulate(end[row]))
-
-
-class _Streams:
-    """The last end of what a stream holds: its own work, and through event waits the work of other streams."""
-
-    def __init__(self, trace: Trace, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
-        place = ["process", "context", "stream"]
-        edges = trace.sync.join(
-            calls.filter(lookup.matching(calls["name"], "StreamWaitEvent")).select(
-                "process", "correlation_id", pl.col("start_ns").alias("at_ns")
-            ),
-            on=["process", "correlation_id"],
-            how="inner",
-        ).with_columns(pl.col("at_ns").alias("start_ns"))
-        edges = _records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
-        self.work = dict(_work(ops, trace.window))
-        self.edges: dict[_Place, tuple[I64, I64]] = {}
-        if not edges.height:
-            return
-        source = list(edges.select("process", "rec_context", "rec_stream").iter_rows())
-        recorded = edges["rec_ns"].to_numpy()
-        groups = edges.with_row_index("_row").group_by(place, maintain_order=True).agg("_row", "at_ns")
-        rows = {tuple(key): (np.array(r), np.array(t)) for *key, r, t in groups.iter_rows()}
-        by_source: dict[_Place, list[int]] = {}
-        for i, key in enumerate(source):
-            by_source.setdefault(key, []).append(i)
-        # A wait holds what its event's stream held when it was recorded, other waits of that stream included: a fixed point,
-        # reached in as many rounds as the longest chain of waits that matters.
-        held = np.full(edges.height, _NEVER, np.int64)
-        while True:
-            self.edges = {key: (at, np.maximum.accumulate(held[r])) for key, (r, at) in rows.items()}
-            new = held.copy()
-            for key, mine in by_source.items():
-                new[mine] = self.last_end(key, recorded[mine])
-            if (new == held).all():
-                return
-            held = new
-
-    def last_end(self, key: _Place, before: I64) -> I64:
-        """Return the latest end of what stream ``key`` holds that was launched before each instant, _NEVER for nothing."""
-        result = np.full(len(before), _NEVER, np.int64)
-        for held in (self.work, self.edges):
-            if key in held:
-                order, reach = held[key]
-                i = np.searchsorted(order, before, side="left") - 1
-                result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], _NEVER))
-        return result
+def _sites(calls: pl.DataFrame, chosen: I64) -> I64:
+    """Return the site of each chosen call. ``calls`` is sorted by thread and start; a call's number is its row."""
+    kind, name = calls["kind"].cast(pl.String), calls["name"].cast(pl.String)
+    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    waits = ((kind == "sync") & name.str.contains("Stream")).to_numpy()
+    after = np.zeros(len(start), np.bool_)
+    after[1:] = waits[1:] & (kind == "copy").to_numpy()[:-1] & (thread[1:] == thread[:-1])
+    after[1:] &= start[1:] - end[:-1] <= _SITE_NS
+    return np.where(after[chosen], chosen - 1, chosen)

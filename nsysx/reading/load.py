@@ -33,7 +33,7 @@ from nsysx.reading.trace import LeftOut, Trace, Window
 __all__ = ["LeftOut", "Trace", "Window", "load"]
 
 #: A report is worth reading without these.
-_OPTIONAL = {"graph_node", "thread_name", "overhead", "cupti_overhead", "event", "sync", "memory_usage"}
+_OPTIONAL = {"cuda_stream", "graph_node", "thread_name", "overhead", "cupti_overhead", "event", "sync", "memory_usage"}
 
 #: Each table of a report with its columns.
 _Tables = dict[str, set[str]]

@@ -319,6 +319,17 @@ SOURCES = {
             "--cuda-graph-trace=node",
         ),
         Source(
+            "cuda_stream",
+            "TARGET_INFO_CUDA_STREAM",
+            (
+                _c("pid", "processId", meaning="process, as the system numbers it"),
+                _c("context", "contextId", meaning="CUDA context"),
+                _c("stream", "streamId", meaning="CUDA stream"),
+                _c("creation", "flag", meaning="1 blocking, 2 non-blocking, 3 the legacy default stream"),
+            ),
+            "any",
+        ),
+        Source(
             "thread_name",
             "ThreadNames",
             (

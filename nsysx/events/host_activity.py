@@ -1,0 +1,242 @@
+"""What the threads of a process did while a device idled: who kept it waiting, in which call, for what reason."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.attribute import Attributed
+from nsysx.events.correlate import KINDS
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.streams import CLOCK_ERROR_NS
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64, StepFunction, coverage, merged, union
+from nsysx.reading.load import Trace
+
+#: Why a device idled. See ``idle_segments``.
+CAUSES = (
+    "launch_latency",
+    "sync",
+    "alloc",
+    "load",
+    "copy_call",
+    "other_api",
+    "data_loader",
+    "profiler",
+    "host_code",
+    "dependency",
+    "kernel_gap",
+    "untraced_launch",
+    "no_further_work",
+)
+CAUSE = {name: i for i, name in enumerate(CAUSES)}
+
+#: What an API call of a kind means for a device that idles meanwhile.
+CAUSE_OF_KIND = {
+    "sync": "sync",
+    "alloc": "alloc",
+    "free": "alloc",
+    "host_alloc": "alloc",
+    "load": "load",
+    "copy": "copy_call",
+    "memset": "copy_call",
+}
+
+
+#: What holds its thread until work is done: the outer of two such calls counts.
+_BLOCKING = [CAUSE["sync"], CAUSE["alloc"], CAUSE["copy_call"]]
+
+
+#: Start, end, label and cause of pieces of idle time.
+Pieces = tuple[I64, I64, I64, I64]
+#: Gaps are split in blocks: what is needed in between stays in the cache and costs no new memory.
+_BLOCK = 1 << 16
+
+
+FAR = np.iinfo(np.int64).max // 4
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The idle gaps of one device and the op X that ends each, launched by call L on ``thread`` (-1: none).
+
+    ``called`` and ``returned`` are begin and end of L, far away without L. ``same_stream``: the stream of X ran until the gap
+    began, so that X only waited for its turn.
+    """
+
+    g0: I64
+    g1: I64
+    ended: Flags
+    called: I64
+    returned: I64
+    thread: I64
+    op: I64
+    stream: I64
+    same_stream: Flags
+
+    @property
+    def in_gap(self) -> Flags:
+        """L began in the gap."""
+        return self.ended & (self.called < FAR) & (self.called >= self.g0)
+
+    @property
+    def queued(self) -> Flags:
+        """L began before the gap."""
+        return self.ended & (self.called < self.g0)
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """API calls of one thread: begin, end and number of each, in order of begin, and the last end up to each."""
+
+    start: I64
+    end: I64
+    row: I64
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the threads of one process did, for blaming gaps.
+
+    ``calls``: per thread. ``launched`` and ``launcher``: begin and thread of all calls that launched work, in order.
+    ``outer``: of each call the outermost one that it lies in. ``length``: of each call.
+    """
+
+    threads: dict[int, StepFunction]
+    cause_of_call: I64
+    overhead: StepFunction
+    data: dict[int, StepFunction]
+    calls: dict[int, _Calls]
+    launched: I64
+    launcher: I64
+    outer: I64
+    length: I64
+
+    def in_control(self, gaps: Gaps) -> tuple[I64, I64]:
+        """Return the thread that kept each gap waiting, and when the thread of L took over from it.
+
+        That is T, the thread of L, unless T handed over: another thread launched last before L, and T made no call since that
+        launch until some time in the gap. ``backward()`` runs on autograd's thread while the main thread waits for it, and what
+        the main thread did before it called is why the first launch of the backward came late.
+        """
+        control, taken = gaps.thread.copy(), gaps.g0.copy()
+        before = np.searchsorted(self.launched, gaps.called, side="left") - 1
+        for thread in np.unique(gaps.thread[gaps.in_gap]).tolist():
+            mine = np.flatnonzero(gaps.in_gap & (gaps.thread == thread) & (before >= 0))
+            calls = self.calls.get(thread)
+            if calls is None or not len(mine):
+                continue
+            first = np.searchsorted(calls.start, gaps.g0[mine], side="left")
+            last_start = np.where(first > 0, calls.start[np.maximum(first - 1, 0)], -FAR)
+            outside = self.threads[thread].at(gaps.g0[mine]) < 0
+            other, since = self.launcher[before[mine]], self.launched[before[mine]]
+            handed = (other != thread) & outside & (last_start < since) & (first < len(calls.start))
+            chosen = mine[handed]
+            control[chosen] = other[handed]
+            taken[chosen] = np.minimum(calls.start[first[handed]], gaps.called[chosen])
+        return control, taken
+
+    def began_in(self, thread: I64, at: I64) -> tuple[I64, I64]:
+        """Return the call in which a thread was when the device ran dry, -1 for none, and until when its idle time is owed to it.
+
+        A synchronize that returned up to the error of the clocks before still counts. A call that had not been made would have
+        let the thread go on earlier by the length of the call: what idles longer than that has another reason.
+        """
+        found, until = np.full(len(at), -1, np.int64), at.copy()
+        for t in np.unique(thread[thread >= 0]).tolist():
+            if t not in self.threads:
+                continue
+            mine = np.flatnonzero(thread == t)
+            call = self.threads[t].at(at[mine]).astype(np.int64)
+            calls = self.calls[t]
+            last = np.searchsorted(calls.start, at[mine], side="right") - 1
+            row, end = calls.row[np.maximum(last, 0)], calls.end[np.maximum(last, 0)]
+            just = (call < 0) & (last >= 0) & (end > at[mine] - CLOCK_ERROR_NS)
+            just &= self.cause_of_call[row] == CAUSE["sync"]
+            call = np.where(just, row, call)
+            outer = self.outer[np.maximum(call, 0)]
+            blocks = np.isin(self.cause_of_call[outer], _BLOCKING)
+            found[mine] = np.where(call < 0, -1, np.where(blocks, outer, call))
+        known = found >= 0
+        until[known] += self.length[found[known]]
+        return found, until
+
+    def split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> Iterator[Pieces]:
+        """Yield (start, end, label, cause) of the pieces of disjoint windows, which are sorted.
+
+        Profiler overhead is taken out first. With ``thread`` the rest goes to what that thread did, without to ``cause``.
+        """
+        real = end > start
+        start, end, label = start[real], end[real], label[real]
+        if thread is None and not len(self.overhead.labels):
+            yield start, end, label, np.full(len(start), cause)
+            return
+        for first in range(0, len(start), _BLOCK):
+            rows = slice(first, first + _BLOCK)
+            yield self._split(thread, start[rows], end[rows], label[rows], cause)
+
+    def _split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> Pieces:
+        empty = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
+        calls = empty if thread is None else self.threads.get(thread, empty)
+        data = empty if thread is None else self.data.get(thread, empty)
+        # Only what changes inside a window cuts it; most calls begin and end while the device is busy.
+        times = merged([start, end, *(f.borders_in(start, end) for f in (self.overhead, calls, data))])
+        window = np.searchsorted(start, times[:-1], side="right") - 1
+        keep = times[:-1] < end[window]
+        begin, finish, window = times[:-1][keep], times[1:][keep], window[keep]
+        if thread is None:
+            why = np.full(len(begin), cause, np.int64)
+        else:
+            why = np.where(data.at(begin) > 0, CAUSE["data_loader"], CAUSE["host_code"])
+            call = calls.at(begin)
+            why[call >= 0] = self.cause_of_call[call[call >= 0]]
+        why[self.overhead.at(begin) > 0] = CAUSE["profiler"]
+        return begin, finish, label[window], why
+
+
+def _outermost(calls: pl.DataFrame) -> I64:
+    """Return the outermost call that each lies in, itself where it lies in none. ``calls`` is sorted by thread and start."""
+    reach = calls.select(pl.col("end_ns").cum_max().shift(1).over("thread"))["end_ns"]
+    root = (reach.is_null() | (calls["start_ns"] >= reach)).to_numpy()
+    found: I64 = np.maximum.accumulate(np.where(root, np.arange(len(root)), 0))
+    return found
+
+
+def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
+    """Return what the threads of each process did."""
+    calls, ops = attributed.api_calls, attributed.gpu_ops
+    causes = [CAUSE[CAUSE_OF_KIND.get(k, "other_api")] for k in KINDS]
+    cause_of_call = lookup.coded(calls["kind"], dict(zip(KINDS, causes, strict=True)))
+    loading: dict[int, StepFunction] = {}
+    for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):
+        loading[int(str(thread))] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
+    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(thread)]
+    rows = np.arange(len(thread))
+    of_thread = {
+        int(thread[a]): _Calls(start[a:b], end[a:b], rows[a:b]) for a, b in itertools.pairwise(borders) if b > a
+    }
+    outer = _outermost(calls)
+    launching = calls.filter(pl.col("gpu_ops") > 0).select("process", "thread", "start_ns").sort("start_ns", "thread")
+    found = {}
+    for process in ops["process"].drop_nulls().unique().to_list():
+        overhead = trace.overhead.filter(pl.col("process") == process)
+        s, e = union(overhead["start_ns"].to_numpy(), overhead["end_ns"].to_numpy())
+        mine = launching.filter(pl.col("process") == process)
+        launched, launcher = mine["start_ns"].to_numpy(), mine["thread"].to_numpy()
+        found[int(process)] = Host(
+            attributed.threads,
+            cause_of_call,
+            coverage([(s, e)]),
+            loading,
+            of_thread,
+            launched,
+            launcher,
+            outer,
+            end - start,
+        )
+    return found
