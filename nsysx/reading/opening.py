@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sqlite3
 import stat
@@ -22,6 +23,7 @@ PACKED_MAGIC = {b"\xfd7zXZ": ".xz", b"\x1f\x8b": ".gz", b"(\xb5/\xfd": ".zst"}
 _HEAD_BYTES = 4096
 #: Keys that stand early in a trace of torch.profiler, or of anything else that writes Chrome's format.
 _TRACE_EVENTS = re.compile(rb'"(schemaVersion|deviceProperties|traceEvents|distributedInfo|displayTimeUnit)"\s*:')
+_LONGEST_WORD = 120
 #: How long a writer is waited for.
 _BUSY_PATIENCE_S = 5.0
 
@@ -44,6 +46,11 @@ def fail(path: Path, what: str, hint: str, slug: str) -> NsysxError:
 def damaged(path: Path, what: str) -> NsysxError:
     """Return the error for a report that is no longer what nsys wrote."""
     return fail(path, what, "Export the report again", "input-damaged")
+
+
+def real(path: Path) -> Path:
+    """Return the absolute path of what a link leads to; links in a circle stay as they are."""
+    return Path(os.path.realpath(path))
 
 
 def kind_of(path: Path) -> str:
@@ -121,7 +128,7 @@ def check_finished(path: Path) -> None:
 
     A file that is opened as immutable asks for no lock, so the lock is asked for here.
     """
-    resolved = path.resolve()
+    resolved = real(path)
     if beside(resolved, "-journal") and _is_hot(resolved.with_name(resolved.name + "-journal")):
         what = f"has a journal beside it ({path.name}-journal): it is being written, or its export was interrupted"
         raise fail(path, what, "Wait for the export to finish, or export the report again", "input-busy")
@@ -164,7 +171,7 @@ def _is_hot(journal: Path) -> bool:
 
 def uri(path: Path) -> str:
     """Return a read-only URI. ``immutable`` leaves no -shm or -wal file beside a report, and needs no lock."""
-    return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    return f"{real(path).as_uri()}?mode=ro&immutable=1"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -173,6 +180,11 @@ def connect(path: Path) -> sqlite3.Connection:
     connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what SQLite says, without the pages of a damaged schema that it may quote."""
+    return next(iter(str(error).splitlines()), "")[:_LONGEST_WORD]
 
 
 @contextmanager
@@ -185,9 +197,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
             raise fail(path, "is being written", "Wait for the export to finish", "input-busy") from None
         if "full" in str(error):
             raise no_room(path, Path(tempfile.gettempdir())) from None
-        raise damaged(path, f"cannot be read ({error})") from None
+        raise damaged(path, f"cannot be read ({_first_line(error)})") from None
     except sqlite3.Error as error:
-        raise damaged(path, f"is damaged ({error})") from None
+        raise damaged(path, f"is damaged ({_first_line(error)})") from None
     except UnicodeDecodeError:  # SQLite's own message quotes the bytes that it stumbled over
         raise damaged(path, "is damaged") from None
     except OSError as error:

@@ -63,7 +63,8 @@ def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tupl
         if column.bits or column.name not in frame.columns:
             continue
         if column.name == "correlation_id" and given.frame[column.name].null_count():
-            given.note("no correlation id", given.frame[column.name].null_count(), "kept")
+            if column.required:  # elsewhere null is how nsys writes that there is none
+                given.note("no correlation id", given.frame[column.name].null_count(), "kept")
             given.frame = given.frame.with_columns(pl.col(column.name).fill_null(0))
         placed = column.name in _PLACE and (column.required or source.frame == "nvtx")
         if (
@@ -102,7 +103,7 @@ def _sizes(given: _Rows, name: str) -> None:
 
 def _lengths(given: _Rows, source: schema.Source) -> None:
     """Leave out rows that last for days or end before they begin, and GPU work without any time."""
-    if source.frame in _GPU_WORK and given.frame["start_ns"].min() == 0:
+    if source.frame in _GPU_WORK and _outside(given.frame["start_ns"], 1, LAST_NS):
         given.keep((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0), "both times zero")
     lasted = given.frame["end_ns"] - given.frame["start_ns"]
     least, most = lasted.min(), lasted.max()
