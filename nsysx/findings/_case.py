@@ -13,6 +13,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.events.profile import Profile
+from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
 from nsysx.replay.engine import Edit, Replay, Withheld, replayed_scope
 
@@ -172,6 +173,11 @@ class Case:
             return f"the table {key} was not made"
         return None if table.rows is not None else table.reason or "not recorded"
 
+    @cached_property
+    def program(self) -> Program:
+        """What kind of program this is."""
+        return program_of(self.profile)
+
     def per_step(self, ns: float) -> int:
         """Return a sum over the frames as its part of one step."""
         return round(self.scope.per_step(ns))
@@ -188,16 +194,16 @@ class Case:
         """Return what the replay says about a change; ``bound``: it can bring at most that."""
         if not isinstance(self.replay, Replay):
             return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
-        error = f"+- {units.duration(self.replay.bar_ns)}"
+        error = units.duration(self.replay.bar_ns)
         if not self.replay.trusted:
             return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
         if not any(map(self._reaches, edits)):
             return Worth(None, NOT_REPLAYED)
         outcome = self.replay.saving(*edits)
         saving = max(0, outcome.saving_ns)
-        sure = f"at most, {error}" if bound else error
-        if 0 < saving < self.replay.bar_ns:
-            sure += ", which is more than this"
+        sure = f"{'at most, ' * bound}give or take {error}"
+        if saving < self.replay.bar_ns:
+            sure += ", so perhaps nothing"
         return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, self.replay.bar_ns)
 
     def _reaches(self, edit: Edit) -> bool:
@@ -211,6 +217,10 @@ class Case:
     def _replayed_calls(self) -> frozenset[int]:
         return calls_of(self.replayed)
 
+    def bound(self, ns: float, why: str) -> Worth:
+        """Return what a change brings at most without a replay: the time per step that it takes away; ``why`` says whose."""
+        return Worth(round(max(0, ns)), f"at most: {why}", bound=True)
+
     def found(
         self,
         rule: Rule,
@@ -223,7 +233,12 @@ class Case:
         where: Row | None = None,
         evidence: Iterable[Row] = (),
     ) -> Finding:
-        """Return a finding; ``cost_ns`` is per step, and left out when there are no steps."""
+        """Return a finding; ``cost_ns`` is the GPU time per step that is lost, left out when there are no steps.
+
+        What a change saves was lost, so a cost is never below its worth.
+        """
+        if cost_ns is not None and worth.saving_ns is not None:
+            cost_ns = max(cost_ns, worth.saving_ns)
         place = {
             k: v for k, v in (where or {}).items() if k in SITE and v is not None and "outside modules" not in str(v)
         }

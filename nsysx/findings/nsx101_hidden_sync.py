@@ -6,6 +6,8 @@ What it means
     launched the next work. Only the second half costs time. The length of the wait says nothing about it: in a step that
     the GPU limits, the CPU merely waits here instead of later, and removing the wait moves it to the next such call.
     Therefore the saving, from a replay of the step without this wait, is what counts; below 1 % of the step, leave it.
+    The cost given is the time for which the GPU has no work because of the wait, never the length of the wait.
+    Places that differ by a number only (blocks.0 and blocks.1, token_7 and token_8) are one finding.
 
 In the trace
     A long cudaStreamSynchronize, cudaDeviceSynchronize or a copy to the host, after a short copy or a scan kernel.
@@ -31,7 +33,9 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import NOT_REPLAYED, SITE, Case, Rule, calls_of, same_place
+from nsysx.findings._case import NOT_REPLAYED, SITE, Case, Rule, Worth, calls_of, in_module, same_place
+from nsysx.frames import lookup
+from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
 
@@ -56,6 +60,9 @@ def _sites(case: Case) -> tuple[pl.DataFrame, pl.DataFrame]:
     steps = case.profile.steps.cpu.filter(pl.col("process") == case.process).sort("start_ns")
     calls = calls.sort("start_ns", "call").join_asof(
         steps.select(pl.col("start_ns").alias("_at"), "index"), left_on="start_ns", right_on="_at"
+    )
+    calls = calls.with_columns(
+        lookup.changed(calls["module"].cast(pl.Categorical), folded).cast(pl.String).alias("module")
     )
     sites = calls.group_by("api", *SITE).agg(
         pl.len().alias("calls"),
@@ -83,27 +90,7 @@ def check(case: Case) -> list[Finding]:
             unknown.append(row)
         if rare and not case.notable(worth.saving_ns or 0):
             continue
-        wait, idle = case.per_step(row["ns"]), case.per_step(row["idle_caused_ns"])
-        times = row["calls"] / case.steps
-        detail = (
-            f"{row['api']} waits {units.duration(wait)} {case.per} ({times:.3g} call{'s' * (times != 1)}): "
-            f"{units.duration(case.per_step(row['backlog_ns']))} for work queued before it. "
-            f"The GPU runs dry {units.duration(idle)} for it."
-        )
-        if worth.saving_ns is not None:
-            gone = f"Without this wait the step is {units.duration(worth.saving_ns)} shorter"
-            detail += f" {gone} ({case.share(worth.saving_ns)})."
-            if worth.moves_to:
-                detail += f" The wait moves to {worth.moves_to}."
-            if not case.notable(worth.saving_ns):
-                detail += " A wait is no cost while the GPU is busy: leave it."
-        fix = "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
-        if worth.saving_ns is not None and not case.notable(worth.saving_ns):
-            fix = "Leave it: removing it is worth less than 1 % of the step"
-        if row["file"] is None:
-            fix += "; nsysx run --lines records the Python line"
-        title = f"{row['api']} holds the CPU {units.duration(wait)}"
-        found.append(case.found(RULE, title, detail, worth=worth, cost_ns=wait, where=row, fix=fix))
+        found.append(_finding(case, row, worth))
     if not found and unknown:
         first = unknown[0]
         return case.cannot_tell(
@@ -117,3 +104,33 @@ def check(case: Case) -> list[Finding]:
             RULE, "no call waits for the GPU for 0.1 % of the step in most steps, or saves 1 % if removed"
         )
     return found
+
+
+def _finding(case: Case, row: Row, worth: Worth) -> Finding:
+    wait, idle = case.per_step(row["ns"]), case.per_step(row["idle_caused_ns"])
+    times = row["calls"] / case.steps
+    host = case.program.host
+    detail = (
+        f"{host[:1].upper() + host[1:]} waits in {row['api']} for {units.duration(wait)} {case.per} "
+        f"({times:.3g} call{'s' * (times != 1)}), {units.duration(case.per_step(row['backlog_ns']))} of it for work that was "
+        f"queued before. The GPU has no work for {units.duration(idle)} because of it."
+    )
+    harmless = worth.saving_ns is not None and not case.notable(worth.saving_ns)
+    if worth.saving_ns is not None:
+        detail += (
+            f" Without this wait the step is {units.duration(worth.saving_ns)} shorter ({case.share(worth.saving_ns)})."
+        )
+        if worth.moves_to:
+            detail += f" The wait moves to {worth.moves_to}."
+    if harmless:
+        detail += " While the GPU is busy a wait costs nothing: leave it."
+        fix = "Leave it: removing it is worth less than 1 % of the step"
+    else:
+        fix = "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
+    if row["file"] is None and case.program.python:
+        fix += "; nsysx run --lines records the Python line"
+    lost = units.duration(max(idle, worth.saving_ns or 0))
+    title = f"A wait in {row['api']}{in_module(row)} leaves the GPU without work for {lost}"
+    if harmless:
+        title = f"A wait of {units.duration(wait)} in {row['api']}{in_module(row)} costs next to nothing"
+    return case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix)

@@ -32,6 +32,7 @@ import polars as pl
 from nsysx import units
 from nsysx.findings._case import SITE, Case, Rule
 from nsysx.judging import verdict
+from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
@@ -67,23 +68,39 @@ def check(case: Case) -> list[Finding]:
     cost = case.per_step(groups.get("launch_bound", 0))
     if not case.notable(cost, _FOUND):
         share = case.share(cost)
-        return case.clear(RULE, f"launches and host code let the GPU idle for {share} of the step, less than 5 %")
+        return case.clear(RULE, f"the GPU waits for launches and host code for {share} of the step, less than 5 %")
     launches = int(case.calls["kind"].is_in(["launch", "graph_launch"]).sum())
     median = case.kernels["ns"].median()
     each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
     worth = case.worth(Graph(), bound=True)
     detail = (
-        f"The GPU idles {units.duration(cost)} per step ({case.share(cost)}) behind launches and host code: "
-        f"{launches / case.steps:.0f} launches a step{each}."
+        f"For {units.duration(cost)} per step ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
+        f"{launches / case.steps:.0f} of them a step{each}."
     )
     blockers = _blockers(case)
     if worth.saving_ns is not None:
-        detail += f" Between its waits, the step as CUDA graphs saves at most {units.duration(worth.saving_ns)}."
+        detail += (
+            f" The launches between two waits as one CUDA graph each save at most {units.duration(worth.saving_ns)}."
+        )
         if blockers:
             whole = case.worth(Graph(), RemoveWaits(), bound=True)
             if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
-                detail += f" Without the waits as well: {units.duration(whole.saving_ns)}."
-    detail += " Profiling slows launches, so the unprofiled step idles less."
-    fix = "torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph; fused=True for the optimizer"
-    title = f"The GPU waits {units.duration(cost)} per step for launches"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=blockers)]
+                detail += f" With the waits gone as well, {units.duration(whole.saving_ns)}."
+    detail += " Profiling slows every launch, so the step idles less without it."
+    title = f"The GPU waits {units.duration(cost)} per step for {case.program.host} and launches"
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]
+
+
+def _fix(program: Program) -> str:
+    """Return what makes fewer launches in this program: nothing that it does already."""
+    if not program.torch:
+        return "Capture the launches of a step in a CUDA graph, or do more work in each kernel"
+    if program.graphs:
+        ways = ["Put more of the step into the CUDA graphs that the program replays already"]
+    elif program.compiled:
+        ways = ["torch.compile(..., mode='reduce-overhead') puts what is compiled already into CUDA graphs"]
+    else:
+        ways = ["torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph"]
+    if program.optimizer in ("loop", "foreach"):
+        ways.append("fused=True for the optimizer")
+    return "; ".join(ways)

@@ -23,7 +23,10 @@ Harmless when
 
 from __future__ import annotations
 
+import polars as pl
+
 from nsysx import units
+from nsysx.events.ledger import CAUSES
 from nsysx.findings._case import Case, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
@@ -44,30 +47,29 @@ def check(case: Case) -> list[Finding]:
     calls = case.of_kind("alloc", "free", "host_alloc")
     if not calls.height:
         return case.clear(RULE, "the steady steps neither allocate nor free device memory")
-    cost = case.per_step(int(calls["ns"].sum()))
+    taken = case.per_step(int(calls["ns"].sum()))
     worth = case.worth(RemoveCalls(calls_of(calls)))
-    if not case.notable(cost) and not case.notable(worth.saving_ns or 0):
-        return case.clear(RULE, f"memory calls take {case.share(cost)} of the steady step")
+    if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
+        return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
+    cost = case.per_step(int(case.idle.filter(pl.col("cause") == CAUSES.index("alloc"))["ns"].sum()))
     rows = case.rows("allocator")
     flushes = [r for r in case.rows("alloc_flushes") if r["steady"]]
-    detail = f"{calls.height / case.steps:.3g} allocation and free calls per steady step take {units.duration(cost)}"
-    detail += f" ({case.share(cost)})."
+    detail = f"{calls.height / case.steps:.3g} allocation and free calls per steady step take {units.duration(taken)}"
+    detail += f" of CPU time ({case.share(taken)} of the step), and the GPU idles {units.duration(cost)} for them."
     if flushes:
         detail += f" The cache was flushed and refilled {len(flushes)} times in {case.steps} steps."
         freed = [r["freed_bytes"] for r in flushes if r["freed_bytes"] is not None]
         if freed:
             detail += f" {units.size(sum(freed))} were given back."
+    text = [pl.col(c).cast(pl.String) for c in ("name", "module")]
+    sums = calls.group_by(text).agg(pl.len().alias("calls"), pl.col("ns").sum())
+    sums = sums.sort("ns", "name", "module", descending=[True, False, False], nulls_last=True)
     evidence = [
-        {
-            "call": r["api"],
-            "module": r["module"],
-            "calls": r["calls"] / case.steps,
-            "total_ns": case.per_step(r["total_ns"]),
-        }
-        for r in rows[:6]
+        {"call": name, "module": module, "calls": n / case.steps, "total_ns": case.per_step(ns)}
+        for name, module, n, ns in sums.head(6).iter_rows()
     ]
     advice = str(rows[0]["advice"]) if rows else "fixed shapes"
     fix = advice[:1].upper() + advice[1:]
-    title = f"Memory calls take {units.duration(cost)} of each step"
+    title = f"Memory calls take {units.duration(taken)} of CPU time in each step"
     where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

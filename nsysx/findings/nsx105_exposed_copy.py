@@ -29,7 +29,8 @@ import polars as pl
 
 from nsysx import units
 from nsysx.findings._case import SITE, Case, Rule, calls_of, in_module, ops_of, same_place
-from nsysx.model import Finding
+from nsysx.judging.program import Program
+from nsysx.model import Finding, Row
 from nsysx.reading import schema
 from nsysx.replay.engine import OverlapCopies, RemoveWaits
 
@@ -40,6 +41,7 @@ _OBSTACLES = {
     "same_stream": "it is on the stream of the kernels",
     "nothing_beside": "no kernel is queued to run beside it",
 }
+_WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
 _SITES = 4
 
 
@@ -71,20 +73,34 @@ def check(case: Case) -> list[Finding]:
             continue
         limit = row["limit_bytes_per_s"]
         worth = case.worth(OverlapCopies(ops_of(mine), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
+        way = _WAYS[row["direction"]]
         detail = (
-            f"{row['count'] / case.steps:.3g} {row['direction']} copies {case.per} from {row['src_kind']} to {row['dst_kind']} memory "
-            f"({units.size(row['bytes'] / case.steps)}) run {units.duration(exposed)} with no kernel beside them: "
+            f"{row['count'] / case.steps:.3g} copies {way} {case.per} from {row['src_kind']} to {row['dst_kind']} memory "
+            f"({units.size(row['bytes'] / case.steps)}) run for {units.duration(exposed)} with no kernel beside them: "
             f"{_OBSTACLES.get(row['obstacle'], row['obstacle'])}."
         )
         if held:
-            detail += f" They hold the CPU {units.duration(held)}, the wait after them included."
+            detail += f" They hold the CPU for {units.duration(held)}, the wait after them included."
         if row["bandwidth_bytes_per_s"]:
             detail += f" They reach {row['bandwidth_bytes_per_s'] / 1e9:.1f} GB/s"
             detail += f" of {limit / 1e9:.1f} GB/s ({row['limit_from']})." if limit else "."
-        if row["direction"] == "HtoD":
-            fix = "Pin the memory (pin_memory=True), copy with non_blocking=True, and the next batch on a stream of its own"
-        else:
-            fix = "Copy to pinned memory with non_blocking=True and read it a step later"
-        title = f"{row['direction']} copies cost {units.duration(exposed)}, hold the CPU {units.duration(held)}{in_module(row)}"
+        what = f"take {units.duration(exposed)} of the GPU" if case.notable(exposed) else "hardly take GPU time"
+        hold = f" and hold the CPU for {units.duration(held)}" if case.notable(held) else ""
+        title = f"Copies {way}{in_module(row)} {what}{hold}"
+        fix = _fix(case.program, row)
         found.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
     return found or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+
+
+def _fix(program: Program, row: Row) -> str:
+    """Return what hides these copies: nothing that is done already."""
+    pinned = row["obstacle"] != "pageable"
+    if row["direction"] == "DtoH":
+        return "Copy to pinned memory with non_blocking=True and read the result a step later"
+    if not program.torch:
+        return (
+            "Use" if pinned else "Copy from pinned memory (cudaHostAlloc), on"
+        ) + " a stream of its own, beside the kernels"
+    if pinned:
+        return "Copy the next batch with non_blocking=True on a stream of its own, while the GPU works on this one"
+    return "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a stream of its own"

@@ -42,16 +42,21 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(idle):
         return case.clear(RULE, f"the GPU idles {case.share(idle)} of the step for data")
     worth = case.worth(FreeLoader())
+    if worth.saving_ns is None:
+        # What the GPU does meanwhile needs no replay: it does nothing.
+        worth = case.bound(idle, "the time for which the GPU idles while the step waits for its batch")
     starved = sum(r["verdict"] == "starved" for r in rows)
     detail = (
         f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}), in {starved} of {len(rows)} steady steps "
         f"with an idle GPU: {units.duration(idle)} per step."
     )
-    if worth.saving_ns is not None:
-        detail += f" A loader that is always ready saves {units.duration(worth.saving_ns)}; then {worth.next_limit} is the limit."
+    after = f"; then {worth.next_limit} limit the step" if worth.next_limit else ""
+    detail += f" A loader that is always ready saves up to {units.duration(worth.saving_ns)}{after}."
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
-        detail += f" Of the wait {units.duration(api)} are CUDA calls: copies and pinning."
-    fix = "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"
+        detail += f" Of the wait, {units.duration(api)} are CUDA calls: copies and pinning."
+    fix = "Prepare the next batch while the GPU works on this one: in another thread, process or stream"
+    if case.program.loader:
+        fix = "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"
     title = f"The GPU waits {units.duration(idle)} per step for data"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where={"phase": "data"}, fix=fix)]

@@ -1,12 +1,13 @@
-"""NSX112 fusion: chains of elementwise kernels, each of which reads and writes memory again.
+"""NSX112 fusion: chains of small-work kernels, each of which reads and writes memory again.
 
 What it means
-    Elementwise kernels are limited by memory bandwidth: five in a row move the same tensor through memory five times. Fused
-    into one kernel they move it once. The bound given assumes that a chain takes as long as its longest kernel. What a
-    compiler makes of it cannot be known from a capture, so it is a bound and no prediction.
+    Elementwise, normalization and reduction kernels are limited by memory bandwidth: five in a row move the same tensor
+    through memory five times. Fused into one kernel they move it once. The estimate lets a chain take as long as its longest
+    kernel. What a compiler makes of it cannot be known from a capture: on a small GPT the estimate was 9.0 ms of 30.3 and
+    torch.compile saved 10.9.
 
 In the trace
-    Kernels named elementwise, vectorized or unrolled directly one after the other on a stream, in one module.
+    Kernels named elementwise, vectorized, unrolled, layer_norm, softmax or reduce, one directly after the other on a stream.
 
 Bad
     y = (x * scale + shift).sigmoid() * gate           # four kernels
@@ -30,6 +31,8 @@ from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX112", "fusion", "Fusion candidates")
+#: Kernels that a compiler fuses with their neighbours: each reads and writes a tensor, and computes little.
+_FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
 #: A chain is listed from this length on.
 _CHAIN = 2
 #: A bound has to promise more than a prediction before it is worth a word.
@@ -37,7 +40,7 @@ _FOUND = 0.10
 
 
 def _chains(case: Case) -> pl.DataFrame:
-    """Return the elementwise kernels with ``run``: neighbours on one stream in one module and phase; and ``longest``.
+    """Return the kernels that can be fused with ``run``: neighbours on one stream in one phase; and ``longest``.
 
     Columns: op, ns, module, phase (null outside), run, longest.
     """
@@ -45,9 +48,9 @@ def _chains(case: Case) -> pl.DataFrame:
     rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
     stream = [ops[c].to_numpy()[rows] for c in ("stream", "device")]
     rows = rows[np.lexsort(stream)]
-    own = (ops["family"] == "elementwise").to_numpy()[rows]
+    own = ops["family"].is_in(list(_FUSIBLE)).to_numpy()[rows]
     place = [ops[c].to_numpy()[rows] for c in ("device", "stream")]
-    place += [ops[c].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[rows] for c in ("module", "phase")]
+    place.append(ops["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[rows])
     new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*place, own.astype(np.int8))])
     run = np.cumsum(new)
     rows, run = rows[own], run[own]
@@ -70,11 +73,14 @@ def check(case: Case) -> list[Finding]:
         return case.no_steps(RULE)
     if missing := case.missing("kernels"):
         return case.cannot_tell(RULE, missing)
+    if case.program.compiled:
+        return case.clear(RULE, "the program is compiled already")
     chains = _chains(case)
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
     worth = case.worth(RemoveOps(ops_of(extra)), bound=True) if extra.height else Worth(0, "")
-    bound = cost if worth.saving_ns is None else worth.saving_ns
+    # What a compiler does to the launches is not known: only the time on the GPU counts.
+    bound = cost if worth.saving_ns is None else min(cost, worth.saving_ns)
     if not case.notable(bound, _FOUND):
         return case.clear(
             RULE, f"fusing every chain of elementwise kernels is worth {case.share(bound)} of the step at most"
@@ -96,13 +102,14 @@ def check(case: Case) -> list[Finding]:
         for r in rows.head(6).to_dicts()
     ]
     count = chains["run"].n_unique() / case.steps
-    title = f"Elementwise chains: fusing them saves {units.duration(bound)} at most"
+    title = f"Kernels that torch.compile can fuse: about {units.duration(bound)} of them is moving data again"
     detail = (
-        f"{count:.0f} chains of {chains.height / case.steps:.0f} elementwise kernels per step take "
+        f"{chains.height / case.steps:.0f} elementwise, normalization and reduction kernels per step, in {count:.0f} chains, take "
         f"{units.duration(case.per_step(int(chains['ns'].sum())))}. If each chain took as long as its longest kernel, the step "
-        f"would be {units.duration(bound)} shorter ({case.share(bound)}): a bound, since a compiler makes other kernels."
+        f"would be {units.duration(bound)} shorter ({case.share(bound)}). A compiler makes kernels of its own: it can do better "
+        "than that or worse, and never saves more than these kernels take."
     )
     where = {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
-    fix = "torch.compile of these modules"
-    sure = Worth(None, "a bound, not a prediction")
+    fix = "torch.compile(model), or of these modules" if case.program.torch else "Fuse these kernels into one per chain"
+    sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel")
     return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

@@ -22,14 +22,13 @@ Harmless when
 
 from __future__ import annotations
 
-import re
-from functools import cache
-
 import polars as pl
 
 from nsysx import units
 from nsysx.findings._case import Case, Rule, calls_of, same_place
 from nsysx.frames import lookup
+from nsysx.judging.gpu_work import folded
+from nsysx.judging.program import Program
 from nsysx.model import Finding
 from nsysx.replay.engine import Graph
 
@@ -39,14 +38,9 @@ _MODULES = 3
 _CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
 
 
-@cache
-def _without_numbers(module: str) -> str:
-    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", module)
-
-
 def _part(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``part``: module paths with numbers as one, so that layers.3.norm and layers.4.norm are layers.*.norm."""
-    return frame.with_columns(lookup.changed(frame["module"], _without_numbers).alias("part"))
+    return frame.with_columns(lookup.changed(frame["module"], folded).alias("part"))
 
 
 def check(case: Case) -> list[Finding]:
@@ -88,12 +82,23 @@ def check(case: Case) -> list[Finding]:
         if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             continue
         each = row["launches"] / case.steps
-        title = f"{row['part']}: {each:.0f} tiny launches per step, the GPU idles {units.duration(cost)}"
+        title = f"{row['part']}: {each:.0f} tiny launches per step, between which the GPU idles {units.duration(cost)}"
         detail = (
             f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {case.share(cost)} of "
             "the step before them."
         )
-        fix = "One batched, foreach or fused operation instead of a loop; torch.compile or a CUDA graph of this part"
+        fix = _fix(case.program, row["phase"])
         where = {"module": row["part"], "phase": row["phase"]}
         found.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
     return found or case.clear(RULE, _CLEAR)
+
+
+def _fix(program: Program, phase: str | None) -> str:
+    """Return how this part makes fewer launches: nothing that it does already."""
+    if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
+        return "fused=True for the optimizer: all parameters in a few kernels"
+    ways = ["One batched or fused operation instead of a loop"]
+    if program.torch and not program.compiled:
+        ways.append("torch.compile of this part")
+    ways.append("a CUDA graph of it")
+    return ", ".join(ways[:-1]) + f", or {ways[-1]}"

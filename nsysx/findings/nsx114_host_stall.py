@@ -3,7 +3,7 @@
 What it means
     Between two launches lie far more than the usual few microseconds: another thread holds the GIL, the garbage
     collector runs, Python computes, logs, or reads a file. A capture of CUDA calls shows where and how long, not which of
-    these it was; the OS calls (--osrt) and Python samples of nsys show that.
+    these it was: for that, sample Python's stacks (py-spy, or nsys with --python-sampling=true) while the program runs.
 
 In the trace
     A single long gap on the GPU that ends with a launch, and no API call of the thread in it.
@@ -100,12 +100,16 @@ def check(case: Case) -> list[Finding]:
             continue
         before, small = _before(case, stalls.filter(same_place(row, SITE))["call"].to_list())
         worth = case.worth(RemoveHost(before), RemoveCalls(small))
-        title = f"The host stalls {units.duration(cost)} per step before work{in_module(row)}"
+        what = "Python, the GIL, garbage collection or the operating system"
+        if not case.program.python:
+            what = "its own code or the operating system"
+        title = f"The launching thread pauses for {units.duration(cost)} per step before work{in_module(row)}"
         detail = (
             f"{row['stalls']} gaps in {case.steps} steps, the longest {units.duration(row['longest_ns'])}, in which the launching "
-            "thread makes no CUDA call and the GPU idles. The capture does not say what it does: Python, the GIL, "
-            "garbage collection or the operating system."
+            f"thread makes no CUDA call and the GPU idles. The capture does not say what it does: {what}."
         )
-        fix = "Move that work out of the loop; nsysx run --osrt shows waits in the OS, --nsys-arg=--python-sampling=true stacks"
+        fix = "Move that work out of the loop"
+        if case.program.python:
+            fix += "; to see what it is, sample the stacks: py-spy dump, or --nsys-arg=--python-sampling=true in Nsight Systems"
         found.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
     return found or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

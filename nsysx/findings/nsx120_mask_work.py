@@ -4,7 +4,8 @@ What it means
     Boolean masks, nonzero, unique and indexing with tensors pick rows whose number only the GPU knows. They are built
     from scans, sorts, gathers and, in backward, a scatter that sorts its indices first. These kernels are slow for what they
     do. People remove the wait that comes with them, and gain nothing; the kernels are what costs. A form with a fixed shape
-    (where, masked_fill, ignore_index, weights of 0) needs none of them.
+    (where, masked_fill, weights of 0; ignore_index in a loss) needs none of them. Outside of a loss only the kernels of the
+    mask itself count: a graph network scatters, a router sorts, and no other form would do without.
 
 In the trace
     DeviceSelectSweepKernel, write_indices (nonzero), DeviceRadixSort (sort, unique, index backward), index_elementwise_kernel
@@ -32,7 +33,7 @@ import polars as pl
 from nsysx import units
 from nsysx.findings._case import Case, Rule, Worth, in_module, ops_of, same_place
 from nsysx.frames import lookup
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks")
@@ -57,6 +58,20 @@ def _origin(kernel: str) -> str:
     return next((what for pattern, what in _ORIGINS if re.search(pattern, kernel, re.IGNORECASE)), "scan")
 
 
+#: Work that indexing brings whether or not anything is masked: lookups, message passing, routing.
+_NEUTRAL = ("scatter or gather", "sort: unique, or backward of indexing", "unique, or backward of an embedding", "scan")
+#: Kernels and names that make a place a loss.
+_LOSS_KERNEL = r"nll_loss|cross_?entropy|LogSoftMax|mse_|smooth_l1|bce_|binary_cross"
+_LOSS_NAME = re.compile(r"loss|criterion", re.IGNORECASE)
+
+
+def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series) -> bool:
+    """Return whether a mask here picks what a loss is taken of: by names, the phase, or a loss's own kernels."""
+    if (module and _LOSS_NAME.search(module)) or "loss" in phases.cast(pl.String).to_list():
+        return True
+    return bool(lookup.matching(names, _LOSS_KERNEL).any())
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per module whose mask kernels take 1 % of the step or more."""
     if missing := case.missing("kernels"):
@@ -71,48 +86,47 @@ def check(case: Case) -> list[Finding]:
         .sort("ns", "module", descending=[True, False], nulls_last=True)
         .head(_MODULES)
     )
-    found = []
-    for row in modules.select("module", "ns").to_dicts():
-        cost = case.per_step(row["ns"])
-        if not case.notable(cost):
-            continue
-        own = mine.filter(same_place(row, ("module",)))
-        module = case.ops["module"]
-        whole = case.timed_ops(module.is_null() if row["module"] is None else module == row["module"], "op")
-        whole_ns = case.per_step(int(whole["ns"].sum()))
-        # Where masking is what a module mostly does, the rest of its work is done on what the mask picked.
-        all_of_it = 2 * cost >= whole_ns and row["module"] is not None
-        worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else own)), bound=True)
-        by_kernel = own.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())
-        by_kernel = by_kernel.sort("ns", "name", descending=[True, False])
-        detail = f"Sort, scan and gather kernels take {units.duration(cost)} per step ({case.share(cost)})"
-        if all_of_it:
-            detail += (
-                f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they pick, "
-                "in a form that fixed shapes do not need either. The saving is of all of it, so it is an upper bound."
-            )
-        else:
-            detail += ", an upper bound of what a form with fixed shapes saves."
-        if worth.saving_ns is not None:
-            detail += f" The step would be limited by {worth.next_limit}."
-        evidence = [
-            {"kernel": k, "from": _origin(k), "count": n / case.steps, "total_ns": case.per_step(ns)}
-            for k, n, ns in by_kernel.head(8).iter_rows()
-        ]
-        title = f"Mask kernels take {units.duration(cost)}{in_module(row)}"
-        if all_of_it:
-            title = f"Mask work takes {units.duration(whole_ns)}{in_module(row)}"
-        fix = "Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
-        found.append(
-            case.found(
-                RULE,
-                title,
-                detail,
-                worth=worth,
-                cost_ns=whole_ns if all_of_it else cost,
-                where=row,
-                fix=fix,
-                evidence=evidence,
-            )
-        )
+    found = [f for row in modules.select("module").to_dicts() if (f := _of_module(case, mine, row)) is not None]
     return found or case.clear(RULE, "kernels of masks take less than 1 % of the step in every module")
+
+
+def _of_module(case: Case, mine: pl.DataFrame, row: Row) -> Finding | None:
+    """Return the finding of one module, None where masks are not worth a word."""
+    own = mine.filter(same_place(row, ("module",)))
+    chosen = case.ops["module"].is_null() if row["module"] is None else case.ops["module"] == row["module"]
+    of_module = case.ops.filter(chosen & (case.ops["op_kind"] == "kernel"))
+    loss = _is_loss(case, row["module"], of_module["phase"].unique(), of_module["name"])
+    if not loss:  # a graph network scatters, a router sorts: only what the mask itself needs could go
+        own = own.filter(~pl.Series([_origin(n) in _NEUTRAL for n in own["name"]], dtype=pl.Boolean))
+    cost = case.per_step(int(own["ns"].sum()))
+    if not case.notable(cost):
+        return None
+    whole = case.timed_ops(chosen, "op")
+    whole_ns = case.per_step(int(whole["ns"].sum()))
+    # Where masking is what a loss mostly does, the rest of its work is done on what the mask picked.
+    all_of_it = loss and 2 * cost >= whole_ns and row["module"] is not None
+    worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else own)), bound=True)
+    detail = f"Sort, scan and gather kernels take {units.duration(cost)} {case.per} ({case.share(cost)})"
+    if all_of_it:
+        detail += (
+            f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they pick, "
+            "in a form that fixed shapes do not need either. The saving is of all of it, so it is an upper bound."
+        )
+    else:
+        detail += ", an upper bound of what a form with fixed shapes saves."
+    if worth.next_limit:
+        detail += f" After that, {worth.next_limit} limits the step."
+    by_kernel = own.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())
+    by_kernel = by_kernel.sort("ns", "name", descending=[True, False])
+    evidence = [
+        {"kernel": k, "from": _origin(k), "count": n / case.steps, "total_ns": case.per_step(ns)}
+        for k, n, ns in by_kernel.head(8).iter_rows()
+    ]
+    title = f"Kernels for masks take {units.duration(cost)}{in_module(row)}"
+    if all_of_it:
+        title = f"Masking and what it picks take {units.duration(whole_ns)}{in_module(row)}"
+        cost = whole_ns
+    fix = "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or find the indices once, if they stay the same"
+    if loss:
+        fix = "Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
+    return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, evidence=evidence)

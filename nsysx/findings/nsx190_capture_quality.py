@@ -35,6 +35,7 @@ def check(case: Case) -> list[Finding]:
     if not bad:
         return case.clear(RULE, "every check of the capture is passed")
     first = bad[0]
-    title = f"{len(bad)} of {len(checks)} checks of the capture are not passed: {', '.join(c.check for c in bad[:4])}"
+    more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+    title = f"The capture lacks something: {first.check}{more}"
     evidence = [{"check": c.check, "status": c.status, "detail": c.detail, "fix": c.fix} for c in bad]
     return [case.found(RULE, title, first.detail, worth=NO_SAVING, cost_ns=None, fix=first.fix, evidence=evidence)]

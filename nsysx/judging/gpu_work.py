@@ -71,7 +71,9 @@ def most(profile: Profile, process: int, device: int) -> str:
     whole = int(work["ns"].sum())
     if not whole:
         return ""
-    modules = [(m, ns) for m, ns in _sums(work.drop_nulls("module"), "module") if not m.startswith("(")]
+    sums = _sums(work.drop_nulls("module"), "module")
+    # A name in parentheses stands for what lies outside modules; one of numbers alone says nothing.
+    modules = [(m, ns) for m, ns in sums if not m.startswith("(") and re.search("[A-Za-z]", m)]
     if modules and modules[0][1] >= _FIRST * whole:
         said = []
         for name, ns in modules[:2]:

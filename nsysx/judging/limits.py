@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from nsysx.events.ledger import CAUSES
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at
-from nsysx.model import Row, Scope
+from nsysx.model import Row, Scope, Unprofiled
 from nsysx.replay.engine import (
     Edit,
     FreeLoader,
@@ -25,7 +24,9 @@ from nsysx.replay.engine import (
     RemoveHost,
     RemoveWaits,
     Replay,
+    Withheld,
     replay_of,
+    unprofiled_of,
 )
 
 #: Copy kinds of unified memory: pages that move because somebody touches them, without a call (``schema.COPY_KINDS``).
@@ -34,6 +35,9 @@ MIGRATIONS = (11, 12)
 #: A pause of the host this long, in a capture without steps, is another part of the program and not its work on the GPU
 #: (ns). People and other programs take this long; a training loop that does is one whose steps were not found.
 ELSEWHERE_NS = 100_000_000
+
+#: A recorded step this much longer than the real one is worth a word (share of the real one).
+SAME = 0.05
 
 #: The parts, in the order in which they are told. All but the first two and the last are lost time of the device.
 PARTS = (
@@ -88,15 +92,21 @@ _PART_OF_CAUSE = {
 
 @dataclass(frozen=True)
 class Limits:
-    """The steady window of one device. ``parts`` (ns, by PARTS) sum to ``window_ns``; ``kernels``: whether any ran at all."""
+    """The steady window of one device. ``parts`` (ns, by PARTS) sum to ``window_ns``; ``kernels``: whether any ran at all.
+
+    ``recorded_ns`` is the window as recorded where the parts are those of the step without a profiler (``estimated``: from
+    costs of tracing, not from a measured step), else None.
+    """
 
     process: int
     device: int
     window_ns: int
     steps: int
     whole: bool
-    parts: Mapping[str, int]
+    parts: dict[str, int]
     kernels: bool
+    recorded_ns: int | None = None
+    estimated: bool = False
 
     @property
     def real_ns(self) -> int:
@@ -124,7 +134,44 @@ class Limits:
 
 
 def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
-    """Return the limits of the busiest device of the shown process, from the rows of the table ``gpu_ledger``."""
+    """Return the limits of the busiest device of the shown process, without a profiler where that is known."""
+    recorded = recorded_limits(profile, rows)
+    known = unprofiled_of(profile)
+    if isinstance(known, Withheld) or (known.process, known.device) != (recorded.process, recorded.device):
+        return recorded
+    return _unprofiled(recorded, known)
+
+
+def _unprofiled(recorded: Limits, known: Unprofiled) -> Limits:
+    """Return the limits without tracing, which stretches what the host does: its code, launches and what follows a wait.
+
+    What the GPU does, and what it waits for besides, stays as recorded. The rest of the real step is divided between host
+    code and launches as the replay without tracing has it; the part that waits left behind is the recorded one.
+    """
+    window, steps = known.step_ns * recorded.steps, recorded.steps
+    stay = {p: ns for p, ns in recorded.parts.items() if p not in ("host", "launch", "sync", "profiler")}
+    rest = window - sum(stay.values())
+    if rest < 0 or recorded.window_ns <= (1 + SAME) * window:
+        return recorded  # tracing changed nothing worth a word
+    host = sum(recorded.parts[p] for p in ("host", "launch", "sync"))
+    sync = rest * recorded.parts["sync"] // host if host else 0
+    causes = dict.fromkeys(("host", "launch"), 0)
+    for cause, ns in known.idle_causes.items():
+        if (part := _PART_OF_CAUSE.get(cause, "host")) in causes:
+            causes[part] += ns
+    launch = (rest - sync) * causes["launch"] // max(sum(causes.values()), 1)
+    parts = recorded.parts | stay | {"sync": sync, "launch": launch, "host": rest - sync - launch, "profiler": 0}
+    return replace(
+        recorded,
+        window_ns=window,
+        parts=parts,
+        recorded_ns=known.recorded_ns * steps,
+        estimated=known.source in ("modelled", "assumed"),
+    )
+
+
+def recorded_limits(profile: Profile, rows: tuple[Row, ...]) -> Limits:
+    """Return the limits of the busiest device of the shown process as recorded, from the rows of the table ``gpu_ledger``."""
     mine = [r for r in rows if r["process"] == profile.steps.process] or list(rows)
     row = max(mine, key=lambda r: (r["busy_ns"], -r["device"]))
     process, device = row["process"], row["device"]

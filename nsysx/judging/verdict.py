@@ -96,7 +96,7 @@ def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     code = _limit(profile, limits)
     if code == "gpu_bound":
         return Verdict(code, _busy(profile, limits), evidence)
-    if code == "launch_bound":
+    if code == "launch_bound" and limits.recorded_ns is None:
         evidence = (*evidence, _CAVEAT)
     if blamed := _blamed(profile, limits):
         evidence = (*evidence, blamed)
@@ -170,7 +170,11 @@ def _works(limits: Limits, code: str) -> str:
     """Return the sentence that says how much the device works."""
     alone = code in _ALONE
     own = ("work",) if alone else _GPU_PARTS
-    return f"The GPU {'computes' if alone else 'works'} {_lead(limits, sum(limits.parts[p] for p in own))}."
+    said = f"The GPU {'computes' if alone else 'works'} {_lead(limits, sum(limits.parts[p] for p in own))}"
+    if limits.recorded_ns:
+        with_it = f"{short(limits.per_step(limits.recorded_ns))} under the profiler"
+        said += f" ({'estimated; ' * limits.estimated}{with_it})"
+    return f"{said}."
 
 
 def _causes(profile: Profile, limits: Limits, code: str) -> str:
@@ -267,6 +271,8 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
     steps = limits.steps
     over = "the whole capture" if limits.whole else f"{steps} steady step{'s' * (steps != 1)}"
     lines = [f"GPU {limits.device} busy {busy} of {over} ({units.duration(limits.window_ns)})"]
+    if limits.recorded_ns is not None:
+        lines[0] += f", without the profiler; recorded were {units.duration(limits.recorded_ns)}"
     if divided := _divided(limits, _PARTS):
         lines.append(f"{'In it' if limits.whole else 'Of a step'}: {divided}")
     if profile.steps.source == "capture":

@@ -69,7 +69,7 @@ def test_a_pause_after_a_wait_belongs_to_the_wait(tmp_path: Path) -> None:
     assert Program().steps(body).finding(tmp_path, "NSX114").verdict == "clear"
 
 
-def test_fusion_gives_a_bound_and_no_saving(tmp_path: Path) -> None:
+def test_fusion_gives_an_estimate_and_says_so(tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
         with program.range("forward"), program.range("act:Gate"):
             program.launch(500)
@@ -79,7 +79,8 @@ def test_fusion_gives_a_bound_and_no_saving(tmp_path: Path) -> None:
     finding = Program().steps(body).finding(tmp_path, "NSX112")
     assert finding.verdict == "found"
     assert finding.cost_ns_per_step == 400_000
-    assert finding.saving_ns_per_step is None
+    assert finding.saving_ns_per_step == 400_000
+    assert finding.confidence.startswith("an estimate")
     assert finding.where == {"module": "act", "phase": "forward"}
     (row,) = finding.evidence
     assert (row["chains"], row["kernels"], row["at most_ns"]) == (1, 5, 400_000)
@@ -93,6 +94,38 @@ def test_elementwise_kernels_apart_are_no_chain(tmp_path: Path) -> None:
                 program.launch(100, "void vectorized_elementwise_kernel<4, Add>(int)")
 
     assert Program().steps(body).finding(tmp_path, "NSX112").verdict == "clear"
+
+
+def test_a_compiled_program_is_not_told_to_compile(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("act:Gate"):
+            program.launch(20, "triton_poi_fused_add_0")
+            for _ in range(5):
+                program.launch(10, "void vectorized_elementwise_kernel<4, Add>(int)")
+            program.host(900)
+            program.launch(10, "void at::native::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>>(int)")
+
+    program = Program().steps(body)
+    assert program.finding(tmp_path, "NSX112").verdict == "clear"
+    launches = program.finding(tmp_path, "NSX102")
+    assert launches.verdict == "found"
+    assert "compiled already into CUDA graphs" in launches.fix
+    assert "fused=True" not in launches.fix
+
+
+def test_advice_without_pytorch_names_no_part_of_it(tmp_path: Path) -> None:
+    program = Program()
+    program.report.rows["PROCESSES"].clear()
+    for number in range(8):
+        begin = program.t
+        for _ in range(50):
+            program.launch(2, "advec_cell")
+            program.host(14)
+        program.main.add_range(f"step {number}", begin, program.t)
+    finding = program.finding(tmp_path, "NSX102")
+    assert finding.verdict == "found"
+    assert "torch" not in finding.fix
+    assert "CUDA graph" in finding.fix
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.replay import engine
 from tests.findings import Program, empty, healthy, stepless
 
 
@@ -83,6 +84,43 @@ def test_a_device_that_idles_for_data_starves(tmp_path: Path) -> None:
     assert finding.verdict == "found"
     assert finding.saving_ns_per_step == pytest.approx(10_000_000, rel=0.01)
     assert finding.where == {"phase": "data"}
+
+
+def test_the_idle_time_bounds_what_a_loader_costs_without_a_replay(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(engine, "TRUSTED_ERROR", -1.0)
+    finding = Program().steps(starving).finding(tmp_path, "NSX106")
+    assert finding.verdict == "found"
+    # 10 ms in six of seven steps: the first one loads before the GPU has done anything.
+    assert finding.saving_ns_per_step == pytest.approx(60_000_000 / 7, rel=0.01)
+    assert finding.confidence.startswith("at most: ")
+    assert "DataLoader(" in finding.fix
+
+
+def test_a_range_named_data_is_no_data_loader(tmp_path: Path) -> None:
+    """A CuPy program may call a range `data`; it has no DataLoader to give workers to."""
+    program = Program()
+    for number in range(8):
+        begin = program.t
+        with_data = program.t
+        program.host(5_000)
+        program.main.add_range("data", with_data, program.t)
+        program.launch(2_000, "cupy_add__float64")
+        program.sync()
+        program.main.add_range(f"step {number}", begin, program.t)
+    finding = program.finding(tmp_path, "NSX106")
+    assert finding.verdict == "found"
+    assert "DataLoader" not in finding.fix
+
+
+def test_pinned_memory_is_not_to_be_pinned(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        program.copy(2000, bytes=20 << 20, pageable=False)
+        healthy(program, number)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX105")
+    assert finding.verdict == "found"
+    assert "Pin the memory" not in finding.fix
+    assert "stream of its own" in finding.fix
 
 
 def test_loading_behind_a_busy_device_is_clear(tmp_path: Path) -> None:

@@ -43,8 +43,10 @@ def test_the_waits_of_the_masked_loss_are_worth_nothing_its_kernels_22_ms(of) ->
     waits = found(summary, "NSX101")
     # nonzero, unique and the boolean mask; 67 masks the target, the same way.
     assert {47, 61, 66, 67} <= {f.where.get("line") for f in waits}
-    assert max(f.cost_ns_per_step or 0 for f in waits) > 40_000_000
+    # 47 ms in one call, and the GPU is idle for 0.1 ms of them.
+    assert any("46.87 ms in cudaStreamSynchronize" in f.title for f in waits)
     for finding in waits:
+        assert (finding.cost_ns_per_step or 0) < 0.01 * step_ns(summary)
         assert finding.saving_ns_per_step is not None
         assert finding.saving_ns_per_step < 0.01 * step_ns(summary)
     (masks,) = found(summary, "NSX120")
@@ -55,12 +57,27 @@ def test_the_waits_of_the_masked_loss_are_worth_nothing_its_kernels_22_ms(of) ->
     assert summary.findings[0] == masks
 
 
+#: What is left to do in a program without faults: its kernels.
+OF_KERNELS = ("NSX112", "NSX116", "NSX117")
+
+
 @pytest.mark.parametrize("name", ["gpt_graph", "gpt", "masked_ignore_index"])
-def test_healthy_programs_have_no_finding_above_1_percent(name: str, of) -> None:
+def test_healthy_programs_hear_of_their_kernels_and_nothing_else(name: str, of) -> None:
     summary = of(name)
     for finding in found(summary):
+        if finding.code in OF_KERNELS:
+            continue
         assert (finding.saving_ns_per_step or 0) < 0.01 * step_ns(summary), finding.title
         assert (finding.cost_ns_per_step or 0) < 0.01 * step_ns(summary), finding.title
+
+
+def test_what_compiling_saves_is_estimated(of) -> None:
+    """Measured: torch.compile takes this GPT from 29.9 to 19.0 ms."""
+    summary = of("gpt")
+    assert summary.findings is not None
+    first = summary.findings[0]
+    assert first.code == "NSX112"
+    assert first.saving_ns_per_step == pytest.approx(10_900_000, rel=0.25)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,44 @@ def test_a_cold_cache_is_named(tmp_path: Path) -> None:
     assert finding.saving_ns_per_step is None
 
 
+def test_ten_runs_from_the_cache_and_thirty_without_it(tmp_path: Path) -> None:
+    """A benchmark without steps: what it times is a small part of what runs, and its times are of two kinds."""
+    line = Line()
+    for i in range(40):
+        if i >= 10:
+            line.copy(400 * MIB, 170_000)
+        line.run("k", round((24_000 if i < 10 else 29_000) * (1 + 0.005 * random.Random(i).uniform(-1, 1))))
+    for i in range(10):  # other work, which would hide a pair as small as this
+        line.run(f"other{i}", 3_000_000)
+    finding = of(line.report, tmp_path, "NSX108")
+    assert finding.verdict == "found"
+    assert "cold L2" in finding.title
+    assert "29.0 us" in finding.detail and "24.0 us" in finding.detail
+
+
+def test_what_reads_true_in_the_median_is_not_inflated(tmp_path: Path) -> None:
+    """One window of ten holds a pause: the mean is off, what people read is not."""
+    report = Report()
+    main = report.process(100).thread(100)
+    for i in range(10):
+        at, late = 3_000_000 * i, 900_000 if i == 4 else 0
+        main.launch(at=at, dur=1_000, kernel="flush", gpu_start=at + 2_000, gpu_dur=98_000)
+        main.event_record(1, at=at + 5_000)
+        main.launch(at=at + 10_000 + late, dur=5_000, gpu_start=at + 100_000 + late, gpu_dur=300_000)
+        main.event_record(2, at=at + 20_000 + late)
+        read(main, 1, 2, at=at + 2_500_000)
+    assert of(report, tmp_path, "NSX107").verdict == "clear"
+
+
+def test_events_that_ddp_reads_for_itself_are_nobodys_clock(tmp_path: Path) -> None:
+    report = timed(300_000)
+    main = report.processes[0].thread(100)
+    assert of(report, tmp_path, "NSX107").verdict == "found"
+    for i in range(4):
+        main.add_range(":DistributedDataParallel", 1_000_000 * i + 450_000, 1_000_000 * i + 900_000, domain="nsysx")
+    assert of(report, tmp_path, "NSX107").verdict == "clear"
+
+
 def test_equal_kernels_are_clear_and_few_cannot_be_told(tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, "NSX108").verdict == "clear"
     assert empty().finding(tmp_path, "NSX108").verdict == "cannot_tell"

@@ -1,0 +1,95 @@
+"""NSX116 fp32-math: matrix products and convolutions in FP32 on a GPU whose tensor cores stand idle.
+
+What it means
+    Tensor cores multiply TF32, BF16 and FP16, not FP32. An FP32 product runs on the ordinary cores, which do an eighth of the
+    work in the same time (A100: 19.5 of 156 TFLOPS, H100: 67 of 495; NVIDIA's data sheets). TF32 keeps FP32 tensors and
+    rounds the factors to 10 bits of mantissa; autocast to BF16 halves the memory traffic as well. PyTorch allows TF32 for
+    convolutions by default and not for matrix products. The saving given lets these kernels run 8 times as fast: an upper
+    bound, since many then wait for memory.
+
+In the trace
+    Kernels named sgemm, simt, ffma, f32f32_f32f32_f32, or cuDNN engines of <float>; no tf32, bf16, s16816 or nvjet.
+
+Bad
+    model = Net().cuda(); loss = model(x).sum()            # FP32 throughout
+
+Good
+    torch.set_float32_matmul_precision("high")             # TF32 for matrix products
+    with torch.autocast("cuda", torch.bfloat16):           # or BF16
+        loss = model(x).sum()
+
+Harmless when
+    The result needs FP32, or these kernels are so small that launching them takes longer.
+"""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from nsysx import units
+from nsysx.findings._case import Case, Rule, Worth, ops_of
+from nsysx.frames import lookup
+from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
+
+RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores")
+#: FP32 on ordinary cores, by how cuBLAS, cuDNN and CUTLASS name it.
+_FP32 = (
+    r"sgemm|cgemm|_simt_|simt_s|ffma|f32f32_f32f32_f32_(?!.*tf32)|(wgrad|dgrad)\w*engine<float|implicit_convolve_sgemm"
+    r"|explicit_convolve_sgemm|scudnn"
+)
+_TENSOR = r"tf32|tensorop|1688|16816|wgmma|nvjet|hmma|h884|bf16|f16f16"
+#: Cards without tensor cores, and with those that know no TF32.
+_WITHOUT = re.compile(r"GTX|TITAN X|Tesla [KMP]\d|Quadro [KMP]\d|\b[KMP](4|40|60|80|100)\b", re.IGNORECASE)
+_WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
+#: How much more tensor cores do: FP32 against TF32 on A100 and H100 (data sheets).
+_FASTER = 8
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where FP32 products and convolutions take 1 % of the step or more."""
+    if missing := case.missing("kernels"):
+        return case.cannot_tell(RULE, missing)
+    cards = [g.name for g in case.profile.trace.capture.gpus if g.process == case.process and g.name]
+    if any(_WITHOUT.search(name) for name in cards):
+        return case.clear(RULE, "this GPU has no tensor cores")
+    kernels = case.kernels
+    tensor = lookup.matching(kernels["name"], _TENSOR)
+    mine = kernels.filter(pl.Series(lookup.matching(kernels["name"], _FP32) & ~tensor, dtype=pl.Boolean))
+    taken = case.per_step(int(mine["ns"].sum()))
+    if not case.notable(taken):
+        return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
+    conv = lookup.matching(mine["name"], r"conv|wgrad|dgrad|fprop|cudnn")
+    of_conv = int(mine.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
+    what = "Convolutions" if 2 * of_conv > int(mine["ns"].sum()) else "Matrix products"
+    worth = case.worth(ScaleOps(ops_of(mine), 1 / _FASTER), bound=True)
+    if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+        return case.clear(RULE, "FP32 products take GPU time, but the step would be no shorter without")
+    if worth.saving_ns is None and not case.stepless:
+        worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
+    if tensor.any() and what == "Convolutions":
+        worth = Worth(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
+    rows = mine.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
+    rows = rows.sort("ns", "name", descending=[True, False]).head(6)
+    evidence = [{"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)} for k, n, ns in rows.iter_rows()]
+    detail = (
+        f"Kernels that multiply in FP32 take {units.duration(taken)} {case.per} ({case.share(taken)}). Tensor cores do up to "
+        f"{_FASTER} times as much in TF32 or BF16; what then waits for memory gains less."
+    )
+    fix = _fix(case, any(_WITHOUT_TF32.search(name) for name in cards), bool(tensor.any()), what)
+    title = f"{what} in FP32 take {units.duration(taken)}; the GPU has tensor cores for TF32 and BF16"
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, evidence=evidence)]
+
+
+def _fix(case: Case, old: bool, tensor: bool, what: str) -> str:
+    """Return how to reach the tensor cores: not by what is switched on already."""
+    if not case.program.torch:
+        return "Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data"
+    if old:
+        return "torch.autocast('cuda', torch.float16) with a GradScaler"
+    if what == "Convolutions":
+        also = "torch.backends.cudnn.benchmark = True" if tensor else "torch.backends.cudnn.allow_tf32 = True"
+        return f"torch.autocast('cuda', torch.bfloat16), with model and input in torch.channels_last; or {also}"
+    return "torch.set_float32_matmul_precision('high') for TF32, or torch.autocast('cuda', torch.bfloat16)"

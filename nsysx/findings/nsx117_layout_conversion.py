@@ -1,0 +1,56 @@
+"""NSX117 layout-conversion: convolutions turn their data from one memory layout into another and back.
+
+What it means
+    Tensor cores want images with the channels last (NHWC); PyTorch keeps them first (NCHW). Where a convolution runs on
+    tensor cores all the same, cuDNN converts the input before it and the output after it, each time. With model and input in
+    channels_last the data stays as the kernels want it. The saving given is that of the conversions, an upper bound.
+
+In the trace
+    nchwToNhwcKernel before and nhwcToNchwKernel after convolution kernels; tensorTransformGeneric.
+
+Bad
+    model = Net().cuda(); y = model(images)
+
+Good
+    model = Net().cuda().to(memory_format=torch.channels_last)
+    y = model(images.to(memory_format=torch.channels_last))
+
+Harmless when
+    Some layer needs the other layout anyway, or the conversions take a small part of the step.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import units
+from nsysx.findings._case import Case, Rule, ops_of
+from nsysx.frames import lookup
+from nsysx.model import Finding
+from nsysx.replay.engine import RemoveOps
+
+RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts")
+_CONVERSION = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransformGeneric"
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where layout conversions take 1 % of the step or more."""
+    if missing := case.missing("kernels"):
+        return case.cannot_tell(RULE, missing)
+    mine = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _CONVERSION), dtype=pl.Boolean))
+    taken = case.per_step(int(mine["ns"].sum()))
+    if not case.notable(taken):
+        return case.clear(RULE, f"layout conversions take {case.share(taken)} of the step")
+    worth = case.worth(RemoveOps(ops_of(mine)), bound=True)
+    if worth.saving_ns is None and not case.stepless:
+        worth = case.bound(taken, "the conversions themselves")
+    count = mine.height / case.steps
+    detail = (
+        f"{count:.0f} kernels {case.per} convert between NCHW and NHWC, around convolutions that want the channels last: "
+        f"{units.duration(taken)} ({case.share(taken)})."
+    )
+    fix = "Keep model and input in torch.channels_last (memory_format), so that nothing is converted"
+    if not case.program.torch:
+        fix = "Keep tensors in NHWC, the layout that the convolutions use"
+    title = f"Conversions between memory layouts take {units.duration(taken)}"
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix)]

@@ -1,0 +1,86 @@
+"""NSX118 unfused-attention: attention as two products with a softmax between them, written out to memory.
+
+What it means
+    Attention scores grow with the square of the sequence. Written as matmul, softmax, matmul they go to memory and come
+    back for every scale, mask, softmax and dropout. scaled_dot_product_attention keeps them on the chip (FlashAttention, or
+    cuDNN's kernel). The saving given is that of the kernels between the two products, an upper bound: the products stay.
+
+In the trace
+    In each layer a product, then scale, mask and softmax kernels, then another product; no flash or fmha kernel.
+
+Bad
+    scores = q @ k.transpose(-2, -1) / math.sqrt(d)
+    y = torch.softmax(scores.masked_fill(mask, -inf), -1) @ v
+
+Good
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    # transformers: attn_implementation="sdpa"
+
+Harmless when
+    Sequences are short, or the scores themselves are needed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.findings._case import Case, Rule, ops_of
+from nsysx.frames import lookup
+from nsysx.model import Finding
+from nsysx.replay.engine import RemoveOps
+
+RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused")
+#: Softmax of scores, not of a loss.
+_SOFTMAX = r"(?i)softmax"
+_OF_LOSS = r"LogSoftMax|log_softmax|nll_loss|cross_?entropy"
+#: Kernels between the two products: cast, scale, mask, softmax, dropout. More than this many is something else.
+_BETWEEN = 8
+#: As often as this in a step it is a layer's, not the head's.
+_LEAST = 2
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where the kernels between the products of attention take 1 % of the step or more."""
+    if missing := case.missing("kernels"):
+        return case.cannot_tell(RULE, missing)
+    mine, places = _between(case)
+    if places < _LEAST * case.steps:
+        return case.clear(RULE, "no layer runs a softmax between two products")
+    taken = case.per_step(int(mine["ns"].sum()))
+    if not case.notable(taken):
+        return case.clear(RULE, f"what runs between the products of attention takes {case.share(taken)} of the step")
+    worth = case.worth(RemoveOps(ops_of(mine)), bound=True)
+    if worth.saving_ns is None and not case.stepless:
+        worth = case.bound(taken, "the kernels between the products")
+    detail = (
+        f"{places / case.steps:.0f} times {case.per} a softmax runs between two matrix products, and {mine.height / case.steps:.0f} "
+        f"kernels between these products carry the scores through memory: {units.duration(taken)} ({case.share(taken)})."
+    )
+    fix = "F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'"
+    title = f"Attention is not fused: scores go through memory for {units.duration(taken)}"
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix)]
+
+
+def _between(case: Case) -> tuple[pl.DataFrame, int]:
+    """Return the kernels between two neighbouring products that hold a softmax (op, ns), and how many such places there are."""
+    ops = case.ops
+    ops = ops.filter(ops["op_kind"] == "kernel").sort("device", "stream", "start_ns", "op")
+    product = (ops["family"] == "gemm").fill_null(False).to_numpy()
+    softmax = lookup.matching(ops["name"], _SOFTMAX) & ~lookup.matching(ops["name"], _OF_LOSS)
+    row, at = np.flatnonzero(product), np.flatnonzero(softmax)
+    place = np.searchsorted(row, at)
+    inner = (place > 0) & (place < len(row))
+    if not inner.any():
+        return ops.clear().select("op", ns=pl.col("end_ns") - pl.col("start_ns")), 0
+    place = np.unique(place[inner])
+    first, last = row[place - 1] + 1, row[place]
+    stream = ops["stream"].to_numpy()
+    near = (last - first <= _BETWEEN) & (stream[first - 1] == stream[last])
+    first, last = first[near], last[near]
+    border = np.zeros(ops.height + 1, np.int64)
+    np.add.at(border, first, 1)
+    np.add.at(border, last, -1)
+    inside = pl.Series(np.cumsum(border[:-1]) > 0, dtype=pl.Boolean)
+    return ops.filter(inside).select("op", ns=pl.col("end_ns") - pl.col("start_ns")), len(first)

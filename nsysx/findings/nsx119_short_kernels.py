@@ -1,0 +1,58 @@
+"""NSX119 short-kernels: work is always queued, but the kernels are so short that the pauses between them count.
+
+What it means
+    Between two kernels of a stream the GPU pauses for about a microsecond, however fast the CPU launches. Kernels of a few
+    microseconds therefore leave the GPU without work for a good part of the time, in a CUDA graph too. Faster launches and
+    fewer waits change nothing; fewer and larger kernels do. The saving given is that of the pauses, an upper bound.
+
+In the trace
+    Hundreds of kernels of a few microseconds, one directly after the other, with the CPU far ahead.
+
+Bad
+    for t in range(500): h = h * a[t] + b[t]               # 1,000 kernels, also as a CUDA graph
+
+Good
+    step = torch.compile(step)                             # fuses what can be fused
+    # larger batches, one batched operation instead of a loop, foreach or fused optimizers
+
+Harmless when
+    The pauses are a small part of the step.
+"""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.findings._case import Case, Rule
+from nsysx.judging.limits import idle_parts
+from nsysx.model import Finding
+
+RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels")
+#: From this part of the step on; a normal step has 2 to 3 % of such pauses.
+_FOUND = 0.05
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where pauses between queued kernels take 5 % of the step or more."""
+    if missing := case.missing("kernels"):
+        return case.cannot_tell(RULE, missing)
+    if case.stepless:
+        return case.no_steps(RULE)
+    if case.device is None:
+        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
+    cost = case.per_step(idle_parts(case.profile, case.process, case.device).get("pause", 0))
+    if not case.notable(cost, _FOUND):
+        return case.clear(RULE, f"pauses between queued kernels take {case.share(cost)} of the step, less than 5 %")
+    median = case.kernels["ns"].median()
+    each = f" of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
+    count = case.kernels.height / case.steps
+    detail = (
+        f"{count:.0f} kernels a step{each} run one after the other, and the pauses between them take {units.duration(cost)} "
+        f"({case.share(cost)}). The CPU is not what they wait for."
+    )
+    ways = ["larger batches", "one batched operation instead of a loop"]
+    if case.program.torch and not case.program.compiled:
+        ways.insert(0, "torch.compile, which fuses them")
+    fix = f"Fewer, larger kernels: {', '.join(ways)}"
+    title = f"The GPU pauses {units.duration(cost)} per step between short kernels"
+    worth = case.bound(cost, "all pauses between kernels")
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]

@@ -1,0 +1,127 @@
+"""NSX116 to 119 and 121: programs that the GPU limits, by what its kernels do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.findings import Program, empty, healthy, stepless
+
+SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute"
+FP32_CONV = "void wgrad_alg0_engine<float, 128, 5, 5, 3, 3, 3, false, 512>(int, int, int)"
+TF32_CONV = "cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688dgrad_optimized_tf32_256x64_16x4_nhwc>"
+
+
+def running(*kernels: tuple[float, str]):
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for us, name in kernels:
+                program.launch(us, name)
+
+    return body
+
+
+def test_products_in_fp32_could_use_tensor_cores(tmp_path: Path) -> None:
+    finding = Program().steps(running(*[(400, SGEMM)] * 10)).finding(tmp_path, "NSX116")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == 4_000_000
+    assert finding.saving_ns_per_step == pytest.approx(3_500_000, rel=0.01), "seven eighths"
+    assert "set_float32_matmul_precision" in finding.fix
+
+
+def test_convolutions_that_cudnn_chose_against_tf32_promise_nothing(tmp_path: Path) -> None:
+    body = running(*[(400, FP32_CONV)] * 10)
+    assert Program().steps(body).finding(tmp_path, "NSX116").saving_ns_per_step == pytest.approx(3_500_000, rel=0.01)
+    mixed = running(*[(400, FP32_CONV)] * 10, (400, TF32_CONV))
+    finding = Program().steps(mixed).finding(tmp_path, "NSX116")
+    assert finding.saving_ns_per_step is None
+    assert "not known" in finding.confidence
+
+
+@pytest.mark.parametrize(
+    "name", ["nvjet_sm90_tst_256x128", TF32_CONV, "void at::native::vectorized_elementwise_kernel<4>"]
+)
+def test_kernels_of_tensor_cores_are_clear(name: str, tmp_path: Path) -> None:
+    assert Program().steps(running(*[(400, name)] * 10)).finding(tmp_path, "NSX116").verdict == "clear"
+
+
+def test_a_card_without_tensor_cores_is_left_alone(tmp_path: Path) -> None:
+    program = Program()
+    program.report.rows["TARGET_INFO_GPU"][0]["name"] = program.report.rows["TARGET_INFO_GPU"][0]["name"] = (
+        "Tesla P100-PCIE"
+    )
+    assert program.steps(running(*[(400, SGEMM)] * 10)).finding(tmp_path, "NSX116").verdict == "clear"
+
+
+def test_conversions_of_layout_are_counted(tmp_path: Path) -> None:
+    kernels = [(200, "cudnn::nchwToNhwcKernel<float>"), (600, TF32_CONV), (200, "cudnn::nhwcToNchwKernel<float>")]
+    finding = Program().steps(running(*kernels * 4)).finding(tmp_path, "NSX117")
+    assert finding.cost_ns_per_step == pytest.approx(1_600_000, rel=0.01)
+    assert finding.saving_ns_per_step == pytest.approx(1_600_000, rel=0.02)
+    assert "channels_last" in finding.fix
+    assert Program().steps(healthy).finding(tmp_path, "NSX117").verdict == "clear"
+
+
+SOFTMAX = "void softmax_warp_forward<float, float, float, 9, false, false>(float *)"
+SCALE = "void at::native::vectorized_elementwise_kernel<4, Mul>(int)"
+
+
+def test_attention_in_pieces_is_found(tmp_path: Path) -> None:
+    layer = [(200, "nvjet_bmm"), (50, SCALE), (100, SOFTMAX), (50, SCALE), (200, "nvjet_bmm"), (300, "nvjet_mlp")]
+    finding = Program().steps(running(*layer * 4)).finding(tmp_path, "NSX118")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == pytest.approx(4 * 200_000, rel=0.02)
+    assert "scaled_dot_product_attention" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [(200, "nvjet"), (100, "flash_fwd_kernel"), (200, "nvjet")],
+        [(200, "nvjet"), (100, "cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>"), (200, "nvjet")],
+        [(200, "nvjet"), *[(50, SCALE)] * 12, (100, SOFTMAX), (200, "nvjet")],
+    ],
+    ids=["flash", "loss", "far apart"],
+)
+def test_other_softmax_is_no_attention(kernels: list[tuple[float, str]], tmp_path: Path) -> None:
+    assert Program().steps(running(*kernels * 4)).finding(tmp_path, "NSX118").verdict == "clear"
+
+
+def test_pauses_between_short_kernels_are_no_launches(tmp_path: Path) -> None:
+    program = Program()
+    for _k in range(20):  # what a launch usually takes is known
+        program.launch(1)
+        program.host(20)
+    for number in range(8):
+        begin = program.t
+        first = program.t + 2_000_000
+        nodes = [("tiny", first + 2_400 * k, 1_200) for k in range(500)]
+        program.main.graph_launch(program.t + 10_000, 20_000, nodes=nodes)
+        program.t += 1_200_000
+        program.main.add_range(f"step {number}", begin, program.t - 1_000, domain="nsysx")
+    finding = program.finding(tmp_path, "NSX119")
+    assert finding.verdict == "found"
+    assert finding.saving_ns_per_step == pytest.approx(600_000, rel=0.02)
+    assert "larger kernels" in finding.fix
+    assert Program().steps(healthy).finding(tmp_path, "NSX119").verdict == "clear"
+
+
+def test_pages_of_unified_memory_move(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        for kind in ("UVM_HtoD", "UVM_DtoH"):
+            program.process.copy(kind, program.queue(400, 7), 400_000, correlation=0, bytes=2 << 20)
+        program.launch(600)
+        program.sync()
+
+    finding = Program().steps(body).finding(tmp_path, "NSX121")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == pytest.approx(800_000, rel=0.05)
+    assert "back and forth" in finding.detail
+    assert Program().steps(healthy).finding(tmp_path, "NSX121").verdict == "clear"
+
+
+@pytest.mark.parametrize("code", ["NSX116", "NSX117", "NSX118", "NSX119", "NSX121"])
+def test_without_gpu_work_it_cannot_be_told(code: str, tmp_path: Path) -> None:
+    assert empty().finding(tmp_path, code).verdict == "cannot_tell"
+    assert stepless(healthy).finding(tmp_path, code).verdict in ("clear", "cannot_tell")
