@@ -26,7 +26,7 @@ from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, verdict
 from nsysx.model import Check, Row, Scope, Steps, Summary, Table, Unprofiled
-from nsysx.ranks import collect, comparison, parallel_reading, rank_checks
+from nsysx.ranks import collect, comparison, one_job, parallel_reading, rank_checks
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 
@@ -306,8 +306,9 @@ def summarize(
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, opening.real(files[0]) if rank is None else None)
     done = parallel_reading.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    _check_different(files, done)
-    everyone = collect.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
+    given = [replace(r, report=i) for i, (_, own) in enumerate(done) for r in own]
+    one_job.require(given)
+    everyone = collect.numbered(given)
     numbers = [collect.number(everyone, place) for place in range(len(everyone))]
     if rank is None:
         first = done[0][0]
@@ -322,17 +323,6 @@ def summarize(
         shown = rank
     capture = replace(first.capture, files=tuple(p.name for p in files))
     return _with_ranks(replace(first, capture=capture), everyone, shown)
-
-
-def _check_different(files: Sequence[Path], done: Sequence[tuple[Summary | None, tuple[collect.Rank, ...]]]) -> None:
-    """Raise NsysxError where two files hold the same capture: a copy, or a second export of it, is no second rank."""
-    first: dict[str, Path] = {}
-    for path, (_, ranks) in zip(files, done, strict=True):
-        for content in {r.content_id for r in ranks if r.content_id}:
-            if content in first:
-                what = f"{first[content].name} and {path.name} hold the same capture"
-                raise NsysxError(what, slug="same-report", hint="Give each report once", exit_code=EXIT_USAGE)
-            first[content] = path
 
 
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[collect.Rank, ...]]:
