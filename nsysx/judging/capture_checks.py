@@ -132,6 +132,9 @@ def _rows(profile: Profile) -> list[Check]:
 def _probe(profile: Profile) -> list[Check]:
     """Compare the ranges that the probe pushed with those that arrived: some nvtx and nsys versions lose all of them."""
     trace = profile.trace
+    if isinstance(off := trace.run.get("probe_off"), dict):  # recorded by `nsysx run`, which knows why
+        why = f"`nsysx run` recorded this without ranges of the probe: {off.get('reason', '')}"
+        return [Check("probe ranges", "missing", why, str(off.get("fix", "")))]
     own = int(profile.ranges.ranges["own"].sum()) + int(profile.ranges.marks["own"].sum())
     if not trace.recorded & {"nvtx"}:
         return [
