@@ -345,6 +345,18 @@ def whatif(
 
 
 @app.command()
+def calibrate(
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use.")] = None,
+) -> None:
+    """Measure once what tracing costs on this machine, so that reports made here know the step without a profiler."""
+    from nsysx.recording import calibrate as room
+    from nsysx.recording import capture
+
+    found = capture.find_nsys(nsys)
+    typer.echo(room.calibrate(found.path, found.version, capture.say))
+
+
+@app.command()
 def doctor(
     nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to examine.")] = None,
 ) -> None:

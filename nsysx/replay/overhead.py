@@ -15,7 +15,7 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay.costs import CALL_CLASSES, FLUSH, Cost, Costs, Source, costs
+from nsysx.replay.costs import CALL_CLASSES, FLUSH, GRAPH_NODE, Cost, Costs, Source, costs
 from nsysx.replay.window import Window
 
 F64 = npt.NDArray[np.float64]
@@ -66,6 +66,9 @@ def added(profile: Profile, window: Window) -> Added:
         inside[:-1][mine] += cost.ns * cost.inside * speed
         before[:-1][mine] += cost.ns * (1 - cost.inside) * speed
         count(name, int(mine.sum()), cost)
+    nodes = _graph_nodes(window)
+    inside[:-1] += nodes * table.of[GRAPH_NODE].ns * speed
+    count(GRAPH_NODE, int(nodes.sum()), table.of[GRAPH_NODE])
     for name, at in _nvtx(profile, window).items():
         np.add.at(before, at, table.of[name].ns * speed)
         count(name, len(at), table.of[name])
@@ -98,6 +101,14 @@ def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
     return np.asarray((start < reach) & (end <= reach))
+
+
+def _graph_nodes(window: Window) -> I64:
+    """Return how many nodes each call's graph was recorded to have; opaque graphs show none."""
+    graphs = window.calls.select("call", pl.col("kind") == "graph_launch")
+    nodes = window.ops.drop_nulls("call").group_by("call").len()
+    found = graphs.join(nodes, on="call", how="left", maintain_order="left").fill_null(0)
+    return np.where(found["kind"].to_numpy(), found["len"].to_numpy(), 0).astype(np.int64)
 
 
 def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:

@@ -11,7 +11,7 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.model import Unprofiled
 from nsysx.replay import costs as tables
-from nsysx.replay.chain import Chain, Item
+from nsysx.replay.chain import LAUNCH, Chain, Item
 from nsysx.replay.overhead import Added
 from nsysx.replay.simulate import Arrays, Trail, run
 from nsysx.replay.window import Window
@@ -28,7 +28,7 @@ _LEAST_HOST = 0.3
 
 def without(chain: Chain, scale: float, host: float = 1.0) -> Chain:
     """Return the chain without ``scale`` times what tracing added; all other host time times ``host``."""
-    if scale == 0 and host == 1:
+    if (scale == 0 and host == 1) or not any(item.added_before or item.added_inside for item in chain.items):
         return chain
     return Chain([_relieved(item, scale, host) for item in chain.items], chain.streams, chain.limit)
 
@@ -44,7 +44,14 @@ def _relieved(item: Item, scale: float, host: float) -> Item:
     ops = item.ops
     if ops and inside:
         first = ops[0]
-        ops = (first._replace(latency=round(first.latency - min(inside, first.latency * (1 - _STAYS)))), *ops[1:])
+        gap = tables.KERNEL_GAP_NS if item.kind == LAUNCH and len(ops) == 1 else 0
+        ops = (
+            first._replace(
+                latency=round(first.latency - min(inside, first.latency * (1 - _STAYS))),
+                pause=round(first.pause - min(gap * min(scale, 1), first.pause * (1 - _STAYS))),
+            ),
+            *ops[1:],
+        )
     return item._replace(
         gap=item.loading + round((code - less_code) * host), cost=round((item.cost - less_cost) * host), ops=ops
     )
@@ -61,7 +68,9 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
     if told is None:
         bare, scale = without(chain, 1.0), 1.0
         step = run(bare).round_ns // steps
-        low, high = (min(step_of(added.high), step), max(step_of(added.low), step))
+        # The low bound is also that of a host which was slow while it was recorded, as hosts are now and then.
+        drift = tables.HOST_DRIFT if added.totals else 0.0
+        low, high = min(step_of(added.high, 1 - drift), step), max(step_of(added.low), step)
         source, count = added.source, 0
     else:
         scale, host = _meeting(told.step_ns, step_of)
@@ -97,7 +106,9 @@ def _meeting(step_ns: int, step_of: Callable[..., int]) -> tuple[float, float]:
         return 0.0, 1.0
     if step_of(_MOST_SCALE) < step_ns:
         return _halved(0.0, _MOST_SCALE, step_ns, step_of), 1.0
-    # Even without all of it the host is slower than it was then. What is left is the GPU's where that changes nothing.
+    if step_of(_MOST_SCALE, _LEAST_HOST) > step_ns:
+        return 1.0, 1.0  # what is left is the GPU's: the host says nothing about it
+    # Even without all of it the host is slower than it was then.
     host = 1.0 - _halved(0.0, 1.0 - _LEAST_HOST, step_ns, lambda less: step_of(_MOST_SCALE, 1.0 - less))
     return _MOST_SCALE, host
 
