@@ -18,6 +18,7 @@ does not need the value that a removed wait brought, and that host code costs th
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from nsysx.events.profile import Profile
@@ -27,8 +28,10 @@ from nsysx.replay import overhead, unprofiled
 from nsysx.replay.edits import (
     Edit,
     FreeLoader,
+    Fuse,
     Graph,
     OverlapCopies,
+    PinCopies,
     RemoveCalls,
     RemoveExposedComm,
     RemoveHost,
@@ -45,10 +48,12 @@ __all__ = [
     "VALIDATED_ERROR",
     "Edit",
     "FreeLoader",
+    "Fuse",
     "Graph",
     "Moved",
     "Outcome",
     "OverlapCopies",
+    "PinCopies",
     "RemoveCalls",
     "RemoveExposedComm",
     "RemoveHost",
@@ -146,6 +151,22 @@ class Replay:
     def blocked_ns(self) -> dict[int, int]:
         """Return how long each API call blocks in one round of the replay without tracing (ns)."""
         return dict(self._real.blocked)
+
+    def loading_ns(self) -> int:
+        """Return what a step waits for data on the threads that drive the GPU, as recorded (ns)."""
+        return sum(item.loading for item in self._chain.items) // self.steps
+
+    def gpu_work_ns(self) -> int:
+        """Return what a step works on the device, as recorded (ns): the longest stream, because streams may overlap."""
+        streams: dict[int, int] = {}
+        for item in self._chain.items:
+            for op in item.ops:
+                streams[op.stream] = streams.get(op.stream, 0) + op.duration
+        return max(streams.values(), default=0) // self.steps
+
+    def replayed(self, calls: Collection[int]) -> bool:
+        """Return whether one of these API calls is in the replayed steps."""
+        return bool(self.window.calls["call"].is_in(list(calls)).any())
 
     def chain(self, sites: dict[str, frozenset[int]], most: int = 6) -> list[Moved]:
         """Remove the longest wait, then the longest that is left, and so on, until the step gains more than 1 %."""
