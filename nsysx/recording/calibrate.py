@@ -129,7 +129,9 @@ def _call(words: Sequence[str]) -> None:
 
 
 def traced_calls(rows: sqlite3.Connection) -> dict[str, Any]:
-    """Return from an export: how many calls of each class the traced steps made, and the median launch among them (ns)."""
+    """Return from an export: how many calls of each class the traced steps made, and the medians of a launch and of a call that does nothing
+    among them (ns).
+    """
     window = "SELECT start, end FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId WHERE coalesce(text, value) = ?"
     spans = rows.execute(window, (nsysx_calibration.STEPS_RANGE,)).fetchall()
     if not spans:
@@ -140,15 +142,18 @@ def traced_calls(rows: sqlite3.Connection) -> dict[str, Any]:
         "WHERE r.start >= ? AND r.start < ?"
     )
     counts = dict.fromkeys(_CALLS, 0)
-    launches = []
+    launches, others = [], []
     for name, ns in rows.execute(calls, (start, end)):
         kind = next((k for k, pattern in _NAMES if pattern.strip("%") in name), "other")
         counts[kind] += 1
         if kind == "launch":
             launches.append(ns)
+        elif kind == "other":
+            others.append(ns)
     if not launches:
         raise _failed("the capture has no launches", "nsysx doctor tries a capture")
-    return {"counts": counts, "launch_ns": statistics.median(launches)}
+    other = statistics.median(others) if others else 0
+    return {"counts": counts, "launch_ns": statistics.median(launches), "other_ns": other}
 
 
 def costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -170,6 +175,7 @@ def costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             seen.setdefault(name, []).append(ns * (in_place if name in _CALLS else 1.0))
     return {
         "launch_ns": statistics.median(run["launch_ns"] for run in runs),
+        "other_ns": statistics.median(run["other_ns"] for run in runs),
         "costs": {
             name: {"ns": round(statistics.median(ns)), "low_ns": round(min(ns)), "high_ns": round(max(ns))}
             for name, ns in seen.items()

@@ -115,7 +115,7 @@ class _Queues:
 def chain(profile: Profile, window: Window, added: Added) -> Chain:
     """Return the calls and ops of the window as a chain. O(calls + ops)."""
     facts = _facts(profile, window)
-    before = window.ops.filter(pl.col("call_start_ns").is_null() | (pl.col("call_start_ns") < window.start_ns))
+    before = window.ops.filter(pl.coalesce("call_start_ns", "start_ns") < window.start_ns)
     queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
     ops = _ops_of_calls(window)
     items: list[Item] = []

@@ -15,13 +15,15 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay.costs import CALL_CLASSES, FLUSH, GRAPH_NODE, Cost, Costs, Source, costs
+from nsysx.replay.costs import CALL_CLASSES, FLUSH, GRAPH_NODE, SLOW_HOST, Cost, Costs, Source, costs
 from nsysx.replay.window import Window
 
 F64 = npt.NDArray[np.float64]
 
 #: A host is slower or faster than the one that the costs were measured on, by its launches, at most by these factors.
 _SLOWEST, _FASTEST = 3.0, 0.4
+#: Fewer trivial calls than this say nothing about the host.
+_ENOUGH = 100
 #: Classes of API calls by kind.
 _CLASS_OF_KIND = {"free": "alloc", "host_alloc": "alloc", "load": "other"}
 
@@ -30,7 +32,8 @@ _CLASS_OF_KIND = {"free": "alloc", "host_alloc": "alloc", "load": "other"}
 class Added:
     """What tracing added, per call of the window (ns): in the host code before it, and between its stamps; and after the last.
 
-    ``totals`` is by class over the window, ``low`` and ``high`` bound the sum as factors of it.
+    ``totals`` is by class over the window, ``low`` and ``high`` bound the sum as factors of it. ``host`` is what host code takes
+    where the costs were measured, as a part of what it took here: below 1 on a host that was slow while it was recorded.
     """
 
     before: I64
@@ -40,6 +43,7 @@ class Added:
     low: float
     high: float
     source: Source
+    host: float
 
 
 def added(profile: Profile, window: Window) -> Added:
@@ -84,6 +88,7 @@ def added(profile: Profile, window: Window) -> Added:
         sum(s[1] for s in sums.values()) / whole if whole else 1.0,
         sum(s[2] for s in sums.values()) / whole if whole else 1.0,
         table.source,
+        _host(profile, calls, table),
     )
 
 
@@ -94,6 +99,16 @@ def _speed(calls: pl.DataFrame, table: Costs) -> float:
     if not isinstance(took, int | float) or not table.launch_ns:
         return 1.0
     return min(max(took / table.launch_ns, _FASTEST), _SLOWEST)
+
+
+def _host(profile: Profile, calls: pl.DataFrame, table: Costs) -> float:
+    """Return by how much this host was slower than usual, as a factor of at most 1 for its host code."""
+    trivial = calls.filter(calls["kind"] == "other")
+    took = (trivial["end_ns"] - trivial["start_ns"]).median()
+    known = any(table.gpu in gpu.name for gpu in profile.trace.capture.gpus)
+    if not known or not table.other_ns or not isinstance(took, int | float) or trivial.height < _ENOUGH:
+        return 1.0
+    return float(min(table.other_ns / max(took, 1.0), 1.0) ** SLOW_HOST)
 
 
 def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:

@@ -66,11 +66,11 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
 
     told = tables.measured(profile, window.numbers)
     if told is None:
-        bare, scale = without(chain, 1.0), 1.0
+        bare, scale = without(chain, 1.0, added.host), 1.0
         step = run(bare).round_ns // steps
         # The low bound is also that of a host which was slow while it was recorded, as hosts are now and then.
         drift = tables.HOST_DRIFT if added.totals else 0.0
-        low, high = min(step_of(added.high, 1 - drift), step), max(step_of(added.low), step)
+        low, high = min(step_of(added.high, min(1 - drift, added.host)), step), max(step_of(added.low), step)
         source, count = added.source, 0
     else:
         scale, host = _meeting(told.step_ns, step_of)

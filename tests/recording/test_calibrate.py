@@ -29,7 +29,15 @@ def timings(added: float, host: float = 1.0, in_place: float = 1.0) -> dict[str,
     calls["graph_nodes"] = pair(10 * US, added + nsysx_calibration.NODES * 100)
     counts = dict.fromkeys(("launch", "copy", "memset", "sync", "event", "other"), 0) | {"launch": 1000, "other": 500}
     step = pair(5_000 * US, 150 * added * in_place)
-    return {"calls": calls, "step": step, "steps": 10, "counts": counts, "launch_ns": 6 * US, "torch": "2"}
+    return {
+        "calls": calls,
+        "step": step,
+        "steps": 10,
+        "counts": counts,
+        "launch_ns": 6 * US,
+        "other_ns": 90,
+        "torch": "2",
+    }
 
 
 def test_costs_are_the_difference_at_the_hosts_speed() -> None:
