@@ -129,9 +129,7 @@ def _call(words: Sequence[str]) -> None:
 
 
 def traced_calls(rows: sqlite3.Connection) -> dict[str, Any]:
-    """Return from an export: how many calls of each class the traced steps made, and the medians of a launch and of a call that does nothing
-    among them (ns).
-    """
+    """Return the calls of each class in the traced steps, and how long launches and trivial calls are (ns)."""
     window = "SELECT start, end FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId WHERE coalesce(text, value) = ?"
     spans = rows.execute(window, (nsysx_calibration.STEPS_RANGE,)).fetchall()
     if not spans:

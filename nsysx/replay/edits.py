@@ -212,6 +212,8 @@ def _graph(chain: Chain, calls: frozenset[int] | None, price_ns: int) -> None:
     first = -1  # item of the launch that becomes the graph's
     for i, item in enumerate(chain.items):
         chosen = calls is None or item.call in calls
+        if i in chain.borders:
+            first = -1  # a graph holds one step
         if item.kind in (RECORD, WAIT_EVENT, PLAIN) and first >= 0 and chosen and not item.loading:
             chain.items[i] = item._replace(gap=0, cost=0)
             continue
@@ -234,6 +236,7 @@ def _fuse(chain: Chain, calls: frozenset[int]) -> None:
     inside = False
     for i, item in enumerate(chain.items):
         chosen = item.call in calls
+        inside = inside and i not in chain.borders
         if item.kind in (RECORD, WAIT_EVENT, PLAIN) and inside and chosen:
             chain.items[i] = item._replace(gap=item.loading, cost=0)
         elif item.kind == LAUNCH and chosen:

@@ -111,16 +111,19 @@ class Replay:
         self.start_ns, self.steps, self.recorded_ns = window.start_ns, window.steps, window.recorded_ns
         added = overhead.added(profile, window)
         recorded = chains.chain(profile, window, added)
-        self.unchanged_ns = run(recorded).round_ns // self.steps
+        self.unchanged_ns = self._step(run(recorded))
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR
         self.items = len(recorded.items)
         self.unprofiled, self._chain = unprofiled.unprofiled(profile, recorded, window, added)
         self._real = run(self._chain)
-        self.real_ns = self._real.round_ns // self.steps
+        self.real_ns = self._step(self._real)
         #: The error bar of every saving, per step: the replay's own error, and never less than what was seen in reality.
         self.bar_ns = round(max(self.error, VALIDATED_ERROR) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
+
+    def _step(self, after: Run) -> int:
+        return after.round_ns // self.steps - self.window.between_ns
 
     def saving(self, *edits: Edit) -> Outcome:
         """Return the step with the edits made, all at once."""
@@ -133,7 +136,7 @@ class Replay:
         for edit in edits:
             apply(chain, edit, self._facts)
         after = run(chain)
-        step = after.round_ns // self.steps
+        step = self._step(after)
         grown = {
             call: ns - self._real.blocked.get(call, 0)
             for call, ns in after.blocked.items()
@@ -185,7 +188,7 @@ class Replay:
             chain = self._chain.copy()
             apply(chain, RemoveWaits(frozenset(gone)), self._facts)
             after = run(chain)
-            blocked, step = after.blocked, after.round_ns // self.steps
+            blocked, step = after.blocked, self._step(after)
             following, ns = longest()
             links.append(Moved(site, step, self.real_ns - step, following, ns // self.steps))
             if self.real_ns - step > 0.01 * self.real_ns:
@@ -194,7 +197,7 @@ class Replay:
         return links
 
     def _limit(self, after: Run, step: int) -> str:
-        whole = step * self.steps
+        whole = (step + self.window.between_ns) * self.steps
         waiting = sum(after.blocked.values())
         if after.gpu_ns >= 0.9 * whole:
             return "GPU work"

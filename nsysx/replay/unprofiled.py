@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def without(chain: Chain, scale: float, host: float = 1.0) -> Chain:
     """Return the chain without ``scale`` times what tracing added; all other host time times ``host``."""
     if (scale == 0 and host == 1) or not any(item.added_before or item.added_inside for item in chain.items):
         return chain
-    return Chain([_relieved(item, scale, host) for item in chain.items], chain.streams, chain.limit)
+    return replace(chain, items=[_relieved(item, scale, host) for item in chain.items])
 
 
 def _relieved(item: Item, scale: float, host: float) -> Item:
@@ -62,12 +62,12 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
     steps = window.steps
 
     def step_of(scale: float, host: float = 1.0) -> int:
-        return run(without(chain, scale, host)).round_ns // steps
+        return run(without(chain, scale, host)).round_ns // steps - window.between_ns
 
     told = tables.measured(profile, window.numbers)
     if told is None:
         bare, scale = without(chain, 1.0, added.host), 1.0
-        step = run(bare).round_ns // steps
+        step = run(bare).round_ns // steps - window.between_ns
         # The low bound is also that of a host which was slow while it was recorded, as hosts are now and then.
         drift = tables.HOST_DRIFT if added.totals else 0.0
         low, high = min(step_of(added.high, min(1 - drift, added.host)), step), max(step_of(added.low), step)
@@ -77,6 +77,8 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
         bare = without(chain, scale, host)
         step, low, high, source, count = told.step_ns, told.low_ns, told.high_ns, told.source, told.count
     shown = seen(bare)
+    # Where something lies between steps, its work and idle time are told by the same shares as those of the steps.
+    part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
     return (
         Unprofiled(
             step_ns=step,
@@ -89,9 +91,9 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
             device=window.device,
             steps=steps,
             gpu_busy=shown.busy_ns / max(shown.whole_ns, 1),
-            gpu_busy_ns=shown.busy_ns // steps,
-            gpu_idle_ns=(shown.whole_ns - shown.busy_ns) // steps,
-            idle_causes={cause: ns // steps for cause, ns in shown.causes.items() if ns >= steps},
+            gpu_busy_ns=round(shown.busy_ns * part) // steps,
+            gpu_idle_ns=round((shown.whole_ns - shown.busy_ns) * part) // steps,
+            idle_causes={cause: round(ns * part) // steps for cause, ns in shown.causes.items() if ns >= steps},
             overhead={name: round(ns * scale) // steps for name, ns in added.totals.items()},
         ),
         bare,
