@@ -481,10 +481,19 @@ def whatif(
     remove_alloc: Annotated[bool, typer.Option("--remove-alloc", help="No allocator calls in the steps.")] = False,
     no_host: Annotated[bool, typer.Option("--no-host", help="No host code between calls.")] = False,
     no_comm: Annotated[bool, typer.Option("--no-comm", help="Communication takes no time.")] = False,
+    remove_sync_calls: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="These synchronize calls go (device, stream, event).")
+    ] = None,
+    fuse_optimizer: Annotated[
+        bool, typer.Option("--fuse-optimizer", help="The optimizer's work in one launch.")
+    ] = False,
+    no_empty_cache: Annotated[
+        bool, typer.Option("--no-empty-cache", help="No frees in the steps, nor the mallocs that follow from them.")
+    ] = False,
     steps: Annotated[str | None, typer.Option(metavar="A:B", help="Replay these steps.")] = None,
     step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
 ) -> None:
-    """Say what the step would take with something changed: the recorded steps replayed with edits."""
+    """Say what the step would take with something changed; without an option, list what could be."""
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
@@ -502,9 +511,25 @@ def whatif(
         remove_alloc=remove_alloc,
         no_host=no_host,
         no_comm=no_comm,
+        remove_sync_calls=remove_sync_calls or (),
+        fuse_optimizer=fuse_optimizer,
+        keep_cache=no_empty_cache,
     )
     _end_quietly_with_reader()
     typer.echo("\n".join(_harmless(line) for line in room.lines(given, wishes)))
+
+
+@app.command()
+def calibrate(
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use.")] = None,
+) -> None:
+    """Measure once what tracing costs on this machine, so that reports made here know the step without a profiler."""
+    from nsysx.recording import calibrate as room
+    from nsysx.recording.find_nsys import find_nsys
+    from nsysx.recording.talk import say
+
+    found = find_nsys(nsys)
+    typer.echo(room.calibrate(found.path, found.version, say))
 
 
 @app.command()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -68,15 +68,19 @@ class Item(NamedTuple):
 
 @dataclass
 class Chain:
-    """The items of the window in order. ``limit``: pending ops at which launches stall, 0 where that was never seen."""
+    """The items of the window in order. ``limit``: pending ops at which launches stall, 0 where that was never seen.
+
+    ``borders`` are the places of the items with which steps begin.
+    """
 
     items: list[Item]
     streams: int
     limit: int = 0
+    borders: frozenset[int] = frozenset()
 
     def copy(self) -> Chain:
         """Return a chain whose items can be replaced without changing this one."""
-        return Chain(list(self.items), self.streams, self.limit)
+        return replace(self, items=list(self.items))
 
 
 @dataclass
@@ -115,10 +119,11 @@ class _Queues:
 def chain(profile: Profile, window: Window, added: Added) -> Chain:
     """Return the calls and ops of the window as a chain. O(calls + ops)."""
     facts = _facts(profile, window)
-    before = window.ops.filter(pl.col("call_start_ns").is_null() | (pl.col("call_start_ns") < window.start_ns))
+    before = window.ops.filter(pl.coalesce("call_start_ns", "start_ns") < window.start_ns)
     queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
     ops = _ops_of_calls(window)
     items: list[Item] = []
+    borders: list[int] = []
     reach = window.start_ns
     calls = window.calls.select("call", pl.col("kind").cast(pl.String), "start_ns", "end_ns")
     costs = zip(calls.iter_rows(), added.before.tolist(), added.inside.tolist(), strict=False)
@@ -133,14 +138,18 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
         item = Item(PLAIN, call, kind, gap, min(facts.loading.get(call, 0), gap), cost)
         item = _classified(item, own, (a, b), facts, queues)
         item = item._replace(added_before=before_ns, added_inside=inside_ns)
-        if items and _mergeable(items[-1], item):
+        begins = len(borders) < len(window.starts) and a >= window.starts[len(borders)]
+        while len(borders) < len(window.starts) and a >= window.starts[len(borders)]:
+            borders.append(len(items))
+        if items and not begins and _mergeable(items[-1], item):
             items[-1] = _merged(items[-1], item)
         else:
             items.append(item)
     _settle_pauses(items, queues)
     rest = max(window.end_ns - reach, 0)  # the host code after the last call belongs to the round
     items.append(Item(PLAIN, -1, "", rest, min(facts.loading.get(-1, 0), rest), 0, added_before=added.after))
-    return Chain(items, len(queues.numbers), int(np.median(queues.stalled)) if queues.stalled else 0)
+    limit = int(np.median(queues.stalled)) if queues.stalled else 0
+    return Chain(items, len(queues.numbers), limit, frozenset(borders))
 
 
 def _mergeable(last: Item, item: Item) -> bool:

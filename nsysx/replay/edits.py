@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from nsysx.events.profile import Profile
-from nsysx.replay.chain import LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
+from nsysx.frames.intervals import union
+from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, Item, Op
 
-#: What a launch of a whole graph costs the CPU, and the pause between its kernels: measured on an H200.
-GRAPH_LAUNCH_NS, GRAPH_GAP_NS = 10_000, 1_000
+#: What one replay of a CUDA graph costs the CPU, by how the graph is made. Captured by hand: a launch of 5 us and a copy into the
+#: static input of 5 us (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``:
+#: 0.44 ms there. ``torch.compile(mode="reduce-overhead")``: guards 176 us and cudagraph trees 128 us (pytorch#150488).
+GRAPH_PRICE_NS = {"raw": 10_000, "callable": 20_000, "compiled": 310_000}
+#: What each node adds to a launch (H200: 2.4 ns), and the pause between the kernels of a graph.
+GRAPH_NODE_NS, GRAPH_GAP_NS = 3, 1_000
+#: torch launches a copy and waits for it from one C++ function; between two calls from Python lies more than this.
+_SAME_BREATH_NS = 5_000
+#: What a kernel takes beyond its bytes: the shortest ones on an H200 take 1.0 us. Fused kernels pay it once.
+_KERNEL_FLOOR_NS = 1_000
+#: A kernel's slowdown beside communication is known from this many runs alone and as many beside it.
+_SEEN_OFTEN = 3
 
 
 @dataclass(frozen=True)
@@ -35,9 +48,13 @@ class FreeLoader:
 
 @dataclass(frozen=True)
 class RemoveCalls:
-    """These API calls cost nothing and wait for nothing; the work that they launch stays."""
+    """These API calls cost nothing and wait for nothing; the work that they launch stays.
+
+    ``between``: the host code between two of them that follow each other goes too.
+    """
 
     calls: frozenset[int]
+    between: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,9 +74,28 @@ class ScaleOps:
 
 @dataclass(frozen=True)
 class Graph:
-    """Each run of these launch calls becomes one graph launch, with nothing in between; None: every launch."""
+    """Each run of these launch calls becomes one graph launch, with nothing in between; None: every launch.
+
+    ``by`` says how the graph is made, which sets its price: see ``GRAPH_PRICE_NS``.
+    """
 
     calls: frozenset[int] | None = None
+    by: Literal["raw", "callable", "compiled"] = "raw"
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Each run of these launches becomes one launch that moves the same bytes, with no host code between."""
+
+    calls: frozenset[int]
+
+
+@dataclass(frozen=True)
+class PinCopies:
+    """These copies are from pinned memory and nobody waits for them; they stay on their stream."""
+
+    ops: frozenset[int]
+    bandwidth_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +119,8 @@ Edit = (
     | RemoveOps
     | ScaleOps
     | Graph
+    | Fuse
+    | PinCopies
     | OverlapCopies
     | RemoveExposedComm
 )
@@ -92,8 +130,8 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
     """Make the edit in the chain, in place."""
     match edit:
         case RemoveWaits(calls):
-            for i, item in _chosen(chain, calls):
-                chain.items[i] = item._replace(waits=False)
+            for i in _with_companions(chain, [i for i, _ in _chosen(chain, calls)]):
+                chain.items[i] = chain.items[i]._replace(waits=False)
         case RemoveHost(calls):
             for i, item in _chosen(chain, calls):
                 chain.items[i] = item._replace(gap=item.loading)
@@ -101,20 +139,25 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
             for i, item in enumerate(chain.items):
                 if item.loading:
                     chain.items[i] = item._replace(gap=item.gap - item.loading, loading=0)
-        case RemoveCalls(calls):
-            for i, item in _chosen(chain, calls):
-                chain.items[i] = item._replace(cost=0, waits=False)
+        case RemoveCalls(calls, between):
+            _remove_calls(chain, calls, between)
         case RemoveOps(ops):
             _remove_ops(chain, ops)
         case ScaleOps(ops, factor):
             _each_op(chain, ops, lambda op: op._replace(duration=round(op.duration * factor)))
-        case Graph(calls):
-            _graph(chain, calls)
+        case Graph(calls, by):
+            _graph(chain, calls, GRAPH_PRICE_NS[by])
+        case Fuse(calls):
+            _fuse(chain, calls)
+        case PinCopies(ops, bandwidth):
+            _pin(chain, ops, bandwidth, profile)
         case OverlapCopies(ops, bandwidth):
-            _overlap(chain, ops, bandwidth, profile)
+            chain.streams += 1
+            own = chain.streams - 1
+            _each_op(chain, ops, lambda op: op._replace(stream=own))
+            _pin(chain, ops, bandwidth, profile)
         case RemoveExposedComm():
-            comm = profile.attributed.gpu_ops.filter(pl.col("cls").cast(pl.String) == "comm")["op"].to_list()
-            apply(chain, ScaleOps(frozenset(comm), 0.0), profile)
+            _remove_comm(chain, profile)
 
 
 def _chosen(chain: Chain, calls: frozenset[int] | None) -> Iterator[tuple[int, Item]]:
@@ -138,38 +181,115 @@ def _remove_ops(chain: Chain, ops: frozenset[int]) -> None:
             chain.items[i] = item._replace(cost=0, waits=False)
 
 
-def _graph(chain: Chain, calls: frozenset[int] | None) -> None:
+def _with_companions(chain: Chain, places: list[int]) -> list[int]:
+    """Add to blocking copies the synchronize that follows in the same breath, and to that its copy: one site, one wait."""
+    found = set(places)
+    for i in places:
+        kind = chain.items[i].kind
+        if kind == COPY and i + 1 < len(chain.items) and _same_breath(chain.items[i + 1]):
+            found.add(i + 1)
+        if i and chain.items[i - 1].kind == COPY and _same_breath(chain.items[i]):
+            found.add(i - 1)
+    return sorted(found)
+
+
+def _same_breath(item: Item) -> bool:
+    return item.kind == SYNC and item.gap <= _SAME_BREATH_NS
+
+
+def _remove_calls(chain: Chain, calls: frozenset[int], between: bool) -> None:
+    before = False
+    for i, item in enumerate(chain.items):
+        mine = item.call in calls
+        if mine:
+            gap = item.loading if between and before else item.gap
+            chain.items[i] = item._replace(gap=gap, cost=0, waits=False)
+        before = mine
+
+
+def _graph(chain: Chain, calls: frozenset[int] | None, price_ns: int) -> None:
     """Make one graph launch of each run of launches: what lies between them on the CPU goes, pauses become a graph's."""
-    inside = False
+    first = -1  # item of the launch that becomes the graph's
     for i, item in enumerate(chain.items):
         chosen = calls is None or item.call in calls
-        if item.kind in (RECORD, WAIT_EVENT, PLAIN) and inside and chosen and not item.loading:
+        if i in chain.borders:
+            first = -1  # a graph holds one step
+        if item.kind in (RECORD, WAIT_EVENT, PLAIN) and first >= 0 and chosen and not item.loading:
             chain.items[i] = item._replace(gap=0, cost=0)
             continue
         if item.kind != LAUNCH or not chosen:
-            inside = False
+            first = -1
             continue
-        if inside:
-            ops = tuple(op._replace(pause=min(op.pause, GRAPH_GAP_NS), latency=0) for op in item.ops)
+        ops = tuple(op._replace(pause=min(op.pause, GRAPH_GAP_NS)) for op in item.ops)
+        if first >= 0 and not item.loading:
+            inside = tuple(op._replace(latency=0) for op in ops)
+            chain.items[i] = item._replace(gap=0, cost=0, ops=inside)
+            head = chain.items[first]
+            chain.items[first] = head._replace(cost=head.cost + GRAPH_NODE_NS * len(ops))
         else:
-            ops = tuple(op._replace(pause=min(op.pause, GRAPH_GAP_NS)) for op in item.ops)
-        if inside and not item.loading:
-            chain.items[i] = item._replace(gap=0, cost=0, ops=ops)
-        else:
-            chain.items[i] = item._replace(cost=min(item.cost, GRAPH_LAUNCH_NS) or GRAPH_LAUNCH_NS, ops=ops)
-        inside = True
+            first = i
+            chain.items[i] = item._replace(cost=price_ns + GRAPH_NODE_NS * len(ops), ops=ops)
 
 
-def _overlap(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Profile) -> None:
-    """Give copies a stream of their own; a bandwidth above 0 sets what they take."""
+def _fuse(chain: Chain, calls: frozenset[int]) -> None:
+    """Merge each run of launches: one launch, no host code within, kernels as short as their bytes."""
+    inside = False
+    for i, item in enumerate(chain.items):
+        chosen = item.call in calls
+        inside = inside and i not in chain.borders
+        if item.kind in (RECORD, WAIT_EVENT, PLAIN) and inside and chosen:
+            chain.items[i] = item._replace(gap=item.loading, cost=0)
+        elif item.kind == LAUNCH and chosen:
+            if inside:
+                ops = tuple(
+                    op._replace(latency=0, pause=0, duration=max(op.duration - _KERNEL_FLOOR_NS, 0)) for op in item.ops
+                )
+                chain.items[i] = item._replace(gap=item.loading, cost=0, ops=ops)
+            inside = True
+        else:
+            inside = False
+
+
+def _pin(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Profile) -> None:
+    """Let nobody wait for these copies; a bandwidth above 0 sets what they take, where that is shorter."""
     sizes = dict(profile.attributed.gpu_ops.filter(pl.col("op").is_in(list(ops))).select("op", "bytes").iter_rows())
-    own = chain.streams
-    chain.streams += 1
 
-    def moved(op: Op) -> Op:
+    def faster(op: Op) -> Op:
         size = sizes.get(op.op)
-        faster = min(op.duration, round(size / bandwidth * 1e9)) if bandwidth and size else op.duration
-        return op._replace(stream=own, duration=faster)
+        return op._replace(duration=min(op.duration, round(size / bandwidth * 1e9))) if bandwidth and size else op
 
-    for i in _each_op(chain, ops, moved):
+    for i in _with_companions(chain, _each_op(chain, ops, faster)):
         chain.items[i] = chain.items[i]._replace(waits=False)
+
+
+def _remove_comm(chain: Chain, profile: Profile) -> None:
+    """Let communication take no time, and what ran beside it as long as the same kernels take alone, where that was seen."""
+    ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
+    is_comm = ops["cls"].cast(pl.String) == "comm"
+    _each_op(chain, frozenset(ops.filter(is_comm)["op"].to_list()), lambda op: op._replace(duration=0))
+    for group, factor in slowed(ops.filter(~is_comm), ops.filter(is_comm)):
+        apply(chain, ScaleOps(group, factor), profile)
+
+
+def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], float]]:
+    """Return groups of ops that ran beside communication, with what the same kernel takes alone as a part of theirs.
+
+    Alone and beside are medians of each kernel's runs; one that was not seen often enough both ways is left out.
+    """
+    start, end = union(comm["start_ns"].to_numpy(), comm["end_ns"].to_numpy())
+    if not len(start):
+        return []
+    a, b = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+    first = np.searchsorted(end, a, side="right")
+    beside = (first < len(start)) & (start[np.minimum(first, len(start) - 1)] < b)
+    same = ("name", "grid", "block")
+    timed = ops.select("op", *same, ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(beside=beside)
+    found = []
+    for _, mine in timed.group_by(same):
+        alone, together = mine.filter(~pl.col("beside")), mine.filter("beside")
+        if min(alone.height, together.height) >= _SEEN_OFTEN:
+            usual, slow = alone["ns"].to_numpy(), together["ns"].to_numpy()
+            factor = float(np.median(usual) / np.median(slow)) if np.median(slow) else 1.0
+            if factor < 1:
+                found.append((frozenset(together["op"].to_list()), factor))
+    return found

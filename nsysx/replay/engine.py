@@ -18,6 +18,7 @@ does not need the value that a removed wait brought, and that host code costs th
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from nsysx.events.profile import Profile
@@ -27,8 +28,10 @@ from nsysx.replay import overhead, unprofiled
 from nsysx.replay.edits import (
     Edit,
     FreeLoader,
+    Fuse,
     Graph,
     OverlapCopies,
+    PinCopies,
     RemoveCalls,
     RemoveExposedComm,
     RemoveHost,
@@ -45,10 +48,12 @@ __all__ = [
     "VALIDATED_ERROR",
     "Edit",
     "FreeLoader",
+    "Fuse",
     "Graph",
     "Moved",
     "Outcome",
     "OverlapCopies",
+    "PinCopies",
     "RemoveCalls",
     "RemoveExposedComm",
     "RemoveHost",
@@ -106,16 +111,19 @@ class Replay:
         self.start_ns, self.steps, self.recorded_ns = window.start_ns, window.steps, window.recorded_ns
         added = overhead.added(profile, window)
         recorded = chains.chain(profile, window, added)
-        self.unchanged_ns = run(recorded).round_ns // self.steps
+        self.unchanged_ns = self._step(run(recorded))
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR
         self.items = len(recorded.items)
         self.unprofiled, self._chain = unprofiled.unprofiled(profile, recorded, window, added)
         self._real = run(self._chain)
-        self.real_ns = self._real.round_ns // self.steps
+        self.real_ns = self._step(self._real)
         #: The error bar of every saving, per step: the replay's own error, and never less than what was seen in reality.
         self.bar_ns = round(max(self.error, VALIDATED_ERROR) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
+
+    def _step(self, after: Run) -> int:
+        return after.round_ns // self.steps - self.window.between_ns
 
     def saving(self, *edits: Edit) -> Outcome:
         """Return the step with the edits made, all at once."""
@@ -128,7 +136,7 @@ class Replay:
         for edit in edits:
             apply(chain, edit, self._facts)
         after = run(chain)
-        step = after.round_ns // self.steps
+        step = self._step(after)
         grown = {
             call: ns - self._real.blocked.get(call, 0)
             for call, ns in after.blocked.items()
@@ -147,6 +155,22 @@ class Replay:
         """Return how long each API call blocks in one round of the replay without tracing (ns)."""
         return dict(self._real.blocked)
 
+    def loading_ns(self) -> int:
+        """Return what a step waits for data on the threads that drive the GPU, as recorded (ns)."""
+        return sum(item.loading for item in self._chain.items) // self.steps
+
+    def gpu_work_ns(self) -> int:
+        """Return what a step works on the device, as recorded (ns): the longest stream, because streams may overlap."""
+        streams: dict[int, int] = {}
+        for item in self._chain.items:
+            for op in item.ops:
+                streams[op.stream] = streams.get(op.stream, 0) + op.duration
+        return max(streams.values(), default=0) // self.steps
+
+    def replayed(self, calls: Collection[int]) -> bool:
+        """Return whether one of these API calls is in the replayed steps."""
+        return bool(self.window.calls["call"].is_in(list(calls)).any())
+
     def chain(self, sites: dict[str, frozenset[int]], most: int = 6) -> list[Moved]:
         """Remove the longest wait, then the longest that is left, and so on, until the step gains more than 1 %."""
         gone: set[int] = set()
@@ -164,7 +188,7 @@ class Replay:
             chain = self._chain.copy()
             apply(chain, RemoveWaits(frozenset(gone)), self._facts)
             after = run(chain)
-            blocked, step = after.blocked, after.round_ns // self.steps
+            blocked, step = after.blocked, self._step(after)
             following, ns = longest()
             links.append(Moved(site, step, self.real_ns - step, following, ns // self.steps))
             if self.real_ns - step > 0.01 * self.real_ns:
@@ -173,7 +197,7 @@ class Replay:
         return links
 
     def _limit(self, after: Run, step: int) -> str:
-        whole = step * self.steps
+        whole = (step + self.window.between_ns) * self.steps
         waiting = sum(after.blocked.values())
         if after.gpu_ns >= 0.9 * whole:
             return "GPU work"

@@ -15,13 +15,15 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay.costs import CALL_CLASSES, FLUSH, Cost, Costs, Source, costs
+from nsysx.replay.costs import CALL_CLASSES, FLUSH, GRAPH_NODE, SLOW_HOST, Cost, Costs, Source, costs
 from nsysx.replay.window import Window
 
 F64 = npt.NDArray[np.float64]
 
 #: A host is slower or faster than the one that the costs were measured on, by its launches, at most by these factors.
 _SLOWEST, _FASTEST = 3.0, 0.4
+#: Fewer trivial calls than this say nothing about the host.
+_ENOUGH = 100
 #: Classes of API calls by kind.
 _CLASS_OF_KIND = {"free": "alloc", "host_alloc": "alloc", "load": "other"}
 
@@ -30,7 +32,8 @@ _CLASS_OF_KIND = {"free": "alloc", "host_alloc": "alloc", "load": "other"}
 class Added:
     """What tracing added, per call of the window (ns): in the host code before it, and between its stamps; and after the last.
 
-    ``totals`` is by class over the window, ``low`` and ``high`` bound the sum as factors of it.
+    ``totals`` is by class over the window, ``low`` and ``high`` bound the sum as factors of it. ``host`` is what host code takes
+    where the costs were measured, as a part of what it took here: below 1 on a host that was slow while it was recorded.
     """
 
     before: I64
@@ -40,6 +43,7 @@ class Added:
     low: float
     high: float
     source: Source
+    host: float
 
 
 def added(profile: Profile, window: Window) -> Added:
@@ -66,6 +70,9 @@ def added(profile: Profile, window: Window) -> Added:
         inside[:-1][mine] += cost.ns * cost.inside * speed
         before[:-1][mine] += cost.ns * (1 - cost.inside) * speed
         count(name, int(mine.sum()), cost)
+    nodes = _graph_nodes(window)
+    inside[:-1] += nodes * table.of[GRAPH_NODE].ns * speed
+    count(GRAPH_NODE, int(nodes.sum()), table.of[GRAPH_NODE])
     for name, at in _nvtx(profile, window).items():
         np.add.at(before, at, table.of[name].ns * speed)
         count(name, len(at), table.of[name])
@@ -81,6 +88,7 @@ def added(profile: Profile, window: Window) -> Added:
         sum(s[1] for s in sums.values()) / whole if whole else 1.0,
         sum(s[2] for s in sums.values()) / whole if whole else 1.0,
         table.source,
+        _host(profile, calls, table),
     )
 
 
@@ -93,11 +101,29 @@ def _speed(calls: pl.DataFrame, table: Costs) -> float:
     return min(max(took / table.launch_ns, _FASTEST), _SLOWEST)
 
 
+def _host(profile: Profile, calls: pl.DataFrame, table: Costs) -> float:
+    """Return by how much this host was slower than usual, as a factor of at most 1 for its host code."""
+    trivial = calls.filter(calls["kind"] == "other")
+    took = (trivial["end_ns"] - trivial["start_ns"]).median()
+    known = any(table.gpu in gpu.name for gpu in profile.trace.capture.gpus)
+    if not known or not table.other_ns or not isinstance(took, int | float) or trivial.height < _ENOUGH:
+        return 1.0
+    return float(min(table.other_ns / max(took, 1.0), 1.0) ** SLOW_HOST)
+
+
 def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which calls lie inside an earlier one; calls are sorted by start."""
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
     return np.asarray((start < reach) & (end <= reach))
+
+
+def _graph_nodes(window: Window) -> I64:
+    """Return how many nodes each call's graph was recorded to have; opaque graphs show none."""
+    graphs = window.calls.select("call", pl.col("kind") == "graph_launch")
+    nodes = window.ops.drop_nulls("call").group_by("call").len()
+    found = graphs.join(nodes, on="call", how="left", maintain_order="left").fill_null(0)
+    return np.where(found["kind"].to_numpy(), found["len"].to_numpy(), 0).astype(np.int64)
 
 
 def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.model import Unprofiled
 from nsysx.replay import costs as tables
-from nsysx.replay.chain import Chain, Item
+from nsysx.replay.chain import LAUNCH, Chain, Item
 from nsysx.replay.overhead import Added
 from nsysx.replay.simulate import Arrays, Trail, run
 from nsysx.replay.window import Window
@@ -28,9 +28,9 @@ _LEAST_HOST = 0.3
 
 def without(chain: Chain, scale: float, host: float = 1.0) -> Chain:
     """Return the chain without ``scale`` times what tracing added; all other host time times ``host``."""
-    if scale == 0 and host == 1:
+    if (scale == 0 and host == 1) or not any(item.added_before or item.added_inside for item in chain.items):
         return chain
-    return Chain([_relieved(item, scale, host) for item in chain.items], chain.streams, chain.limit)
+    return replace(chain, items=[_relieved(item, scale, host) for item in chain.items])
 
 
 def _relieved(item: Item, scale: float, host: float) -> Item:
@@ -44,7 +44,14 @@ def _relieved(item: Item, scale: float, host: float) -> Item:
     ops = item.ops
     if ops and inside:
         first = ops[0]
-        ops = (first._replace(latency=round(first.latency - min(inside, first.latency * (1 - _STAYS)))), *ops[1:])
+        gap = tables.KERNEL_GAP_NS if item.kind == LAUNCH and len(ops) == 1 else 0
+        ops = (
+            first._replace(
+                latency=round(first.latency - min(inside, first.latency * (1 - _STAYS))),
+                pause=round(first.pause - min(gap * min(scale, 1), first.pause * (1 - _STAYS))),
+            ),
+            *ops[1:],
+        )
     return item._replace(
         gap=item.loading + round((code - less_code) * host), cost=round((item.cost - less_cost) * host), ops=ops
     )
@@ -55,19 +62,23 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
     steps = window.steps
 
     def step_of(scale: float, host: float = 1.0) -> int:
-        return run(without(chain, scale, host)).round_ns // steps
+        return run(without(chain, scale, host)).round_ns // steps - window.between_ns
 
     told = tables.measured(profile, window.numbers)
     if told is None:
-        bare, scale = without(chain, 1.0), 1.0
-        step = run(bare).round_ns // steps
-        low, high = (min(step_of(added.high), step), max(step_of(added.low), step))
+        bare, scale = without(chain, 1.0, added.host), 1.0
+        step = run(bare).round_ns // steps - window.between_ns
+        # The low bound is also that of a host which was slow while it was recorded, as hosts are now and then.
+        drift = tables.HOST_DRIFT if added.totals else 0.0
+        low, high = min(step_of(added.high, min(1 - drift, added.host)), step), max(step_of(added.low), step)
         source, count = added.source, 0
     else:
         scale, host = _meeting(told.step_ns, step_of)
         bare = without(chain, scale, host)
         step, low, high, source, count = told.step_ns, told.low_ns, told.high_ns, told.source, told.count
     shown = seen(bare)
+    # Where something lies between steps, its work and idle time are told by the same shares as those of the steps.
+    part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
     return (
         Unprofiled(
             step_ns=step,
@@ -80,9 +91,9 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
             device=window.device,
             steps=steps,
             gpu_busy=shown.busy_ns / max(shown.whole_ns, 1),
-            gpu_busy_ns=shown.busy_ns // steps,
-            gpu_idle_ns=(shown.whole_ns - shown.busy_ns) // steps,
-            idle_causes={cause: ns // steps for cause, ns in shown.causes.items() if ns >= steps},
+            gpu_busy_ns=round(shown.busy_ns * part) // steps,
+            gpu_idle_ns=round((shown.whole_ns - shown.busy_ns) * part) // steps,
+            idle_causes={cause: round(ns * part) // steps for cause, ns in shown.causes.items() if ns >= steps},
             overhead={name: round(ns * scale) // steps for name, ns in added.totals.items()},
         ),
         bare,
@@ -97,7 +108,9 @@ def _meeting(step_ns: int, step_of: Callable[..., int]) -> tuple[float, float]:
         return 0.0, 1.0
     if step_of(_MOST_SCALE) < step_ns:
         return _halved(0.0, _MOST_SCALE, step_ns, step_of), 1.0
-    # Even without all of it the host is slower than it was then. What is left is the GPU's where that changes nothing.
+    if step_of(_MOST_SCALE, _LEAST_HOST) > step_ns:
+        return 1.0, 1.0  # what is left is the GPU's: the host says nothing about it
+    # Even without all of it the host is slower than it was then.
     host = 1.0 - _halved(0.0, 1.0 - _LEAST_HOST, step_ns, lambda less: step_of(_MOST_SCALE, 1.0 - less))
     return _MOST_SCALE, host
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from nsysx import units
@@ -14,8 +18,11 @@ from nsysx.events.profile import Profile
 from nsysx.replay.engine import (
     Edit,
     FreeLoader,
+    Fuse,
     Graph,
+    Outcome,
     OverlapCopies,
+    PinCopies,
     RemoveCalls,
     RemoveExposedComm,
     RemoveHost,
@@ -43,6 +50,9 @@ class Wishes:
     remove_alloc: bool = False
     no_host: bool = False
     no_comm: bool = False
+    remove_sync_calls: Sequence[str] = ()
+    fuse_optimizer: bool = False
+    keep_cache: bool = False
 
 
 def _none(option: str, text: str, known: Sequence[str]) -> NsysxError:
@@ -107,6 +117,49 @@ def _module(profile: Profile, text: str) -> RemoveOps:
     return RemoveOps(frozenset(found["op"].to_list()))
 
 
+def _sync_calls(profile: Profile, text: str) -> RemoveCalls:
+    """Return the removal of all synchronize calls of one function, such as cudaDeviceSynchronize, or Device."""
+    syncs = profile.steady_calls.filter(pl.col("kind").cast(pl.String) == "sync")
+    kinds = {"device": "DeviceSynchronize", "stream": "StreamSynchronize", "event": "EventSynchronize"}
+    found = _matching(syncs, kinds.get(text.lower(), text), ("name",))
+    if not found.height:
+        known = syncs["name"].cast(pl.String).unique().sort().to_list()
+        raise _none("--remove-sync-calls", text, known)
+    return RemoveCalls(frozenset(found["call"].to_list()))
+
+
+def _fused(profile: Profile) -> Fuse:
+    """Return the optimizer's launches in one."""
+    mine = profile.steady_calls.filter(pl.col("phase").cast(pl.String) == "optimizer")
+    if not mine.height:
+        known = profile.steady_calls["phase"].cast(pl.String).drop_nulls().unique().sort().to_list()
+        raise _none("--fuse-optimizer", "(phase optimizer)", known)
+    return Fuse(frozenset(mine["call"].to_list()))
+
+
+#: Calls of one flush of the cache follow each other within this; between two from Python lies more.
+_FLUSH_NS = 200_000
+
+
+def cache_calls(profile: Profile) -> frozenset[int]:
+    """Return the frees of the steady steps, the waits that flushing the cache makes beside them, and the mallocs that refill it.
+
+    Where nothing is freed in the steps nothing is flushed, and the set is empty.
+    """
+    calls = profile.steady_calls.filter(pl.col("process") == profile.steps.process).sort("thread", "start_ns")
+    kind = calls["kind"].cast(pl.String)
+    free = (kind == "free").to_numpy()
+    if not free.any():
+        return frozenset()
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    near = np.flatnonzero((start[1:] - end[:-1] <= _FLUSH_NS) & (start[1:] >= start[:-1]))
+    beside = np.zeros(len(free), np.bool_)
+    beside[near] |= free[near + 1]
+    beside[near + 1] |= free[near]
+    waits = kind.is_in(["sync", "event"]).to_numpy() & beside
+    return frozenset(calls["call"].to_numpy()[free | (kind == "alloc").to_numpy() | waits].tolist())
+
+
 def _names(profile: Profile, column: str) -> list[str]:
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     grouped = profile.steady_ops.drop_nulls(column).group_by(pl.col(column).cast(pl.String)).agg(ns)
@@ -143,6 +196,14 @@ def edits(profile: Profile, wishes: Wishes) -> list[tuple[str, Edit]]:
         kinds = ["alloc", "free", "host_alloc"]
         calls = profile.steady_calls.filter(pl.col("kind").cast(pl.String).is_in(kinds))
         result.append(("no allocator calls", RemoveCalls(frozenset(calls["call"].to_list()))))
+    if wishes.keep_cache:
+        calls_of_cache = cache_calls(profile)
+        if not calls_of_cache:
+            raise _none("--no-empty-cache", "(frees in the steps)", [])
+        result.append(("the allocator's cache is kept", RemoveCalls(calls_of_cache, between=True)))
+    result += [(f"no synchronize call: {text}", _sync_calls(profile, text)) for text in wishes.remove_sync_calls]
+    if wishes.fuse_optimizer:
+        result.append(("the optimizer's launches in one", _fused(profile)))
     if wishes.no_host:
         result.append(("no host code between calls (upper bound)", RemoveHost()))
     if wishes.no_comm:
@@ -150,37 +211,122 @@ def edits(profile: Profile, wishes: Wishes) -> list[tuple[str, Edit]]:
     return result
 
 
-def lines(profile: Profile, wishes: Wishes) -> list[str]:
-    """Return the answer as lines of text, names as the program gave them.
+#: Other ways to make a change, each with its own price.
+_GRAPH_WAYS: tuple[tuple[str, Literal["callable", "compiled"]], ...] = (
+    ("by torch.cuda.make_graphed_callables", "callable"),
+    ('by torch.compile(mode="reduce-overhead")', "compiled"),
+)
 
-    Errors: NsysxError, exit code 4 when there is no replay that may be trusted, 2 when nothing is asked.
+
+def others(edit: Edit) -> list[tuple[str, Edit]]:
+    """Return other ways to make a change, in words: they differ in what they cost."""
+    if isinstance(edit, Graph):
+        return [(words, Graph(edit.calls, by)) for words, by in _GRAPH_WAYS]
+    if isinstance(edit, OverlapCopies):
+        return [("pinned alone, without prefetch", PinCopies(edit.ops, edit.bandwidth_bytes_per_s))]
+    return []
+
+
+def candidates(profile: Profile, replay: Replay) -> list[tuple[str, str, Outcome]]:
+    """Return every change that the report has room for: option, words and outcome, the largest saving first."""
+    tried = [
+        (f"--remove-wait {shlex.quote(site)}", Wishes(remove_wait=[site])) for site in _longest_waits(profile, replay)
+    ]
+    tried += [
+        ("--graph all", Wishes(graph=["all"])),
+        ("--fuse-optimizer", Wishes(fuse_optimizer=True)),
+        ("--overlap-copies", Wishes(overlap_copies=True)),
+        ("--free-loader", Wishes(free_loader=True)),
+        ("--remove-alloc", Wishes(remove_alloc=True)),
+        ("--no-empty-cache", Wishes(keep_cache=True)),
+        ("--no-comm", Wishes(no_comm=True)),
+        ("--no-host", Wishes(no_host=True)),
+    ]
+    found = []
+    for option, wishes in tried:
+        with contextlib.suppress(NsysxError):  # the report has nothing of the kind
+            ((words, edit),) = edits(profile, wishes)
+            found.append((option, words, replay.saving(edit)))
+    return sorted(found, key=lambda f: (-f[2].saving_ns, f[0]))
+
+
+#: How many waits are tried when nothing is asked.
+_WAITS_TRIED = 4
+
+
+def _longest_waits(profile: Profile, replay: Replay) -> list[str]:
+    blocked = replay.blocked_ns()
+    sites = profile.wait_sites().select("site", "call").group_by("site").agg("call")
+    waits = {site: sum(blocked.get(c, 0) for c in calls) for site, calls in sites.iter_rows()}
+    return sorted((s for s, ns in waits.items() if ns), key=lambda s: (-waits[s], s))[:_WAITS_TRIED]
+
+
+def bounds(profile: Profile, replay: Replay) -> list[str]:
+    """Return what holds without a trusted replay: what the step takes at least, and what it loses at most to its loader."""
+    loading = replay.loading_ns()
+    said = [
+        f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steps",
+        f"the unchanged replay misses that by {replay.error:.1%}, so no change is replayed. What needs no replay:",
+        f"  GPU work  {units.duration(replay.gpu_work_ns())} a step: no change of the host brings it below that",
+    ]
+    if loading:
+        left = units.duration(replay.recorded_ns - loading)
+        said.append(f"  loader    {units.duration(loading)} a step waiting for data: without it {left}")
+    return said
+
+
+def lines(profile: Profile, wishes: Wishes) -> list[str]:
+    """Return the answer as lines of text, names as the program gave them. Without a wish, all changes that could be made.
+
+    Errors: NsysxError, exit code 4 when there is no replay, or none that may be trusted for what is asked.
     """
     replay = replay_of(profile)
     if not isinstance(replay, Replay):
         raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
+    asked = edits(profile, wishes)
     if not replay.trusted:
+        if not asked or wishes == Wishes(free_loader=True):
+            return bounds(profile, replay)
         what = f"the unchanged replay misses the recorded step by {replay.error:.1%}: no claims are made"
         raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
-    asked = edits(profile, wishes)
-    if not asked:
-        raise NsysxError(
-            "nothing to change", slug="whatif-nothing", hint="See nsysx whatif --help", exit_code=EXIT_USAGE
-        )
+    known = replay.unprofiled
     said = [
         f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steady steps",
         f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {replay.error:.2%}",
+        f"real       {units.duration(replay.real_ns)} without profiler ({units.duration(known.low_ns)} to "
+        f"{units.duration(known.high_ns)}, {known.source.replace('_', ' ')}); all that follows is in this time",
     ]
+    if not asked:
+        return [*said, "", *_listed(profile, replay)]
     shown = asked if len(asked) == 1 else [*asked, ("all of it together", None)]
     for words, edit in shown:
         outcome = replay.saving(edit) if edit is not None else replay.saving(*(e for _, e in asked))
-        share = units.share(outcome.saving_ns, replay.unchanged_ns)
-        said += [
-            "",
-            words,
-            f"  step     {units.duration(outcome.step_ns)}",
-            f"  saves    {units.duration(outcome.saving_ns)} ({share}) +- {units.duration(replay.bar_ns)}",
-            f"  limit    {outcome.next_limit}",
-        ]
-        if outcome.moves_to:
-            said.append(f"  the wait moves to {outcome.moves_to}")
+        said += ["", words, *_answer(outcome, replay)]
+        for other, way in others(edit) if edit is not None else []:
+            second = replay.saving(way)
+            said.append(f"  {other}: step {units.duration(second.step_ns)}, {_worth(second, replay)}")
+    return said
+
+
+def _listed(profile: Profile, replay: Replay) -> list[str]:
+    rows = candidates(profile, replay)
+    wide = max((len(option) for option, _, _ in rows), default=0)
+    return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, replay)}" for option, _, o in rows]
+
+
+def _worth(outcome: Outcome, replay: Replay) -> str:
+    share = units.share(abs(outcome.saving_ns), replay.real_ns)
+    if outcome.saving_ns < 0:
+        return f"may lose {units.duration(-outcome.saving_ns)} ({share})"
+    return f"saves {units.duration(outcome.saving_ns)} ({share}) +- {units.duration(outcome.bar_ns)}"
+
+
+def _answer(outcome: Outcome, replay: Replay) -> list[str]:
+    said = [
+        f"  step     {units.duration(outcome.step_ns)}",
+        f"  {_worth(outcome, replay).replace(' ', '    ', 1)}",
+        f"  limit    {outcome.next_limit}",
+    ]
+    if outcome.moves_to:
+        said.append(f"  the wait moves to {outcome.moves_to}")
     return said

@@ -19,7 +19,8 @@ _MOST_CROSSING = 0.05
 class Window:
     """What is replayed: calls of the threads that drive a device, in order of their start, and all ops of that device.
 
-    ``numbers`` are those of the steps, ``recorded_ns`` is their mean on the device.
+    ``numbers`` and ``starts`` are those of the steps, ``recorded_ns`` is their mean on the device, ``between_ns`` what lies
+    between two of them (evaluation, a checkpoint), per step: it is replayed and belongs to none.
     """
 
     calls: pl.DataFrame
@@ -28,7 +29,9 @@ class Window:
     start_ns: int
     end_ns: int
     recorded_ns: int
+    between_ns: int
     numbers: tuple[int, ...]
+    starts: tuple[int, ...]
 
     @property
     def steps(self) -> int:
@@ -63,11 +66,13 @@ def choose(profile: Profile) -> Window | Withheld:
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
     if recorded <= 0:
         return Withheld("the steady steps hold no GPU time")
+    span = int(tiles.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()) // (last - first + 1)
     start, end = int(cpu["start_ns"][first]), int(cpu["start_ns"][last + 1])
     driving = _driving(profile, device, start, end)
     if isinstance(driving, Withheld):
         return driving
-    return Window(*driving, device, start, end, recorded, tuple(cpu["number"][first : last + 1].to_list()))
+    numbers, starts = (tuple(cpu[name][first : last + 1].to_list()) for name in ("number", "start_ns"))
+    return Window(*driving, device, start, end, recorded, max(span - recorded, 0), numbers, starts)
 
 
 #: What a chain is made of.

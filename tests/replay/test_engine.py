@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -13,9 +13,11 @@ from nsysx.events.profile import Profile
 from nsysx.reading.load import load
 from nsysx.replay.engine import (
     FreeLoader,
+    Fuse,
     Graph,
     OverlapCopies,
     RemoveCalls,
+    RemoveExposedComm,
     RemoveHost,
     RemoveOps,
     RemoveWaits,
@@ -23,7 +25,7 @@ from nsysx.replay.engine import (
     ScaleOps,
     replay_of,
 )
-from tests.builder import Report
+from tests.builder import Report, Thread
 
 US = 1000
 
@@ -208,3 +210,119 @@ def test_full_launch_queue_moves_with_the_gpu(tmp_path: Path) -> None:
     assert made.error < 0.01
     half = made.saving(ScaleOps(frozenset(given.attributed.gpu_ops["op"].to_list()), 0.5))
     assert half.step_ns == pytest.approx(12_000 * US, rel=0.02)
+
+
+def loop(report: Report, step: Callable[[int, Thread], int], count: int = 8) -> Report:
+    """``count`` steps on one thread; ``step`` adds one that begins at a time (us) and returns its end."""
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at = 10
+    for number in range(count):
+        end = step(at, main)
+        main.add_range(f"step {number}", at * US, (end - 1) * US, domain="nsysx")
+        at = end
+    return report
+
+
+def test_a_copy_and_the_wait_that_follows_it_go_together(tmp_path: Path) -> None:
+    def step(at: int, main: Thread) -> int:
+        main.launch(at * US, 5 * US, kernel="w", gpu_start=(at + 10) * US, gpu_dur=8_000 * US)
+        copied = at + 8_010
+        main.memcpy(
+            (at + 10) * US, 8_010 * US, kind="DtoH", bytes=4096, gpu_start=copied * US, gpu_dur=3 * US, pageable=True
+        )
+        main.sync(at=(at + 8_021) * US, dur=4 * US)
+        return at + 10_025
+
+    given, made = replayed(loop(Report(), step), tmp_path)
+    whole = made.saving(RemoveWaits(calls_of(given, "cudaMemcpyAsync"))).saving_ns
+    assert whole == pytest.approx(2_010 * US, rel=0.02)
+    assert made.saving(RemoveWaits(calls_of(given, "cudaStreamSynchronize"))).saving_ns == whole
+
+
+def host_bound(at: int, main: Thread) -> int:
+    """Two kernels of 100 us a step; a ms of host code before and after calls that do nothing."""
+    for k in range(2):
+        begin = at + 3_000 * k
+        main.launch(begin * US, 5 * US, kernel="w", gpu_start=(begin + 10) * US, gpu_dur=100 * US)
+        main.call("cudaEventQuery_v3020", (begin + 1_000) * US, US)
+        main.call("cudaStreamIsCapturing_v10000", (begin + 2_000) * US, US)
+    return at + 6_000
+
+
+def test_no_host_code_at_all_is_an_upper_bound(tmp_path: Path) -> None:
+    given, made = replayed(loop(Report(), host_bound), tmp_path)
+    best = made.saving(RemoveHost())
+    assert best.step_ns == pytest.approx(200 * US, rel=0.1)
+    for calls in (calls_of(given, "cudaEventQuery"), calls_of(given, "cudaLaunchKernel")):
+        assert made.saving(RemoveHost(calls)).saving_ns <= best.saving_ns
+
+
+def test_work_without_a_call_stays_at_its_place(tmp_path: Path) -> None:
+    def step(at: int, main: Thread) -> int:
+        main.launch((at + 10) * US, 5 * US, kernel="w", gpu_start=(at + 30) * US, gpu_dur=5_000 * US)
+        for k in range(4):
+            begin = (at + 5_030 + 1_000 * k) * US
+            main.process.copy("UVM_HtoD", begin, 990 * US, bytes=10 << 20, stream=0, correlation=0)
+        return at + 10_000
+
+    _, made = replayed(loop(Report(), step), tmp_path)
+    assert made.error < 0.01
+    assert made.unprofiled.gpu_busy_ns == pytest.approx((5_000 + 4 * 990) * US, rel=0.01)
+
+
+def launches(at: int, main: Thread, count: int = 100, dur: int = 1) -> int:
+    """Launches 20 us apart; the GPU is idle most of the time."""
+    for k in range(count):
+        begin = at + 20 * k
+        main.launch(begin * US, 5 * US, kernel="tiny", gpu_start=(begin + 10) * US, gpu_dur=dur * US)
+    return at + 20 * count + 200
+
+
+def test_a_graph_has_a_price_by_how_it_is_made(tmp_path: Path) -> None:
+    _, made = replayed(loop(Report(), launches), tmp_path)
+    raw, callables, compiled = (made.saving(Graph(by=by)).step_ns for by in ("raw", "callable", "compiled"))
+    assert raw < callables < compiled < made.real_ns
+    assert compiled - raw == pytest.approx(300 * US, rel=0.05)
+
+
+def test_a_graph_of_a_single_launch_loses(tmp_path: Path) -> None:
+    def step(at: int, main: Thread) -> int:
+        main.launch(at * US, 5 * US, kernel="tiny", gpu_start=(at + 10) * US, gpu_dur=5 * US)
+        main.sync(at=(at + 6) * US, dur=12 * US)
+        return at + 20
+
+    _, made = replayed(loop(Report(), step, 12), tmp_path)
+    assert made.saving(Graph(by="compiled")).saving_ns < 0
+
+
+def test_fused_launches_leave_the_bytes_and_one_launch(tmp_path: Path) -> None:
+    given, made = replayed(loop(Report(), launches), tmp_path)
+    outcome = made.saving(Fuse(calls_of(given, "cudaLaunchKernel")))
+    # Kernels of 1 us are all but bytes; the host code behind the loop stays.
+    assert outcome.step_ns == pytest.approx(205 * US, rel=0.1)
+
+
+def test_kernels_beside_communication_run_as_fast_as_alone_when_it_goes(tmp_path: Path) -> None:
+    report = Report()
+    process = report.process(100)
+    process.context()
+    process.stream(13)
+    main = process.thread(100, "python")
+    at = 0
+    for number in range(8):
+        begin = at
+        main.launch(
+            at * US, 5 * US, kernel="ncclDevKernel_AllReduce", stream=13, gpu_start=(at + 9) * US, gpu_dur=900 * US
+        )
+        for k in range(10):
+            slow = k < 5  # the first five run beside the all-reduce
+            start = at + 20 + (150 * k if slow else 750 + 100 * (k - 5))
+            main.launch((at + 6 + k) * US, US, kernel="gemm", gpu_start=start * US, gpu_dur=(150 if slow else 100) * US)
+        at += 1_250
+        main.sync("cudaDeviceSynchronize_v3020", at=(begin + 20) * US, dur=(at - begin - 21) * US)
+        main.add_range(f"step {number}", begin * US, (at - 1) * US, domain="nsysx")
+    _, made = replayed(report, tmp_path)
+    after = made.saving(RemoveExposedComm())
+    assert after.saving_ns > 100 * US

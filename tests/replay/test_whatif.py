@@ -226,7 +226,6 @@ def test_every_word_gives_an_answer(path: Path, run: Run, words: list[str]) -> N
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], EXIT_USAGE, "nothing to change"),
         (["--remove-wait", "nope"], EXIT_USAGE, "There is: cudaDeviceSynchronize in enc.b (forward)"),
         (["--remove-wait", ""], EXIT_USAGE, "matches nothing"),
         (["--graph", "nope"], EXIT_USAGE, "There is: enc."),
@@ -269,9 +268,27 @@ def test_a_replay_that_misses_the_recorded_step_makes_no_claims(
     path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "TRUSTED_ERROR", -1.0)
-    code, out, err = run(path, "--free-loader")
+    code, out, err = run(path, "--remove-alloc")
     assert (code, out) == (EXIT_EMPTY, "")
     assert "no claims are made" in err
+
+
+def test_bounds_need_no_replay(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "TRUSTED_ERROR", -1.0)
+    for words in ([], ["--free-loader"]):
+        code, out, _ = run(path, *words)
+        assert code == 0
+        assert "GPU work  700 us a step" in out
+        assert "loader    100 us a step waiting for data: without it 940 us" in out
+
+
+def test_without_a_wish_what_could_be_changed_is_listed_best_first(path: Path, run: Run) -> None:
+    code, out, _ = run(path)
+    assert code == 0
+    listed = [line for line in out.splitlines() if line.startswith("--")]
+    savings = [float(re.search(r"\((\d+(?:\.\d+)?) %\)", line)[1]) for line in listed if "saves" in line]  # type: ignore[index]
+    assert savings == sorted(savings, reverse=True)
+    assert {"--free-loader", "--graph", "--no-host", "--remove-alloc"} <= {line.split()[0] for line in listed}
 
 
 def test_names_of_the_program_do_nothing_to_the_terminal(tmp_path: Path, run: Run) -> None:

@@ -1,0 +1,120 @@
+"""What ``nsysx calibrate`` runs under nsys: each class of traced call alone, and a launch-bound training step.
+
+Everything is timed first without, then, after ``cudaProfilerStart``, with tracing. A plain Python loop is timed beside each
+figure, because hosts change their speed by half within seconds: it says how much of a difference is the host's own.
+Run as ``python nsysx_calibration.py RESULT.json`` where torch is. Standard library and torch only.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: Calls of one timed round, rounds of which the median counts, and steps of one timed block.
+_CALLS, _ROUNDS, _STEPS = 100, 7, 4
+#: Nodes of the larger graph: what a node adds to its launch shows in the difference to a graph of one.
+NODES = 200
+#: The range around the traced steps, by which the parent finds their calls.
+STEPS_RANGE = "nsysx calibrate steps"
+
+
+def _reference() -> float:
+    begin = time.perf_counter_ns()
+    sum(range(2_000))
+    return time.perf_counter_ns() - begin
+
+
+def _timed(call: Callable[[], Any], sync: Callable[[], Any], calls: int = _CALLS) -> list[float]:
+    """Return ns per call, and of the reference loop beside it: medians over rounds."""
+    rounds, references = [], []
+    for _ in range(_ROUNDS):
+        sync()
+        references.append(_reference())
+        begin = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        rounds.append((time.perf_counter_ns() - begin) / calls)
+        references.append(_reference())
+    sync()
+    return [statistics.median(rounds), statistics.median(references)]
+
+
+def _graph(torch: Any, nodes: int) -> Callable[[], Any]:
+    x = torch.zeros(64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(nodes):
+            x.add_(1)
+    return graph.replay  # type: ignore[no-any-return]
+
+
+def classes(torch: Any) -> dict[str, tuple[Callable[[], Any], int]]:
+    """Return class -> a call of it, and how often to make it in a round."""
+    x, y = torch.zeros(256, device="cuda"), torch.ones(256, device="cuda")
+    event, stream, nvtx = torch.cuda.Event(), torch.cuda.current_stream(), torch.cuda.nvtx
+
+    def pair() -> None:
+        nvtx.range_push("x")
+        nvtx.range_pop()
+
+    return {
+        "launch": (lambda: x.add_(1), _CALLS),
+        "copy": (lambda: x.copy_(y), _CALLS),
+        "memset": (lambda: x.zero_(), _CALLS),
+        "event": (lambda: event.record(), _CALLS),
+        "sync": (lambda: stream.synchronize(), _CALLS),
+        "other": (lambda: torch.cuda.current_device(), _CALLS),
+        "range_pair": (pair, _CALLS),
+        "mark": (lambda: nvtx.mark("x"), _CALLS),
+        "graph_launch": (_graph(torch, 1), 10),
+        "graph_nodes": (_graph(torch, NODES), 10),
+    }
+
+
+def step(torch: Any) -> Callable[[], Any]:
+    """Return a training step that waits for its launches."""
+    from torch import nn
+
+    layers = [nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU()) for _ in range(24)]
+    model = nn.Sequential(*layers, nn.Linear(256, 1)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, foreach=False)
+    x = torch.randn(32, 256, device="cuda")
+
+    def once() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return once
+
+
+def main(result: str) -> None:
+    """Time everything without and with tracing and write what came out."""
+    import torch as installed
+
+    torch: Any = installed
+    sync = torch.cuda.synchronize
+    calls, train = classes(torch), step(torch)
+    for _ in range(5):
+        train()
+    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "calls": {}, "step": {}}
+    for tag in ("off", "on"):
+        if tag == "on":
+            torch.cuda.cudart().cudaProfilerStart()
+            train()  # the first traced calls pay for buffers
+        for name, (call, often) in calls.items():
+            found["calls"].setdefault(name, {})[tag] = _timed(call, sync, often)
+        torch.cuda.nvtx.range_push(STEPS_RANGE)
+        found["step"][tag] = _timed(lambda: (train(), sync()), sync, _STEPS)
+        torch.cuda.nvtx.range_pop()
+    torch.cuda.cudart().cudaProfilerStop()
+    Path(result).write_text(json.dumps({**found, "steps": _STEPS * _ROUNDS}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
