@@ -21,6 +21,7 @@ NOTABLE = 0.01
 #: A part of a bar below this share is shown with others of its kind.
 _SMALL = 0.02
 #: Lines under "also found", bars of ranks, modules in a bar.
+_READINGS = ("NSX115", "NSX107", "NSX108")
 _MOST_ALSO, _MOST_BARS, _MOST_MODULES = 5, 8, 6
 
 #: What the GPU does or waits for, in the words of somebody who writes PyTorch: kind (a colour), label.
@@ -49,6 +50,11 @@ IDLE = {
 #: What to warn of before anything else is read: checks of the capture that make every number doubtful.
 _ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad times", "exit code"})
 
+#: What makes the cause itself doubtful.
+_DOUBTS = _ALARMS | {"diagnostics", "gpu ops without call", "attribution", "replay", "probe ranges"}
+#: A real step that is known this closely is no reason for doubt, wherever it is from.
+_CLOSE = 0.03
+
 Level = Literal["certain", "likely", "unknown"]
 Texts = Callable[[object, int], str]
 
@@ -65,7 +71,7 @@ def _texts(redact: bool) -> Texts:
 
 def folded_path(path: str) -> str:
     """Return a name with the numbers of repeated blocks as "*": "blocks.3.attn" and "blocks.7.attn" are one."""
-    return re.sub(r"(?<![\w])\d+(?![\w%])(?=\.|$|/)", "*", path)
+    return re.sub(r"(?<=[A-Za-z_]\.)\d+(?![\w])|(?<![\w.])\d+(?=\.[A-Za-z_])|^\d+$", "*", path)
 
 
 def _place(where: Row, texts: Texts) -> str:
@@ -382,7 +388,10 @@ def _first(summary: Summary, now: int | None) -> Finding | None:
     worth = [f for f in found if now and (f.saving_ns_per_step or 0) >= NOTABLE * now]
     if worth:
         return worth[0]
-    return found[0] if found and summary.steps.source == "capture" else None
+    if summary.steps.source != "capture":
+        return None
+    # Without steps it is an experiment with single operations: how they are timed comes first.
+    return next((f for f in found if f.code in _READINGS), found[0] if found else None)
 
 
 def _do(first: Finding | None, summary: Summary, texts: Texts) -> tuple[str, str, str, str]:
@@ -408,7 +417,7 @@ def _worth(first: Finding | None, now: int | None, summary: Summary) -> tuple[in
     return max(0, now - saving), "at best" if first.bound else f"saves {units.duration(saving)} of each step"
 
 
-_SOURCES = {
+_SOURCES: Mapping[str, tuple[Level, str, str]] = {
     "in_process": ("likely", "The step without profiler was measured in the same process.", ""),
     "second_run": ("likely", "The step without profiler was measured in a second run.", ""),
     "modelled": ("likely", "The cost of tracing on this machine is taken out of the step.", "nsysx run --calibrate"),
@@ -423,7 +432,7 @@ _SOURCES = {
 def _sure(summary: Summary, first: Finding | None, texts: Texts) -> tuple[Sure, ...]:
     """Return how sure the cause is, and how sure the size."""
     steady = _steady(summary)
-    warned = [c for c in summary.quality if c.status == "warn"]
+    warned = [c for c in summary.quality if c.status == "warn" and c.check in _DOUBTS]
     busy = [1 - r["gpu_idle_ns"] / r["gpu_ns"] for r in steady if r.get("gpu_ns")]
     if summary.steps.source == "capture":
         cause = Sure(
@@ -434,9 +443,9 @@ def _sure(summary: Summary, first: Finding | None, texts: Texts) -> tuple[Sure, 
     else:
         low, high = units.share(min(busy), 1), units.share(max(busy), 1)
         spread = f"GPU busy {low}" if low == high else f"GPU busy {low} to {high}"
-        level: Level = "likely" if warned else "certain"
+        certain: Level = "likely" if warned else "certain"
         more = f" But: {texts(warned[0].detail, 110)}" if warned else ""
-        cause = Sure("What limits it", level, f"{spread} in all {len(busy)} steps, as recorded.{more}")
+        cause = Sure("What limits it", certain, f"{spread} in all {len(busy)} steps, as recorded.{more}")
     if first is None or first.saving_ns_per_step is None:
         return (cause,)
     real = summary.unprofiled
@@ -444,9 +453,11 @@ def _sure(summary: Summary, first: Finding | None, texts: Texts) -> tuple[Sure, 
         return cause, Sure(
             "How much", "unknown", "The step is as long as the profiler made it.", "nsysx run --calibrate"
         )
-    level_text, reason, command = _SOURCES[real.source]
+    level, reason, command = _SOURCES[real.source]
     span = f" {units.duration(real.low_ns)} to {units.duration(real.high_ns)} a step."
-    return cause, Sure("How much", "unknown" if level_text == "unknown" else "likely", reason + span, command)
+    if real.high_ns - real.low_ns <= _CLOSE * real.step_ns:
+        level, reason, command = "likely", "Tracing hardly changes this step.", ""
+    return cause, Sure("How much", level, reason + span, command)
 
 
 def _alsos(summary: Summary, first: Finding | None, now: int | None, texts: Texts) -> tuple[Also, ...]:

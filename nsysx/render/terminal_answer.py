@@ -13,9 +13,11 @@ from nsysx.render import answer as answers
 from nsysx.render.answer import Bar
 from nsysx.render.answer_text import worth_text, wrapped
 
-#: Characters for the parts of a bar in order, busy and idle, with and without Unicode.
+#: Characters for the parts of a bar in turn, busy and idle, with and without Unicode.
 _BUSY, _IDLE = "█▓▒", "░·"
 _BUSY_ASCII, _IDLE_ASCII = "#%=", ".-"
+#: Parts of a bar that are named; the rest is in the picture of the page.
+_MOST_NAMED = 4
 _WIDEST = 100
 _MOST_LINES_OF_CODE = 5
 
@@ -26,10 +28,12 @@ def _bar(bar: Bar, width: int, plain: bool) -> tuple[str, list[str]]:
     line, words, n = "", [], {True: 0, False: 0}
     for part in bar.parts:
         signs = idle if part.idle else busy
-        sign = signs[min(n[part.idle], len(signs) - 1)]
+        sign = signs[n[part.idle] % len(signs)]
         n[part.idle] += 1
         line += sign * max(1, round(width * part.ns / bar.total_ns))
         words.append(f"{sign} {part.label} {units.duration(part.ns)} ({units.share(part.ns, bar.total_ns)})".strip())
+    if len(words) > _MOST_NAMED + 1:
+        words[_MOST_NAMED:] = ["..."]
     return line[:width], words
 
 
@@ -47,6 +51,12 @@ def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[str]:
     return lines
 
 
+def _code(paste: str, width: int) -> list[str]:
+    """Return the first lines of code to paste; a comment that has no room goes, a line never does."""
+    rows = [row for row in paste.splitlines() if row.strip()][:_MOST_LINES_OF_CODE]
+    return [row if len(row) <= width else row.partition("  #")[0].rstrip() for row in rows]
+
+
 def lines(summary: Summary, width: int, *, plain: bool = False) -> list[tuple[str, str]]:
     """Return (text, style) of each line."""
     said = answers.build(summary, redact=False)
@@ -59,7 +69,7 @@ def lines(summary: Summary, width: int, *, plain: bool = False) -> list[tuple[st
     out.append(("", ""))
     where = f" ({said.where})" if said.where else ""
     out += [(line, "") for line in wrapped(f"{said.do}{where}", width, "DO")]
-    out += [(f"         {line}"[:width], "cyan") for line in said.paste.splitlines()[:_MOST_LINES_OF_CODE]]
+    out += [(f"         {line}", "cyan") for line in _code(said.paste, width - 9)]
     out += [(line, "") for line in wrapped(said.condition, width, "")] if said.condition else []
     out += [(line, "") for line in wrapped(worth_text(said), width, "WORTH")]
     head = "SURE"
