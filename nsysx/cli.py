@@ -189,6 +189,10 @@ def report(
     cluster: Annotated[
         str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")
     ] = None,
+    brief: Annotated[
+        str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 10,
     section: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")
@@ -200,11 +204,12 @@ def report(
     from nsysx.outputs import check_folder, check_output, write_text
     from nsysx.progress import Progress
 
-    targets = [Path(name) for name in (html, json, markdown) if name is not None and str(name) != "-"]
+    targets = [Path(name) for name in (html, json, markdown, brief) if name is not None and str(name) != "-"]
     for path in targets:
         check_output(path, force=force)
-    if json == markdown == "-":
-        raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
+    if (json, markdown, brief).count("-") > 1:
+        what = "--json -, --markdown - and --brief - each want stdout for themselves"
+        raise NsysxError(what, slug="two-results", exit_code=EXIT_USAGE)
     if csv is not None:
         check_folder(csv)
     from nsysx.ranks import parallel_reading as jobs_room
@@ -237,11 +242,17 @@ def report(
     if markdown is not None:
         from nsysx.render import markdown as markdown_page
 
-        _emit(markdown, markdown_page.render(summary, top=top), force=force)
+        _emit(markdown, markdown_page.render(summary), force=force)
+    if brief is not None:
+        from nsysx.render import answer_text
+
+        _emit(brief, answer_text.of(summary), force=force)
     if csv is not None:
         targets += _write_tables(summary, csv, force=force)
-    if html is None and json is None and markdown is None and csv is None:
+    if full or section:
         _tables(summary, top, section)
+    elif "-" not in (json, markdown, brief):
+        _answer(summary)
     for path in targets:
         _talk(f"nsysx: wrote {_link(path)}")
 
@@ -275,6 +286,15 @@ def _emit(target: str, text: str, *, force: bool) -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
     else:
         write_text(Path(target), text, force=force)
+
+
+def _answer(summary: Summary) -> None:
+    from rich.console import Console
+
+    from nsysx.render import terminal_answer
+
+    _end_quietly_with_reader()
+    terminal_answer.render(summary, Console())
 
 
 def _tables(summary: Summary, top: int, section: list[str] | None) -> None:

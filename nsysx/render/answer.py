@@ -401,7 +401,8 @@ def _do(first: Finding | None, summary: Summary, texts: Texts) -> tuple[str, str
         if row is None:
             return "Record a part of the program in which the GPU works.", "", "", ""
         return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself.", "", "", ""
-    paste = first.paste or findings.example(first.code)
+    # Code that changes how ranks communicate is no help where one of them works longer.
+    paste = first.paste or ("" if _waiting_for_rank(summary) else findings.example(first.code))
     return texts(first.fix or first.title, 400), paste, texts(first.condition, 300), _place(first.where, texts)
 
 

@@ -20,11 +20,11 @@ _MOST_FINDINGS = 12
 
 
 def change(said: Answer) -> str:
-    """Return "15.4 ms -> 3.2 ms at best", "" where no step after the change can be said."""
+    """Return "15.4 ms → 3.2 ms at best", "" where no step after the change can be said."""
     if said.now_ns is None or said.then_ns is None:
         return ""
     best = " at best" if said.bound else ""
-    return f"{units.duration(said.now_ns)} -> {units.duration(said.then_ns)} a step{best}"
+    return f"{units.duration(said.now_ns)} → {units.duration(said.then_ns)} a step{best}"
 
 
 def parts_text(bar: Bar) -> str:

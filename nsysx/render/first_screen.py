@@ -35,13 +35,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A bar as boxes, and a word for each part that has no room for it."""
+    """A bar as boxes, and the words for each part: with the part stands whether the bar has room for them."""
 
     label: str
     value: str
     width: float
     boxes: tuple[Box, ...]
-    legend: tuple[tuple[Part, str], ...]
+    legend: tuple[tuple[Part, str, bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _drawn(bar: Bar, longest: float) -> Drawn:
         words = _part_words(part, bar.total_ns)
         boxes.append(Box(left, width, part.kind, part.idle, words if width >= 100 * _ROOMY else "", words))
         if part.label:
-            legend.append((part, words))
+            legend.append((part, words, width >= 100 * _ROOMY))
         left += width
     return Drawn(bar.label, units.duration(bar.total_ns), 100 * bar.total_ns / longest, tuple(boxes), tuple(legend))
 

@@ -220,7 +220,7 @@ def _inside(key: str, shown: view.View, grids: tuple[view.Grid, ...], timelines:
         return f"{good} of {len(shown.quality)} checks passed; how it was recorded"
     if key == "words":
         return f"{len(shown.glossary)} CUDA calls and terms"
-    rows = [f"{len(g.rows or ()) + g.folded:,} {g.title[:1].lower()}{g.title[1:]}" for g in grids[:4]]
+    rows = [f"{g.title} ({len(g.rows or ()) + g.folded:,})" for g in grids[:4]]
     return ", ".join(rows) + (f" and {len(grids) - 4} more" if len(grids) > 4 else "")
 
 
@@ -283,7 +283,7 @@ def _render(summary: Summary, redact: bool, top: int) -> str:
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
         figures={key: figure for key, make in _FIGURES.items() if (figure := make(summary)) is not None},
-        ticket=markdown.render(summary, top=8, redact=redact),
+        ticket=markdown.render(summary, redact=redact),
         colours=charts.KIND_COLOURS | _MODULE_COLOURS,
         duration=units.duration,
         share=units.share,
