@@ -232,6 +232,10 @@ def report(
     cluster: Annotated[
         str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")
     ] = None,
+    brief: Annotated[
+        str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 10,
     section: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")
@@ -243,11 +247,12 @@ def report(
     from nsysx import outputs
     from nsysx.progress import Progress
 
-    if json == markdown == "-":
-        raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
+    if (json, markdown, brief).count("-") > 1:
+        what = "--json -, --markdown - and --brief - each want stdout for themselves"
+        raise NsysxError(what, slug="two-results", exit_code=EXIT_USAGE)
     if csv is not None and not csv.strip():
         raise NsysxError("--csv: no folder is named", slug="output-name", exit_code=EXIT_USAGE)
-    targets = [Path(name) for name in (html, json, markdown) if name is not None and str(name) != "-"]
+    targets = [Path(name) for name in (html, json, markdown, brief) if name is not None and str(name) != "-"]
     for path in targets:
         outputs.check_output(path, force=force)
     if csv is not None:
@@ -274,7 +279,7 @@ def report(
             progress=progress,
         )
         progress("writing")
-        texts = _texts(summary, html=html, json=json, markdown=markdown, top=top, redact=not no_redact)
+        texts = _texts(summary, html=html, json=json, markdown=markdown, brief=brief, redact=not no_redact)
         written = {Path(name): text for name, text in texts.items() if name != "-"}
         if csv is not None:
             written |= _write_tables(summary, Path(csv), written, force=force)
@@ -282,14 +287,16 @@ def report(
             outputs.write_texts(written, force=force)
     if "-" in texts:
         _emit(texts["-"])
-    elif not texts and csv is None:
+    elif full or section:
         _tables(summary, top, section)
+    else:
+        _answer(summary)
     for path in written:
         _talk(f"nsysx: wrote {_link(path)}")
 
 
 def _texts(
-    summary: Summary, *, html: Path | None, json: str | None, markdown: str | None, top: int, redact: bool
+    summary: Summary, *, html: Path | None, json: str | None, markdown: str | None, brief: str | None, redact: bool
 ) -> dict[str, str]:
     """Return what was asked for as texts, by the name of the file or "-"."""
     texts: dict[str, str] = {}
@@ -304,7 +311,11 @@ def _texts(
     if markdown is not None:
         from nsysx.render import markdown as markdown_page
 
-        texts[markdown] = markdown_page.render(summary, top=top, redact=redact)
+        texts[markdown] = markdown_page.render(summary, redact=redact)
+    if brief is not None:
+        from nsysx.render import answer_text
+
+        texts[brief] = answer_text.of(summary, redact=redact)
     return texts
 
 
@@ -344,6 +355,15 @@ def _emit(text: str) -> None:
 
 #: Columns of a terminal: fewer hold no table; then as many as terminals usually have.
 _NARROWEST, _USUAL_WIDTH = 20, 80
+
+
+def _answer(summary: Summary) -> None:
+    from rich.console import Console
+
+    from nsysx.render import terminal_answer
+
+    _end_quietly_with_reader()
+    terminal_answer.render(summary, Console())
 
 
 def _tables(summary: Summary, top: int, section: list[str] | None) -> None:

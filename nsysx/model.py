@@ -338,6 +338,7 @@ class Summary:
     findings: tuple[Finding, ...] | None
     timelines: tuple[Timeline, ...] = ()
     strips: tuple[Strip, ...] = ()
+    zoom: Timeline | None = None
     unprofiled: Unprofiled | None = None
 
     def rows(self, key: str) -> Sequence[Row]:

@@ -424,6 +424,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, 
         tables[module.KEY] = _table(module, given)
     if options.progress:
         options.progress("looking for what can be changed")
+    drawn = timelines.timelines(given) if options.timelines else ()
     summary = Summary(
         version=nsysx.__version__,
         capture=trace.capture,
@@ -435,7 +436,8 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, 
         replay=_replay(given),
         unprofiled=_unprofiled(given),
         findings=findings.judge(given, tables, replay_of(given)),
-        timelines=timelines.timelines(given) if options.timelines else (),
+        timelines=drawn,
         strips=timelines.strips(given) if options.timelines else (),
+        zoom=timelines.zoom(given, drawn[0]) if drawn else None,
     )
     return summary, collect.records(given)

@@ -58,3 +58,15 @@ def manual(name: str) -> str | None:
         if asked in (rule.RULE.code.lower(), rule.RULE.slug):
             return inspect.cleandoc(rule.__doc__ or "")
     return None
+
+
+def example(code: str) -> str:
+    """Return the code that the manual of a rule shows under "Good", "" when there is none."""
+    text = manual(code) or ""
+    lines = text.partition("\nGood\n")[2].splitlines()
+    taken = []
+    for line in lines:
+        if line and not line.startswith(" "):
+            break
+        taken.append(line)
+    return inspect.cleandoc("\n".join(taken)).strip()

@@ -11,10 +11,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
 from nsysx.model import Queue, Summary, Timeline
-from nsysx.render import charts, glossary, markdown, view
+from nsysx.render import charts, first_screen, glossary, markdown, view
 from nsysx.render.charts import Picture
 from nsysx.render.safe_text import clean, shorten_kernel
 
+#: Modules and kinds of work in a bar: one colour each, none that means a kind of GPU work elsewhere.
+_MODULE_COLOURS = {
+    f"m{i}": c for i, c in enumerate(("#117733", "#44AA99", "#88CCEE", "#DDCC77", "#CC6677", "#AA4499", "#882255"))
+}
 _TEMPLATES = files("nsysx.render") / "templates"
 
 
@@ -171,6 +175,75 @@ def _ranks_figure(summary: Summary) -> Figure | None:
 _FIGURES = {"kernel_spread": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure}
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One closed line of the page: what is inside, and the tables that open below it."""
+
+    key: str
+    title: str
+    inside: str
+    grids: tuple[view.Grid, ...]
+
+
+#: The closed lines in order, with their tables; a table that stands nowhere is for experts.
+_GROUPS = (
+    ("where", "Where the step goes", ("phases", "data_loader")),
+    ("timelines", "Timeline", ()),
+    ("module-tables", "Which module", ("modules",)),
+    ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_spread")),
+    (
+        "waiting",
+        "Waits, copies, memory",
+        ("waits", "wait_chain", "copies", "copy_sites", "allocator", "alloc_flushes", "memory"),
+    ),
+    ("rank-tables", "Ranks", ("ranks",)),
+    ("all-findings", "All findings", ()),
+    ("experts", "For experts", ()),
+    ("trust", "How far to trust this", ()),
+    ("words", "Words of this page", ()),
+)
+
+
+def _inside(key: str, shown: view.View, grids: tuple[view.Grid, ...], timelines: int) -> str:
+    """Return what a closed line says is inside."""
+    if key == "where":
+        devices = sum(entry.device for entry in shown.ledgers)
+        threads = len(shown.ledgers) - devices
+        return f"{devices} GPU{'s' * (devices != 1)}, {threads} CPU thread{'s' * (threads != 1)}, step by step"
+    if key == "timelines":
+        return "a typical step and the slowest one" if timelines > 1 else "one window"
+    if key == "all-findings":
+        found = sum(f.verdict == "found" for f in shown.findings or ())
+        return f"{found} found, {len(shown.findings or ()) - found} looked for and not found or not to be told"
+    if key == "trust":
+        good = sum(c.status == "ok" for c in shown.quality)
+        return f"{good} of {len(shown.quality)} checks passed; how it was recorded"
+    if key == "words":
+        return f"{len(shown.glossary)} CUDA calls and terms"
+    rows = [f"{g.title} ({len(g.rows or ()) + g.folded:,})" for g in grids[:4]]
+    return ", ".join(rows) + (f" and {len(grids) - 4} more" if len(grids) > 4 else "")
+
+
+def _groups(shown: view.View, timelines: int) -> tuple[Group, ...]:
+    """Return the closed lines that have something inside."""
+    placed = {key for _, _, keys in _GROUPS for key in keys}
+    known = {g.key: g for g in shown.grids if g.rows}
+    groups = []
+    for key, title, keys in _GROUPS:
+        names = [k for k in known if k not in placed] if key == "experts" else [k for k in keys if k in known]
+        grids = tuple(known[k] for k in names)
+        own = {
+            "where": bool(shown.ledgers or shown.ledger_reasons or shown.steps),
+            "timelines": timelines > 0,
+            "all-findings": shown.findings is not None,
+            "trust": True,
+            "words": bool(shown.glossary),
+        }
+        if grids or own.get(key, False):
+            groups.append(Group(key, title, _inside(key, shown, grids, timelines), grids))
+    return tuple(groups)
+
+
 #: No ticket system takes more, and no reader.
 MAX_BYTES = 8_000_000
 
@@ -197,18 +270,21 @@ def _render(summary: Summary, redact: bool, top: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    drawn = _timeline_figures(summary, redact)
     return environment.get_template("page.html.j2").render(
         v=shown,
+        screen=first_screen.build(summary, redact=redact),
+        groups=_groups(shown, len(drawn)),
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=_sha256(script),
         ledger_figure=_ledger_figure(shown),
         steps_figure=_steps_figure(shown),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
-        timelines=_timeline_figures(summary, redact),
+        timelines=drawn,
         figures={key: figure for key, make in _FIGURES.items() if (figure := make(summary)) is not None},
-        ticket=markdown.render(summary, top=8, redact=redact),
-        colours=charts.KIND_COLOURS,
+        ticket=markdown.render(summary, redact=redact),
+        colours=charts.KIND_COLOURS | _MODULE_COLOURS,
         duration=units.duration,
         share=units.share,
         anchor=glossary.anchor,

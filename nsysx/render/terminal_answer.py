@@ -1,0 +1,98 @@
+"""The answer on a terminal: a sentence, a bar, what to do, what it is worth, how sure, and what to ask next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from nsysx import units
+from nsysx.model import Summary
+from nsysx.render import answer as answers
+from nsysx.render.answer import Bar
+from nsysx.render.answer_text import worth_text, wrapped
+
+#: Characters for the parts of a bar in turn, busy and idle, with and without Unicode.
+_BUSY, _IDLE = "█▓▒", "░·"
+_BUSY_ASCII, _IDLE_ASCII = "#%=", ".-"
+#: Parts of a bar that are named; the rest is in the picture of the page.
+_MOST_NAMED = 4
+_WIDEST = 100
+_MOST_LINES_OF_CODE = 5
+
+
+def _bar(bar: Bar, width: int, plain: bool) -> tuple[str, list[str]]:
+    """Return a bar and the words for its parts."""
+    busy, idle = (_BUSY_ASCII, _IDLE_ASCII) if plain else (_BUSY, _IDLE)
+    line, words, n = "", [], {True: 0, False: 0}
+    for part in bar.parts:
+        signs = idle if part.idle else busy
+        sign = signs[n[part.idle] % len(signs)]
+        n[part.idle] += 1
+        line += sign * max(1, round(width * part.ns / bar.total_ns))
+        words.append(f"{sign} {part.label} {units.duration(part.ns)} ({units.share(part.ns, bar.total_ns)})".strip())
+    if len(words) > _MOST_NAMED + 1:
+        words[_MOST_NAMED:] = ["..."]
+    return line[:width], words
+
+
+def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[str]:
+    """Return bars on one scale below each other, each with its words."""
+    longest = max(b.total_ns for b in bars) or 1
+    label = min(30, max(len(b.label) for b in bars))
+    lines = []
+    for bar in bars:
+        room = max(10, width - label - 12)
+        drawn, words = _bar(bar, max(1, round(room * bar.total_ns / longest)), plain)
+        lines.append(f"{bar.label[:label]:<{label}} {drawn:<{room}} {units.duration(bar.total_ns):>9}")
+        if len(bar.parts) > 1:
+            lines += wrapped("   ".join(words), width, indent=label + 1)
+    return lines
+
+
+def _code(paste: str, width: int) -> list[str]:
+    """Return the first lines of code to paste; a comment that has no room goes, a line never does."""
+    rows = [row for row in paste.splitlines() if row.strip()][:_MOST_LINES_OF_CODE]
+    return [row if len(row) <= width else row.partition("  #")[0].rstrip() for row in rows]
+
+
+def lines(summary: Summary, width: int, *, plain: bool = False) -> list[tuple[str, str]]:
+    """Return (text, style) of each line."""
+    said = answers.build(summary, redact=False)
+    width = max(40, min(width, _WIDEST))
+    out: list[tuple[str, str]] = [(line, "dim") for line in wrapped(" · ".join(said.facts), width, indent=0)]
+    out += [(line, "bold") for line in wrapped(said.sentence, width, indent=0)]
+    out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(alarm, width, "Read with care: ", 0)]
+    if said.bars:
+        out += [("", "")] + [(line, "") for line in _bars(said.bars[:5], width, plain)]
+    out.append(("", ""))
+    where = f" ({said.where})" if said.where else ""
+    out += [(line, "") for line in wrapped(f"{said.do}{where}", width, "DO")]
+    out += [(f"         {line}", "cyan") for line in _code(said.paste, width - 9)]
+    out += [(line, "") for line in wrapped(said.condition, width, "")] if said.condition else []
+    out += [(line, "") for line in wrapped(worth_text(said), width, "WORTH")]
+    head = "SURE"
+    for sure in said.sure:
+        command = f" {sure.command}" if sure.command else ""
+        out += [(line, "") for line in wrapped(f"{sure.about}: {sure.level}. {sure.reason}{command}", width, head)]
+        head = ""
+    head = "ALSO"
+    for also in said.also:
+        worth = f"{'up to ' if also.bound else ''}{units.duration(also.saving_ns)}"
+        out += [(line, "") for line in wrapped(f"{also.code} {also.text}: {worth}", width, head)]
+        head = ""
+    head = "NEXT"
+    for command in said.commands[:3]:
+        out.append((f"{head:<7}{command}", "dim"))
+        head = ""
+    return out
+
+
+def render(summary: Summary, console: Console) -> None:
+    """Print the answer onto a console."""
+    encoding = (console.encoding or "ascii").lower().replace("-", "")
+    plain = not encoding.startswith("utf") or console.options.ascii_only
+    for text, style in lines(summary, console.width, plain=plain):
+        shown = text.encode("ascii", "replace").decode() if plain else text
+        console.print(Text(shown.rstrip(), style), soft_wrap=True)
