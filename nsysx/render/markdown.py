@@ -9,8 +9,6 @@ from nsysx.model import Summary
 from nsysx.render import view
 from nsysx.render.safe_text import shorten
 
-#: Tables worth a place in a ticket, with the most columns each may have.
-_TABLES = {"waits": 7, "modules": 6, "kernels": 6, "api_calls": 6}
 _MARKUP = re.compile(r"([\\`*_\[\]<>#|~@&$])")
 
 
@@ -66,10 +64,11 @@ def render(summary: Summary, *, top: int = 10, redact: bool = False) -> str:
             out.append(f"- {escape(f'{f.code} {f.title}{worth}')}" + (f" ({escape(f.where)})" if f.where else ""))
         out.append("")
     for grid in shown.grids:
-        if grid.key in _TABLES and grid.rows:
+        columns = summary.tables[grid.key].shown.ticket
+        if columns and grid.rows:
             notes = [grid.scope, f"first {len(grid.rows)} of {len(grid.rows) + grid.folded}" if grid.folded else ""]
             more = f" ({', '.join(n for n in notes if n)})" if any(notes) else ""
-            out += [f"**{escape(grid.title)}**{more}", "", *_table(grid, _TABLES[grid.key]), ""]
+            out += [f"**{escape(grid.title)}**{more}", "", *_table(grid, columns), ""]
     problems = [c for c in shown.quality if c.status != "ok"]
     if problems:
         out += ["**Quality of the capture**", ""]
