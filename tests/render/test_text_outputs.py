@@ -52,7 +52,7 @@ CPU thread main: 69.00 ms
 """
 
 WAITS_80 = """\
-Waits  per step
+Waits  per step, mean of 10 steady steps
 call                   module            total  GPU idle caused   saving  calls
 cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2
 """
@@ -63,7 +63,7 @@ cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2 
 """
 
 MODULES_80 = """\
-Modules  per step
+Modules  per step, mean of 10 steady steps
 module             forward GPU  backward GPU  self GPU   launch  backlog waited
 (Net)                 20.00 ms      30.00 ms    500 us  8.00 ms            0 ns
 blocks.1              12.00 ms      17.00 ms   1.00 ms  4.00 ms            0 ns

@@ -84,7 +84,7 @@ def test_several_processes_are_told_apart():
         "process 11 GPU 0 (NVIDIA H100)",
         "process 22 GPU 0 (NVIDIA H100)",
     ]
-    assert next(grid.scope for grid in shown.grids if grid.key == "waits") == "per step, 2 processes together"
+    assert next(grid.scope for grid in shown.grids if grid.key == "waits") == "per step, mean of 10 steady steps"
     ranked = replace(full.capture, gpus=gpus, processes=({"process": 1, "rank": 0}, {"process": 2, "rank": 1}))
     shown = view.build(replace(full, tables=tables, capture=ranked), top=5)
     assert shown.ledgers[1].label == "rank 1 GPU 0 (NVIDIA H100)"
