@@ -103,6 +103,46 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSpec:
+    """How a table is shown, declared with the analysis that makes it; nothing else needs to know the table.
+
+    ``covers`` says what its sums are over: the "steady" events, those of the "shown device", the "replayed" steps, the "whole"
+    capture, or each of its "rows" something else (column ``steps``). ``place`` orders tables, lowest first.
+
+    ``intro`` is a sentence for people, ``first`` names columns in order of importance, ``bar`` the column with bars,
+    ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs, ``labels`` heads that differ
+    from the usual words for a column. ``sums``: whole numbers are sums over the scope, shown per step; ``per_row``: so are
+    these columns, over the row's own ``steps``. ``depth``: 0 is shown everywhere, 1 is left out of the terminal where there are
+    steps to talk about, 2 is left out unless it is asked for, and the page folds its rows. ``rows``: more than these are never
+    worth a line. ``keep``: where not all rows fit, those that are largest here stay, in their order. ``tree``: rows are modules,
+    shown below what calls them. ``ledger``: drawn as bars of parts, not as a grid. ``unseen``: for
+    programs alone. ``ticket``: how many columns stand in the
+    Markdown for a ticket, 0 for none. ``terms``: the column whose values the glossary explains. ``picture``: which picture of
+    the page stands with it.
+    """
+
+    covers: Literal["steady", "shown device", "replayed", "whole", "rows"] = "whole"
+    place: int = 1000
+    intro: str = ""
+    first: tuple[str, ...] = ()
+    bar: str = ""
+    unknown: str = "-"
+    hide: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    sums: bool = False
+    per_row: tuple[str, ...] = ()
+    depth: int = 0
+    rows: int = 1 << 30
+    keep: str = ""
+    tree: bool = False
+    ledger: bool = False
+    unseen: bool = False
+    ticket: int = 0
+    terms: str = ""
+    picture: Literal["", "strips", "memory", "ranks"] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """One answer as rows. ``rows`` is None when the capture does not hold it; ``reason`` then says why.
 
@@ -115,6 +155,7 @@ class Table:
     rows: tuple[Row, ...] | None
     reason: str = ""
     scope: Scope | None = None
+    shown: TableSpec = field(default_factory=TableSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +389,9 @@ class Summary:
 
     def scope_of(self, row: Row) -> Scope:
         """Return the scope of a row that has one of its own: its ``process`` and its ``steps``."""
-        process, steps = row.get("process"), row.get("steps") or 0
-        of = self.steps.scope.of if self.steps.scope else "steady" if steps else "capture"
+        shown, process = self.steps.scope or Scope("capture", ()), row.get("process")
+        steps = (row["steps"] or 0) if "steps" in row else shown.steps
+        of = shown.of if bool(steps) == bool(shown.steps) else "steady" if steps else "capture"
         return Scope(of, () if process is None else (process,), steps=steps)
 
     def to_json(self) -> dict[str, Any]:

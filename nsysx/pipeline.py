@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,7 @@ import polars as pl
 
 import nsysx
 from nsysx import analyses, findings, ids
-from nsysx.analyses import api_calls
+from nsysx.analyses import Analysis, api_calls
 from nsysx.analyses.helpers import timelines
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sequence
@@ -30,57 +27,19 @@ from nsysx.ranks import collect, comparison, one_job, parallel_reading, rank_che
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 
-#: The order of tables in the Summary; a new analysis that is not named here comes after them.
-_ORDER = (
-    "gpu_ledger",
-    "cpu_ledger",
-    "phases",
-    "data_loader",
-    "modules",
-    "waits",
-    "wait_chain",
-    "first_calls",
-    "api_bill",
-    "api_calls",
-    "launches",
-    "kernels",
-    "kernel_families",
-    "kernel_spread",
-    "stopwatch",
-    "module_stopwatch",
-    "events",
-    "event_windows",
-    "copies",
-    "copy_sites",
-    "allocator",
-    "alloc_flushes",
-    "memory",
-)
-
 _PROFILE = "Profile with: nsysx run -- CMD"
 
 
-def _modules() -> list[ModuleType]:
-    """Return the analyses, found by package walk."""
-    found = [
-        importlib.import_module(f"{analyses.__name__}.{m.name}")
-        for m in pkgutil.iter_modules(analyses.__path__)
-        if not m.ispkg
-    ]
-    rank = {key: i for i, key in enumerate(_ORDER)}
-    return sorted(found, key=lambda m: (rank.get(m.KEY, len(rank)), m.KEY))
-
-
-def _table(module: ModuleType, given: Profile) -> Table:
+def _table(module: Analysis, given: Profile) -> Table:
     try:
         frame: pl.DataFrame = module.table(given)
     except NotRecorded as answer:
         reason = f"{answer.reason}. To record it: {answer.fix}" if answer.fix else answer.reason
-        return Table(module.KEY, module.TITLE, module.COLUMNS, None, reason)
+        return Table(module.KEY, module.TITLE, module.COLUMNS, None, reason, shown=module.SHOWN)
     names = [c.name for c in module.COLUMNS]
     assert set(frame.columns) >= set(names), (module.KEY, frame.columns)
     rows = tuple(frame.select(names).to_dicts())
-    return Table(module.KEY, module.TITLE, module.COLUMNS, rows, scope=_scope(module.COVERS, given))
+    return Table(module.KEY, module.TITLE, module.COLUMNS, rows, "", _scope(module.SHOWN.covers, given), module.SHOWN)
 
 
 def _scope(covers: str, given: Profile) -> Scope | None:
@@ -418,7 +377,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, 
     given = gather(path, options)
     trace = given.trace
     tables = {}
-    for module in _modules():
+    for module in analyses.load():
         if options.progress:
             options.progress(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)

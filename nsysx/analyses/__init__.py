@@ -1,4 +1,58 @@
-"""One file, one question, one table. Each has KEY, TITLE, COLUMNS and ``table(profile)``; the pipeline finds them by itself.
+"""One file, one question, one table: KEY, TITLE, COLUMNS, SHOWN and ``table(profile)``. Nothing else knows a table by name.
 
-``table`` returns a frame with exactly COLUMNS, or raises NotRecorded with what the capture lacks.
+``table`` returns a frame with COLUMNS at least, or raises NotRecorded with what the capture lacks. Files are found by package
+walk and held against :class:`Analysis` when they are loaded.
 """
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import Protocol, cast
+
+import polars as pl
+
+from nsysx.events.profile import Profile
+from nsysx.model import Column, TableSpec
+
+
+class Analysis(Protocol):
+    """What a file of this room has. KEY is the file's name and the key in the JSON, COLUMNS is the contract of its rows."""
+
+    KEY: str
+    TITLE: str
+    COLUMNS: tuple[Column, ...]
+    SHOWN: TableSpec
+
+    def table(self, profile: Profile) -> pl.DataFrame:
+        """Return the rows. Raises NotRecorded."""
+
+
+def problems(key: str, columns: tuple[Column, ...], shown: TableSpec) -> list[str]:
+    """Return what is wrong with the declarations of a table: columns named twice, or shown and not there."""
+    names = [c.name for c in columns]
+    found = [
+        f"{key}: column {n} is declared {names.count(n)} times" for n in dict.fromkeys(names) if names.count(n) > 1
+    ]
+    asked = (*shown.first, *shown.hide, *shown.per_row, *shown.labels, shown.bar, shown.keep, shown.terms)
+    return found + [f"{key}: SHOWN names {n}, which is no column" for n in asked if n and n not in names]
+
+
+@cache
+def load() -> tuple[Analysis, ...]:
+    """Return the analyses in the order of their tables. Raises TypeError for a file that does not declare its table."""
+    found: list[Analysis] = []
+    for info in pkgutil.iter_modules(__path__):
+        if info.ispkg:
+            continue
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        wanted = {"KEY": str, "TITLE": str, "COLUMNS": tuple, "SHOWN": TableSpec}
+        wrong = [n for n, kind in wanted.items() if not isinstance(getattr(module, n, None), kind)]
+        wrong += [] if callable(getattr(module, "table", None)) else ["table"]
+        if wrong or info.name != module.KEY:
+            raise TypeError(f"{info.name}: not an analysis, see nsysx.analyses.Analysis: {', '.join(wrong) or 'KEY'}")
+        if said := problems(module.KEY, module.COLUMNS, module.SHOWN):
+            raise TypeError("; ".join(said))
+        found.append(cast(Analysis, module))
+    return tuple(sorted(found, key=lambda m: (m.SHOWN.place, m.KEY)))

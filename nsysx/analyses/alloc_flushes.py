@@ -6,11 +6,10 @@ import polars as pl
 
 from nsysx.analyses.helpers import allocator_retries
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "alloc_flushes"
 TITLE = "Flushes of the memory cache"
-COVERS = "whole"
 COLUMNS = (
     Column("start_ns", "Int64", "ns", "begin of the first free"),
     Column("step", "Int64", "", "index of the step; null before the first step and where steps are not known"),
@@ -22,6 +21,27 @@ COLUMNS = (
     Column("idle_caused_ns", "Int64", "ns", "device idle time that began in these calls"),
     Column("module", "String", "", "module that asked for memory"),
     Column("phase", "String", "", "phase in which it asked"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=170,
+    intro=(
+        "Each time that PyTorch gave cached memory back to the driver because it could not find room: frees, then a new "
+        "allocation, and the GPU runs dry."
+    ),
+    first=(
+        "start_ns",
+        "step",
+        "duration_ns",
+        "idle_caused_ns",
+        "frees",
+        "freed_bytes",
+        "retry_bytes",
+        "module",
+        "phase",
+        "steady",
+    ),
+    depth=1,
 )
 
 

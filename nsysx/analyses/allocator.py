@@ -6,11 +6,10 @@ import polars as pl
 
 from nsysx.analyses.helpers import allocator_retries
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "allocator"
 TITLE = "Memory calls in the steady steps"
-COVERS = "steady"
 COLUMNS = (
     Column("api", "String", "", "API function"),
     Column("kind", "String", "", "alloc, free, host_alloc"),
@@ -35,6 +34,27 @@ COLUMNS = (
         "",
         "what usually makes it go away; null where steps are not known, so that set-up cannot be told apart",
     ),
+)
+SHOWN = TableSpec(
+    covers="steady",
+    place=160,
+    intro=("Memory calls inside steady steps. PyTorch keeps memory for itself, so a steady step should make none."),
+    first=(
+        "api",
+        "module",
+        "file",
+        "total_ns",
+        "idle_caused_ns",
+        "calls",
+        "bytes",
+        "advice",
+        "in_flushes",
+        "steps",
+        "phase",
+        "kind",
+    ),
+    bar="total_ns",
+    sums=True,
 )
 
 

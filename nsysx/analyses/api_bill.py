@@ -6,11 +6,10 @@ import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "api_bill"
 TITLE = "CUDA API time, once and every time"
-COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
@@ -22,6 +21,28 @@ COLUMNS = (
     Column("repeated_ns", "Int64", "ns", "paid every time"),
     Column("share", "Float64", "", "part of all self time, 0 to 1"),
     Column("repeated_share", "Float64", "", "part of all repeated time, 0 to 1: the table without first calls"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=110,
+    intro=(
+        "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what was paid once, and what is paid "
+        "every time. Only the last column can be cut from a steady step."
+    ),
+    first=(
+        "name",
+        "self_ns",
+        "waiting_ns",
+        "one_time_ns",
+        "repeated_ns",
+        "profiler_ns",
+        "calls",
+        "repeated_share",
+        "share",
+        "kind",
+    ),
+    bar="self_ns",
+    depth=1,
 )
 
 

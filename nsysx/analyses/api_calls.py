@@ -8,11 +8,10 @@ import polars as pl
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "api_calls"
 TITLE = "CUDA API calls"
-COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
@@ -26,6 +25,29 @@ COLUMNS = (
     Column(
         "steady_median_ns", "Float64", "ns", "median duration in the steady steps; null when it is not called there"
     ),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=120,
+    intro=(
+        "CUDA calls made by the CPU. Self time leaves out calls nested inside. A blocking call splits into backlog (waiting "
+        "for work launched earlier), its own GPU work, and host cost."
+    ),
+    first=(
+        "name",
+        "self_ns",
+        "total_ns",
+        "calls",
+        "first_ns",
+        "steady_median_ns",
+        "backlog_ns",
+        "own_op_ns",
+        "host_ns",
+        "kind",
+    ),
+    bar="self_ns",
+    ticket=6,
+    terms="name",
 )
 
 

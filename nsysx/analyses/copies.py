@@ -6,12 +6,11 @@ import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 from nsysx.reading import schema
 
 KEY = "copies"
 TITLE = "Copies"
-COVERS = "whole"
 COLUMNS = (
     Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
     Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ..."),
@@ -21,6 +20,16 @@ COLUMNS = (
     Column("total_ns", "Int64", "ns", "time on the device, summed"),
     Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
     Column("api_ns", "Int64", "ns", "duration of the API calls; null where graphs launched them"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=140,
+    intro=(
+        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned "
+        "does not."
+    ),
+    first=("direction", "src_kind", "dst_kind", "count", "bytes", "total_ns", "bandwidth_bytes_per_s"),
+    bar="total_ns",
 )
 
 

@@ -10,12 +10,11 @@ from nsysx.events.ledger import CLASSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 from nsysx.reading import schema
 
 KEY = "copy_sites"
 TITLE = "Copies by place"
-COVERS = "steady"
 COLUMNS = (
     Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
     Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ..."),
@@ -45,6 +44,32 @@ COLUMNS = (
         "",
         "why it is not hidden: pageable, sync_after, same_stream, nothing_beside; null when it is",
     ),
+)
+SHOWN = TableSpec(
+    covers="steady",
+    place=150,
+    intro=(
+        "Copies by the place that asks for them. Hidden time runs beside kernels and costs nothing; the obstacle says what keeps "
+        "the rest from being hidden."
+    ),
+    first=(
+        "direction",
+        "module",
+        "file",
+        "exposed_ns",
+        "hidden_ns",
+        "obstacle",
+        "count",
+        "bytes",
+        "bandwidth_bytes_per_s",
+        "limit_bytes_per_s",
+        "src_kind",
+        "dst_kind",
+        "phase",
+    ),
+    bar="exposed_ns",
+    sums=True,
+    depth=2,
 )
 #: A place counts as hidden when so much of its copy time is.
 _HIDDEN = 0.9

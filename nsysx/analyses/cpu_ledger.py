@@ -13,11 +13,10 @@ from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "cpu_ledger"
 TITLE = "CPU ledger"
-COVERS = "rows"
 _PARTS = ("launch_ns", "copy_ns", "sync_wait_ns", "alloc_ns", "load_ns", "other_api_ns")
 #: The place after the last part.
 _OUTSIDE = len(_PARTS)
@@ -35,6 +34,11 @@ COLUMNS = (
     Column("other_api_ns", "Int64", "ns", "in other API calls"),
     Column("outside_api_ns", "Int64", "ns", "outside CUDA: Python, framework, waiting elsewhere"),
     Column("outside_by_phase", "Object", "ns", "outside CUDA by the phase open on the thread; sums to outside_api_ns"),
+)
+SHOWN = TableSpec(
+    covers="rows",
+    place=20,
+    ledger=True,
 )
 
 

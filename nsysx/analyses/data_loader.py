@@ -8,11 +8,10 @@ import polars as pl
 from nsysx.events.ledger import CAUSES, windows_function
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "data_loader"
 TITLE = "Data loader"
-COVERS = "rows"
 #: Names that the operating system shows for PyTorch's own loader threads.
 _PIN_THREAD = r"pt_data_pin|pin_memory"
 _NOTHING = np.empty(0, np.int64)
@@ -36,6 +35,26 @@ COLUMNS = (
         "time in CUDA API calls of the pin memory thread meanwhile; null when there is none",
     ),
     Column("verdict", "String", "", "starved (the device idled for a tenth of the wait or more), hidden, or no_wait"),
+)
+SHOWN = TableSpec(
+    covers="rows",
+    place=190,
+    intro=(
+        "Each step's wait for its batch. Waiting costs nothing while the GPU still works on what was launched before."
+    ),
+    first=(
+        "index",
+        "gpu_idle_ns",
+        "wait_ns",
+        "gpu_hidden_ns",
+        "step_ns",
+        "api_ns",
+        "pin_thread_ns",
+        "verdict",
+        "steady",
+    ),
+    bar="gpu_idle_ns",
+    depth=2,
 )
 
 

@@ -7,11 +7,10 @@ import polars as pl
 from nsysx.analyses import events
 from nsysx.analyses.helpers import event_pairs
 from nsysx.events.profile import Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "event_windows"
 TITLE = "CUDA event windows, one by one"
-COVERS = "whole"
 #: Windows that are listed; ``events`` holds the sums of all.
 _ROWS = 500
 COLUMNS = (
@@ -24,6 +23,23 @@ COLUMNS = (
     Column("kernels", "Int64", "", "kernels of the stream that began inside"),
     Column("start_event", "Int64", "", "CUDA event id"),
     Column("end_event", "Int64", "", "CUDA event id"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=230,
+    intro=("The same windows one by one, in order of time."),
+    first=(
+        "start_ns",
+        "site",
+        "reading_ns",
+        "kernel_ns",
+        "copy_ns",
+        "memset_ns",
+        "launch_wait_ns",
+        "other_streams_ns",
+        "idle_ns",
+    ),
+    depth=2,
 )
 
 

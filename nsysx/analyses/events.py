@@ -7,11 +7,10 @@ import polars as pl
 from nsysx.analyses.helpers import event_pairs
 from nsysx.analyses.helpers.event_pairs import PARTS
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "events"
 TITLE = "CUDA event windows"
-COVERS = "whole"
 COLUMNS = (
     Column("site", "Int64", "", "number of the place, from 0"),
     Column("module", "String", "", "module at the first record"),
@@ -33,6 +32,30 @@ COLUMNS = (
     Column("paired_by", "String", "", "read (as elapsed_time asked for them), or order (by the order of the records)"),
     Column("device_stamps", "Boolean", "", "timed on the device; false: from stream order"),
     Column("verdict", "String", "", "kernel (at least 90 % of the reading), or what most of the rest is"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=220,
+    intro=(
+        "Windows between pairs of torch.cuda.Event records, and what was really inside each of them: only the kernel part is "
+        "work."
+    ),
+    first=(
+        "site",
+        "module",
+        "verdict",
+        "median_ns",
+        "kernel_median_ns",
+        "first_ns",
+        "min_ns",
+        "max_ns",
+        "windows",
+        "kernels_each",
+        "launch_wait_ns",
+        "idle_ns",
+        "copy_ns",
+    ),
+    depth=1,
 )
 #: A reading is the kernel's when so much of it is.
 _TRUE_SHARE = 0.9

@@ -7,11 +7,10 @@ import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "first_calls"
 TITLE = "First-call bill"
-COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "kernel, or API function; in parentheses what is neither"),
     Column(
@@ -28,6 +27,19 @@ COLUMNS = (
     Column("evidence", "String", "", "measured (loading), above median, only call, in full, or step length for host"),
     Column("module", "String", "", "module of the most expensive such call"),
     Column("phase", "String", "", "phase of the most expensive such call"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=100,
+    intro=(
+        "What is paid once: the first call of an API, a kernel or a library loads code and fills caches. It belongs to no "
+        "steady step, so cutting it shortens the start and nothing else."
+    ),
+    first=("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "evidence", "phase"),
+    bar="one_time_ns",
+    hide=("api",),
+    rows=20,
+    terms="name",
 )
 _WHOLE = "nsysx report without --time-range"
 #: Rows that are told apart; the others are one row, so that the sum is the whole bill.

@@ -8,11 +8,10 @@ import polars as pl
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.lookup import totals
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "gpu_ledger"
 TITLE = "GPU ledger"
-COVERS = "rows"
 COLUMNS = (
     Column("process", "Int64", "", "process key"),
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
@@ -31,6 +30,11 @@ COLUMNS = (
     Column("hidden_copy_ns", "Int64", "ns", "copies that ran behind kernels"),
     Column("hidden_comm_ns", "Int64", "ns", "communication that ran behind compute"),
     Column("idle_causes", "Object", "ns", "idle time by cause; the causes sum to idle_ns"),
+)
+SHOWN = TableSpec(
+    covers="rows",
+    place=10,
+    ledger=True,
 )
 
 

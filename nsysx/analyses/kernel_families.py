@@ -5,16 +5,24 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "kernel_families"
 TITLE = "GPU time by family"
-COVERS = "steady"
 COLUMNS = (
     Column("family", "String", "", "kernel family by pattern; memcpy, memset and opaque graphs under their own names"),
     Column("count", "Int64", "", "GPU ops in the steady steps"),
     Column("total_ns", "Int64", "ns", "their time, summed over the steady steps"),
     Column("share", "Float64", "", "part of all GPU op time, 0 to 1"),
+)
+SHOWN = TableSpec(
+    covers="steady",
+    place=80,
+    intro=("The same GPU work by what it does."),
+    first=("family", "total_ns", "share", "count"),
+    bar="total_ns",
+    sums=True,
+    depth=1,
 )
 
 

@@ -27,12 +27,11 @@ import polars as pl
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.rank_tests import F64, explained, mann_whitney, spearman
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 from nsysx.reading import schema
 
 KEY = "kernel_spread"
 TITLE = "Spread of kernel times"
-COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "kernel; in parentheses what is not one"),
     Column("grid", "String", "", "blocks, null when not recorded"),
@@ -48,6 +47,17 @@ COLUMNS = (
     Column("spread", "Float64", "", "(p90 - p10) / median of all but the first execution"),
     Column("verdict", "String", "", "steady, first_call, concurrent, cold_l2, data, clock, cannot_tell"),
     Column("detail", "String", "", "the numbers behind the verdict"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=90,
+    intro=(
+        "Whether a kernel always takes the same time and, where it does not, why: first call, cold L2 cache, other work beside "
+        "it, other data, or the clock."
+    ),
+    first=("name", "verdict", "median_ns", "first_ns", "p10_ns", "p90_ns", "spread", "count", "detail", "total_ns"),
+    depth=1,
+    picture="strips",
 )
 _ROWS = 50
 #: A spread up to this is steady. Nsight's own resolution is 32 ns: shorter kernels may spread that much.

@@ -7,11 +7,10 @@ import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "kernels"
 TITLE = "Kernels"
-COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "kernel with its template arguments"),
     Column("family", "String", "", "kernel family by pattern"),
@@ -25,6 +24,28 @@ COLUMNS = (
     Column("share", "Float64", "", "part of all kernel time, 0 to 1"),
     Column("api_self_ns", "Int64", "ns", "self time of its launch calls; null where graphs launched all of it"),
     Column("queue_ns", "Int64", "ns", "time between end of the launch call and start, summed; null without calls"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=70,
+    intro=(
+        "Functions that ran on the GPU. Queue is the time that they waited after their launch, summed: long queues are normal "
+        "on a busy GPU."
+    ),
+    first=(
+        "name",
+        "total_ns",
+        "share",
+        "count",
+        "mean_ns",
+        "median_ns",
+        "max_ns",
+        "queue_ns",
+        "api_self_ns",
+    ),
+    bar="total_ns",
+    hide=("min_ns", "std_ns"),
+    ticket=6,
 )
 
 

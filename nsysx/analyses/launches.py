@@ -10,11 +10,10 @@ from nsysx.analyses.helpers.launch_queue import pending, queue_full
 from nsysx.events.ledger import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "launches"
 TITLE = "Launches"
-COVERS = "steady"
 #: A launch is slow when it takes this many times the median of its function, and more than 50 us.
 _SLOW_FACTOR, _SLOW_NS = 10, 50_000
 #: Below this part of the steady window the GPU does not wait for launches.
@@ -53,6 +52,33 @@ COLUMNS = (
     Column(
         "verdict", "String", "", "free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell"
     ),
+)
+SHOWN = TableSpec(
+    covers="steady",
+    place=130,
+    intro=(
+        "What launching costs. A launch costs GPU time only where the GPU stands idle for it; one that blocks on a full queue "
+        "means that the GPU is behind, not the CPU."
+    ),
+    first=(
+        "name",
+        "verdict",
+        "launches",
+        "gpu_ops",
+        "median_ns",
+        "p90_ns",
+        "total_ns",
+        "usual_ns",
+        "queue_full_ns",
+        "slow_ns",
+        "idle_launch_ns",
+        "idle_host_ns",
+        "idle_share",
+        "pending_median",
+    ),
+    hide=("launches_per_step",),
+    sums=True,
+    depth=1,
 )
 
 

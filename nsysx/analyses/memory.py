@@ -6,12 +6,11 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 from nsysx.reading import schema
 
 KEY = "memory"
 TITLE = "Memory over time"
-COVERS = "whole"
 #: Points per line of the picture.
 _POINTS = 300
 COLUMNS = (
@@ -25,6 +24,25 @@ COLUMNS = (
     Column("frees", "Int64", "", "frees in the stretch"),
     Column("allocated_bytes", "Int64", "bytes", "bytes allocated in the stretch"),
     Column("freed_bytes", "Int64", "bytes", "bytes freed in the stretch"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=180,
+    intro=("Memory as the driver handed it out since the capture began, PyTorch's cache included."),
+    first=(
+        "time_ns",
+        "kind",
+        "bytes",
+        "peak_bytes",
+        "allocations",
+        "frees",
+        "allocated_bytes",
+        "freed_bytes",
+        "device",
+    ),
+    hide=("process",),
+    depth=2,
+    picture="memory",
 )
 
 

@@ -20,11 +20,10 @@ from nsysx.analyses.helpers.launch_queue import queue_full
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "module_stopwatch"
 TITLE = "Stopwatch: modules"
-COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "module, forward only"),
     Column("calls", "Int64", "", "executions that launched GPU work and did not wait inside"),
@@ -44,6 +43,31 @@ COLUMNS = (
     Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device"),
     Column("event_queued_ns", "Float64", "ns", "cuda.Event around it behind other work: its GPU time"),
     Column("benchmark_ns", "Float64", "ns", "torch.utils.benchmark: the slower of range and GPU time"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=210,
+    intro=(
+        "The same for whole modules, forward only: what four ways of timing would have read, and the GPU time that is the work."
+    ),
+    first=(
+        "name",
+        "work_ns",
+        "range_ns",
+        "api_ns",
+        "alone_ns",
+        "both_ns",
+        "before_ns",
+        "after_ns",
+        "none_ns",
+        "event_idle_ns",
+        "event_queued_ns",
+        "benchmark_ns",
+        "kernels_each",
+        "calls",
+    ),
+    hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
+    depth=1,
 )
 _ROWS = 20
 #: Whole models are not timed this way.

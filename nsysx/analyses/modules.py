@@ -9,11 +9,10 @@ from nsysx.events.attribute import GRADES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "modules"
 TITLE = "Modules"
-COVERS = "steady"
 COLUMNS = (
     Column("path", "String", "", "qualified path; in parentheses what lies outside modules; null for not attributed"),
     Column("cls", "String", "", "class"),
@@ -33,6 +32,32 @@ COLUMNS = (
     Column(
         "grade", "String", "", "weakest evidence behind 1 % or more of its GPU time: thread, seq, sequence, time, none"
     ),
+)
+SHOWN = TableSpec(
+    covers="steady",
+    place=60,
+    intro=(
+        "GPU time by module of the model. Forward and backward of a parent include its children; self time is its own and "
+        "adds up to all GPU work."
+    ),
+    first=(
+        "path",
+        "forward_gpu_ns",
+        "backward_gpu_ns",
+        "self_gpu_ns",
+        "launch_ns",
+        "wait_ns",
+        "idle_blamed_ns",
+        "calls",
+        "grade",
+        "cls",
+    ),
+    bar="self_gpu_ns",
+    unknown="(not attributed)",
+    hide=("parent", "depth", "copy_ns", "queue_ns", "sync_ns"),
+    sums=True,
+    ticket=6,
+    tree=True,
 )
 
 _BUSY = (
@@ -120,6 +145,23 @@ def _grade(module: str | None, row: dict[str, int]) -> str:
     return weak or next((g for g in GRADES if row[g]), "none")
 
 
+def _depths(parents: dict[str | None, str | None]) -> dict[str | None, int]:
+    """Return how far each module lies below its root. Each is visited once; of a circle the first one found is the root."""
+    depth: dict[str | None, int] = {}
+    for module in parents:
+        path: list[str | None] = []
+        on_path: set[str | None] = set()
+        at: str | None = module
+        while at is not None and at in parents and at not in depth and at not in on_path:
+            path.append(at)
+            on_path.add(at)
+            at = parents[at]
+        start = depth[at] + 1 if at in depth else 1 if at is not None and at not in on_path else 0
+        for below, passed in enumerate(reversed(path)):
+            depth[passed] = start + below
+    return depth
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per module, in order of first call; roots first, then what lies outside, then what is unknown.
 
@@ -135,18 +177,14 @@ def table(profile: Profile) -> pl.DataFrame:
         module: (cls, up, first) for module, cls, up, first in columns
     }
     found = []
-    # Roll children up along the tree: each module's own time counts for it and for every module above it.
-    rolled = {module: [0, 0] for module in tree}
-    depth = {}
-    for module in tree:
-        chain: list[str | None] = [module]
-        while (up := tree[chain[-1]][1] if chain[-1] in tree else None) is not None and up not in chain:
-            chain.append(up)
-        depth[module] = len(chain) - 1
-        for up in chain:
-            if up in rolled and module in own:
-                rolled[up][0] += own[module]["forward_gpu_ns"]
-                rolled[up][1] += own[module]["backward_gpu_ns"]
+    depth = _depths({module: parent for module, (_, parent, _) in tree.items()})
+    # Roll children up along the tree, deepest first: what is below a module is complete when its turn comes.
+    rolled = {m: [own[m][f"{way}_gpu_ns"] if m in own else 0 for way in ("forward", "backward")] for m in tree}
+    for module in sorted(tree, key=lambda m: -depth[m]):
+        parent = tree[module][1]
+        if parent in rolled and depth[parent] < depth[module]:
+            for way in (0, 1):
+                rolled[parent][way] += rolled[module][way]
     nothing = dict.fromkeys(_SUMS, 0)
     for module in {**tree, **own}:
         row = {**own.get(module, nothing), "calls": calls.get(module, 0)}

@@ -9,11 +9,10 @@ from nsysx.events.ledger import windows_function
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64, merged, nesting
 from nsysx.frames.lookup import distinct, ordered, totals
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "phases"
 TITLE = "Phases"
-COVERS = "shown device"
 COLUMNS = (
     Column("name", "String", "", "phase; null outside every phase"),
     Column(
@@ -26,6 +25,18 @@ COLUMNS = (
         "time of the shown device in its GPU work, each busy instant in one phase; sums to GPU busy",
     ),
     Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device before its GPU work; sums to GPU idle"),
+)
+SHOWN = TableSpec(
+    covers="shown device",
+    place=30,
+    intro=(
+        "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if "
+        "the GPU ran it later."
+    ),
+    first=("name", "cpu_ns", "gpu_busy_ns", "gpu_idle_ns"),
+    bar="gpu_busy_ns",
+    unknown="(outside every phase)",
+    sums=True,
 )
 
 

@@ -15,11 +15,10 @@ from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import distinct, totals
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "step_parts"
 TITLE = "Parts of each step"
-COVERS = "steady"
 COLUMNS = (
     Column(
         "part",
@@ -35,6 +34,8 @@ COLUMNS = (
     ),
     Column("ns", "Object", "ns", "time in each block of steps, summed"),
 )
+
+SHOWN = TableSpec(covers="steady", place=900, unseen=True)
 
 #: A long run is kept as this many blocks of neighbouring steps: enough for an interval, small enough for a file.
 MOST_BLOCKS = 64

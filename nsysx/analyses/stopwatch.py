@@ -34,11 +34,10 @@ from nsysx.analyses.helpers.host_stopwatch import (
 )
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 
 KEY = "stopwatch"
 TITLE = "Stopwatch: four ways of timing"
-COVERS = "whole"
 COLUMNS = (
     Column("name", "String", "", "kernel"),
     Column("custom", "Boolean", "", "neither PyTorch's own nor from a CUDA library, as far as its name tells"),
@@ -81,6 +80,35 @@ COLUMNS = (
     Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device; null when it cannot be told"),
     Column("event_queued_ns", "Float64", "ns", "cuda.Event around it behind other work: the kernel"),
     Column("benchmark_ns", "Float64", "ns", "torch.utils.benchmark: the slower of host + api and kernel"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=200,
+    intro=(
+        "One operation, timed four ways: what a clock around it reads depends on where you synchronize, and only the kernel "
+        "column is the work. A value with ≈ is put together from its parts, the others were measured in this capture."
+    ),
+    first=(
+        "name",
+        "kernel_ns",
+        "api_ns",
+        "host_ns",
+        "latency_ns",
+        "queue_ns",
+        "both_ns",
+        "before_ns",
+        "after_ns",
+        "none_ns",
+        "event_idle_ns",
+        "event_queued_ns",
+        "benchmark_ns",
+        "sync_return_ns",
+        "calls",
+        "module",
+        "custom",
+    ),
+    hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
+    depth=1,
 )
 _ROWS = 30
 _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|nccl|cufft|cusparse|cusolver|splitKreduce|gemm|^void native::"

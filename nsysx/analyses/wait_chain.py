@@ -5,18 +5,26 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 from nsysx.replay.engine import Replay, replay_of
 
 KEY = "wait_chain"
 TITLE = "Where the wait moves"
-COVERS = "replayed"
 COLUMNS = (
     Column("removed", "String", "", "the wait that goes, on top of all rows before"),
     Column("step_ns", "Int64", "ns", "the step then, replayed"),
     Column("saving_ns", "Int64", "ns", "gain over the unchanged replay, all rows so far together"),
     Column("moves_to", "String", "", "the longest wait that is left"),
     Column("wait_ns", "Int64", "ns", "how long it is then, per step"),
+)
+SHOWN = TableSpec(
+    covers="replayed",
+    place=50,
+    intro=(
+        "A replay of the step without its longest wait, then without the next as well: what that is worth, and which wait "
+        "takes its place."
+    ),
+    first=("removed", "saving_ns", "step_ns", "moves_to", "wait_ns"),
 )
 
 

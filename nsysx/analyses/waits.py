@@ -5,12 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column
+from nsysx.model import Column, TableSpec
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 
 KEY = "waits"
 TITLE = "Waits"
-COVERS = "steady"
 COLUMNS = (
     Column("api", "String", "", "API function that blocks"),
     Column("calls", "Int64", "", "calls in the steady steps"),
@@ -36,6 +35,31 @@ COLUMNS = (
         "what a replayed step gains if the wait goes, times the steady steps; null when not computed, or not replayed",
     ),
     Column("moves_to", "String", "", "where the wait moves if it goes, from the replay; null when not computed"),
+)
+SHOWN = TableSpec(
+    covers="steady",
+    place=40,
+    intro=(
+        "Places where the CPU stood still for the GPU. A long wait is a symptom: behind a busy GPU it costs nothing. Total = "
+        "backlog + own work + host cost; what counts is the GPU idle time that a wait causes, and its saving."
+    ),
+    first=(
+        "api",
+        "module",
+        "total_ns",
+        "idle_caused_ns",
+        "saving_ns",
+        "calls",
+        "file",
+        "backlog_ns",
+        "own_op_ns",
+        "host_ns",
+        "phase",
+    ),
+    bar="total_ns",
+    sums=True,
+    ticket=7,
+    terms="api",
 )
 
 

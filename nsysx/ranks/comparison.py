@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from nsysx import units
-from nsysx.model import Column, Row, Table
+from nsysx.model import Column, Row, Table, TableSpec
 from nsysx.ranks import costs as costs_room
 from nsysx.ranks import straggler
 from nsysx.ranks.collect import LEDGER, Rank, number
@@ -108,6 +108,51 @@ COLUMNS = (
     ),
     Column("clock_correction_ns", "Int64", "ns", "added to its clock so that collectives end together; null likewise"),
 )
+SHOWN = TableSpec(
+    covers="rows",
+    place=240,
+    intro=(
+        "The ranks of the job side by side. In a collective all wait for the rank that comes last: make that one faster, the "
+        "others follow."
+    ),
+    first=(
+        "rank",
+        "window_ns",
+        "straggler",
+        "compute_ns",
+        "exposed_wait_ns",
+        "exposed_transfer_ns",
+        "idle_ns",
+        "delay_ns",
+        "last_share",
+        "late_because",
+        "bytes",
+        "bus_bytes_per_s",
+        "gpu",
+        "steps",
+    ),
+    hide=("file", "process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
+    per_row=(
+        "window_ns",
+        "compute_ns",
+        "comm_ns",
+        "copy_ns",
+        "memset_ns",
+        "idle_ns",
+        "hidden_comm_ns",
+        "collectives",
+        "transfer_ns",
+        "wait_ns",
+        "exposed_wait_ns",
+        "exposed_transfer_ns",
+        "exposed_unmatched_ns",
+        "bytes",
+        "delay_ns",
+    ),
+    keep="delay_ns",
+    picture="ranks",
+    labels={"window_ns": "step, mean"},
+)
 
 
 def _late_because(ranks: Sequence[Rank], r: int, peers: Sequence[int]) -> dict[str, int]:
@@ -170,7 +215,9 @@ def table(ranks: Sequence[Rank]) -> Table:
     """Return one row per rank, in order. With one rank there is nothing to compare: no rows, and why."""
     if len(ranks) < 2:
         of = f" of {job_size(ranks)}" if job_size(ranks) > 1 else ""
-        return Table(KEY, TITLE, COLUMNS, None, f"the report holds one rank{of}; give the reports of all ranks")
+        return Table(
+            KEY, TITLE, COLUMNS, None, f"the report holds one rank{of}; give the reports of all ranks", shown=SHOWN
+        )
     aligned = align(ranks)
     ranks = aligned.ranks = common(aligned)
     costs = costs_room.costs_of(aligned)
@@ -209,7 +256,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "clock_correction_ns": aligned.correction[r] if matched else None,
             }
         )
-    return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows))
+    return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=SHOWN)
 
 
 #: What a cause is called in a sentence.

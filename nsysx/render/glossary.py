@@ -535,7 +535,6 @@ ENTRIES: tuple[Entry, ...] = CALLS + WORDS
 
 _BY_NAME = {name.lower(): entry for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 _SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
-_TABLES = {"api_calls": "name", "waits": "api", "first_calls": "name"}
 
 
 def lookup(name: str) -> Entry | None:
@@ -578,7 +577,10 @@ def anchor(entry: Entry) -> str:
 def used(summary: Summary) -> tuple[Entry, ...]:
     """Return the entries for the calls that ``summary`` names, then all the words."""
     names: Iterable[str] = (
-        str(row.get(column) or "")[:200] for table, column in _TABLES.items() for row in summary.rows(table)
+        str(row.get(table.shown.terms) or "")[:200]
+        for table in summary.tables.values()
+        if table.shown.terms
+        for row in table.rows or ()
     )
     found = {entry.name for name in names if (entry := lookup(name)) and entry.kind == "call"}
     return tuple(e for e in CALLS if e.name in found) + WORDS

@@ -171,8 +171,8 @@ def _ranks_figure(summary: Summary) -> Figure | None:
     return Figure(charts.ranks(rows), text, text)
 
 
-#: Pictures that stand in the section of a table.
-_FIGURES = {"kernel_spread": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure}
+#: Pictures that stand in the section of a table, by the name under which a table asks for one (``TableSpec.picture``).
+_FIGURES = {"strips": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,11 @@ def _render(summary: Summary, redact: bool, top: int) -> str:
         steps_figure=_steps_figure(shown),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
-        figures={key: figure for key, make in _FIGURES.items() if (figure := make(summary)) is not None},
+        figures={
+            key: figure
+            for key, table in summary.tables.items()
+            if table.shown.picture and (figure := _FIGURES[table.shown.picture](summary)) is not None
+        },
         ticket=markdown.render(summary, redact=redact),
         colours=charts.KIND_COLOURS | _MODULE_COLOURS,
         duration=units.duration,

@@ -177,11 +177,7 @@ def _folded(summary: Summary) -> list[str]:
     """Return the tables that are only named: they hold what few readers come for."""
     # Without steps it is an experiment with single operations, and the tables about those are the answer.
     deepest = 1 if summary.steps.source == "capture" else 0
-    return [
-        key
-        for key in view.table_keys(summary)
-        if summary.rows(key) and view.SPECS.get(key, view.Spec()).depth > deepest
-    ]
+    return [key for key in view.table_keys(summary) if summary.rows(key) and summary.tables[key].shown.depth > deepest]
 
 
 def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
@@ -189,7 +185,7 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
 
     Raises NsysxError for a section that does not exist.
     """
-    known = [*SECTIONS, *(key for key in summary.tables if key not in view.LEDGER_TABLES)]
+    known = [*SECTIONS, *(key for key in summary.tables if key not in view.ledger_keys(summary))]
     for name in sections or ():
         if name not in known:
             what = f"no section is called {clean(name, 60)}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nsysx import ids, units
-from nsysx.model import Check, Column, Finding, Row, Scope, Summary, Table
+from nsysx.model import Check, Column, Finding, Row, Scope, Summary, Table, TableSpec
 from nsysx.render import glossary
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_cell, shorten_column
 
@@ -196,388 +196,10 @@ class View:
     no_first: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """How a known table is shown.
-
-    ``intro`` is a sentence for people, ``first`` names columns in order of importance, ``bar`` the column with bars,
-    ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs. ``sums``: whole numbers are
-    sums over the table's scope, shown per step; ``per_row``: so are these columns, over the row's own ``steps``. ``depth``: 0 is
-    shown everywhere, 1 is left out of the terminal where there are steps to talk about, 2 is left out unless it is asked for,
-    and the page folds its rows. ``rows``: more than these are never worth a line. ``keep``: where not all rows fit, those that
-    are largest here stay, in their order.
-    """
-
-    intro: str = ""
-    first: tuple[str, ...] = ()
-    bar: str = ""
-    unknown: str = "-"
-    hide: tuple[str, ...] = ()
-    sums: bool = False
-    per_row: tuple[str, ...] = ()
-    depth: int = 0
-    rows: int = 1 << 30
-    keep: str = ""
-
-
-#: Known tables in the order in which they are shown; tables that are not named here follow in their own order.
-SPECS: dict[str, Spec] = {
-    "phases": Spec(
-        "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if "
-        "the GPU ran it later.",
-        ("name", "cpu_ns", "gpu_busy_ns", "gpu_idle_ns"),
-        "gpu_busy_ns",
-        unknown="(outside every phase)",
-        sums=True,
-    ),
-    "waits": Spec(
-        "Places where the CPU stood still for the GPU. A long wait is a symptom: behind a busy GPU it costs nothing. Total = "
-        "backlog + own work + host cost; what counts is the GPU idle time that a wait causes, and its saving.",
-        (
-            "api",
-            "module",
-            "total_ns",
-            "idle_caused_ns",
-            "saving_ns",
-            "calls",
-            "file",
-            "backlog_ns",
-            "own_op_ns",
-            "host_ns",
-            "phase",
-        ),
-        "total_ns",
-        sums=True,
-    ),
-    "wait_chain": Spec(
-        "A replay of the step without its longest wait, then without the next as well: what that is worth, and which wait "
-        "takes its place.",
-        ("removed", "saving_ns", "step_ns", "moves_to", "wait_ns"),
-    ),
-    "modules": Spec(
-        "GPU time by module of the model. Forward and backward of a parent include its children; self time is its own and "
-        "adds up to all GPU work.",
-        (
-            "path",
-            "forward_gpu_ns",
-            "backward_gpu_ns",
-            "self_gpu_ns",
-            "launch_ns",
-            "wait_ns",
-            "idle_blamed_ns",
-            "calls",
-            "grade",
-            "cls",
-        ),
-        "self_gpu_ns",
-        unknown="(not attributed)",
-        hide=("parent", "depth", "copy_ns", "queue_ns", "sync_ns"),
-        sums=True,
-    ),
-    "kernels": Spec(
-        "Functions that ran on the GPU. Queue is the time that they waited after their launch, summed: long queues are normal "
-        "on a busy GPU.",
-        (
-            "name",
-            "total_ns",
-            "share",
-            "count",
-            "mean_ns",
-            "median_ns",
-            "max_ns",
-            "queue_ns",
-            "api_self_ns",
-        ),
-        "total_ns",
-        hide=("min_ns", "std_ns"),
-    ),
-    "kernel_families": Spec(
-        "The same GPU work by what it does.",
-        ("family", "total_ns", "share", "count"),
-        "total_ns",
-        sums=True,
-        depth=1,
-    ),
-    "kernel_spread": Spec(
-        "Whether a kernel always takes the same time and, where it does not, why: first call, cold L2 cache, other work beside "
-        "it, other data, or the clock.",
-        ("name", "verdict", "median_ns", "first_ns", "p10_ns", "p90_ns", "spread", "count", "detail", "total_ns"),
-        depth=1,
-    ),
-    "first_calls": Spec(
-        "What is paid once: the first call of an API, a kernel or a library loads code and fills caches. It belongs to no "
-        "steady step, so cutting it shortens the start and nothing else.",
-        ("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "evidence", "phase"),
-        "one_time_ns",
-        hide=("api",),
-        rows=20,
-    ),
-    "api_bill": Spec(
-        "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what was paid once, and what is paid "
-        "every time. Only the last column can be cut from a steady step.",
-        (
-            "name",
-            "self_ns",
-            "waiting_ns",
-            "one_time_ns",
-            "repeated_ns",
-            "profiler_ns",
-            "calls",
-            "repeated_share",
-            "share",
-            "kind",
-        ),
-        "self_ns",
-        depth=1,
-    ),
-    "api_calls": Spec(
-        "CUDA calls made by the CPU. Self time leaves out calls nested inside. A blocking call splits into backlog (waiting "
-        "for work launched earlier), its own GPU work, and host cost.",
-        (
-            "name",
-            "self_ns",
-            "total_ns",
-            "calls",
-            "first_ns",
-            "steady_median_ns",
-            "backlog_ns",
-            "own_op_ns",
-            "host_ns",
-            "kind",
-        ),
-        "self_ns",
-    ),
-    "launches": Spec(
-        "What launching costs. A launch costs GPU time only where the GPU stands idle for it; one that blocks on a full queue "
-        "means that the GPU is behind, not the CPU.",
-        (
-            "name",
-            "verdict",
-            "launches",
-            "gpu_ops",
-            "median_ns",
-            "p90_ns",
-            "total_ns",
-            "usual_ns",
-            "queue_full_ns",
-            "slow_ns",
-            "idle_launch_ns",
-            "idle_host_ns",
-            "idle_share",
-            "pending_median",
-        ),
-        hide=("launches_per_step",),
-        sums=True,
-        depth=1,
-    ),
-    "copies": Spec(
-        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned "
-        "does not.",
-        ("direction", "src_kind", "dst_kind", "count", "bytes", "total_ns", "bandwidth_bytes_per_s"),
-        "total_ns",
-    ),
-    "copy_sites": Spec(
-        "Copies by the place that asks for them. Hidden time runs beside kernels and costs nothing; the obstacle says what keeps "
-        "the rest from being hidden.",
-        (
-            "direction",
-            "module",
-            "file",
-            "exposed_ns",
-            "hidden_ns",
-            "obstacle",
-            "count",
-            "bytes",
-            "bandwidth_bytes_per_s",
-            "limit_bytes_per_s",
-            "src_kind",
-            "dst_kind",
-            "phase",
-        ),
-        "exposed_ns",
-        sums=True,
-        depth=2,
-    ),
-    "allocator": Spec(
-        "Memory calls inside steady steps. PyTorch keeps memory for itself, so a steady step should make none.",
-        (
-            "api",
-            "module",
-            "file",
-            "total_ns",
-            "idle_caused_ns",
-            "calls",
-            "bytes",
-            "advice",
-            "in_flushes",
-            "steps",
-            "phase",
-            "kind",
-        ),
-        "total_ns",
-        sums=True,
-    ),
-    "alloc_flushes": Spec(
-        "Each time that PyTorch gave cached memory back to the driver because it could not find room: frees, then a new "
-        "allocation, and the GPU runs dry.",
-        (
-            "start_ns",
-            "step",
-            "duration_ns",
-            "idle_caused_ns",
-            "frees",
-            "freed_bytes",
-            "retry_bytes",
-            "module",
-            "phase",
-            "steady",
-        ),
-        depth=1,
-    ),
-    "memory": Spec(
-        "Memory as the driver handed it out since the capture began, PyTorch's cache included.",
-        ("time_ns", "kind", "bytes", "peak_bytes", "allocations", "frees", "allocated_bytes", "freed_bytes", "device"),
-        hide=("process",),
-        depth=2,
-    ),
-    "data_loader": Spec(
-        "Each step's wait for its batch. Waiting costs nothing while the GPU still works on what was launched before.",
-        ("index", "gpu_idle_ns", "wait_ns", "gpu_hidden_ns", "step_ns", "api_ns", "pin_thread_ns", "verdict", "steady"),
-        "gpu_idle_ns",
-        depth=2,
-    ),
-    "stopwatch": Spec(
-        "One operation, timed four ways: what a clock around it reads depends on where you synchronize, and only the kernel "
-        "column is the work. A value with ≈ is put together from its parts, the others were measured in this capture.",
-        (
-            "name",
-            "kernel_ns",
-            "api_ns",
-            "host_ns",
-            "latency_ns",
-            "queue_ns",
-            "both_ns",
-            "before_ns",
-            "after_ns",
-            "none_ns",
-            "event_idle_ns",
-            "event_queued_ns",
-            "benchmark_ns",
-            "sync_return_ns",
-            "calls",
-            "module",
-            "custom",
-        ),
-        hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
-        depth=1,
-    ),
-    "module_stopwatch": Spec(
-        "The same for whole modules, forward only: what four ways of timing would have read, and the GPU time that is the work.",
-        (
-            "name",
-            "work_ns",
-            "range_ns",
-            "api_ns",
-            "alone_ns",
-            "both_ns",
-            "before_ns",
-            "after_ns",
-            "none_ns",
-            "event_idle_ns",
-            "event_queued_ns",
-            "benchmark_ns",
-            "kernels_each",
-            "calls",
-        ),
-        hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
-        depth=1,
-    ),
-    "events": Spec(
-        "Windows between pairs of torch.cuda.Event records, and what was really inside each of them: only the kernel part is "
-        "work.",
-        (
-            "site",
-            "module",
-            "verdict",
-            "median_ns",
-            "kernel_median_ns",
-            "first_ns",
-            "min_ns",
-            "max_ns",
-            "windows",
-            "kernels_each",
-            "launch_wait_ns",
-            "idle_ns",
-            "copy_ns",
-        ),
-        depth=1,
-    ),
-    "event_windows": Spec(
-        "The same windows one by one, in order of time.",
-        (
-            "start_ns",
-            "site",
-            "reading_ns",
-            "kernel_ns",
-            "copy_ns",
-            "memset_ns",
-            "launch_wait_ns",
-            "other_streams_ns",
-            "idle_ns",
-        ),
-        depth=2,
-    ),
-    "threads": Spec("CPU threads that called CUDA."),
-    "ranks": Spec(
-        "The ranks of the job side by side. In a collective all wait for the rank that comes last: make that one faster, the "
-        "others follow.",
-        (
-            "rank",
-            "window_ns",
-            "straggler",
-            "compute_ns",
-            "exposed_wait_ns",
-            "exposed_transfer_ns",
-            "idle_ns",
-            "delay_ns",
-            "last_share",
-            "late_because",
-            "bytes",
-            "bus_bytes_per_s",
-            "gpu",
-            "steps",
-        ),
-        hide=("file", "process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
-        # The mean step, because its parts stand beside it; the median would not be their sum.
-        per_row=(
-            "window_ns",
-            "compute_ns",
-            "comm_ns",
-            "copy_ns",
-            "memset_ns",
-            "idle_ns",
-            "hidden_comm_ns",
-            "collectives",
-            "transfer_ns",
-            "wait_ns",
-            "exposed_wait_ns",
-            "exposed_transfer_ns",
-            "exposed_unmatched_ns",
-            "bytes",
-            "delay_ns",
-        ),
-        keep="delay_ns",
-    ),
-}
-
 #: Checks that make the numbers themselves doubtful where they fail: said at the top, not only among the other checks.
 _ALARMS = frozenset(
     {"gpu work", "launches without kernel", "diagnostics", "lost ranges", "probe cost", "bad times", "exit code"}
 )
-
-LEDGER_TABLES = ("gpu_ledger", "cpu_ledger")
-#: For programs, not for people.
-UNSEEN = ("step_parts",)
 
 _LABELS = {
     "cls": "class",
@@ -638,7 +260,6 @@ _LABELS = {
     "last_share": "comes last",
     "late_because": "spends more on",
     "step_ns": "step",
-    "window_ns": "step, mean",
     "index": "step",
     "reading_ns": "reading",
     "start_ns": "time",
@@ -747,27 +368,30 @@ def _tree(rows: Sequence[Row], top: int) -> list[Row]:
         return -float((row.get("forward_gpu_ns") or 0) + (row.get("backward_gpu_ns") or 0)), str(path)
 
     def chain(path: Any) -> list[Any]:
-        above = [path]
-        while (up := by_path[above[-1]].get("parent")) is not None and up in by_path and up not in above:
-            above.append(up)
-        return above[::-1]
+        above = {path: None}  # in order, and quick to look into
+        while (up := by_path[path].get("parent")) is not None and up in by_path and up not in above:
+            above[up] = None
+            path = up
+        return list(above)[::-1]
 
     keep: dict[Any, None] = {}
     for path in sorted(by_path, key=order):
+        if len(keep) == top:
+            break
         wanted = [p for p in chain(path) if p not in keep]
         if len(keep) + len(wanted) <= top:
             keep.update(dict.fromkeys(wanted))
     return [by_path[path] for path in sorted(keep, key=lambda path: [order(p) for p in chain(path)])]
 
 
-def _scope_of(row: Row, column: Column, spec: Spec, table: Table) -> Scope | None:
+def _scope_of(row: Row, column: Column, spec: TableSpec, table: Table) -> Scope | None:
     """Return what a cell is a sum over, None where it is none."""
     if column.name in spec.per_row:
         return Scope("steady", (), steps=row.get("steps") or 0)
     return table.scope if spec.sums and column.name != "steps" else None
 
 
-def _sorted(table: Table, spec: Spec) -> list[Row]:
+def _sorted(table: Table, spec: TableSpec) -> list[Row]:
     """Return the rows by the bar column, largest first; as given where there is no such column."""
     rows = list(table.rows or ())
     if spec.bar and any(c.name == spec.bar for c in table.columns):
@@ -775,12 +399,18 @@ def _sorted(table: Table, spec: Spec) -> list[Row]:
     return rows
 
 
+def _head(column: Column, spec: TableSpec) -> Head:
+    """Return the head of a column: its words are the table's own, else those of every such column."""
+    text = clean(spec.labels.get(column.name, ""), 40) or label(column.name)
+    return Head(column.name, text, clean(column.meaning, 300), is_numeric(column))
+
+
 def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named.
 
     Sums over steps are shown per step.
     """
-    spec = SPECS.get(table.key, Spec())
+    spec = table.shown
     top = min(top, spec.rows)
     title = clean(table.title or label(table.key).capitalize(), 100)
     texts = Texts(redact, width)
@@ -791,7 +421,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         columns = [c for c in columns if c.name not in ("line", "function")]
     rank = {name: i for i, name in enumerate(spec.first)}
     columns.sort(key=lambda c: rank.get(c.name, len(rank)))
-    rows = _tree(table.rows, top) if table.key == "modules" else _sorted(table, spec)
+    rows = _tree(table.rows, top) if spec.tree else _sorted(table, spec)
     if spec.keep and len(rows) > top:
         kept = sorted(range(len(rows)), key=lambda i: (-(rows[i].get(spec.keep) or 0), i))[:top]
         rows = [rows[i] for i in sorted(kept)]
@@ -826,7 +456,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         key=table.key,
         title=title,
         intro=spec.intro,
-        heads=tuple(Head(c.name, label(c.name), clean(c.meaning, 300), is_numeric(c)) for c in columns),
+        heads=tuple(_head(c, spec) for c in columns),
         rows=tuple(tuple(line) for line in cells),
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, len(table.rows) - len(rows)),
@@ -844,7 +474,7 @@ def _process(summary: Summary, process: Any) -> str:
     row = next((r for r in summary.capture.processes if r.get("process") == process), {})
     if row.get("rank") is not None:
         return f"rank {row['rank']} "
-    pid = row.get("pid") or pids.get(process) or (ids.pid_of(process) if isinstance(process, int) else process)
+    pid = pids.get(process) or row.get("pid") or (ids.pid_of(process) if isinstance(process, int) else process)
     return f"process {clean(pid, 20)} "
 
 
@@ -1148,11 +778,15 @@ def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
     return lambda name: chosen is None or name in chosen
 
 
+def ledger_keys(summary: Summary) -> list[str]:
+    """Return the keys of the tables that are shown as ledgers."""
+    return [k for k, t in summary.tables.items() if t.shown.ledger]
+
+
 def table_keys(summary: Summary) -> list[str]:
     """Return the keys of the tables that are shown as grids, in their order."""
-    return [k for k in SPECS if k in summary.tables] + [
-        k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES and k not in UNSEEN
-    ]
+    grids = [(t.shown.place, k) for k, t in summary.tables.items() if not (t.shown.ledger or t.shown.unseen)]
+    return [key for _, key in sorted(grids)]
 
 
 def build(
@@ -1172,7 +806,7 @@ def build(
     notable = bool(found) and found[0].notable
     reasons = [
         f"{clean(t.title or label(key), 60)}: {texts(t.reason or 'not recorded', 400)}"
-        for key in LEDGER_TABLES
+        for key in ledger_keys(summary)
         if (t := summary.tables.get(key)) is not None and t.rows is None
     ]
     checks = _quality(summary, texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from nsysx import analyses
 from nsysx.model import (
     Capture,
     Check,
@@ -17,6 +18,7 @@ from nsysx.model import (
     Steps,
     Summary,
     Table,
+    TableSpec,
     Timeline,
     Verdict,
 )
@@ -46,6 +48,7 @@ HOSTILE = (
 #: What the tables cover: ten steady steps of process 1, or the capture.
 SCOPE = Scope("steady", (1,), (0,), 2, 11, 10)
 WHOLE = Scope("capture", (1,))
+SHOWN = {a.KEY: a.SHOWN for a in analyses.load()}
 PER_STEP = ("phases", "modules", "waits", "kernel_families", "launches", "copy_sites", "allocator")
 
 
@@ -57,7 +60,9 @@ def col(name: str, dtype: str = "Int64", unit: str | None = None, meaning: str =
 
 def table(key: str, title: str, columns: list[Column], rows: list[dict[str, Any]] | None, reason: str = "") -> Table:
     scope = SCOPE if key in PER_STEP else WHOLE if key not in ("gpu_ledger", "cpu_ledger", "data_loader") else None
-    return Table(key, title, tuple(columns), None if rows is None else tuple(rows), reason, scope)
+    return Table(
+        key, title, tuple(columns), None if rows is None else tuple(rows), reason, scope, SHOWN.get(key, TableSpec())
+    )
 
 
 def gpu_row(process: int = 1, device: int = 0) -> dict[str, Any]:
@@ -484,7 +489,16 @@ def summary(**changes: Any) -> Summary:
             "api_by_kind": {},
         },
         steps=Steps(
-            "nsysx", "nsysx ranges", 12, (2, 11), 69_100_000, 69_250_000, steps, False, 69_100_000, 69_250_000, SCOPE
+            "nsysx",
+            "nsysx ranges",
+            12,
+            (2, 11),
+            69_100_000,
+            69_250_000,
+            steps,
+            cpu_mean_ns=69_100_000,
+            gpu_mean_ns=69_250_000,
+            scope=SCOPE,
         ),
         verdict=Verdict(
             "gpu_bound",
@@ -560,7 +574,7 @@ def ranks(count: int, late: int) -> Table:
             "late_because": {"compute": 3_000 * US} if r == late else {}, "clock_correction_ns": 12,
         }  # fmt: skip
         rows.append({c.name: known[c.name] for c in ranks_room.COLUMNS})
-    return Table("ranks", ranks_room.TITLE, ranks_room.COLUMNS, tuple(rows))
+    return Table("ranks", ranks_room.TITLE, ranks_room.COLUMNS, tuple(rows), shown=ranks_room.SHOWN)
 
 
 def bare() -> Summary:

@@ -52,7 +52,7 @@ CPU thread main: 69.00 ms
 """
 
 WAITS_80 = """\
-Waits  per step
+Waits  per step, mean of 10 steady steps
 call                   module            total  GPU idle caused   saving  calls
 cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2
 """
@@ -63,7 +63,7 @@ cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2 
 """
 
 MODULES_80 = """\
-Modules  per step
+Modules  per step, mean of 10 steady steps
 module             forward GPU  backward GPU  self GPU   launch  backlog waited
 (Net)                 20.00 ms      30.00 ms    500 us  8.00 ms            0 ns
 blocks.1              12.00 ms      17.00 ms   1.00 ms  4.00 ms            0 ns
@@ -235,7 +235,11 @@ def test_no_line_ends_in_a_space(full, hostile):
 
 
 def test_figures_over_the_whole_capture_are_never_divided_by_steps(full):
-    whole = replace(full, steps=replace(full.steps, whole=True))
+    tables = {key: replace(t, scope=t.scope and factory.WHOLE) for key, t in full.tables.items()}
+    for key in ("gpu_ledger", "cpu_ledger"):
+        rows = tuple({**r, "steps": None} for r in tables[key].rows or ())
+        tables[key] = replace(tables[key], rows=rows)
+    whole = replace(full, steps=replace(full.steps, whole=True, scope=factory.WHOLE), tables=tables)
     text = shown(whole)
     assert "Where the time goes  whole capture" in text
     assert "GPU 0 (NVIDIA H200): 692.5 ms" in text

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nsysx.model import Column, Gpu, Table
+from nsysx.ranks import comparison
 from nsysx.render import view
 from tests.render import factory
 from tests.render.factory import MS
@@ -42,9 +43,9 @@ def test_a_tree_that_bites_its_tail_still_ends():
 
 def test_sums_over_steady_steps_are_shown_per_step_and_others_are_not():
     shown = {grid.key: grid for grid in view.build(factory.summary(), top=5).grids}
-    assert shown["phases"].scope == "per step"
+    assert shown["phases"].scope == "per step, mean of 10 steady steps"
     assert shown["phases"].rows[0][1].text == "16.00 ms"
-    assert shown["kernels"].scope == ""
+    assert shown["kernels"].scope == "in the whole capture"
     assert shown["kernels"].rows[0][1].text == "200.0 ms"
 
 
@@ -83,7 +84,7 @@ def test_several_processes_are_told_apart():
         "process 11 GPU 0 (NVIDIA H100)",
         "process 22 GPU 0 (NVIDIA H100)",
     ]
-    assert next(grid.scope for grid in shown.grids if grid.key == "waits") == "per step, 2 processes together"
+    assert next(grid.scope for grid in shown.grids if grid.key == "waits") == "per step, mean of 10 steady steps"
     ranked = replace(full.capture, gpus=gpus, processes=({"process": 1, "rank": 0}, {"process": 2, "rank": 1}))
     shown = view.build(replace(full, tables=tables, capture=ranked), top=5)
     assert shown.ledgers[1].label == "rank 1 GPU 0 (NVIDIA H100)"
@@ -131,6 +132,6 @@ def test_only_the_wanted_sections_are_made():
 def test_of_many_ranks_those_that_are_waited_for_are_shown():
     columns = tuple(Column(n, "Int64", u, "") for n, u in (("rank", ""), ("delay_ns", "ns"), ("steps", "")))
     rows = tuple({"rank": r, "delay_ns": {50: 9_000, 3: 10, 40: 800}.get(r, 0), "steps": 1} for r in range(64))
-    grid = view.grid(Table("ranks", "Ranks", columns, rows), top=4, redact=True, width=80)
+    grid = view.grid(Table("ranks", "Ranks", columns, rows, shown=comparison.SHOWN), top=4, redact=True, width=80)
     assert [line[0].text for line in grid.rows] == ["0", "3", "40", "50"]
     assert grid.folded == 60
