@@ -484,7 +484,16 @@ def summary(**changes: Any) -> Summary:
             "api_by_kind": {},
         },
         steps=Steps(
-            "nsysx", "nsysx ranges", 12, (2, 11), 69_100_000, 69_250_000, steps, False, 69_100_000, 69_250_000, SCOPE
+            "nsysx",
+            "nsysx ranges",
+            12,
+            (2, 11),
+            69_100_000,
+            69_250_000,
+            steps,
+            cpu_mean_ns=69_100_000,
+            gpu_mean_ns=69_250_000,
+            scope=SCOPE,
         ),
         verdict=Verdict(
             "gpu_bound",
