@@ -9,7 +9,7 @@ from nsysx.render import answer
 from nsysx.render.answer_text import markdown_lines
 
 #: What begins markup; an underscore inside a word does not, in any of them.
-_MARKUP = re.compile(r"([\\`*\[\]<#|~@&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+_MARKUP = re.compile(r"([\\`*\[\]<>#|~@&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 
 def escape(text: str) -> str:

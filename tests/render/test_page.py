@@ -94,7 +94,7 @@ def test_nothing_is_loaded_and_only_our_script_may_run(any_page):
             if name in ("src", "href"):
                 assert value.startswith(("#", "data:image/", "data:,")), value
             elif name == "style":
-                assert re.fullmatch(r"(--w|width|flex-grow):[\d.]+%?", value), value
+                assert re.fullmatch(r"((--w|width|flex-grow|left):[\d.]+%?;?)+", value), value
     style = any_page.partition("<style>")[2].partition("</style>")[0]
     assert "url(" not in style
     assert "@import" not in style
@@ -103,7 +103,7 @@ def test_nothing_is_loaded_and_only_our_script_may_run(any_page):
 def test_a_reader_of_any_kind_finds_the_way(any_page):
     page = Page(any_page)
     assert page.all("html")[0]["lang"] == "en"
-    for landmark in ("header", "nav", "main", "footer", "h1"):
+    for landmark in ("header", "main", "footer", "h1"):
         assert len(page.all(landmark)) == 1, landmark
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
@@ -139,24 +139,27 @@ def test_the_order_of_the_page(full_page):
     words = Page(full_page).words()
     heads = [
         "The GPU computes for 81 %",
-        "What to do first",
-        "Where the step goes mean of 10 steady steps",
-        "Looked for and not found",
-        "CPU threads above",
+        "Do this",
+        "What it is worth",
+        "How sure",
+        "One step on the GPU",
+        "More",
+        "Where the step goes",
+        "mean of 10 steady steps",
         "Steps over time",
-        "What the training loop",
-        "Places where the CPU",
+        "CPU threads above",
         "GPU time by module",
         "Functions that ran",
+        "Places where the CPU",
+        "Looked for and not found",
         "CUDA calls made",
-        "Copies by direction",
         "How far to trust this",
         "Hidden on this page",
         "Calls and words of this page",
     ]
     places = [words.index(head) for head in heads]
     assert places == sorted(places)
-    assert "Worth 22.00 ms per step (error bar 0.2 %)" in words
+    assert "69.25 ms → 47.25 ms" in words
     assert "train/losses.py:88" in words
     assert "compute 56.00 ms 81 %" in words
     assert "Device memory re-run with: nsysx run --memory -- python train.py" in words
