@@ -595,20 +595,24 @@ def explain(
         typer.Argument(metavar="[NAME]...", help="Codes of findings, CUDA API functions, words of a report."),
     ] = None,
 ) -> None:
-    """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known."""
-    from nsysx.render import glossary
+    """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known.
+
+    "definitions" are the exact words of a report, "columns" all tables of the JSON; the key of a table gives one.
+    """
+    from nsysx.render import dictionary, glossary
 
     _end_quietly_with_reader()
     if not names:
         from nsysx import findings
 
         rules = [f"{rule.RULE.code}  {rule.RULE.slug}: {rule.RULE.title}" for rule in findings.rules()]
-        typer.echo("\n".join([*rules, *(entry.name for entry in glossary.ENTRIES)]))
+        tables = ["definitions", "columns", *dictionary.keys()]
+        typer.echo("\n".join([*rules, *(entry.name for entry in glossary.ENTRIES), *tables]))
         return
     texts = []
     for name in names:
         entry = glossary.lookup(name)
-        text = glossary.manual(entry) if entry else _rule_manual(name)
+        text = glossary.manual(entry) if entry else _rule_manual(name) or dictionary.lookup(name)
         if text is None:
             near = ", ".join(glossary.nearest(name)) or "none; nsysx explain lists all names"
             raise NsysxError(

@@ -17,6 +17,7 @@ ORDER = (
     "errors",
     "ids",
     "units",
+    "scope",
     "model",
     "__init__",
     "outputs",

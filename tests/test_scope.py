@@ -171,3 +171,48 @@ def test_only_the_scope_divides_by_steps() -> None:
         if not name.startswith(_EXCEPT):
             found = [line for line in path.read_text().splitlines() if _DIVIDES.search(line)]
             assert not found, (name, found)
+
+
+def test_work_without_a_call_stays_in_the_steady_tables(tmp_path: Path) -> None:
+    """Pages of unified memory move by themselves: 2 of 3 ms of each step, and no call launches them."""
+    report = Report("3.24.7")
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    for i in range(8):
+        t = 20 * US + i * 4 * MS
+        main.add_range(f"step {i}", t, t + 3_900 * US, domain="nsysx")
+        main.launch(t + 10 * US, 5 * US, kernel="work", gpu_start=t + 30 * US, gpu_dur=1 * MS)
+        process.copy("UVM_HtoD", t + 1_100 * US, 2 * MS, bytes=1 << 20, stream=0, correlation=0)
+    summary = summarize([report.write(tmp_path / "r.sqlite")])
+    assert summary.steps.scope is not None
+    families = {r["family"]: r["count"] for r in summary.rows("kernel_families")}
+    assert sum(families.values()) == 2 * summary.steps.scope.steps
+    (row,) = summary.rows("copy_sites")
+    assert summary.steps.scope.per_step(row["total_ns"]) == 2 * MS
+
+
+def test_a_wait_in_no_replayed_step_has_no_saving(tmp_path: Path) -> None:
+    """The replay holds the last 8,000 GPU ops: with 1,500 a step, five of eleven steps. Only the second step waits."""
+    report = Report("3.24.7")
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    count = 1_500
+    for i in range(13):
+        t = 20 * US + i * 20 * MS
+        main.add_range(f"step {i}", t, t + 19_900 * US, domain="nsysx")
+        for k in range(count):
+            main.launch(t + k * 6 * US, 3 * US, kernel="work", gpu_start=t + 10 * US + k * 13 * US, gpu_dur=12 * US)
+        if i == 2:
+            main.sync(at=t + count * 6 * US, dur=count * 7 * US + 30 * US)
+    summary = summarize([report.write(tmp_path / "r.sqlite")])
+    assert summary.replay is not None and summary.steps.scope is not None
+    assert 0 < summary.replay["steps"] < summary.steps.scope.steps
+    (wait,) = summary.rows("waits")
+    assert wait["calls"] == 1 and wait["saving_ns"] is None
+    (finding,) = [f for f in summary.findings or () if f.code == "NSX101"]
+    assert finding.verdict != "clear" and "replay" in f"{finding.detail} {finding.confidence}"
+    assert f"last {summary.replay['steps']} of the {summary.steps.scope.steps}" in view.build(summary, top=5).step_times

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsysx import findings
-from nsysx.render import glossary
+from nsysx.render import dictionary, glossary
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,7 +59,14 @@ def test_without_a_name_all_names_are_listed() -> None:
     rules = findings.rules()
     lines = done.stdout.split("\n")[:-1]
     assert [line.split()[0] for line in lines[: len(rules)]] == [rule.RULE.code for rule in rules]
-    assert lines[len(rules) :] == [entry.name for entry in glossary.ENTRIES]
+    tables = ["definitions", "columns", *dictionary.keys()]
+    assert lines[len(rules) :] == [*(entry.name for entry in glossary.ENTRIES), *tables]
+
+
+def test_a_table_is_explained_by_its_declarations() -> None:
+    done = explain("waits")
+    assert done.returncode == 0
+    assert "saving_ns" in done.stdout and "Covers: sums over the steady steps" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["NSX101", "nsx101", "hidden-sync"])

@@ -84,7 +84,7 @@ def test_the_order_and_the_words_at_80_columns(full):
     assert MODULES_80 in text
     heads = [
         "What to do first",
-        "Median step: GPU 69.25 ms",
+        "Steady step, mean: GPU 69.25 ms",
         "Where the step goes",
         "Findings",
         "Waits",

@@ -1,0 +1,62 @@
+"""The data dictionary: every table of the JSON and every column, from the declarations that the tables themselves are made by."""
+
+from __future__ import annotations
+
+import textwrap
+from importlib.resources import files
+
+from nsysx import analyses
+from nsysx.model import Column, TableSpec
+from nsysx.ranks import comparison
+
+_COVERS = {
+    "steady": "sums over the steady steps of the shown process",
+    "shown device": "sums over the steady steps of the shown process, on its busiest device",
+    "replayed": "per step, over the steps that were replayed",
+    "whole": "the whole capture, all processes",
+    "rows": "each row by itself: see its columns",
+}
+
+
+def _tables() -> dict[str, tuple[str, tuple[Column, ...], TableSpec]]:
+    found = {a.KEY: (a.TITLE, a.COLUMNS, a.SHOWN) for a in analyses.load()}
+    return found | {comparison.KEY: (comparison.TITLE, comparison.COLUMNS, comparison.SHOWN)}
+
+
+def keys() -> list[str]:
+    """Return the keys of all tables, in the order in which they are shown."""
+    tables = _tables()
+    return sorted(tables, key=lambda key: (tables[key][2].place, key))
+
+
+def table(key: str) -> str | None:
+    """Return one table as text: what it answers, what it covers, each column with type and unit; None for no table."""
+    known = _tables().get(key.strip())
+    if known is None:
+        return None
+    title, columns, shown = known
+    lines = [f"{key.strip()}: {title}"]
+    lines += textwrap.wrap(shown.intro, 100, initial_indent="  ", subsequent_indent="  ")
+    lines.append(f"  Covers: {_COVERS[shown.covers]}")
+    wide = max(len(c.name) for c in columns)
+    for c in columns:
+        kind = f"{c.dtype}, {c.unit}" if c.unit else c.dtype
+        head = f"  {c.name:<{wide}}  {kind}: "
+        lines += textwrap.wrap(c.meaning, 110, initial_indent=head, subsequent_indent=" " * (wide + 6))
+    return "\n".join(lines)
+
+
+def columns() -> str:
+    """Return the whole dictionary."""
+    return "\n\n".join(text for key in keys() if (text := table(key)))
+
+
+def definitions() -> str:
+    """Return what the words of a report mean exactly, as Markdown."""
+    return (files("nsysx") / "definitions.md").read_text(encoding="utf-8").rstrip()
+
+
+def lookup(name: str) -> str | None:
+    """Return what ``nsysx explain NAME`` prints for a table, "columns" or "definitions"; None for anything else."""
+    asked = name.strip().lower()
+    return definitions() if asked == "definitions" else columns() if asked == "columns" else table(asked)
