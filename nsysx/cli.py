@@ -53,36 +53,68 @@ def _common(
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
     command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, unedited.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="NAME", help="Name of the results.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="NAME",
+            help="Name of the results, or a folder for them. Default: CMD's script, here.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite results of that name.")] = False,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Capture and export only.")] = False,
-    no_probe: Annotated[bool, typer.Option("--no-probe", help="Add no ranges to the program.")] = False,
-    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use.")] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Capture and export only; needs no polars.")] = False,
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="Add no ranges: no steps, phases and modules but CMD's own.")
+    ] = False,
+    nsys: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The nsys to use. Default: that of PATH, else the newest found.")
+    ] = None,
     nsys_arg: Annotated[
         list[str] | None, typer.Option(metavar="ARG", help="Pass ARG on to nsys profile (repeatable).")
     ] = None,
     steps: Annotated[
         str | None,
-        typer.Option(metavar="A:B|auto", help="Capture only steps A to B-1, or a stretch once steps repeat."),
+        typer.Option(
+            metavar="A:B|auto",
+            help="Capture only steps A to B-1, or (auto) a stretch once steps repeat. Default: the whole run.",
+        ),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Record the Python line of each wait and copy.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="Record device memory allocations.")] = False,
-    graphs: Annotated[str, typer.Option(metavar="node|graph", help="CUDA graphs by node, or each as one.")] = "node",
-    osrt: Annotated[bool, typer.Option("--osrt", help="Record operating system calls too.")] = False,
+    graphs: Annotated[
+        str, typer.Option(metavar="node|graph", help="Each node of a CUDA graph, or each launch of one as a whole.")
+    ] = "node",
+    osrt: Annotated[bool, typer.Option("--osrt", help="Record operating system calls too; slows the host.")] = False,
     clocks: Annotated[bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature.")] = False,
-    depth: Annotated[int | None, typer.Option(min=0, help="Ranges for modules down to this depth.")] = None,
-    only: Annotated[str | None, typer.Option(metavar="REGEX", help="Ranges only for modules of this name.")] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=0, help="Ranges for modules down to this depth. Default: all of them.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Ranges only for modules whose path matches. Default: all.")
+    ] = None,
     marks: Annotated[
-        str, typer.Option(metavar="few|all|off", help="Steps whose modules are marked; the others repeat them.")
+        str,
+        typer.Option(
+            metavar="few|all|off", help="Modules are marked in few steps that the others repeat, in all, in none."
+        ),
     ] = "few",
     backward: Annotated[
-        str, typer.Option(metavar="marks|ops|off", help="In marked steps, how closely backward is followed.")
+        str,
+        typer.Option(
+            metavar="marks|ops|off",
+            help="In marked steps: backward by module (marks), by operator as well (ops), or as one phase (off).",
+        ),
     ] = "marks",
-    per_rank: Annotated[bool, typer.Option("--per-rank", help="Under torchrun: one report per rank.")] = False,
+    per_rank: Annotated[
+        bool, typer.Option("--per-rank", help="Under torchrun and what is built on it: one report per rank.")
+    ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Run CMD once more without profiler, to say what profiling cost.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all that can be checked, print the commands, run nothing.")
+    ] = False,
 ) -> None:
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
     from nsysx.recording import capture
@@ -355,10 +387,27 @@ def whatif(
 @app.command()
 def doctor(
     nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to examine.")] = None,
+    install_nsys: Annotated[
+        bool,
+        typer.Option("--install-nsys", help="First install Nsight Systems for this user, on Debian, without root."),
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Install into DIR. Default: a folder that run looks into.")
+    ] = None,
 ) -> None:
     """Say what works here and what to do about what does not. Exit code 0 when run will work."""
     from nsysx.recording import doctor as examination
 
+    if install_nsys:
+        from nsysx.recording import install_nsys as installing
+        from nsysx.recording.find_nsys import user_folder
+
+        folder = to or user_folder()
+        nsys = installing.install(folder, lambda line: _talk(f"nsysx: {line}"), examination.python())
+        if to is not None:
+            _talk(f"nsysx: use it with --nsys {shlex.quote(str(nsys))}, or put {shlex.quote(str(nsys.parent))} on PATH")
+    elif to is not None:
+        raise NsysxError("--to goes with --install-nsys", slug="bad-option", exit_code=EXIT_USAGE)
     raise typer.Exit(examination.main(nsys))
 
 

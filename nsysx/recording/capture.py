@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, NsysxError
+from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.outputs import check_output
 from nsysx.recording.commands import (
     export_command,
@@ -58,7 +58,7 @@ from nsysx.recording.reports import keep, last_words, write_run
 from nsysx.recording.run_record import facts, note_html, probe_off, read_probe
 from nsysx.recording.talk import say
 
-__all__ = ["Options", "Outputs", "Result", "dry_run", "note_html", "run", "say"]
+__all__ = ["Options", "Outputs", "Result", "dry_run", "find_nsys", "note_html", "run", "say"]
 
 LOW_DISK_BYTES = 2 << 30
 
@@ -183,6 +183,9 @@ def dry_run(command: Sequence[str], options: Options) -> str:
 
     All is checked that can be without running the command. The lines do it plainly: the command runs as a child of nsys.
     """
+    if options.per_rank and rank_of(os.environ) is None and launches(command):
+        what = "--dry-run does not go with --per-rank: each rank's commands are made when it starts"
+        raise NsysxError(what, slug="dry-run", exit_code=EXIT_USAGE)
     nsys, outputs = _prepare(command, options)
     folder = outputs.report.parent.absolute() / f".nsysx-{outputs.stem.name}"
     environment = probe_environment(

@@ -53,7 +53,7 @@ class Examined:
     needed: bool = False
 
 
-def _python() -> str:
+def python() -> str:
     """Return the Python that a user's ``python train.py`` would start, else our own."""
     return shutil.which("python") or shutil.which("python3") or sys.executable
 
@@ -106,7 +106,7 @@ def _torch(python: str) -> Examined:
     return Examined("torch", "warn", detail, "GPU work needs a CUDA build of torch, a driver and a visible GPU")
 
 
-def _records(nsys: Nsys, python: str) -> Iterator[Examined]:
+def records(nsys: Nsys, python: str) -> Iterator[Examined]:
     """Profile two lines, export, and look for the range: the only proof that the chain works."""
     with tempfile.TemporaryDirectory(prefix="nsysx-doctor-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -152,19 +152,19 @@ def ranges_named(sqlite: Path, text: str) -> int:
 
 def examine(explicit: Path | None = None) -> Iterator[Examined]:
     """Yield what was found, one after the other, the slow ones last."""
-    python = _python()
+    interpreter = python()
     try:
         nsys = with_sampling(find_nsys(explicit))
     except NsysxError as error:
         yield Examined("nsys", "fail", error.message, error.hint, needed=True)
     else:
         yield Examined("nsys", "ok", f"{nsys.version} at {nsys.path}")
-        yield from _records(nsys, python)
+        yield from records(nsys, interpreter)
         lines = "nsys notes them itself" if native_lines(nsys) else "left to the probe"
         yield Examined("Python lines (--lines)", "ok", lines)
     yield _driver()
     yield _perf()
-    yield _torch(python)
+    yield _torch(interpreter)
     yield from _disk()
 
 

@@ -137,7 +137,7 @@ def check_steps(steps: str) -> str:
     found = re.fullmatch(r"(\d+):(\d+)", steps)
     if not found or int(found.group(1)) >= int(found.group(2)):
         raise NsysxError(
-            f"--steps {steps}: expected A:B",
+            f"--steps {steps}: expected A:B or auto",
             slug="bad-steps",
             hint="For example --steps 10:15 for steps 10, 11, 12, 13 and 14",
             exit_code=EXIT_USAGE,

@@ -14,7 +14,18 @@ from pathlib import Path
 import pytest
 
 from nsysx.errors import NsysxError
-from nsysx.recording import capture, clock_sampler, commands, find_nsys, options, ranks, reports, run_record
+from nsysx.recording import (
+    capture,
+    clock_sampler,
+    commands,
+    find_nsys,
+    install_nsys,
+    nsys_process,
+    options,
+    ranks,
+    reports,
+    run_record,
+)
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, Outputs
 
@@ -54,13 +65,19 @@ elif words[0] == "export":
 elif words[0] == "profile":
     print("Collecting data...")
     print("WARNING: CPU sampling is off", file=sys.stderr)
+    if mode == "hang":
+        import time
+        time.sleep(600)
     if mode == "no-start" or (mode == "flaky" and (here / "calls").read_text().count("profile") == 1):
         print("Local Endpoint is not available")
         sys.exit(1)
-    command = words[words.index("-I") - 1 :]
+    command = words[next(place for place, word in enumerate(words[1:], 1) if not word.startswith("-")) :]
     code = os.waitstatus_to_exitcode(os.spawnv(os.P_WAIT, command[0], command) << 8)
     if mode == "crash":
         os.abort()
+    if mode == "no-end":
+        import time
+        time.sleep(600)
     if mode == "no-import":
         raw = pathlib.Path(__file__).parent / "nsys-report-1.qdstrm"
         raw.write_text("collected")
@@ -532,12 +549,172 @@ def test_damaged_probe_files_are_left_out(tmp_path: Path) -> None:
     assert run_record.read_probe(tmp_path) == [{"pid": 1}, {"pid": 2}]
 
 
-def test_dry_run_runs_nothing(here: Path, fake: FakeNsys) -> None:
-    text = capture.dry_run(command("open('ran', 'w')"), Options(nsys=fake.path, depth=3))
+def test_dry_run_runs_nothing_and_prints_what_runs(here: Path, fake: FakeNsys) -> None:
+    text = capture.dry_run(command("open('ran', 'a').write('x')"), Options(nsys=fake.path, depth=3))
     assert "export NSYSX_DEPTH=3" in text
     assert f"{fake.path} profile --trace=cuda,nvtx" in text
-    assert fake.calls("profile") == 0
+    assert (fake.calls("profile"), list(here.iterdir())) == (0, [])
+    # Whoever takes the lines gets the report and its export under the names that `run` would have given them.
+    done = subprocess.run(["/bin/sh", "-e", "-c", text], cwd=here, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ((here / "ran").read_text(), fake.calls("profile"), fake.calls("export")) == ("x", 1, 1)
+    assert {"python.nsys-rep", "python.sqlite"} <= {path.name for path in here.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "code"),
+    [
+        (["no-such"], {}, 127),
+        (["true"], {"output": Path("no/r")}, 125),
+        (["true"], {"steps": "5:3"}, 2),
+        (["true"], {"only": "["}, 2),
+        (["torchrun", "x.py"], {"per_rank": True}, 2),
+    ],
+)
+def test_dry_run_checks_what_it_can(
+    here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch, words: list[str], options: dict[str, object], code: int
+) -> None:
+    (here / "torchrun").write_text("#!/bin/sh\n")
+    (here / "torchrun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}:{os.environ['PATH']}")
+    with pytest.raises(NsysxError) as caught:
+        capture.dry_run(words, Options(nsys=fake.path, **options))  # type: ignore[arg-type]
+    assert caught.value.exit_code == code
+
+
+@pytest.mark.parametrize("pattern", ["[", "(", "*", "a{2,1}"])
+def test_a_pattern_that_is_none_is_refused_with_the_reason(here: Path, fake: FakeNsys, pattern: str) -> None:
+    with pytest.raises(NsysxError, match="not a regular expression") as caught:
+        run(fake, only=pattern)
+    assert caught.value.exit_code == 2
     assert not list(here.iterdir())
+
+
+def test_a_folder_as_output_takes_the_results(here: Path, fake: FakeNsys) -> None:
+    (here / "results").mkdir()
+    for number in ("", "-2"):
+        result = capture.run(command("pass"), Options(output=Path("results"), nsys=fake.path))
+        assert result.exit_code == 0
+        assert [path.name for path in result.written] == [
+            f"python{number}.{e}" for e in ("nsys-rep", "sqlite", "run.json")
+        ]
+    assert [path.name for path in here.iterdir()] == ["results"]
+
+
+def test_wrote_names_only_what_this_run_wrote(here: Path, fake: FakeNsys) -> None:
+    for ending in ("nsys-rep", "sqlite", "run.json", "html"):
+        (here / f"r.{ending}").write_text("old")
+    result = run(fake.does("no-report"), force=True)
+    assert [path.name for path in result.written] == ["r.run.json"]
+    result = run(fake.does("no-start"), force=True)
+    assert (result.exit_code, result.written) == (125, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "how"),
+    [
+        (["python", "-I", "x.py"], "python -I"),
+        (["python3.12", "-uE", "-m", "x"], "python -E"),
+        (["python", "-W", "ignore", "-S", "x.py"], "python -S"),
+        (["python", "-c", "-I"], ""),
+        (["python", "x.py", "-I"], ""),
+        (["python", "-u", "-X", "dev", "x.py", "-E"], ""),
+        (["env", "-i", "python", "x.py"], "env -i"),
+        (["env", "A=1", "python", "-I", "x.py"], "python -I"),
+        (["env", "A=1", "python", "x.py"], ""),
+        (["torchrun", "-I"], ""),
+    ],
+)
+def test_what_keeps_the_probe_out_is_known_before(words: list[str], how: str) -> None:
+    assert options.keeps_probe_out(words) == how
+
+
+@pytest.mark.parametrize(
+    ("probes", "reason", "fix"),
+    [
+        ([{"ranges_pushed": 3}, {"ranges_pushed": 0, "reason": "torch was not imported"}], None, ""),
+        ([{"ranges_pushed": 0, "reason": "torch was not imported"}], "torch was not imported", "of your own"),
+        ([{"ranges_pushed": 0, "reason": "no NVTX backend: no nvtx"}], "no NVTX backend: no nvtx", "pip install nvtx"),
+        ([{"ranges_pushed": 0, "reason": None, "errors": ["step: KeyError"]}], "step: KeyError", "doctor"),
+        ([], "no Python with the probe", "NVTX"),
+    ],
+)
+def test_why_there_are_no_ranges(probes: list[dict[str, object]], reason: str | None, fix: str) -> None:
+    told = run_record.probe_off(probes, ["python", "x.py"], Options())
+    assert (told is None) == (reason is None)
+    if told is not None:
+        assert str(reason) in told["reason"] and fix in told["fix"]
+
+
+def test_bytes_that_are_no_text_reach_the_command(here: Path, fake: FakeNsys) -> None:
+    odd = os.fsdecode(b"a\xff\xfeb")
+    code = "import os, sys; open('seen', 'wb').write(os.fsencode(sys.argv[1]))"
+    result = capture.run([*command(code), odd], Options(output=Path("r"), nsys=fake.path))
+    assert (result.exit_code, (here / "seen").read_bytes()) == (0, b"a\xff\xfeb")
+    assert json.loads((here / "r.run.json").read_text())["command"][-1] == r"a\xff\xfeb"
+
+
+def test_results_have_the_users_modes(here: Path, fake: FakeNsys) -> None:
+    before = os.umask(0o027)
+    try:
+        run(fake, "open('made', 'w')")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in here.iterdir()} == {0o640}
+
+
+TARGETS = """Debian http://mirror.example/debian bookworm-updates
+Debian http://mirror.example/debian bookworm
+Other http://other.example/apt stable
+"""
+URIS = "'http://mirror.example/debian/dists/trixie/InRelease' mirror_dists_trixie_InRelease 0\n"
+
+
+@pytest.mark.parametrize(
+    ("targets", "uris", "found"),
+    [
+        (TARGETS, "", ("http://mirror.example/debian", "bookworm")),
+        ("", URIS, ("http://mirror.example/debian/", "trixie")),
+        ("Ubuntu http://x.example/ubuntu noble\n", "", None),
+        ("", "", None),
+    ],
+)
+def test_the_mirror_is_that_of_the_machine(targets: str, uris: str, found: tuple[str, str] | None) -> None:
+    assert install_nsys.mirror_of(targets, uris) == found
+
+
+def test_an_installed_nsys_is_found_without_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(find_nsys, "importer_fault", lambda path: "")
+    mine = FakeNsys(find_nsys.user_folder() / "target-linux-x64", "2099.1.1")
+    assert find_nsys.find_nsys(places=[]).path == mine.path
+    beside = FakeNsys(tmp_path / ".tools" / "nsys" / "target-linux-x64", "2099.2.1")
+    assert find_nsys.find_nsys(places=[]).path == beside.path
+
+
+def test_an_nsys_that_does_nothing_is_not_waited_for(
+    here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
+    began = time.monotonic()
+    result = run(fake.does("hang"), "open('ran', 'w')")
+    assert time.monotonic() - began < 10
+    assert (result.exit_code, result.problems[0].slug) == (125, "nsys-failed")
+    assert "does nothing" in result.problems[0].message
+    assert not list(here.iterdir())
+
+
+def test_an_nsys_that_never_ends_is_not_waited_for(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
+    began = time.monotonic()
+    result = run(fake.does("no-end"), "raise SystemExit(5)")
+    assert time.monotonic() - began < 10
+    assert result.exit_code == 5  # the command's own
+    assert "did not come to an end" in result.problems[0].message
+    assert any("ended with 5" in note for note in result.notes)
+    assert json.loads((here / "r.run.json").read_text())["exit_code"] == 5
 
 
 # --- clocks ---------------------------------------------------------------------------------------------------------------

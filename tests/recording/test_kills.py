@@ -1,0 +1,183 @@
+"""A wrapped run that is killed at random moments: nobody waits, and what became of the command is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+#: Of the first signal to the end, with other tests on both cores; the promise is 10 s on a machine with nothing else to do.
+PATIENCE_S = 45.0 if os.environ.get("PYTEST_XDIST_WORKER") else 20.0
+
+PROGRAM = """
+import sys, time
+sys.path.insert(0, INJECT)
+print("up", flush=True)
+end = time.monotonic() + 2.0
+while time.monotonic() < end:
+    time.sleep(0.01)
+print("end", flush=True)
+sys.exit(5)
+""".replace("INJECT", repr(str(ROOT / "nsysx" / "inject")))
+
+
+@pytest.fixture(scope="session")
+def nsys() -> str:
+    path = os.environ.get("NSYSX_TEST_NSYS", "")
+    assert path and os.access(path, os.X_OK), "set NSYSX_TEST_NSYS to a real nsys"
+    return path
+
+
+def processes(folder: Path) -> dict[int, str]:
+    """Return the processes that work in ``folder`` with their words."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if (place / "cwd").readlink() == folder and "Z" not in (place / "stat").read_text().rpartition(")")[2][:3]:
+                found[int(place.name)] = (place / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    return found
+
+
+class Started:
+    """A run in a group of its own, with its words in files."""
+
+    def __init__(self, nsys: str, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        (folder / "program.py").write_text(PROGRAM)
+        words = [
+            sys.executable,
+            "-m",
+            "nsysx",
+            "run",
+            "--nsys",
+            nsys,
+            "--no-report",
+            "-o",
+            "r",
+            sys.executable,
+            "program.py",
+        ]
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            self.process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def up(self) -> None:
+        end = time.monotonic() + 60
+        while "up" not in (self.folder / "out").read_text():
+            assert time.monotonic() < end and self.process.poll() is None, (self.folder / "err").read_text()
+            time.sleep(0.02)
+
+    def kill(self, who: str, number: int) -> None:
+        if who == "run":
+            self.process.send_signal(number)
+            return
+        if who == "group":
+            os.killpg(self.process.pid, number)
+            return
+        for pid, words in processes(self.folder).items():
+            agent = "--start-agent" in words
+            if (who == "agent" and agent) or (who == "nsys" and "nsys profile " in words) or who == "all":
+                os.kill(pid, number)
+
+    def ends(self) -> tuple[int, str, str]:
+        """Return exit code, output and talk; fails when it does not end in time."""
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            left = processes(self.folder)
+            os.killpg(self.process.pid, signal.SIGKILL)
+            raise AssertionError(f"hangs: {(self.folder / 'err').read_text()} {left}") from None
+        return code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+
+
+def fates(folder: Path) -> int | None:
+    """Return what NAME.run.json says of the command's end."""
+    run = folder / "r.run.json"
+    return json.loads(run.read_text())["exit_code"] if run.is_file() else None
+
+
+@pytest.mark.parametrize("who", ["agent", "nsys"])
+def test_nsys_or_its_agent_is_killed_while_the_command_runs(nsys: str, tmp_path: Path, who: str) -> None:
+    started = Started(nsys, tmp_path / "run")
+    started.up()
+    time.sleep(0.5)
+    started.kill(who, signal.SIGKILL)
+    code, out, err = started.ends()
+    assert (code, out) == (5, "up\nend\n"), err  # the command's own, to its end
+    assert "nsys has ended; the command goes on" in err or who == "agent"
+    assert "the command itself ended with 5" in err
+    assert fates(started.folder) == 5
+    trouble = json.loads((started.folder / "r.run.json").read_text())["nsys"]["trouble"]
+    assert trouble and trouble in err
+    assert not processes(started.folder)
+
+
+@pytest.mark.parametrize("who", ["agent", "nsys", "all"])
+def test_a_scheduler_that_signals_everything_gets_a_whole_report(nsys: str, tmp_path: Path, who: str) -> None:
+    started = Started(nsys, tmp_path / "run")
+    started.up()
+    time.sleep(0.3)
+    started.kill(who, signal.SIGTERM)
+    code, out, err = started.ends()
+    assert code == (143 if who == "all" else 5), err
+    assert fates(started.folder) == code
+    assert {path.name for path in started.folder.iterdir()} >= {"r.nsys-rep", "r.sqlite", "r.run.json"}
+    assert "error" not in err
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM]
+
+
+def one(nsys: str, folder: Path, seed: int) -> None:
+    """Kill one run at a random moment and see that it ends, that its end is told, and that nothing of it stays."""
+    chance = random.Random(seed)
+    victims = [("run", chance.choice(SIGNALS)), ("group", chance.choice(SIGNALS)), ("all", signal.SIGTERM)]
+    victims += [("agent", signal.SIGKILL), ("nsys", signal.SIGKILL)]
+    who, number = victims[seed % len(victims)]
+    started = Started(nsys, folder / str(seed))
+    where = f"{who} {number.name} seed {seed}"
+    time.sleep(chance.uniform(0.2, 6.0))
+    started.kill(who, number)
+    code, out, err = started.ends()
+    told = fates(started.folder)
+    assert "Traceback (most recent call last)" not in err or "KeyboardInterrupt" in err, (where, err)
+    if "up" in out and told is None:
+        # Either it was over, or it never was: then the run says so.
+        assert "error" in err, (where, code, out, err)
+    if told is not None:
+        assert code in (told, 125, 128 + number), (where, code, told, err)
+        assert told in (5, 1, 128 + number), (where, told, err)
+        assert (told == 5) == ("end" in out), (where, told, out, err)
+    else:
+        assert "nsysx: error: " in err or code == 128 + number or code == -number, (where, code, err)
+    end = time.monotonic() + 10
+    while (left := processes(started.folder)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left, (where, left)
+
+
+def test_killed_at_random_moments(nsys: str, tmp_path: Path) -> None:
+    seed = int(os.environ.get("NSYSX_KILLS_SEED", "0"))
+    count = int(os.environ.get("NSYSX_KILLS", "20"))
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda n: one(nsys, tmp_path, n), range(seed, seed + count)))

@@ -1,0 +1,129 @@
+"""A terminal, a shell with job control and the wrapped command between them: it is as if the launcher were not there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PS1": "$ ", "TERM": "dumb"}
+
+
+@pytest.fixture(scope="session")
+def nsys() -> str:
+    path = os.environ.get("NSYSX_TEST_NSYS", "")
+    assert path and os.access(path, os.X_OK), "set NSYSX_TEST_NSYS to a real nsys"
+    return path
+
+
+class Shell:
+    """An interactive bash in a terminal of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], ENVIRONMENT)
+        self.seen = ""
+
+    def read(self, pattern: str, seconds: float = 60) -> str:
+        """Read until ``pattern`` is there, and forget what was read."""
+        end = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.seen)):
+            assert time.monotonic() < end, self.seen
+            if select.select([self.terminal], [], [], 0.1)[0]:
+                self.seen += os.read(self.terminal, 4096).decode(errors="replace")
+        self.seen = self.seen[found.end() :]
+        return found[0]
+
+    def type(self, text: str) -> None:
+        os.write(self.terminal, text.encode())
+
+    def end(self) -> None:
+        self.type("exit\n")
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
+
+
+WORKS = """
+import os, sys, time
+terminal = open("/dev/tty", "r+b", buffering=0)
+own = (os.isatty(terminal.fileno()), os.getsid(0) == SHELL, os.tcgetpgrp(0) == os.getpgrp())
+terminal.write(b"tty %d session %d foreground %d\\n" % own)
+open("pid", "w").write(str(os.getpid()))
+while not os.path.exists("stop"):
+    time.sleep(0.05)
+print("ended", oct(os.umask(0)), flush=True)
+sys.exit(6)
+"""
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_job_control(nsys: str, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    (tmp_path / "works.py").write_text(WORKS.replace("SHELL", str(shell.pid)))
+    words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", sys.executable, "works.py"]
+    shell.type(f"umask 027; {subprocess.list2cmdline(words)}\n")
+    shell.read("tty 1 session 1 foreground 1")
+    time.sleep(0.3)
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(2):
+        shell.type("\x1a")  # Ctrl-Z
+        shell.read("Stopped")
+        assert state(pid) == "T"
+        shell.type("echo and=$((40 + 2))\n")
+        shell.read("and=42")
+        shell.type("fg\n")
+        time.sleep(0.5)
+        assert state(pid) in "SR"
+    shell.type("\x1a")
+    shell.read("Stopped")
+    shell.type("bg\n")
+    time.sleep(0.5)
+    assert state(pid) in "SR"
+    (tmp_path / "stop").touch()
+    shell.type("wait %1; echo code=$?\n")
+    shell.read("ended 0o27")
+    shell.read("code=6")
+    shell.end()
+    assert {path.name for path in tmp_path.iterdir()} >= {"r.nsys-rep", "r.sqlite", "r.run.json"}
+
+
+def test_a_shell_as_the_command_has_its_own_jobs(nsys: str, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", "bash", "--norc", "-i"]
+    shell.type(subprocess.list2cmdline(words) + "\n")
+    shell.read("records: ")
+    shell.read(r"\$ $")
+    shell.type("sleep 60\n")
+    time.sleep(0.5)
+    shell.type("\x1a")
+    shell.read("Stopped")
+    shell.type("kill %1; exit 3\n")
+    shell.read("wrote r")
+    shell.type("echo code=$?\n")
+    shell.read("code=3")
+    shell.end()
+
+
+def test_a_pager_beside_it_keeps_the_terminal(nsys: str, tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", "echo", "text"]
+    reader = [sys.executable, "-c", "print('read', input(), open('/dev/tty').readline())"]
+    shell.type(f"{subprocess.list2cmdline(words)} 2>/dev/null | {subprocess.list2cmdline(reader)}; echo code=$?\n")
+    time.sleep(1)
+    shell.type("typed\n")
+    shell.read("read text typed")
+    shell.read("code=0")
+    shell.end()
