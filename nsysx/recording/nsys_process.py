@@ -62,14 +62,20 @@ class NsysProcess:
         """Return what it has said so far."""
         return self.log.read_text(errors="replace")
 
-    def members(self) -> list[int]:
-        """Return the processes of nsys: itself, its agent, and their children, without the command's."""
+    def members(self, *, leftovers: bool = False) -> list[int]:
+        """Return the processes of nsys: itself, its agent, and their children, without the command's.
+
+        With ``leftovers`` those, too, that its death has left without a parent: they do nothing for the report.
+        """
         stats = {
             int(place.name): stat
             for place in Path("/proc").glob("[0-9]*")
             if (stat := _stat_of(int(place.name))) and stat[0] != "Z"
         }
-        found = [pid for pid in stats if pid == self.process.pid or self._belongs(_words_of(pid))]
+        own = self.process.pid
+        found = [pid for pid in stats if pid == own or self._belongs(_words_of(pid))]
+        if leftovers:
+            found += [pid for pid, stat in stats.items() if int(stat[3]) == own and pid not in found]  # of its session
         for pid in found:  # grows while it is walked
             found += [child for child, stat in stats.items() if int(stat[1]) == pid and child not in self.not_ours]
         return found
@@ -106,7 +112,7 @@ class NsysProcess:
         """End it at once, with everything that belongs to it, also what it was just starting."""
         quiet, until = 0, time.monotonic() + _KILL_S
         while quiet < _QUIET_LOOKS and time.monotonic() < until:
-            members = self.members()
+            members = self.members(leftovers=True)
             quiet = 0 if members else quiet + 1
             for pid in members:
                 with contextlib.suppress(OSError):

@@ -176,8 +176,7 @@ class Recorder:
                     recording.trouble = "nsys did not come to an end after the command and was stopped"
                     break
                 line.show(progress_of(profile.said()))
-        if recording.interrupted or recording.trouble:
-            profile.kill()
+        profile.kill()  # what is left of it, if anything
 
 
 def progress_of(said: str) -> str:

@@ -38,16 +38,30 @@ def nsys() -> str:
     return path
 
 
-def processes(folder: Path) -> dict[int, str]:
-    """Return the processes that work in ``folder`` with their words."""
+def words_of(place: Path) -> str:
+    try:
+        return (place / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def processes(folder: Path, sessions: set[int]) -> dict[int, str]:
+    """Return the processes that work in ``folder`` and the agents of an nsys that did; ``sessions`` remembers those."""
+    everything = {int(place.name): place for place in Path("/proc").glob("[0-9]*")}
     found = {}
-    for place in Path("/proc").glob("[0-9]*"):
+    for pid, place in everything.items():
         try:
-            if (place / "cwd").readlink() == folder and "Z" not in (place / "stat").read_text().rpartition(")")[2][:3]:
-                found[int(place.name)] = (place / "cmdline").read_text().replace("\0", " ")
+            if (place / "cwd").readlink() == folder and (place / "stat").read_text().rpartition(")")[2].split()[
+                0
+            ] != "Z":
+                found[pid] = words_of(place)
         except OSError:
             continue
-    return found
+    sessions |= {pid for pid, words in found.items() if "nsys profile " in words}
+    names = {f"--session-name=profile-{pid} " for pid in sessions}
+    return found | {
+        pid: words for pid, place in everything.items() if any(name in (words := words_of(place)) for name in names)
+    }
 
 
 class Started:
@@ -56,6 +70,8 @@ class Started:
     def __init__(self, nsys: str, folder: Path) -> None:
         folder.mkdir()
         self.folder = folder
+        self.killed = 0
+        self.sessions: set[int] = set()
         (folder / "program.py").write_text(PROGRAM)
         words = [
             sys.executable,
@@ -94,17 +110,19 @@ class Started:
         if who == "group":
             os.killpg(self.process.pid, number)
             return
-        for pid, words in processes(self.folder).items():
+        found = processes(self.folder, self.sessions)
+        for pid, words in found.items():
             agent = "--start-agent" in words
             if (who == "agent" and agent) or (who == "nsys" and "nsys profile " in words) or who == "all":
                 os.kill(pid, number)
+                self.killed += 1
 
     def ends(self) -> tuple[int, str, str]:
         """Return exit code, output and talk; fails when it does not end in time."""
         try:
             code = self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            left = processes(self.folder)
+            left = processes(self.folder, self.sessions)
             os.killpg(self.process.pid, signal.SIGKILL)
             raise AssertionError(f"hangs: {(self.folder / 'err').read_text()} {left}") from None
         return code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
@@ -122,6 +140,7 @@ def test_nsys_or_its_agent_is_killed_while_the_command_runs(nsys: str, tmp_path:
     started.up()
     time.sleep(0.5)
     started.kill(who, signal.SIGKILL)
+    assert started.killed == 1
     code, out, err = started.ends()
     assert (code, out) == (5, "up\nend\n"), err  # the command's own, to its end
     assert "nsys has ended; the command goes on" in err or who == "agent"
@@ -129,7 +148,7 @@ def test_nsys_or_its_agent_is_killed_while_the_command_runs(nsys: str, tmp_path:
     assert fates(started.folder) == 5
     trouble = json.loads((started.folder / "r.run.json").read_text())["nsys"]["trouble"]
     assert trouble and trouble in err
-    assert not processes(started.folder)
+    assert not processes(started.folder, started.sessions)
 
 
 @pytest.mark.parametrize("who", ["agent", "nsys", "all"])
@@ -138,7 +157,7 @@ def test_a_scheduler_that_signals_everything_gets_a_whole_report(nsys: str, tmp_
     started.up()
     time.sleep(0.3)
     started.kill(who, signal.SIGTERM)
-    code, out, err = started.ends()
+    code, _, err = started.ends()
     assert code == (143 if who == "all" else 5), err
     assert fates(started.folder) == code
     assert {path.name for path in started.folder.iterdir()} >= {"r.nsys-rep", "r.sqlite", "r.run.json"}
@@ -171,13 +190,13 @@ def one(nsys: str, folder: Path, seed: int) -> None:
     else:
         assert "nsysx: error: " in err or code == 128 + number or code == -number, (where, code, err)
     end = time.monotonic() + 10
-    while (left := processes(started.folder)) and time.monotonic() < end:
+    while (left := processes(started.folder, started.sessions)) and time.monotonic() < end:
         time.sleep(0.1)
     assert not left, (where, left)
 
 
 def test_killed_at_random_moments(nsys: str, tmp_path: Path) -> None:
     seed = int(os.environ.get("NSYSX_KILLS_SEED", "0"))
-    count = int(os.environ.get("NSYSX_KILLS", "20"))
+    count = int(os.environ.get("NSYSX_KILLS", "10"))
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda n: one(nsys, tmp_path, n), range(seed, seed + count)))
