@@ -57,6 +57,8 @@ _ORDER = (
     "memory",
 )
 
+_PROFILE = "Profile with: nsysx run -- CMD"
+
 
 def _modules() -> list[ModuleType]:
     """Return the analyses, found by package walk."""
@@ -374,7 +376,9 @@ def gather(path: Path, options: Options) -> Profile:
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
-        raise NsysxError(what, slug="nothing-recorded", hint="Profile with: nsysx run -- CMD", exit_code=EXIT_EMPTY)
+        off = trace.run.get("probe_off")
+        hint = f"No ranges from the probe: {off.get('reason')}; {off.get('fix')}" if isinstance(off, dict) else _PROFILE
+        raise NsysxError(what, slug="nothing-recorded", hint=hint, exit_code=EXIT_EMPTY)
     say("correlating API calls and GPU work")
     named = nvtx_ranges.read(trace)
     correlated = correlate.correlate(trace)

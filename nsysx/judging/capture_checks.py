@@ -133,6 +133,9 @@ def _rows(profile: Profile) -> list[Check]:
 def _probe(profile: Profile) -> list[Check]:
     """Compare the ranges that the probe pushed with those that arrived: some nvtx and nsys versions lose all of them."""
     trace = profile.trace
+    if isinstance(off := trace.run.get("probe_off"), dict):  # recorded by `nsysx run`, which knows why
+        why = f"`nsysx run` recorded this without ranges of the probe: {off.get('reason', '')}"
+        return [Check("probe ranges", "missing", why, str(off.get("fix", "")))]
     sent = pl.col("own") & ~pl.col("repeated")
     own = sum(int(frame.select(sent.sum()).item()) for frame in (profile.ranges.ranges, profile.ranges.marks))
     if not trace.recorded & {"nvtx"}:

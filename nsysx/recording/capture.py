@@ -141,7 +141,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             found = facts(command, options, nsys, recording, result) | {"probe": probes}
             found["probe_off"] = probe_off(probes, command, options)
             if found["probe_off"] and options.probe:
-                result.notes.append("no ranges from the probe: {reason}. {fix}".format(**found["probe_off"]))
+                result.notes.append("no ranges from the probe: {reason}; {fix}".format(**found["probe_off"]))
             if options.calibrate and result.sqlite and recording.code == 0:
                 found["calibration"] = _calibrate(folder, command, options, inbox)
             write_run(folder, json.dumps(found, indent=1), options, result)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nsysx.errors import NsysxError
 from nsysx.model import Check
 from nsysx.pipeline import summarize
 from tests import builder, reports
@@ -43,6 +44,23 @@ def simple(*extra: Callable[[Thread], object]) -> Report:
 
 def probe(**facts: Any) -> dict[str, Any]:
     return {"probe": [{"pid": 100, "backend": "nvtx", "ranges": {}, "pair_cost_ns": None, **facts}]}
+
+
+# --- the probe is off -----------------------------------------------------------------------------------------------------
+
+
+def test_who_used_nsysx_run_hears_why_there_are_no_ranges(tmp_path: Path) -> None:
+    run = {"probe": [], "probe_off": {"reason": "no NVTX backend: no nvtx", "fix": "pip install nvtx"}}
+    check = checks(simple(), tmp_path, run)["probe ranges"]
+    assert (check.status, check.fix) == ("missing", "pip install nvtx")
+    assert check.detail.endswith("no NVTX backend: no nvtx")
+    empty = Report()
+    empty.process(1).thread(1)
+    path = empty.write(tmp_path / "empty.sqlite")
+    path.with_suffix(".run.json").write_text(json.dumps(run), encoding="utf-8")
+    with pytest.raises(NsysxError, match="no NVTX backend") as caught:
+        summarize([path])
+    assert "nsysx run" not in str(caught.value)
 
 
 # --- GPU work ------------------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def test_a_shell_as_the_command_has_its_own_jobs(nsys: str, tmp_path: Path) -> N
     time.sleep(0.5)
     shell.type("\x1a")
     shell.read("Stopped")
-    shell.type("kill %1; exit 3\n")
+    shell.type("kill -9 %1; wait; exit 3\n")
     shell.read("wrote r")
     shell.type("echo code=$?\n")
     shell.read("code=3")
