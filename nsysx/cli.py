@@ -353,6 +353,16 @@ def _emit(text: str) -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
+def _deliver(target: str, text: str, *, force: bool) -> None:
+    """Write a text to a file, or to stdout for "-"."""
+    from nsysx.outputs import write_text
+
+    if target == "-":
+        _emit(text)
+    else:
+        write_text(Path(target), text, force=force)
+
+
 #: Columns of a terminal: fewer hold no table; then as many as terminals usually have.
 _NARROWEST, _USUAL_WIDTH = 20, 80
 
@@ -470,14 +480,14 @@ def compare(
     if json is not None:
         from nsysx.render import json_text
 
-        _emit(json, json_text.text_of(answer.to_json()), force=force)
+        _deliver(json, json_text.text_of(answer.to_json()), force=force)
     if markdown is not None or (html is None and json is None):
         from rich.console import Console
 
         from nsysx.render import compare_text
 
         if markdown is not None:
-            _emit(markdown, compare_text.markdown(answer, top=top), force=force)
+            _deliver(markdown, compare_text.markdown(answer, top=top), force=force)
         else:
             _end_quietly_with_reader()
             compare_text.terminal(answer, Console())
