@@ -216,9 +216,10 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
                 hint=f"It holds: {known}",
                 exit_code=EXIT_EMPTY,
             )
-        kept = {
-            n: f.filter(pl.col("device") == device) if "device" in f.columns else f for n, f in trace.frames.items()
-        }
+        # Processes that never use it go. Of the others all devices are read: waits and the replay need what else was queued.
+        users = {g.process for g in trace.capture.gpus if g.device == device}
+        keep = pl.col("process").is_in(list(users))
+        kept = {n: f.filter(keep) if "process" in f.columns else f for n, f in trace.frames.items()}
         trace = replace(trace, frames=kept)
     return trace
 
@@ -369,7 +370,8 @@ def gather(path: Path, options: Options) -> Profile:
     )
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed)
-    return profile.gather(trace, named, attributed, found, ledgers, only_steady=options.steps not in (None, "all"))
+    chosen = options.steps not in (None, "all")
+    return profile.gather(trace, named, attributed, found, ledgers, only_steady=chosen, device=options.device)
 
 
 def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, ...]]:

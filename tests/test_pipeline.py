@@ -381,6 +381,18 @@ def test_one_device(tmp_path: Path) -> None:
         assert summary.totals["kernels"] == 6
 
 
+def test_a_wait_is_for_the_same_work_whichever_device_is_shown(tmp_path: Path) -> None:
+    report = two_devices()
+    main = report.processes[0].thread(1)
+    for i in range(6):  # until the work of device 1 is done; that of device 0 ends 100 ns earlier
+        main.sync("cudaStreamSynchronize_v3020", at=1000 * i + 100, dur=360, device=1)
+    path = report.write(tmp_path / "r.sqlite")
+    columns = ("api", "calls", "total_ns", "backlog_ns", "host_ns")
+    rows = [[[r[c] for c in columns] for r in summarize([path], device=d).rows("waits")] for d in (None, 0, 1)]
+    assert rows[0] and rows[0][0][3] > 0
+    assert rows[0] == rows[1] == rows[2]
+
+
 def test_one_rank(tmp_path: Path) -> None:
     path = two_processes().write(tmp_path / "r.sqlite")
     for rank in (0, 1):

@@ -274,10 +274,24 @@ def _scopes(trace: Trace, attributed: Attributed, steps: StepTable, *, chosen: b
 
 
 def gather(
-    trace: Trace, ranges: Ranges, attributed: Attributed, steps: StepTable, ledgers: Ledgers, *, only_steady: bool
+    trace: Trace,
+    ranges: Ranges,
+    attributed: Attributed,
+    steps: StepTable,
+    ledgers: Ledgers,
+    *,
+    only_steady: bool,
+    device: int | None = None,
 ) -> Profile:
-    """Return the profile of a report. ``only_steady``: totals too cover just the steady steps (``--steps A:B``)."""
+    """Return the profile of a report. ``only_steady``: totals too cover just the steady steps (``--steps A:B``).
+
+    ``device``: its GPU ops and windows alone are shown; what waits and the replay look at stays whole.
+    """
     calls, ops = attributed.api_calls, attributed.gpu_ops
+    if device is not None:
+        on_it = pl.col("device") == device
+        ops = ops.filter(on_it)
+        steps = replace(steps, gpu=steps.gpu.filter(on_it), windows=steps.windows.filter(on_it))
     whole, steady = _scopes(trace, attributed, steps, chosen=only_steady)
     if only_steady:
         calls = _rows(calls, calls_in(calls, steps.cpu_windows))
