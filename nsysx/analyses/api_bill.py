@@ -17,8 +17,10 @@ COLUMNS = (
     Column("self_ns", "Int64", "ns", "its own time: waiting + profiler + one_time + repeated"),
     Column("waiting_ns", "Int64", "ns", "waiting for GPU work, its own copy and a full launch queue included"),
     Column("profiler_ns", "Int64", "ns", "the profiler's own time inside the calls"),
-    Column("one_time_ns", "Int64", "ns", "paid once: see the first-call bill"),
-    Column("repeated_ns", "Int64", "ns", "paid every time"),
+    Column(
+        "one_time_ns", "Int64", "ns", "paid once: see the first-call bill; null where there are no steps to tell it by"
+    ),
+    Column("repeated_ns", "Int64", "ns", "paid every time; null likewise"),
     Column("share", "Float64", "", "part of all self time, 0 to 1"),
     Column("repeated_share", "Float64", "", "part of all repeated time, 0 to 1: the table without first calls"),
 )
@@ -52,6 +54,9 @@ def table(profile: Profile) -> pl.DataFrame:
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     parts = ("calls", "self_ns", "waiting_ns", "profiler_ns", "one_time_ns", "repeated_ns")
     rows = one_time_cost.split(profile).functions.group_by("name", "kind").agg(pl.col(*parts).sum())
+    if profile.steps.source == "capture":
+        # What comes back in every step is known by steps alone: of one forward everything is a first call, or nothing is.
+        rows = rows.with_columns(pl.lit(None, dtype=pl.Int64).alias(c) for c in ("one_time_ns", "repeated_ns"))
 
     def share(column: str) -> pl.Expr:
         whole = rows[column].sum()

@@ -4,7 +4,7 @@
 time. Of it, once and never again:
 
 - library and module loading, driver start: all of it;
-- allocation and creation calls before the first steady step, of functions that no steady step calls: all of it. A cache
+- allocation and creation calls before the first steady step, of functions that fewer than every second steady step calls: all. A cache
   (PyTorch's allocators, stream and event pools) is being filled;
 - otherwise the first call per (process, API function, kernel): what it costs above the median of the later calls, or of the
   later calls of that function when its kernel ran once; all of it when the function was called once at all;
@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx.analyses.helpers.launch_queue import overhead_inside, queue_full
@@ -27,6 +28,8 @@ from nsysx.reading import schema
 #: API functions that load code or start the driver.
 LOADS = r"LoadData|LoadFatBinary|LibraryLoad|ModuleLoad|cuLink|^cuInit$|PrimaryCtxRetain|^cuCtxCreate"
 _CREATES = r"Create"
+#: Calls per steady step from which on a function belongs to every step: a cache that grows now and then is still being filled.
+_RECURS = 0.5
 _EVIDENCE = ("in full", "measured", "only call", "above median")
 
 
@@ -77,13 +80,22 @@ def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
     return calls_, ns
 
 
+def _recurring(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which functions are called in the steady steps of their process again and again, not once by chance."""
+    inside = np.flatnonzero(calls_in(calls, profile.steps.cpu_windows))
+    made = np.bincount(of[inside], minlength=functions.height)
+    steps = dict(profile.steps.cpu.filter("steady").group_by("process").len().iter_rows())
+    least = np.array([max(1.0, _RECURS * steps.get(p, 0)) for p in functions["process"].to_list()])
+    return np.asarray(made >= least)
+
+
 def _filling(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataFrame) -> I64:
     """Return the calls that fill caches: allocations and creations before the first steady step, of functions unused in it."""
     if profile.steps.source == "capture" or profile.trace.window is not None:
         return np.empty(0, np.int64)
     makes = functions["kind"].is_in(["alloc", "host_alloc"]) | functions["name"].str.contains(_CREATES)
     wanted = makes.to_numpy(writable=True)
-    wanted[of[np.flatnonzero(calls_in(calls, profile.steps.cpu_windows))]] = False
+    wanted &= ~_recurring(profile, calls, of, functions)
     rows = np.flatnonzero(wanted[of])
     process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
     early = np.zeros(len(rows), np.bool_)
