@@ -510,7 +510,8 @@ WORDS = (
     _word(
         "grade",
         "How the work was matched to a module: thread (by the range open on the launching thread), seq (by "
-        "autograd's sequence number), time (by what was open at that time), none.",
+        "autograd's sequence number), sequence (the call repeats that of a step whose modules were marked), time (by what "
+        "was open at that time), none.",
     ),
     _word(
         "phase",

@@ -1,0 +1,277 @@
+"""Which steps are marked, what the others cost and carry, and what the probe says about real time and its own cost."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable
+from typing import Any
+
+import nsysx_marking
+import nsysx_steps
+import nsysx_window
+import pytest
+import torch
+from torch import nn
+
+from tests.inject.test_probe import NET, Lab, Net, armed
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def train(net: nn.Module, steps: int, opt: Any = None) -> Any:
+    opt = opt or torch.optim.SGD(net.parameters(), lr=0.001)
+    for _ in range(steps):
+        opt.zero_grad()
+        net(torch.randn(2, 8)).sum().backward()
+        opt.step()
+    return opt
+
+
+def by_step(lab: Lab) -> dict[int, collections.Counter[str]]:
+    """Return step -> how many ranges and marks of each kind went out in it."""
+    found: dict[int, collections.Counter[str]] = {}
+    for label in lab.tape.labels("step", "phase", "module", "backward_module"):
+        if label.kind == "step":
+            found[label.number] = collections.Counter()
+        elif found:
+            found[max(found)][label.kind] += 1
+    return found
+
+
+def test_few_steps_are_marked_and_all_have_their_phases() -> None:
+    with armed(NSYSX_MARKS="few") as lab:
+        train(Net(), 20)
+        found = by_step(lab)
+        assert [i for i, kinds in found.items() if kinds["module"]] == [0, 1, 2, 3]
+        assert {kinds["module"] for i, kinds in found.items() if i < 4} == {len(NET)}
+        assert all(kinds["backward_module"] == found[1]["backward_module"] > 0 for i, kinds in found.items() if i < 4)
+        assert all(kinds["backward_module"] == 0 for i, kinds in found.items() if i > 3)
+        assert {kinds["phase"] for i, kinds in found.items() if 0 < i < 19} == {4}
+        record = lab.probe.facts.record()
+        assert record["marked_steps"] == [0, 1, 2, 3] and record["steps"]["unmarked_from"] == 4
+        cost = record["marks_cost_ns_per_step"]
+        assert cost["marked_steps"] == 2 and cost["unmarked_steps"] == 15
+        assert cost["low_ns"] <= cost["median_ns"] <= cost["high_ns"]
+
+
+@pytest.mark.parametrize(("wanted", "modules"), [("all", 10), ("off", 0)])
+def test_all_and_off(wanted: str, modules: int) -> None:
+    with armed(NSYSX_MARKS=wanted) as lab:
+        train(Net(), 10)
+        assert sum(kinds["module"] > 0 for kinds in by_step(lab).values()) == modules
+        assert {kinds["phase"] for i, kinds in by_step(lab).items() if 0 < i < 9} == {4}
+
+
+def test_another_network_is_marked_again() -> None:
+    with armed(NSYSX_MARKS="few") as lab:
+        net = Net()
+        opt = train(net, 24)
+        net.blocks.append(nn.Identity())
+        train(net, 24, opt)
+        again = [i for i, kinds in by_step(lab).items() if kinds["module"] and i >= 24]
+        assert len(again) == 3 and again[0] <= 24 + 9, "the calls are counted in every eighth step"
+        assert lab.tape.modules().count("blocks.2") == 3
+
+
+def test_what_lies_outside_of_steps_is_marked() -> None:
+    with armed(NSYSX_MARKS="few") as lab:
+        net = Net()
+        opt = train(net, 12)
+        with torch.no_grad():
+            net(torch.randn(2, 8))
+        train(net, 3, opt)
+        assert lab.tape.modules().count("head") == 4 + 1
+
+
+def test_without_steps_everything_is_marked() -> None:
+    with armed(NSYSX_MARKS="few") as lab:
+        Net()(torch.randn(2, 8))
+        assert lab.tape.modules() == NET
+
+
+def test_numbers_are_the_same_with_marks_in_few_steps() -> None:
+    results = []
+    for marks in ("few", "all", None):
+        torch.manual_seed(3)
+        net = nn.Sequential(Net(), nn.Dropout(0.5))
+        if marks is None:
+            train(net, 12)
+        else:
+            with armed(NSYSX_MARKS=marks):
+                train(net, 12)
+        results.append((torch.cat([p.flatten() for p in net.parameters()]), torch.get_rng_state()))
+    for weights, state in results[1:]:
+        assert torch.equal(weights, results[0][0]) and torch.equal(state, results[0][1])
+
+
+def test_torchs_own_call_is_back_inside_of_a_network_without_marks() -> None:
+    seen = []
+
+    class Look(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(nn.Module.__call__.__code__.co_names[0])
+            return x
+
+    with armed(NSYSX_MARKS="few"):
+        train(nn.Sequential(nn.Linear(8, 2), Look()), 8)
+    assert seen[-1] == "_compiled_call_impl" != seen[0]
+    assert nn.Module.__call__.__code__.co_names[0] == "_compiled_call_impl"
+
+
+def test_an_exception_in_a_network_without_marks() -> None:
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError
+
+    with armed(NSYSX_MARKS="few") as lab:
+        net = Net()
+        opt = train(net, 8)
+        net.head = Fails()
+        with pytest.raises(ValueError):
+            net(torch.randn(2, 8))
+        net.head = nn.Linear(8, 4)
+        train(net, 3, opt)
+        assert max(by_step(lab)) >= 10
+
+
+def test_steps_that_are_never_alike_are_marked_ever_more_seldom() -> None:
+    switched: list[bool] = []
+    marking = nsysx_marking.Marking("few", switched.append)
+    for i in range(600):
+        marking.step_begins(i)
+        marking.step_ended(i, (i, i), True)
+    assert marking.steps[:6] == list(range(6))
+    assert len(marking.steps) < 40
+
+
+def test_a_shape_that_comes_at_regular_distances_is_marked() -> None:
+    marking = nsysx_marking.Marking("few", lambda _on: None)
+    for i in range(60):
+        marking.step_begins(i)
+        marking.step_ended(i, (20 if i % 10 == 9 else 10, 0), True)
+    assert any(i % 10 == 9 for i in marking.steps)
+
+
+# ---- real time -------------------------------------------------------------------------------------------------------
+
+
+def test_steps_before_the_window_say_what_a_step_takes() -> None:
+    lab = Lab(NSYSX_STEPS="24:34", NSYSX_MARKS="few")
+    try:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        for _ in range(36):
+            time.sleep(0.002)
+            train(net, 1, opt)
+        record = lab.probe.facts.record()
+        real = record["unrecorded_steps"]
+        assert real["count"] == 15 and real["where"] == "before the window"
+        assert 2_000_000 < real["low_ns"] <= real["median_ns"] <= real["high_ns"]
+        assert record["marked_steps"] == [24, 25, 26] and record["capture_steps"] == [24, 34]
+        assert record["window_missed"] is None and record["ended"] is True
+    finally:
+        lab.close()
+
+
+def test_a_window_is_chosen_once_steps_repeat() -> None:
+    lab = Lab(NSYSX_STEPS="auto", NSYSX_MARKS="few")
+    try:
+        train(Net(), 60)
+        assert lab.tape.texts("step") == [f"step {16 + i}" for i in range(nsysx_window.AUTO_STEPS)]
+        assert lab.probe.facts.record()["unrecorded_steps"]["count"] >= 10
+    finally:
+        lab.close()
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_a_window_that_never_opened_is_said_with_what_would(steps: int) -> None:
+    lab = Lab(NSYSX_STEPS="10:20")
+    try:
+        train(Net(), steps)
+        missed = lab.probe.facts.record()["window_missed"]
+        assert "step 10 did not come" in missed and "nsysx.step()" in missed
+        assert ("no step" if not steps else "5 steps") in missed
+        assert lab.probe.facts.record()["unrecorded_steps"] is None
+    finally:
+        lab.close()
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_naming_many_modules_is_linear() -> None:
+    def seconds(count: int) -> float:
+        with armed(NSYSX_MARKS="all"):
+            alive = [nn.Linear(1, 1) for _ in range(count)]
+            x = torch.zeros(1)
+            begin = time.process_time()
+            for module in alive:
+                module(x)
+            return time.process_time() - begin
+
+    seconds(100)
+    few, many = min(seconds(1_000) for _ in range(3)), min(seconds(8_000) for _ in range(2))
+    assert many < 8 * few * 4
+
+
+# ---- steps of programs that are unlike others ------------------------------------------------------------------------
+
+
+def count(*events: str, states: Callable[[], int] = lambda: 0) -> int:
+    """Feed events to Steps and return how many steps it found."""
+    begun: list[int] = []
+    steps = nsysx_steps.Steps(begun.append, lambda: None, states)
+    for event in events:
+        what, _, key = event.partition(" ")
+        if what == "fwd":
+            steps.forward()
+            steps.forward_end()
+        elif what == "bwd":
+            steps.backward()
+            steps.backward_end()
+        elif what == "opt":
+            steps.optimizer(key)
+            steps.optimizer_end(key)
+        elif what == "made":
+            steps.made_optimizer(key)
+        else:
+            {"fetch": steps.fetch, "zero": steps.zero_grad}[what]()
+    return len(begun)
+
+
+def test_an_optimizer_that_calls_the_network_itself() -> None:
+    assert count("made a", *["opt a"] * 10) == 10
+    assert count("made a", *["fetch", "opt a"] * 10) == 10
+
+
+def test_two_stages_of_training() -> None:
+    stage = ("zero {0}", "fwd", "bwd", "opt {0}")
+    events = [e.format(k) for k in "ab" for e in (f"made {k}", *stage * 10)]
+    assert count(*events) == 20
+    assert count("made a", "made b", *[e.format(k) for k in "ab" for e in stage * 10]) in (19, 20)
+    loaded = [e.format(k) for k in "ab" for e in (f"made {k}", *(("fetch", *stage) * 10))]
+    assert count(*loaded) == 20
+
+
+def test_many_configurations_with_an_optimizer_each() -> None:
+    events = [e.format(k) for k in "abcd" for e in ("made {0}", *("fwd", "bwd", "opt {0}") * 10)]
+    assert count(*events) == 40
+    same_name = [e for _ in range(4) for e in ("made a", *("fwd", "bwd", "opt a") * 10)]
+    assert count(*same_name) == 40
+
+
+def test_a_gan_has_one_step_per_round() -> None:
+    assert count("made d", "made g", *["fwd", "bwd", "opt d", "fwd", "bwd", "opt g"] * 10) == 10
+
+
+def test_two_optimizers_of_one_backward() -> None:
+    assert count("made a", "made b", *["fwd", "bwd", "opt a", "opt b"] * 10) == 10
+
+
+def test_a_compiled_optimizer() -> None:
+    assert count("made a", *["zero", "fwd", "bwd"] * 20) == 20
+    assert count("made a", *["zero", "fwd", "bwd", "fwd", "bwd"] * 20) in (20, 21), "with two micro-steps"
+    held = iter([0, *[4] * 100])
+    assert count("made a", *["bwd"] * 20, states=lambda: next(held)) == 20, "forward and optimizer are compiled"
+    assert count("made a", *["fwd", "bwd"] * 8, "opt a", *["fwd", "bwd"] * 8, "opt a") == 2, "accumulation is none"
