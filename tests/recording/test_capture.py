@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -644,6 +645,16 @@ def test_why_there_are_no_ranges(probes: list[dict[str, object]], reason: str | 
     assert (told is None) == (reason is None)
     if told is not None:
         assert str(reason) in told["reason"] and fix in told["fix"]
+
+
+def test_the_profile_of_the_machine_goes_into_the_record(
+    here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = types.SimpleNamespace(known=lambda version: {"schema": "nsysx.tracing_costs/1", "nsys": version})
+    monkeypatch.setitem(sys.modules, "nsysx.recording.calibrate", measured)
+    run(fake)
+    facts = json.loads((here / "r.run.json").read_text())
+    assert facts["machine_profile"] == {"schema": "nsysx.tracing_costs/1", "nsys": "2024.1.1"}
 
 
 def test_bytes_that_are_no_text_reach_the_command(here: Path, fake: FakeNsys) -> None:
