@@ -27,7 +27,7 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, verdict
 from nsysx.model import Check, Row, Scope, Steps, Summary, Table, Unprofiled
 from nsysx.ranks import collect, comparison, parallel_reading, rank_checks
-from nsysx.reading import load
+from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 
 #: The order of tables in the Summary; a new analysis that is not named here comes after them.
@@ -296,7 +296,7 @@ def summarize(
     first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``jobs.run``. Errors:
     NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to analyse, 2 for bad options.
     """
-    if len({p.resolve() for p in files}) != len(files):
+    if len({opening.real(p) for p in files}) != len(files):
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
     options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
     if len(files) == 1:
@@ -304,8 +304,9 @@ def summarize(
         return _with_ranks(summary, collect.numbered(own))
     # Workers get no callback, and send no picture but that of the first rank.
     alone = replace(options, rank=None, progress=None)
-    work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
+    work = partial(_of_many, alone, opening.real(files[0]) if rank is None else None)
     done = parallel_reading.run(work, files, workers=workers, cluster=cluster, progress=progress)
+    _check_different(files, done)
     everyone = collect.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
     numbers = [collect.number(everyone, place) for place in range(len(everyone))]
     if rank is None:
@@ -323,9 +324,20 @@ def summarize(
     return _with_ranks(replace(first, capture=capture), everyone, shown)
 
 
+def _check_different(files: Sequence[Path], done: Sequence[tuple[Summary | None, tuple[collect.Rank, ...]]]) -> None:
+    """Raise NsysxError where two files hold the same capture: a copy, or a second export of it, is no second rank."""
+    first: dict[str, Path] = {}
+    for path, (_, ranks) in zip(files, done, strict=True):
+        for content in {r.content_id for r in ranks if r.content_id}:
+            if content in first:
+                what = f"{first[content].name} and {path.name} hold the same capture"
+                raise NsysxError(what, slug="same-report", hint="Give each report once", exit_code=EXIT_USAGE)
+            first[content] = path
+
+
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[collect.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
-    if shown != path.resolve():
+    if shown != opening.real(path):
         return None, collect.records(gather(path, options))  # of the others only what is compared: no table, no verdict
     return _report(path, options)
 
@@ -380,6 +392,7 @@ def gather(path: Path, options: Options) -> Profile:
     correlated = correlate.correlate(trace)
     # Memory is time: what has become ranges, calls and GPU ops is let go before more is made of those.
     trace = trace.without("nvtx", "runtime", "kernel", "memcpy", "memset", "graph")
+    trace = replace(trace, left_out=trace.left_out + correlated.left_out)
     say("attributing to modules")
     named = sequence.repeat(named, correlated)
     attributed = attribute.attribute(trace, correlated, named)

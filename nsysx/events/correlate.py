@@ -22,7 +22,7 @@ from nsysx.events import families
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, merged, nesting
 from nsysx.reading import schema
-from nsysx.reading.load import Trace
+from nsysx.reading.trace import LeftOut, Trace
 
 _SUFFIX = re.compile(r"(_pts[zd])?(_v\d{4,5})?(_pts[zd])?$")
 
@@ -60,32 +60,48 @@ def api_kind(name: str) -> str:
 class Correlated:
     """``api_calls`` and ``gpu_ops`` as ``schema`` declares them; ``call`` is the row number.
 
-    ``threads`` labels each instant of a thread with the row of the innermost API call, -1 outside CUDA.
+    ``threads`` labels each instant of a thread with the row of the innermost API call, -1 outside CUDA. ``left_out`` counts
+    the rows that say a call a second time.
     """
 
     api_calls: pl.DataFrame
     gpu_ops: pl.DataFrame
     threads: dict[int, StepFunction]
+    left_out: tuple[LeftOut, ...] = ()
 
 
-def _one_row_per_call(runtime: pl.DataFrame) -> pl.DataFrame:
+def _one_row_per_call(runtime: pl.DataFrame) -> tuple[pl.DataFrame, tuple[LeftOut, ...]]:
     """Drop the second rows of calls that a report stores twice; ``plain`` is the name without its version.
 
     A backtrace copy goes where the call itself is there too. Of alias rows (``--cuda-trace-all-apis``: one call under a
-    versioned and an unversioned name) the versioned one stays. Different functions under one id, such as a driver call
-    inside a runtime call, are different calls. Without an id every row is a call.
+    versioned and an unversioned name, one inside the other) the versioned one stays. Different functions under one id, such
+    as a driver call inside a runtime call, are different calls, and so are calls at different times. Without an id every row
+    is a call.
     """
     key = ["process", "correlation_id"]
+    table, before = schema.SOURCES["runtime"].table, runtime.height
     copied = pl.col("copied")
     if runtime.select(copied.any()).item():
         only_copy = copied & ~(~copied).any().over(key) | (pl.col("correlation_id") == 0)
         runtime = runtime.filter(~copied | only_copy)
-    if _unique(runtime["process"], runtime["correlation_id"]):
-        return runtime
+    copies, before = before - runtime.height, runtime.height
+    if not _unique(runtime["process"], runtime["correlation_id"]):
+        runtime = _without_aliases(runtime, [*key, "plain", "thread"])
+    noted = (("the copy of a call for its backtrace", copies), ("the alias of a call", before - runtime.height))
+    return runtime, tuple(LeftOut(table, reason, rows, "merged") for reason, rows in noted if rows)
+
+
+def _without_aliases(runtime: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    """Return one row of those that share ``key`` and lie in each other; the versioned name stays."""
+    several = (pl.len().over(key) > 1) & (pl.col("correlation_id") != 0)
+    alike = runtime.filter(several).sort(*key, "start_ns", -pl.col("end_ns"))
+    latest = pl.col("end_ns").cum_max().shift(1).over(key)
+    apart = (pl.col("start_ns") > latest) | (pl.col("start_ns") == latest) & (pl.col("end_ns") > latest)
+    call = apart.fill_null(True).cum_sum().over(key).alias("_call")
     unversioned = pl.col("name").cast(pl.String) == pl.col("plain").cast(pl.String)
-    named = runtime.filter(pl.col("correlation_id") != 0).sort(unversioned, "start_ns", -pl.col("end_ns"))
-    named = named.unique([*key, "plain"], keep="first", maintain_order=True)
-    return pl.concat([named, runtime.filter(pl.col("correlation_id") == 0)])
+    alike = alike.with_columns(call).sort(unversioned, "start_ns", -pl.col("end_ns"))
+    alike = alike.unique([*key, "_call"], keep="first", maintain_order=True).drop("_call")
+    return pl.concat([runtime.filter(~several), alike])
 
 
 def _unique(process: pl.Series, ids: pl.Series) -> bool:
@@ -125,15 +141,13 @@ def _nestings(calls: pl.DataFrame) -> tuple[dict[int, StepFunction], I64]:
     return threads, self_ns
 
 
-def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
+def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction], tuple[LeftOut, ...]]:
     runtime = trace.runtime
-    # A row that ends before it begins cannot be placed; the check "bad times" counts them.
-    if (runtime["end_ns"] < runtime["start_ns"]).any():
-        runtime = runtime.filter(pl.col("end_ns") >= pl.col("start_ns"))
     if runtime["name"].null_count():
         runtime = runtime.with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
     runtime = runtime.with_columns(lookup.changed(runtime["name"], plain_name).alias("plain"))
-    runtime = _one_row_per_call(runtime).drop("name", "copied").rename({"plain": "name"})
+    runtime, merged_rows = _one_row_per_call(runtime)
+    runtime = runtime.drop("name", "copied").rename({"plain": "name"})
     # One value per thread: cheaper to derive again than to move along.
     calls = lookup.ordered(
         runtime.drop("process"),
@@ -149,7 +163,7 @@ def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction]]:
         lookup.changed(calls["name"], api_kind).alias("kind"),
         pl.Series("self_ns", self_ns, dtype=pl.Int64),
     )
-    return calls, threads
+    return calls, threads, merged_rows
 
 
 def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: str) -> pl.DataFrame:
@@ -184,15 +198,9 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
             kernels.with_columns(family.alias("family"), cls.alias("cls")),
             _ops_of(trace.memcpy, "memcpy", kind, "copy"),
             _ops_of(trace.memset, "memset", pl.lit("memset"), "memset"),
-            # Nsight writes 0 for both ends where a graph launch carries no timestamp.
-            _ops_of(
-                trace.graph.filter((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0)),
-                "graph",
-                pl.lit("CUDA graph (opaque)"),
-                "compute",
-            ),
+            _ops_of(trace.graph, "graph", pl.lit("CUDA graph (opaque)"), "compute"),
         ]
-    ).filter(pl.col("end_ns") >= pl.col("start_ns"))
+    )
 
 
 def _compact(ids: I64, asked: I64) -> tuple[I64, I64]:
@@ -205,7 +213,8 @@ def _compact(ids: I64, asked: I64) -> tuple[I64, I64]:
 def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
     """Return the call that launched each op, -1 for none: the call of the process with the op's correlation id, 0 is no id.
 
-    Where a driver call is nested in a runtime call under the same id, the outer one launched.
+    Where a driver call is nested in a runtime call under the same id, the outer one launched; of calls at different times
+    that share an id, the last that had begun.
     """
     result = np.full(ops.height, -1, np.int64)
     asked_process, asked_id = ops["process"].fill_null(-1).to_numpy(), ops["correlation_id"].fill_null(0).to_numpy()
@@ -224,12 +233,36 @@ def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
         low, high = int(ids.min()), int(ids.max())
         table = np.full(high - low + 1, -1, np.int32 if calls.height < 1 << 31 else np.int64)
         table[ids - low] = call
-        if (table[ids - low] != call).any():  # of several rows under one id the last written stays
-            start, end = (calls[c].to_numpy()[call] for c in ("start_ns", "end_ns"))
-            outer_last = np.lexsort((call, -end, start))[::-1]
-            table[ids[outer_last] - low] = call[outer_last]
         inside = (asked >= low) & (asked <= high)
-        result[rows[inside]] = table[asked[inside] - low]
+        rows, asked = rows[inside], asked[inside]
+        result[rows] = table[asked - low]
+        if (table[ids - low] != call).any():
+            start, end = (calls[c].to_numpy()[call] for c in ("start_ns", "end_ns"))
+            shared = np.bincount(ids - low, minlength=high - low + 1) > 1
+            mine, theirs = shared[ids - low], shared[asked - low]
+            began = ops["start_ns"].to_numpy()[rows[theirs]]
+            result[rows[theirs]] = _last_begun(ids[mine], start[mine], end[mine], call[mine], asked[theirs], began)
+    return result
+
+
+def _last_begun(ids: I64, start: I64, end: I64, call: I64, asked: I64, began: I64) -> I64:
+    """Return, for each asked id, the outermost of its calls that had begun last at ``began``, else its first call."""
+    order = np.lexsort((call, -end, start, ids))
+    ids, start, end, call = ids[order], start[order], end[order], call[order]
+    # A call that ends before an earlier one of its id does lies in that one: ids are numbered, so that ends count up by id.
+    number = np.unique(ids, return_inverse=True)[1].astype(np.int64)
+    frame = pl.DataFrame({"id": number, "end": end})
+    latest = (
+        frame.select(pl.col("end").cum_max().shift(1).over("id"))["end"].fill_null(np.iinfo(np.int64).min).to_numpy()
+    )
+    outer = end > latest
+    outer[np.flatnonzero(np.diff(number, prepend=-1))] = True
+    known = pl.DataFrame({"id": ids[outer], "at": start[outer], "call": call[outer].astype(np.int64)}).sort("at")
+    wanted = pl.DataFrame({"row": np.arange(len(asked)), "id": asked, "at": began}).sort("at")
+    found = wanted.join_asof(known, on="at", by="id", strategy="backward").sort("row")
+    first = known.group_by("id", maintain_order=True).agg(pl.col("call").first().alias("first"))
+    chosen = found.join(first, on="id", how="left", maintain_order="left")
+    result: I64 = chosen.select(pl.coalesce("call", "first"))["call"].to_numpy()
     return result
 
 
@@ -238,7 +271,7 @@ def correlate(trace: Trace) -> Correlated:
 
     Neither side loses a row: a call without GPU work has ``gpu_ops`` 0, a GPU op without a call has a null ``call``.
     """
-    calls, threads = _api_calls(trace)
+    calls, threads, merged_rows = _api_calls(trace)
     order = ("end_ns", "process", "device", "stream", "correlation_id", "graph_node")
     rows = lookup.ordered(_gpu_rows(trace), "start_ns", order)
     call = _launching(calls, rows)
@@ -264,5 +297,8 @@ def correlate(trace: Trace) -> Correlated:
     counts = np.bincount(call[call >= 0], minlength=calls.height)
     calls = calls.with_columns(pl.Series("gpu_ops", counts, dtype=pl.Int64))
     return Correlated(
-        calls.select(c.name for c in schema.API_CALLS), ops.select(c.name for c in schema.GPU_OPS), threads
+        calls.select(c.name for c in schema.API_CALLS),
+        ops.select(c.name for c in schema.GPU_OPS),
+        threads,
+        merged_rows,
     )

@@ -71,7 +71,8 @@ class Rank:
 
     ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: not known) hold its collectives in order of their start, ``belongs`` which
     of ``series`` each is of. ``exposed`` are the stretches [start, end) of communication that no compute hides. ``number`` is
-    its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
+    its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing". ``content_id`` is of
+    the capture that it comes from.
     """
 
     report: int
@@ -97,6 +98,7 @@ class Rank:
     end_ns: I64
     message_bytes: I64
     exposed: tuple[I64, I64]
+    content_id: str = ""
 
 
 def _collectives(
@@ -181,6 +183,7 @@ def records(profile: Profile) -> tuple[Rank, ...]:
                 device=device,
                 gpu=card.name if card else "unknown GPU",
                 host=profile.trace.host,
+                content_id=profile.trace.capture.content_id,
                 number=_number(profile.trace, process, own) if only else None,
                 utc_epoch_ns=profile.trace.capture.utc_epoch_ns,
                 **figures,

@@ -62,7 +62,7 @@ def opened(path: Path, progress: Say | None = None) -> Iterator[Path]:
             copy = _unpacked(path, room / "report.sqlite", kind)
             opening.check_length(path, copy)
             yield copy
-        elif opening.beside(path.resolve(), "-wal"):
+        elif opening.beside(opening.real(path), "-wal"):
             say("copying the report with its log")
             yield _with_log(path, room)
         else:
@@ -71,7 +71,7 @@ def opened(path: Path, progress: Say | None = None) -> Iterator[Path]:
 
 
 def _copied(path: Path, kind: str) -> bool:
-    return kind != "sqlite" or opening.beside(path.resolve(), "-wal") > 0
+    return kind != "sqlite" or opening.beside(opening.real(path), "-wal") > 0
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def _here(path: Path) -> Iterator[str]:
 
 def _with_log(path: Path, folder: Path) -> Path:
     """Return a copy of a database and of its write-ahead log, with what the log holds in the database."""
-    source = path.resolve()
+    source = opening.real(path)
     copy = folder / "report.sqlite"
     _room_for(path, folder, source.stat().st_size + opening.beside(source, "-wal"))
     for ending in ("", "-wal"):

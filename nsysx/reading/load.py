@@ -51,7 +51,7 @@ def load(
     as Parquet or Arrow. ``window``: of what has a begin and an end, only rows that overlap it (ns).
     Errors: NsysxError with exit code 3 for anything that cannot be read, naming the file and what to do.
     """
-    path = path if path.name else path.resolve()  # "." has no name to call it by
+    path = path if path.name else opening.real(path)  # "." has no name to call it by
     with opening.sqlite_errors(path), as_sqlite.opened(path, progress) as database:
         before = database.stat()
         with closing(opening.connect(database)) as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sqlite3
 import stat
@@ -44,6 +45,11 @@ def fail(path: Path, what: str, hint: str, slug: str) -> NsysxError:
 def damaged(path: Path, what: str) -> NsysxError:
     """Return the error for a report that is no longer what nsys wrote."""
     return fail(path, what, "Export the report again", "input-damaged")
+
+
+def real(path: Path) -> Path:
+    """Return the absolute path of what a link leads to; links in a circle stay as they are."""
+    return Path(os.path.realpath(path))
 
 
 def kind_of(path: Path) -> str:
@@ -121,7 +127,7 @@ def check_finished(path: Path) -> None:
 
     A file that is opened as immutable asks for no lock, so the lock is asked for here.
     """
-    resolved = path.resolve()
+    resolved = real(path)
     if beside(resolved, "-journal") and _is_hot(resolved.with_name(resolved.name + "-journal")):
         what = f"has a journal beside it ({path.name}-journal): it is being written, or its export was interrupted"
         raise fail(path, what, "Wait for the export to finish, or export the report again", "input-busy")
@@ -164,7 +170,7 @@ def _is_hot(journal: Path) -> bool:
 
 def uri(path: Path) -> str:
     """Return a read-only URI. ``immutable`` leaves no -shm or -wal file beside a report, and needs no lock."""
-    return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    return f"{real(path).as_uri()}?mode=ro&immutable=1"
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import lzma
 import random
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -451,7 +453,7 @@ def test_ranks_have_the_numbers_of_the_job(tmp_path: Path) -> None:
 
 
 def test_file_names_give_the_numbers_where_nothing_else_does(tmp_path: Path) -> None:
-    paths = reports(tmp_path, [300_000, 300_000, 500_000], starts=[0, 0, 0], clocks=[0, 0, 0])
+    paths = reports(tmp_path, [300_000, 300_000, 500_000], starts=[0, 0, 0], clocks=[0, 1, 0])
     paths[2] = paths[2].rename(tmp_path / "job.rank10.sqlite")
     rows = table(paths[0], paths[2], paths[1])
     assert [r["rank"] for r in rows] == [0, 1, 10]
@@ -482,7 +484,21 @@ def test_two_reports_of_one_rank_are_counted_as_they_come(tmp_path: Path) -> Non
     paths = rank_reports(tmp_path, (1,), 2)
     again = tmp_path / "again.sqlite"
     again.write_bytes(paths[0].read_bytes())
+    with contextlib.closing(sqlite3.connect(again)) as base:  # another session, or it would be refused as a copy
+        base.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 1")
+        base.commit()
     assert [r["rank"] for r in table(*paths, again)] == [0, 1]
+
+
+def test_one_capture_under_two_names_is_no_second_rank(tmp_path: Path) -> None:
+    paths = rank_reports(tmp_path, (0, 1), 2)
+    again = tmp_path / "again.sqlite"
+    again.write_bytes(paths[0].read_bytes())
+    with contextlib.closing(sqlite3.connect(again)) as base:  # as another export of it would be
+        base.execute("VACUUM")
+    with pytest.raises(NsysxError, match="hold the same capture") as caught:
+        summarize([*paths, again])
+    assert (caught.value.slug, caught.value.exit_code) == ("same-report", 2)
 
 
 def test_other_machines_are_said_but_not_named(tmp_path: Path) -> None:

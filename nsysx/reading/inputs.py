@@ -1,0 +1,45 @@
+"""What somebody names on the command line: files, or folders of the reports of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from nsysx.reading import columnar, opening
+
+#: Files of a folder that are reports. An export stands for the report that it was made from, and for its packed copy.
+_REPORTS = (".sqlite", ".sqlite.xz", ".sqlite.gz", ".sqlite.zst", ".nsys-rep")
+
+
+def reports(named: Iterable[Path]) -> list[Path]:
+    """Return the reports that are named, folders replaced by the reports in them, in order of their names.
+
+    Errors: NsysxError with exit code 3 for a path that is neither, and for a folder without a report.
+    """
+    found: list[Path] = []
+    for path in named:
+        if opening.kind_of(path) != "folder" or columnar.tables_of(path):
+            found.append(path)
+            continue
+        inside = _in_folder(path)
+        if not inside:
+            hint = "Give .sqlite files, a folder of them, or one that nsys export --type parquetdir wrote"
+            raise opening.fail(path, "is a folder without a report in it", hint, "input-folder")
+        found += inside
+    return found
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Return the reports of a folder, each capture once."""
+    chosen: dict[str, tuple[int, Path]] = {}
+    try:
+        files = sorted(folder.iterdir())
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+        raise opening.fail(folder, what, "Check its permissions", "input-unreadable") from None
+    for file in files:
+        for rank, ending in enumerate(_REPORTS):
+            if file.name.endswith(ending) and not file.name.startswith(".") and file.is_file():
+                name = file.name.removesuffix(ending)
+                chosen[name] = min(chosen.get(name, (rank, file)), (rank, file))
+    return [file for _, file in chosen.values()]
