@@ -23,6 +23,7 @@ PACKED_MAGIC = {b"\xfd7zXZ": ".xz", b"\x1f\x8b": ".gz", b"(\xb5/\xfd": ".zst"}
 _HEAD_BYTES = 4096
 #: Keys that stand early in a trace of torch.profiler, or of anything else that writes Chrome's format.
 _TRACE_EVENTS = re.compile(rb'"(schemaVersion|deviceProperties|traceEvents|distributedInfo|displayTimeUnit)"\s*:')
+_LONGEST_WORD = 120
 #: How long a writer is waited for.
 _BUSY_PATIENCE_S = 5.0
 
@@ -181,6 +182,11 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _first_line(error: BaseException) -> str:
+    """Return what SQLite says, without the pages of a damaged schema that it may quote."""
+    return next(iter(str(error).splitlines()), "")[:_LONGEST_WORD]
+
+
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
     """Turn whatever SQLite, Python's view of it, or the disk says into one line about the file."""
@@ -191,9 +197,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
             raise fail(path, "is being written", "Wait for the export to finish", "input-busy") from None
         if "full" in str(error):
             raise no_room(path, Path(tempfile.gettempdir())) from None
-        raise damaged(path, f"cannot be read ({error})") from None
+        raise damaged(path, f"cannot be read ({_first_line(error)})") from None
     except sqlite3.Error as error:
-        raise damaged(path, f"is damaged ({error})") from None
+        raise damaged(path, f"is damaged ({_first_line(error)})") from None
     except UnicodeDecodeError:  # SQLite's own message quotes the bytes that it stumbled over
         raise damaged(path, "is damaged") from None
     except OSError as error:
