@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import shlex
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -185,7 +187,7 @@ def report(
     html: Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")] = None,
     json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")] = None,
     markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")] = None,
+    csv: Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")] = None,
     steps: Annotated[str | None, typer.Option(metavar="A:B|all", help="Look at these steps only.")] = None,
     step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
     time_range: Annotated[
@@ -205,24 +207,29 @@ def report(
     no_redact: Annotated[bool, typer.Option("--no-redact", help="Keep host, user and paths in the page.")] = False,
 ) -> None:
     """Say where the step time went: tables here, or a page, JSON, Markdown or CSV."""
-    from nsysx.outputs import check_folder, check_output, write_text
+    from nsysx import outputs
     from nsysx.progress import Progress
 
-    targets = [Path(name) for name in (html, json, markdown) if name is not None and str(name) != "-"]
-    for path in targets:
-        check_output(path, force=force)
     if json == markdown == "-":
         raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
+    if csv is not None and not csv.strip():
+        raise NsysxError("--csv: no folder is named", slug="output-name", exit_code=EXIT_USAGE)
+    targets = [Path(name) for name in (html, json, markdown) if name is not None and str(name) != "-"]
+    for path in targets:
+        outputs.check_output(path, force=force)
     if csv is not None:
-        check_folder(csv)
+        outputs.check_folder(Path(csv))
     from nsysx.ranks import parallel_reading as jobs_room
 
     jobs_room.limit_threads()
     from nsysx import pipeline
+    from nsysx.reading import inputs
 
     with Progress() as progress:
+        reports = inputs.reports(files)
+        outputs.check_apart([*targets, *([Path(csv)] if csv else [])], [*files, *reports])
         summary = pipeline.summarize(
-            files,
+            reports,
             steps=steps,
             step_range=step_range,
             device=device,
@@ -233,39 +240,58 @@ def report(
             cluster=cluster,
             progress=progress,
         )
-        if html is not None:
-            from nsysx.render import html_page
-
-            progress("drawing the page")
-            write_text(html, html_page.render(summary, redact=not no_redact), force=force)
-    if json is not None:
-        from nsysx.render import json_text
-
-        _emit(json, json_text.render(summary), force=force)
-    if markdown is not None:
-        from nsysx.render import markdown as markdown_page
-
-        _emit(markdown, markdown_page.render(summary, top=top), force=force)
-    if csv is not None:
-        targets += _write_tables(summary, csv, force=force)
-    if html is None and json is None and markdown is None and csv is None:
+        progress("writing")
+        texts = _texts(summary, html=html, json=json, markdown=markdown, top=top, redact=not no_redact)
+        written = {Path(name): text for name, text in texts.items() if name != "-"}
+        if csv is not None:
+            written |= _write_tables(summary, Path(csv), written, force=force)
+        else:
+            outputs.write_texts(written, force=force)
+    if "-" in texts:
+        _emit(texts["-"])
+    elif not texts and csv is None:
         _tables(summary, top, section)
-    for path in targets:
+    for path in written:
         _talk(f"nsysx: wrote {_link(path)}")
 
 
-def _write_tables(summary: Summary, folder: Path, *, force: bool) -> list[Path]:
-    """Write the tables that were recorded, each to its file; all or none are refused when one is there already."""
-    from nsysx.outputs import check_output, write_text
+def _texts(
+    summary: Summary, *, html: Path | None, json: str | None, markdown: str | None, top: int, redact: bool
+) -> dict[str, str]:
+    """Return what was asked for as texts, by the name of the file or "-"."""
+    texts: dict[str, str] = {}
+    if html is not None:
+        from nsysx.render import html_page
+
+        texts[str(html)] = html_page.render(summary, redact=redact)
+    if json is not None:
+        from nsysx.render import json_text
+
+        texts[json] = json_text.render(summary)
+    if markdown is not None:
+        from nsysx.render import markdown as markdown_page
+
+        texts[markdown] = markdown_page.render(summary, top=top, redact=redact)
+    return texts
+
+
+def _write_tables(summary: Summary, folder: Path, others: dict[Path, str], *, force: bool) -> dict[Path, str]:
+    """Write the tables that were recorded, each to its file, together with the ``others``: all or none."""
+    from nsysx.outputs import write_texts
     from nsysx.render import csv_text
 
+    tables = {folder / f"{key}.csv": table for key, table in summary.tables.items() if table.rows is not None}
+    texts = others | {path: csv_text.render(table) for path, table in tables.items()}
+    made = not folder.exists()
     folder.mkdir(exist_ok=True)
-    tables = [(folder / f"{key}.csv", table) for key, table in summary.tables.items() if table.rows is not None]
-    for path, _ in tables:
-        check_output(path, force=force)
-    for path, table in tables:
-        write_text(path, csv_text.render(table), force=force)
-    return [path for path, _ in tables]
+    try:
+        write_texts(texts, force=force)
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+    return texts
 
 
 def _link(path: Path) -> str:
@@ -275,23 +301,30 @@ def _link(path: Path) -> str:
     return f"\x1b]8;;{path.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\"
 
 
-def _emit(target: str, text: str, *, force: bool) -> None:
-    from nsysx.outputs import write_text
+def _emit(text: str) -> None:
+    from nsysx.outputs import to_stdout
 
-    if target == "-":
-        _end_quietly_with_reader()
+    _end_quietly_with_reader()
+    with to_stdout():
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    else:
-        write_text(Path(target), text, force=force)
+
+
+#: Columns of a terminal: fewer hold no table; then as many as terminals usually have.
+_NARROWEST, _USUAL_WIDTH = 20, 80
 
 
 def _tables(summary: Summary, top: int, section: list[str] | None) -> None:
     from rich.console import Console
 
+    from nsysx.outputs import to_stdout
     from nsysx.render import terminal
 
     _end_quietly_with_reader()
-    terminal.render(summary, Console(), top=top, sections=section)
+    console = Console()
+    if console.width < _NARROWEST:  # COLUMNS=0, or a terminal that does not know its size
+        console.width = _USUAL_WIDTH
+    with to_stdout():
+        terminal.render(summary, console, top=top, sections=section)
 
 
 def _end_quietly_with_reader() -> None:
@@ -416,6 +449,7 @@ def program() -> NoReturn:
         os._exit(code if isinstance(code, int) else 0)
 
     atexit.register(leave)
+    signal.signal(signal.SIGINT, _interrupted)
     # A process that ends after one answer has no cycles worth looking for; it would cost a twentieth of the start.
     gc.disable()
     try:
@@ -425,17 +459,38 @@ def program() -> NoReturn:
         raise
 
 
+#: Whether somebody pressed Ctrl-C: typer makes an exit code of it, which commands may have for other reasons.
+_interrupts: list[int] = []
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _interrupts.append(number)
+    signal.default_int_handler(number, frame)
+
+
 def main() -> NoReturn:
     """Run the command line and raise SystemExit with its exit code."""
     sys.exit(_guarded())
 
 
+def _said(error: NsysxError) -> int:
+    _talk(f"nsysx: error: {_harmless(str(error))}")
+    return error.exit_code
+
+
 def _guarded() -> int:
+    from nsysx.outputs import is_of_stdout, open_streams, stdout_fails, to_stdout
+
+    open_streams()
     try:
         code = app(prog_name="nsysx", standalone_mode=False)
+        if _interrupts and code == EXIT_INTERRUPTED:
+            _talk("nsysx: interrupted")
+            return EXIT_INTERRUPTED
+        with to_stdout():
+            pass
     except NsysxError as error:
-        _talk(f"nsysx: error: {_harmless(str(error))}")
-        return error.exit_code
+        return _said(error)
     except (KeyboardInterrupt, typer.Abort):
         _talk("nsysx: interrupted")
         return EXIT_INTERRUPTED
@@ -447,6 +502,8 @@ def _guarded() -> int:
             command = context.command_path if context else "nsysx"
             _talk(f"nsysx: error: {str(explain()).rstrip('.')}. Try {command} --help")
             return EXIT_USAGE
+        if isinstance(error, OSError) and is_of_stdout(error):
+            return _said(stdout_fails(error))
         if os.environ.get("NSYSX_DEBUG"):
             raise
         _talk(

@@ -1,42 +1,54 @@
-"""Writing results: never over somebody's file without being asked, never half a file."""
+"""Writing results: never over somebody's file without being asked, never half a file, and of several files all or none."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
+import stat
+import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.errors import EXIT_INPUT, EXIT_USAGE, NsysxError
 
 
 def check_output(path: Path, *, force: bool, exit_code: int = EXIT_USAGE) -> None:
-    """Raise NsysxError unless ``path`` can be written: its folder exists, takes files, and nothing is overwritten unasked."""
+    """Raise NsysxError unless ``path`` can be written: its folder exists, takes files, and nothing is overwritten unasked.
+
+    ``force`` allows to replace a file, or a link itself (what it leads to stays); never a device or a pipe.
+    """
     folder = path.parent
-    if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise NsysxError(
-            f"{folder}: {what}", slug="output-folder", hint="Create it or choose another output", exit_code=exit_code
-        )
-    if path.is_dir():
-        raise NsysxError(
-            f"{path}: is a folder", slug="output-folder", hint="Give the name of a file", exit_code=exit_code
-        )
-    if not force and os.path.lexists(path):
-        raise NsysxError(
-            f"{path}: exists already", slug="output-exists", hint="Use --force or another name", exit_code=exit_code
-        )
+
+    def refuse(what: str, slug: str, hint: str) -> NsysxError:
+        return NsysxError(what, slug=slug, hint=hint, exit_code=exit_code)
+
+    if not os.path.isdir(folder):  # noqa: PTH112 - of a circle of links pathlib raises
+        what = "is not a folder" if os.path.lexists(folder) else "does not exist"
+        raise refuse(f"{folder}: {what}", "output-folder", "Create it or choose another output")
+    if os.path.isdir(path):  # noqa: PTH112
+        raise refuse(f"{path}: is a folder", "output-folder", "Give the name of a file")
+    try:
+        mode: int | None = path.lstat().st_mode
+        leads_to = stat.S_IFMT(path.stat().st_mode) if stat.S_ISLNK(mode or 0) else stat.S_IFREG
+    except FileNotFoundError:
+        mode, leads_to = (path.lstat().st_mode if path.is_symlink() else None), stat.S_IFREG
+    except OSError as error:
+        raise refuse(f"{path}: cannot be a file ({error.strerror})", "output-name", "Choose another output") from None
+    if (mode is not None and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode))) or leads_to != stat.S_IFREG:
+        hint = "Name a file; --json - and --markdown - write to stdout"
+        raise refuse(f"{path}: is a device or a pipe, not a file", "output-special", hint)
+    if not force and mode is not None:
+        raise refuse(f"{path}: exists already", "output-exists", "Use --force or another name")
     try:
         # Only writing tells: permission bits mean nothing to root, on read-only mounts and on network drives.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise NsysxError(
-            f"{folder}: cannot write there ({error.strerror})",
-            slug="output-folder",
-            hint="Choose another output",
-            exit_code=exit_code,
-        ) from error
+        what = f"{folder}: cannot write there ({error.strerror})"
+        raise refuse(what, "output-folder", "Choose another output") from error
 
 
 def check_folder(path: Path) -> None:
@@ -45,6 +57,29 @@ def check_folder(path: Path) -> None:
         check_output(path / "table.csv", force=True)
     else:
         check_output(path, force=False)
+
+
+def check_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Raise NsysxError where two outputs are one file, or an output is a report that is read, by whatever names."""
+    seen: dict[object, Path] = {}
+    for path in inputs:
+        seen |= dict.fromkeys(_identities(path), path)
+    for path in outputs:
+        for identity in _identities(path):
+            if identity in seen:
+                other = seen[identity]
+                what = f"{path}: is the report that is read" if other in inputs else f"{path}: is asked for twice"
+                raise NsysxError(what, slug="output-twice", hint="Choose another output", exit_code=EXIT_USAGE)
+        seen |= dict.fromkeys(_identities(path), path)
+
+
+def _identities(path: Path) -> Iterator[object]:
+    """Yield what tells a file apart: the place of its name, the place that it leads to, and the file itself."""
+    yield os.path.realpath(path.parent), path.name
+    yield os.path.realpath(path)
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        yield found.st_dev, found.st_ino
 
 
 def move_into_place(source: Path, target: Path, *, force: bool) -> None:
@@ -72,22 +107,93 @@ def move_into_place(source: Path, target: Path, *, force: bool) -> None:
 
 def write_text(path: Path, text: str, *, force: bool) -> None:
     """Write ``text`` to ``path`` as UTF-8, whole or not at all. Raises NsysxError."""
-    check_output(path, force=force)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}-", dir=path.parent)
-    temporary = Path(name)
+    write_texts({path: text}, force=force)
+
+
+def write_texts(texts: Mapping[Path, str], *, force: bool) -> None:
+    """Write each text to its path as UTF-8: all are whole on the disk before the first gets its name. Raises NsysxError."""
+    for path in texts:
+        check_output(path, force=force)
+    written: dict[Path, Path] = {}
+    named: list[Path] = []
+    path = next(iter(texts), Path())
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        move_into_place(temporary, path, force=force)
-    except OSError as error:
-        raise NsysxError(
-            f"{path}: could not be written ({error.strerror})", slug="output-write", hint="Nothing was left behind"
-        ) from error
+        for path, text in texts.items():
+            handle, name = tempfile.mkstemp(prefix=".nsysx-", dir=path.parent)
+            written[path] = Path(name)
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n", errors="backslashreplace") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            written[path].chmod(0o666 & ~umask)
+        for path, temporary in written.items():
+            new = not os.path.lexists(path)
+            move_into_place(temporary, path, force=force)
+            if new:
+                named.append(path)
+    except (OSError, NsysxError) as error:
+        for done in named:
+            with contextlib.suppress(OSError):
+                done.unlink()
+        if isinstance(error, NsysxError):
+            raise
+        what = f"{path}: could not be written ({error.strerror})"
+        raise NsysxError(what, slug="output-write", hint="Nothing was left behind") from error
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        for temporary in written.values():
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def stdout_fails(error: OSError) -> NsysxError:
+    """Return the error for a stdout that takes no more."""
+    # What is still in the buffer would fail once more at exit, with a message of Python's own.
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+    what = f"stdout: could not be written ({error.strerror})"
+    return NsysxError(what, slug="output-write", hint="Write to a file instead", exit_code=EXIT_INPUT)
+
+
+def is_of_stdout(error: OSError) -> bool:
+    """Say whether an error is of a stream, which has no name, and not of a file."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EBADF, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def to_stdout() -> Iterator[None]:
+    """Turn what goes wrong with writing to stdout, up to its last byte, into NsysxError."""
+    try:
+        yield
+        sys.stdout.flush()
+        if isinstance(sys.stdout, _Closed) and sys.stdout.lost:
+            raise OSError(errno.EBADF, "it is closed")
+    except OSError as error:
+        raise stdout_fails(error) from None
+
+
+class _Closed(io.StringIO):
+    """A stdout that somebody closed before the program began. ``lost``: something was written to it."""
+
+    lost = False
+
+    def write(self, text: str) -> int:
+        self.lost = self.lost or bool(text)
+        return len(text)
+
+
+def open_streams() -> None:
+    """Make up for standard streams that are closed: no file that is opened later takes their number, and stderr is quiet."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - open for as long as the process lives
+    if sys.stdout is None:
+        sys.stdout = _Closed()

@@ -373,6 +373,11 @@ def _seconds(text: str) -> load.Window:
     return int(start * 10**9), int(end * 10**9)
 
 
+def _anything(trace: load.Trace) -> bool:
+    """Return whether anything with an end was read: what has none, such as the names of domains, is read in any window."""
+    return any(trace.frames[f]["end_ns"].count() for f in ("runtime", "kernel", "memcpy", "memset", "graph", "nvtx"))
+
+
 def gather(path: Path, options: Options) -> Profile:
     """Return the profile of one report: everything that its analyses are given. Errors as in ``summarize``."""
 
@@ -387,6 +392,11 @@ def gather(path: Path, options: Options) -> Profile:
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         what = f"{path.name}: holds no CUDA and no NVTX rows"
         raise NsysxError(what, slug="nothing-recorded", hint="Profile with: nsysx run -- CMD", exit_code=EXIT_EMPTY)
+    if window is not None and not _anything(trace):
+        lasts = trace.capture.duration_ns
+        hint = f"The session lasts {lasts / 1e9:.3f} s" if lasts else "Give a part of the session, in seconds"
+        what = f"--time-range {options.time_range}: nothing was recorded then"
+        raise NsysxError(what, slug="time-range-empty", hint=hint, exit_code=EXIT_EMPTY)
     say("correlating API calls and GPU work")
     named = nvtx_ranges.read(trace)
     correlated = correlate.correlate(trace)

@@ -22,7 +22,7 @@ class Progress:
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._timer = threading.Timer(_PATIENCE_S, self._show)
             self._timer.daemon = True
             self._timer.start()

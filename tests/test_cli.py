@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from nsysx import cli, outputs, pipeline
 from nsysx.errors import NsysxError
+from nsysx.reading import inputs
 from tests.builder import Report
 
 ROOT = Path(__file__).parents[1]
@@ -136,6 +138,7 @@ def ends_with(monkeypatch: pytest.MonkeyPatch, error: BaseException, *words: str
     def fails(*_: object, **__: object) -> None:
         raise error
 
+    monkeypatch.setattr(inputs, "reports", list)
     monkeypatch.setattr(pipeline, "summarize", fails)
     monkeypatch.setattr(sys, "argv", ["nsysx", *(words or ("report", "x.sqlite"))])
     with pytest.raises(SystemExit) as caught:
@@ -301,6 +304,92 @@ def test_text_that_is_not_unicode(target: Path) -> None:
     assert target.read_text() == "name \\udc80"
 
 
+def shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``nsysx`` with the redirections of a shell."""
+    line = f"{shlex.quote(sys.executable)} -m nsysx {words}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(["sh", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("report r.sqlite --json j.json 2>&-", 0, ""),
+        ("report r.sqlite --json - >&-", 3, "stdout: could not be written (it is closed)"),
+        ("report r.sqlite --json - >/dev/full", 3, "stdout: could not be written (No space left on device)"),
+        ("report r.sqlite >/dev/full", 3, "stdout: could not be written (No space left on device)"),
+        ("explain >/dev/full", 3, "stdout: could not be written (No space left on device)"),
+    ],
+)
+def test_streams_that_take_nothing(sqlite: Path, tmp_path: Path, words: str, code: int, said: str) -> None:
+    (tmp_path / "r.sqlite").symlink_to(sqlite)
+    done = shell(words, tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1 if said else 0)
+    assert said in done.stderr
+
+
+def test_a_terminal_that_does_not_know_its_width(sqlite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "gemm" in nsysx("report", sqlite).stdout
+
+
+def test_ctrl_c_is_said(sqlite: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, threading\nfrom nsysx import cli, pipeline\n"
+        "def wait(*_, **__):\n    os.kill(os.getpid(), signal.SIGINT)\n    threading.Event().wait()\n"
+        "pipeline.summarize = wait\n"
+        f"sys.argv[1:] = ['report', {str(sqlite)!r}]\ncli.program()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nsysx: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--html", "r.sqlite"], "is the report that is read"),
+        (["--json", "link.sqlite"], "is the report that is read"),
+        (["--json", "hard.sqlite"], "is the report that is read"),
+        (["--json", "a", "--html", "./a"], "is asked for twice"),
+        (["--json", "pipe"], "is a device or a pipe"),
+        (["--json", "null"], "is a device or a pipe"),
+        (["--markdown", "circle"], "cannot be a file"),
+        (["--html", "x" * 300], "cannot be a file"),
+        (["--csv", ""], "no folder is named"),
+    ],
+)
+def test_outputs_that_are_refused(sqlite: Path, tmp_path: Path, words: list[str], said: str) -> None:
+    report = tmp_path / "r.sqlite"
+    report.write_bytes(sqlite.read_bytes())
+    (tmp_path / "link.sqlite").symlink_to(report)
+    (tmp_path / "hard.sqlite").hardlink_to(report)
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / "circle").symlink_to("circle")
+    os.mkfifo(tmp_path / "pipe")
+    before = {p.name: p.lstat().st_mode for p in tmp_path.iterdir()}
+    done = shell(shlex.join(["report", "r.sqlite", *words, "-f"]), tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert said in done.stderr
+    assert {p.name: p.lstat().st_mode for p in tmp_path.iterdir()} == before
+    assert report.read_bytes() == sqlite.read_bytes()
+
+
+def test_of_several_outputs_all_or_none_are_written(sqlite: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    words = f"report {shlex.quote(str(sqlite))} --json j.json --markdown m.md --csv tables"
+    full = shell(f"--version >/dev/null; ulimit -f 8; {shlex.quote(sys.executable)} -m nsysx {words}", folder)
+    assert full.returncode == 3
+    assert "could not be written" in full.stderr
+    assert "Nothing was left behind" in full.stderr
+    assert not list(folder.iterdir())
+    done = shell(words, folder)
+    assert done.returncode == 0
+    assert {"j.json", "m.md", "tables"} == {p.name for p in folder.iterdir()}
+    assert len(list((folder / "tables").glob("*.csv"))) == done.stderr.count("wrote") - 2
+
+
 def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, object] = {}
 
@@ -308,6 +397,7 @@ def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> N
         asked.update(options, paths=paths)
         raise NsysxError("enough", slug="enough")
 
+    monkeypatch.setattr(inputs, "reports", list)
     monkeypatch.setattr(pipeline, "summarize", remember)
     words = ["report", "a.sqlite", "b.sqlite", "--steps", "all", "--step-range", "^it", "--device", "1", "--rank", "0"]
     monkeypatch.setattr(sys, "argv", ["nsysx", *words])

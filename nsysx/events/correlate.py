@@ -259,7 +259,7 @@ def _last_begun(ids: I64, start: I64, end: I64, call: I64, asked: I64, began: I6
     outer[np.flatnonzero(np.diff(number, prepend=-1))] = True
     known = pl.DataFrame({"id": ids[outer], "at": start[outer], "call": call[outer].astype(np.int64)}).sort("at")
     wanted = pl.DataFrame({"row": np.arange(len(asked)), "id": asked, "at": began}).sort("at")
-    found = wanted.join_asof(known, on="at", by="id", strategy="backward").sort("row")
+    found = wanted.join_asof(known, on="at", by="id", strategy="backward", check_sortedness=False).sort("row")
     first = known.group_by("id", maintain_order=True).agg(pl.col("call").first().alias("first"))
     chosen = found.join(first, on="id", how="left", maintain_order="left")
     result: I64 = chosen.select(pl.coalesce("call", "first"))["call"].to_numpy()

@@ -160,7 +160,7 @@ def _exported(path: Path, folder: Path) -> Path:
     from nsysx.recording.find_nsys import find_nsys
 
     kept = path.with_suffix(".sqlite")
-    by_hand = f"Where nsys is, run: nsys export --type sqlite --output {kept.name} {path.name}"
+    by_hand = f"Run: nsys export --type sqlite --output {kept.name} {path.name}"
     with suppress(OSError):
         if kept.stat().st_mtime_ns >= path.stat().st_mtime_ns and opening.kind_of(kept) == "sqlite":
             opening.check_finished(kept)
@@ -179,8 +179,8 @@ def _exported(path: Path, folder: Path) -> Path:
         raise opening.fail(path, f"nsys could not export it ({error})", by_hand, "input-nsys-rep") from None
     if done.returncode or not made.exists():
         last = " / ".join([line.strip() for line in said if line.strip()][-3:])[:500]
-        what = f"nsys {nsys.version} could not export it: {last or f'exit code {done.returncode}'}"
-        hint = "A report needs an nsys as new as the one that made it"
+        what = f"nsys {nsys.version} could not export it: {last.rstrip('.') or f'exit code {done.returncode}'}"
+        hint = f"With an nsys as new as the one that made it, run: nsys export --type sqlite {path.name}"
         raise opening.fail(path, what, hint, "input-nsys-rep")
     with suppress(OSError, NsysxError):
         beside = kept.with_name(f".{kept.name[:100]}-exported")

@@ -89,7 +89,10 @@ def run_json(path: Path) -> dict[str, Any]:
         value = json.loads(beside.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    probe = value.get("probe", [])
+    return value | {"probe": [p for p in probe if isinstance(p, dict)] if isinstance(probe, list) else []}
 
 
 def _program(path: str | None) -> str:
@@ -151,7 +154,6 @@ def capture_of(
     epoch = [
         e for (e,) in query(connection, tables, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs") if isinstance(e, int)
     ]
-    probe = run.get("probe")
     exit_code = run.get("exit_code")
     return Capture(
         files=(path.name,),
@@ -164,6 +166,6 @@ def capture_of(
         utc_epoch_ns=epoch[0] if epoch else None,
         content_id=content_id(frames, epoch[0] if epoch else None),
         options=options,
-        probe=tuple(p for p in probe if isinstance(p, dict)) if isinstance(probe, list) else (),
+        probe=tuple(run.get("probe", ())),
         exit_code=exit_code if isinstance(exit_code, int) else None,
     )

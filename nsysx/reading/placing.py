@@ -63,7 +63,8 @@ def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tupl
         if column.bits or column.name not in frame.columns:
             continue
         if column.name == "correlation_id" and given.frame[column.name].null_count():
-            given.note("no correlation id", given.frame[column.name].null_count(), "kept")
+            if column.required:  # elsewhere null is how nsys writes that there is none
+                given.note("no correlation id", given.frame[column.name].null_count(), "kept")
             given.frame = given.frame.with_columns(pl.col(column.name).fill_null(0))
         placed = column.name in _PLACE and (column.required or source.frame == "nvtx")
         if (

@@ -105,15 +105,21 @@ def _c(
 
 
 def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> SourceColumn:
-    """Return several small columns as one integer, the first in the lowest bits: one column to read instead of many."""
-    terms, parts, shift = [], [], 0
+    """Return several small columns as one integer, the first in the lowest bits: one column to read instead of many.
+
+    It is null where one of them does not fit its bits, and would change those of its neighbours.
+    """
+    terms, parts, fits, shift = [], [], [], 0
     for columns, bits in fields:
         names = columns.split("+")
-        terms.append("(" + " + ".join(f'"{c}"' for c in names) + f") * {1 << shift}")
+        value = " + ".join(f'"{c}"' for c in names)
+        terms.append(f"({value}) * {1 << shift}")
+        fits.append(f"({value}) BETWEEN 0 AND {(1 << bits) - 1}")
         parts += names
         shift += bits
     assert shift <= 63
-    return SourceColumn(name, " + ".join(terms), required=False, meaning=meaning, parts=tuple(parts))
+    sql = f"CASE WHEN {' AND '.join(fits)} THEN {' + '.join(terms)} END"
+    return SourceColumn(name, sql, required=False, meaning=meaning, parts=tuple(parts))
 
 
 def unpack(value: int, fields: tuple[tuple[str, int], ...]) -> tuple[int, ...]:

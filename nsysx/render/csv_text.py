@@ -11,8 +11,8 @@ from typing import Any
 from nsysx.model import Table
 from nsysx.render.safe_text import clean
 
-#: What makes a spreadsheet take a text for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+#: What makes a spreadsheet take a text for a formula; the full-width forms do where the locale is Chinese or Japanese.
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")
 #: The longest text that the usual spreadsheets keep in a cell is 32,767 characters.
 _LONGEST = 32_000
 
