@@ -14,6 +14,7 @@ from nsysx.reading.trace import Window
 
 #: What reading a damaged file of another library raises.
 _BROKEN = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_ARROW_MAGIC = b"ARROW1"
 _BLOCK_ROWS = 65_536
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 _PLAIN = (pl.String, pl.Binary, pl.Boolean)
@@ -98,10 +99,18 @@ def as_sqlite(folder: Path, target: Path) -> Path:
     return target
 
 
+def _read(file: Path) -> pl.DataFrame:
+    """Return a table; nsys writes Arrow's stream format under the ending of its file format."""
+    if file.suffix == ".parquet":
+        return pl.read_parquet(file)
+    with file.open("rb") as opened:
+        is_file = opened.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
+    return pl.read_ipc(file) if is_file else pl.read_ipc_stream(file)
+
+
 def _copy(file: Path, base: sqlite3.Connection) -> None:
     """Copy one table; keys without a sign get one, as SQLite has no others."""
-    reader = {".parquet": pl.read_parquet, ".arrow": pl.read_ipc, ".arrows": pl.read_ipc_stream}[file.suffix]
-    frame = reader(file)
+    frame = _read(file)
     frame = frame.select(c for c in frame.columns if _NAME.fullmatch(c))
     signed = [pl.col(c).reinterpret(signed=True) for c, kind in frame.schema.items() if kind == pl.UInt64]
     plain = [

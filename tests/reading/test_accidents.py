@@ -318,7 +318,7 @@ def test_a_folder_of_ranks_is_its_reports(good: Path, tmp_path: Path) -> None:
         inputs.reports([empty])
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "arrow stream"])
 def test_an_export_as_a_folder_reads_as_the_report(good: Path, tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "r_dir"
     folder.mkdir()
@@ -335,6 +335,8 @@ def test_an_export_as_a_folder_reads_as_the_report(good: Path, tmp_path: Path, k
             frame = pl.DataFrame(columns)
             if kind == "parquet":
                 frame.write_parquet(folder / f"{table}.parquet")
+            elif kind == "arrow stream":  # what nsys writes
+                frame.write_ipc_stream(folder / f"{table}.arrow")
             else:
                 frame.write_ipc(folder / f"{table}.arrow")
     trace, plain = load(folder), load(good)
@@ -342,7 +344,7 @@ def test_an_export_as_a_folder_reads_as_the_report(good: Path, tmp_path: Path, k
         assert expected.equals(trace.frames[name]), name
     assert trace.capture.content_id == plain.capture.content_id
     assert inputs.reports([folder]) == [folder]
-    (folder / f"{KERNEL}.{kind}").write_bytes(b"PAR1 and no more")
+    (folder / f"{KERNEL}.{kind.split()[0]}").write_bytes(b"PAR1 and no more")
     refused(folder, "input-damaged")
 
 
@@ -388,3 +390,25 @@ def test_no_home_folder_and_no_markup_in_what_is_handed_on(tmp_path: Path) -> No
     assert "](javascript:" not in markdown.render(summary, redact=True)
     for table in summary.tables.values():
         assert not any(line.lstrip('" ').startswith("\uff1d") for line in csv_text.render(table).splitlines())
+
+
+# --- a real nsys ------------------------------------------------------------------------------------------------------
+
+
+def test_every_export_of_one_capture_is_that_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nsys = os.environ.get("NSYSX_TEST_NSYS", "")
+    assert nsys, "set NSYSX_TEST_NSYS to a real nsys; scripts/test does, scripts/install_nsys gets one"
+
+    def run(*words: str) -> None:
+        subprocess.run([nsys, *words], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+
+    run("profile", "-t", "osrt", "--sample=none", "--cpuctxsw=none", "-o", "a", sys.executable, "-c", "print()")
+    run("export", "-t", "sqlite", "--lazy=false", "-o", "full.sqlite", "a.nsys-rep")
+    run("export", "-t", "parquetdir", "-o", "parquet", "a.nsys-rep")
+    run("export", "-t", "arrowdir", "-o", "arrow", "a.nsys-rep")
+    monkeypatch.setenv("PATH", f"{Path(nsys).parent}:{os.environ['PATH']}")
+    traces = [load(tmp_path / name) for name in ("a.nsys-rep", "full.sqlite", "parquet", "arrow")]
+    assert len({t.capture.content_id for t in traces}) == 1
+    assert all(t.thread_name.height for t in traces)
+    assert (tmp_path / "a.sqlite").exists(), "what was exported once is kept beside the report"
+    assert load(tmp_path / "a.nsys-rep").capture.content_id == traces[0].capture.content_id
