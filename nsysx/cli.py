@@ -9,9 +9,10 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from nsysx import __version__
 from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
@@ -308,6 +309,95 @@ def _harmless(line: str) -> str:
     from nsysx.render.safe_text import clean
 
     return clean(line, 2000)
+
+
+class _SeveralFiles(TyperCommand):
+    """Lets ``--before A B --after C`` name several files each; for the parser that is one option per file."""
+
+    _OPTIONS = ("--before", "--after", "--noise")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return what is left of ``args``, as click does."""
+        split: list[str] = []
+        option: str | None = None
+        for arg in args:
+            if arg.startswith("-") and arg != "-":
+                option = arg if arg in self._OPTIONS else None
+                split += [] if option else [arg]
+            else:
+                split += [option, arg] if option else [arg]
+        return super().parse_args(ctx, split)
+
+
+@app.command(cls=_SeveralFiles)
+def compare(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="BEFORE AFTER", help="Reports (.sqlite) or Summaries (.json).")
+    ] = None,
+    before: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE...", help="Captures of the side before; ranks count as one.")
+    ] = None,
+    after: Annotated[list[Path] | None, typer.Option(metavar="FILE...", help="Captures of the side after.")] = None,
+    noise: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE...", help="Captures of one unchanged program: how much captures differ here."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the comparison as JSON.")] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")] = None,
+    margin: Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="What counts as the same.")] = 1.0,
+    steps: Annotated[str | None, typer.Option(metavar="A:B", help="Look at these steps only.")] = None,
+    step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Reports read at once; one per core by default.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows per table of Markdown.")] = 10,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")] = False,
+    no_redact: Annotated[bool, typer.Option("--no-redact", help="Keep user and paths in the page.")] = False,
+) -> None:
+    """Say whether AFTER is faster than BEFORE, by how much, how sure that is, and what made the difference."""
+    from nsysx.outputs import check_output, write_text
+    from nsysx.progress import Progress
+
+    if files and (before or after or len(files) != 2):
+        hint = "nsysx compare BEFORE AFTER, or --before A B --after C D"
+        raise NsysxError("compare wants two sides", slug="two-sides", hint=hint, exit_code=EXIT_USAGE)
+    before, after = (files[:1], files[1:]) if files else (before, after)
+    if not before or not after:
+        hint = "nsysx compare BEFORE AFTER, or --before A B --after C D"
+        raise NsysxError("compare wants two sides", slug="two-sides", hint=hint, exit_code=EXIT_USAGE)
+    targets = [Path(name) for name in (html, json, markdown) if name is not None and str(name) != "-"]
+    for path in targets:
+        check_output(path, force=force)
+    if json == markdown == "-":
+        raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
+    from nsysx.ranks import parallel_reading
+
+    parallel_reading.limit_threads()
+    from nsysx.compare import comparison, inputs
+
+    named = [("before", before), ("after", after), *([("noise", noise)] if noise else [])]
+    with Progress() as progress:
+        sides = inputs.sides(named, steps=steps, step_range=step_range, progress=progress, workers=jobs)
+        answer = comparison.compare(*sides, margin=margin / 100)
+    if html is not None:
+        from nsysx.render import compare_page
+
+        write_text(html, compare_page.render(answer, redact=not no_redact), force=force)
+    if json is not None:
+        from nsysx.render import json_text
+
+        _emit(json, json_text.text_of(answer.to_json()), force=force)
+    if markdown is not None or (html is None and json is None):
+        from rich.console import Console
+
+        from nsysx.render import compare_text
+
+        if markdown is not None:
+            _emit(markdown, compare_text.markdown(answer, top=top), force=force)
+        else:
+            _end_quietly_with_reader()
+            compare_text.terminal(answer, Console())
+    for path in targets:
+        _talk(f"nsysx: wrote {_link(path)}")
 
 
 @app.command()

@@ -31,6 +31,7 @@ ORDER = (
     "findings",
     "ranks",
     "pipeline",
+    "compare",
     "render",
     "progress",
     "cli",
@@ -39,14 +40,15 @@ ORDER = (
 LEVEL = {room: i for i, room in enumerate(ORDER)}
 
 #: Between reading and render: what turns frames into other frames. The exceptions read their own data.
-WORLDLY = ("events/families.py", "ranks/parallel_reading.py")
-PURE = ("frames", "events", "replay", "analyses", "judging", "findings", "ranks", "pipeline")
+WORLDLY = ("events/families.py", "ranks/parallel_reading.py", "compare/inputs.py")
+PURE = ("frames", "events", "replay", "analyses", "judging", "findings", "ranks", "pipeline", "compare")
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 FRAMES = {"polars", "numpy"}
 LIBRARIES = {
     **dict.fromkeys(PURE, FRAMES),
     "reading": FRAMES | {"adbc_driver_manager", "adbc_driver_sqlite", "compression"},
+    "compare": FRAMES | {"tomllib", "tomli"},
     "ranks": FRAMES | {"dask", "distributed"},
     "render": {"rich", "jinja2", "matplotlib"},
     "cli": {"typer", "rich"},

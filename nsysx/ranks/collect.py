@@ -198,13 +198,19 @@ def records(profile: Profile) -> tuple[Rank, ...]:
     return tuple(result)
 
 
+def file_rank(name: str) -> int | None:
+    """Return the rank that a file's name says, as `nsysx run --per-rank` writes it; None where it says none."""
+    match = _RANK_FILE.search(name)
+    return int(match[1]) if match else None
+
+
 def numbered(ranks: Sequence[Rank]) -> list[Rank]:
     """Return the ranks as the job counts them, where every one says which it is; else as they come, without a number.
 
     A report of one rank says it by the name of its file too, as `nsysx run --per-rank` writes it. A shell lists rank10.sqlite
     before rank2.sqlite.
     """
-    named = [m and int(m[1]) for m in (_RANK_FILE.search(r.file) for r in ranks)]
+    named = [file_rank(r.file) for r in ranks]
     for numbers in ([r.number for r in ranks], named):
         if None not in numbers and len(set(numbers)) == len(ranks):
             both = zip(ranks, numbers, strict=True)

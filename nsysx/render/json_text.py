@@ -42,8 +42,12 @@ def _lines(value: Any, indent: int, encode: Callable[[Any], str]) -> str:
 
 def render(summary: Summary) -> str:
     """Return the whole Summary as UTF-8 JSON text that ends with a newline. Keys keep the order of the contract."""
+    return text_of(summary.to_json())
+
+
+def text_of(data: dict[str, Any]) -> str:
+    """Return plain values as UTF-8 JSON text that ends with a newline, one line for each row of a table."""
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    data = summary.to_json()
     try:
         text = _lines(data, 0, encode)
         text.encode()

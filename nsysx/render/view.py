@@ -576,6 +576,8 @@ _ALARMS = frozenset(
 )
 
 LEDGER_TABLES = ("gpu_ledger", "cpu_ledger")
+#: For programs, not for people.
+UNSEEN = ("step_parts",)
 
 _LABELS = {
     "cls": "class",
@@ -1149,7 +1151,7 @@ def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
 def table_keys(summary: Summary) -> list[str]:
     """Return the keys of the tables that are shown as grids, in their order."""
     return [k for k in SPECS if k in summary.tables] + [
-        k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES
+        k for k in summary.tables if k not in SPECS and k not in LEDGER_TABLES and k not in UNSEEN
     ]
 
 

@@ -1,0 +1,246 @@
+"""What every steady step of the shown process is made of, block by block: what two captures are compared by.
+
+Parts "ledger" sum to the step on the device timeline, to the nanosecond; "idle" sums to its idle time, "module_compute" and
+"family_compute" to its compute time. The other parts are plain sums, in which work that runs at once counts twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from nsysx.events import ledger
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.intervals import I64
+from nsysx.frames.lookup import distinct, totals
+from nsysx.model import Column
+
+KEY = "step_parts"
+TITLE = "Parts of each step"
+COLUMNS = (
+    Column(
+        "part",
+        "String",
+        "",
+        "step, ledger, idle, module_compute, family_compute, phase, module, family, kernel, api or wait",
+    ),
+    Column("name", "String", "", "what it is; null for what belongs to no module, no phase"),
+    Column("cls", "String", "", "class of a module, kind of an API function; null elsewhere"),
+    Column("place", "String", "", "module of a wait; null elsewhere"),
+    Column(
+        "count", "Object", "", "how many in each block of steps: steps, GPU ops or calls; null where nothing is counted"
+    ),
+    Column("ns", "Object", "ns", "time in each block of steps, summed"),
+)
+
+#: A long run is kept as this many blocks of neighbouring steps: enough for an interval, small enough for a file.
+MOST_BLOCKS = 64
+#: Names of each part that are kept one by one; the rest is one row of this name, so that sums hold.
+MOST_NAMES = 400
+REST = "(the rest)"
+
+_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    "part": pl.String,
+    "name": pl.String,
+    "cls": pl.String,
+    "place": pl.String,
+    "count": pl.List(pl.Int64),
+    "ns": pl.List(pl.Int64),
+}
+_Row = tuple[str, str | None, str | None, str | None, list[int] | None, list[int]]
+
+
+class _Blocks:
+    """The steady steps that have both a CPU range and, where the device worked, a GPU tile, in blocks of neighbours."""
+
+    def __init__(self, profile: Profile) -> None:
+        table = profile.steps
+        if table.whole or not profile.steady_count:
+            raise NotRecorded("the report has no steady steps", "nsysx run -- CMD, or --step-range REGEX")
+        cpu = table.cpu.filter((pl.col("process") == table.process) & pl.col("steady")).sort("start_ns")
+        tiles = table.gpu.filter(pl.col("process") == table.process)
+        self.device: int | None = None
+        if tiles.height:
+            busy = tiles.group_by("device").agg(pl.len(), (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+            self.device = _busiest(profile, busy["device"].sort().to_list())
+            tiles = tiles.filter(pl.col("device") == self.device).sort("start_ns")
+            cpu = cpu.join(tiles.select("index"), on="index", how="semi", maintain_order="left")
+            tiles = tiles.join(cpu.select("index"), on="index", how="semi", maintain_order="left")
+        if not cpu.height:
+            raise NotRecorded("no steady step has GPU work", "capture more steps")
+        self.process = table.process
+        self.start, self.end = cpu["start_ns"].to_numpy(), cpu["end_ns"].to_numpy()
+        self.gpu_start, self.gpu_end = tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy()
+        self.steps = cpu.height
+        self.size = min(self.steps, MOST_BLOCKS)
+        self.of = np.arange(self.steps, dtype=np.int64) * self.size // self.steps
+
+    def sums(self, per_step: I64) -> list[int]:
+        """Return values per step as sums per block."""
+        return [int(v) for v in totals(self.of, np.asarray(per_step, np.int64), self.size)]
+
+    def step_of(self, t: I64) -> I64:
+        """Return the step in whose CPU range each instant lies, -1 outside."""
+        at = np.searchsorted(self.start, t, side="right") - 1
+        inside = (at >= 0) & (t < self.end[np.maximum(at, 0)])
+        return np.where(inside, at, -1)
+
+
+def _busiest(profile: Profile, devices: list[int]) -> int:
+    """Return the device on which the shown process works most over its steady windows; the lowest number of equals."""
+    windows = profile.steps.windows.filter(pl.col("process") == profile.steps.process)
+    busy = dict.fromkeys(devices, 0)
+    for device, start, end in windows.select("device", "start_ns", "end_ns").iter_rows():
+        activity = profile.ledgers.activity[profile.steps.process, device]
+        busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
+    return max(busy, key=lambda d: (busy[d], -d))
+
+
+def _grouped(
+    blocks: _Blocks,
+    part: str,
+    column: pl.Series,
+    step: I64,
+    ns: I64,
+    cls: dict[str | None, str | None] | None = None,
+    *,
+    counted: bool = True,
+) -> Iterator[_Row]:
+    """Yield one row per name: longest first, beyond MOST_NAMES as one. ``step`` is that of each row, none of them -1."""
+    names, of = distinct(column)
+    table = totals(of * blocks.size + blocks.of[step], ns, len(names) * blocks.size).reshape(-1, blocks.size)
+    many = totals(of * blocks.size + blocks.of[step], np.ones(len(of), np.int64), len(names) * blocks.size)
+    many = many.reshape(-1, blocks.size)
+    order = sorted(np.flatnonzero(many.any(axis=1)).tolist(), key=lambda i: (-int(table[i].sum()), names[i] or ""))
+    for i in order[:MOST_NAMES]:
+        name = names[i]
+        yield part, name, (cls or {}).get(name), None, many[i].tolist() if counted else None, table[i].tolist()
+    if rest := order[MOST_NAMES:]:
+        count = many[rest].sum(axis=0).tolist() if counted else None
+        yield part, REST, None, None, count, table[rest].sum(axis=0).tolist()
+
+
+def _exclusive(blocks: _Blocks, ops: pl.DataFrame) -> tuple[I64, I64, I64]:
+    """Return (row of ops, step, ns) of compute: each busy instant belongs to the op that began first of those that run.
+
+    ``ops`` are the compute ops of the device by start. The pieces are disjoint and cover the union, so their sum over a tile
+    is its compute time. What crosses a border of tiles is cut there.
+    """
+    start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+    if not len(start):
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing, nothing
+    reach = np.maximum.accumulate(end)
+    begin = np.maximum(start, np.concatenate((start[:1], reach[:-1])))
+    rows = np.flatnonzero(end > begin)
+    begin, finish = begin[rows], end[rows]
+    first = np.searchsorted(blocks.gpu_end, begin, side="right")
+    touched = np.maximum(np.searchsorted(blocks.gpu_start, finish, side="left") - first, 0)
+    piece = np.repeat(np.arange(len(rows)), touched)
+    step = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(touched) - touched, touched)
+    ns = np.minimum(finish[piece], blocks.gpu_end[step]) - np.maximum(begin[piece], blocks.gpu_start[step])
+    return rows[piece], step, ns
+
+
+def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | None]) -> Iterator[_Row]:
+    """Yield the exact parts of the steps on the device timeline."""
+    assert blocks.device is not None
+    place = (blocks.process, blocks.device)
+    parts = ledger.gpu_parts(profile.ledgers.activity[place], blocks.gpu_start, blocks.gpu_end)
+    ones = blocks.sums(np.ones(blocks.steps, np.int64))
+    yield "step", "gpu", None, None, ones, blocks.sums(blocks.gpu_end - blocks.gpu_start)
+    for name in ("compute", "comm", "copy", "memset", "idle"):
+        yield "ledger", name, None, None, None, blocks.sums(parts[f"{name}_ns"])
+    for cause, ns in ledger.idle_parts(profile.ledgers.idle, *place, blocks.gpu_start, blocks.gpu_end).items():
+        yield "idle", cause, None, None, None, blocks.sums(ns)
+    ops = profile.attributed.gpu_ops
+    ops = ops.filter(
+        (pl.col("process") == blocks.process)
+        & (pl.col("device") == blocks.device)
+        & (pl.col("cls") == "compute")
+        & (pl.col("end_ns") > blocks.gpu_start[0])
+        & (pl.col("start_ns") < blocks.gpu_end[-1])
+    ).sort("start_ns", "end_ns")
+    row, step, ns = _exclusive(blocks, ops)
+    yield from _grouped(blocks, "module_compute", ops["module"].gather(row), step, ns, classes, counted=False)
+    yield from _grouped(blocks, "family_compute", ops["family"].gather(row), step, ns, counted=False)
+
+
+def _sums(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | None]) -> Iterator[_Row]:
+    """Yield the plain sums: GPU ops and API calls by the step that launched them."""
+    ops = profile.steady_ops.filter(pl.col("process") == blocks.process)
+    step = blocks.step_of(ops["call_start_ns"].fill_null(-1).to_numpy())
+    ops, step = ops.filter(step >= 0), step[step >= 0]
+    ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    yield from _grouped(blocks, "module", ops["module"], step, ns, classes)
+    yield from _grouped(blocks, "family", ops["family"], step, ns)
+    kernel = (ops["op_kind"] == "kernel").to_numpy()
+    yield from _grouped(blocks, "kernel", ops["name"].filter(kernel), step[kernel], ns[kernel])
+    calls = profile.steady_calls.filter(pl.col("process") == blocks.process)
+    step = blocks.step_of(calls["start_ns"].to_numpy())
+    calls, step = calls.filter(step >= 0), step[step >= 0]
+    kinds = dict(calls.select(pl.col("name", "kind").cast(pl.String)).unique().iter_rows())
+    yield from _grouped(blocks, "api", calls["name"], step, calls["self_ns"].to_numpy(), kinds)
+
+
+def _phases(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
+    """Yield the time of each phase on the thread that drives the steps; with what is outside they are the CPU steps."""
+    yield (
+        "step",
+        "cpu",
+        None,
+        None,
+        blocks.sums(np.ones(blocks.steps, np.int64)),
+        blocks.sums(blocks.end - blocks.start),
+    )
+    threads = profile.steps.cpu.filter(pl.col("process") == blocks.process)["thread"].unique().to_list()
+    spans = profile.attributed.phase_spans.filter(pl.col("thread").is_in(threads)).sort("start_ns")
+    names, of = distinct(spans["phase"].cast(pl.Categorical))
+    left = blocks.end - blocks.start
+    begin, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    first = np.searchsorted(blocks.end, begin, side="right")
+    touched = np.maximum(np.searchsorted(blocks.start, end, side="left") - first, 0)
+    piece = np.repeat(np.arange(len(begin)), touched)
+    step = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(touched) - touched, touched)
+    ns = np.minimum(end[piece], blocks.end[step]) - np.maximum(begin[piece], blocks.start[step])
+    for i, name in enumerate(names):
+        mine = totals(step[of[piece] == i], ns[of[piece] == i], blocks.steps)
+        if mine.any():
+            left = left - mine
+            yield "phase", name, None, None, None, blocks.sums(mine)
+    if left.any():
+        yield "phase", None, None, None, None, blocks.sums(left)
+
+
+def _waits(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
+    """Yield the blocking calls by site."""
+    if not profile.recorded("runtime"):
+        return
+    sites = profile.wait_sites().filter(pl.col("process") == blocks.process)
+    step = blocks.step_of(sites["start_ns"].to_numpy())
+    sites, step = sites.filter(step >= 0), step[step >= 0]
+    # Without the line: lines move with every edit, and what moved would look new.
+    inside = pl.when(pl.col("module").is_not_null()).then(pl.format("in {}", "module"))
+    phase = pl.when(pl.col("phase").is_not_null()).then(pl.format("({})", "phase"))
+    site = pl.concat_str("api", inside, phase, separator=" ", ignore_nulls=True).cast(pl.Categorical)
+    sites = sites.with_columns(site.alias("site"))
+    modules = dict(sites.select(pl.col("site").cast(pl.String), "module").unique("site").iter_rows())
+    ns = (sites["end_ns"] - sites["start_ns"]).to_numpy()
+    for part, name, cls, _, count, spent in _grouped(blocks, "wait", sites["site"], step, ns):
+        yield part, name, cls, modules.get(name), count, spent
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return one row per part and name. Errors: NotRecorded without steady steps."""
+    blocks = _Blocks(profile)
+    classes: dict[str | None, str | None] = dict(
+        profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String)).iter_rows()
+    )
+    rows: list[_Row] = [*_phases(profile, blocks)]
+    if blocks.device is not None:
+        rows += _device_parts(profile, blocks, classes)
+    rows += _sums(profile, blocks, classes)
+    rows += _waits(profile, blocks)
+    return pl.DataFrame(rows, schema=_SCHEMA, orient="row")

@@ -1,0 +1,214 @@
+"""Whether two sides can be compared at all: each difference of the machine, the capture and the steps in one plain line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from nsysx import units
+from nsysx.compare.side import Captured, Side
+
+#: Options of nsys that change what the program pays, by words in their names.
+_OPTIONS = ("TRACE", "RATE", "BACKTRACE", "SAMPL", "GRAPH", "MEMORY", "CTXSW")
+#: Kernels are the same set when those on both sides take this share of GPU time.
+_SAME_KERNELS = 0.5
+#: Kernels that nothing else touched differ by less than this when the clocks were the same.
+_CLOCKS = 0.015
+#: Step counts that differ by more than this factor make warm-up and caches differ.
+_STEPS = 4.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was held against the other side. ``before`` and ``after`` are None where a Summary does not say."""
+
+    check: str
+    status: Literal["same", "differs", "unknown"]
+    detail: str
+    before: str | None = None
+    after: str | None = None
+
+
+def _one(side: Side, get: Callable[[Mapping[str, Any]], Any]) -> str | None:
+    """Return what all captures of a side say, joined where they differ, None where none says it."""
+    said = []
+    for c in side.captures:
+        value = get(c.summary)
+        if value is not None and value != "" and str(value) not in said:
+            said.append(str(value))
+    return ", ".join(said) or None
+
+
+def _capture(key: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda s: (s.get("capture") or {}).get(key)
+
+
+def _gpus(summary: Mapping[str, Any]) -> str | None:
+    rows = (summary.get("capture") or {}).get("gpus") or []
+    names = [str(g.get("name")) for g in rows]
+    return ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or None
+
+
+def _options(summary: Mapping[str, Any]) -> str | None:
+    options = (summary.get("capture") or {}).get("options") or {}
+    kept = {k: v for k, v in options.items() if any(word in k.upper() for word in _OPTIONS)}
+    return "; ".join(f"{k}={v}" for k, v in sorted(kept.items())) or None
+
+
+def _probe(summary: Mapping[str, Any]) -> str:
+    probes = (summary.get("capture") or {}).get("probe") or []
+    if not probes:
+        return "no probe"
+    ranges = probes[0].get("ranges") or {}
+    return "probe: " + ", ".join(sorted(str(k) for k, n in ranges.items() if n))
+
+
+def _torch(summary: Mapping[str, Any]) -> str | None:
+    probes = (summary.get("capture") or {}).get("probe") or []
+    return next((str(p["torch"]) for p in probes if p.get("torch")), None)
+
+
+def _driver(summary: Mapping[str, Any]) -> str | None:
+    capture = summary.get("capture") or {}
+    gpus = capture.get("gpus") or []
+    return capture.get("driver_version") or next((g["driver_version"] for g in gpus if g.get("driver_version")), None)
+
+
+def _steps(summary: Mapping[str, Any]) -> str | None:
+    return (summary.get("steps") or {}).get("rule")
+
+
+def _real(summary: Mapping[str, Any]) -> str:
+    real = summary.get("unprofiled") or {}
+    return f"known ({real.get('source')})" if real.get("step_ns") else "not known"
+
+
+#: What is compared word for word: name, how to get it, what a difference means.
+_FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
+    ("gpu", _gpus, "Different GPUs: the difference is of machine and program together."),
+    ("driver", _driver, "Different drivers."),
+    ("torch", _torch, "Different PyTorch versions: kernels and host cost change with them."),
+    ("nsys", _capture("nsys_version"), "Different versions of nsys: what tracing costs may differ."),
+    (
+        "nsys options",
+        _options,
+        "Captured with different options: what tracing costs differs, most in a launch-bound step.",
+    ),
+    ("probe", _probe, "The probe added different ranges: its cost in host time differs."),
+    ("steps found by", _steps, "Steps are found by different rules: make sure that both are the same piece of work."),
+    ("real step", _real, "The step without the profiler is known on one side only."),
+)
+
+
+def lines(before: Side, after: Side) -> list[Line]:
+    """Return one line per check, differences first."""
+    found = []
+    for check, get, meaning in _FACTS:
+        a, b = _one(before, get), _one(after, get)
+        if a is None or b is None:
+            found.append(
+                Line(check, "unknown", f"{check}: not in {'both Summaries' if a is b else 'one Summary'}.", a, b)
+            )
+        elif a != b:
+            detail = f"{meaning}" + (_changed(a, b) if check == "nsys options" else f" Before: {a}; after: {b}.")
+            found.append(Line(check, "differs", detail, a, b))
+        else:
+            found.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
+    found += [_count(before, after), *_found_alone(before, after), *_work(before, after), *_partial(before, after)]
+    order = {"differs": 0, "unknown": 1, "same": 2}
+    return sorted(found, key=lambda x: order[x.status])
+
+
+def _changed(a: str, b: str) -> str:
+    one, other = set(a.split("; ")), set(b.split("; "))
+    return f" Before: {', '.join(sorted(one - other)[:4]) or '-'}; after: {', '.join(sorted(other - one)[:4]) or '-'}."
+
+
+def _count(before: Side, after: Side) -> Line:
+    a, b = (min(c.steps for c in s.captures) for s in (before, after))
+    words = f"steps: {a} before, {b} after"
+    if max(a, b) > _STEPS * min(a, b):
+        return Line(
+            "steps", "differs", f"{words}: caches, clocks and allocator have had different time.", str(a), str(b)
+        )
+    return Line("steps", "same", words, str(a), str(b))
+
+
+def _found_alone(before: Side, after: Side) -> list[Line]:
+    """Return what is to be said of steps that no range names: they may be layers, or several steps."""
+    guessed = [
+        s.name
+        for s in (before, after)
+        if any(
+            "sequence" in str((c.summary.get("steps") or {}).get("source")) + str(_steps(c.summary)) for c in s.captures
+        )
+    ]
+    if not guessed:
+        return []
+    who = "both sides" if len(guessed) == 2 else guessed[0]
+    detail = (
+        f"On {who} steps are taken from repeated kernels: whether one is a training step, and the same piece of work before "
+        "and after, cannot be known from the reports. Profile with nsysx run, or name the steps with --step-range."
+    )
+    return [Line("what a step is", "unknown", detail)]
+
+
+def _per_step(side: Side, part: str) -> dict[str, tuple[float, float]]:
+    """Return name -> (count, ns) per step, the mean of captures that hold it."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for c in side.captures:
+        for name, s in c.series(part).items():
+            if name is not None and s.mean_count:
+                found.setdefault(name, []).append((s.mean_count, s.mean_ns))
+    return {k: (float(np.mean([x for x, _ in v])), float(np.mean([y for _, y in v]))) for k, v in found.items()}
+
+
+def _work(before: Side, after: Side) -> list[Line]:
+    """Return whether the kernels are the same, and if they are, whether all of them run at another speed or size."""
+    a, b = _per_step(before, "kernel"), _per_step(after, "kernel")
+    if not a or not b:
+        return [Line("kernels", "unknown", "kernels: a Summary of an older version does not hold them per step.")]
+    both = a.keys() & b.keys()
+    whole = sum(ns for _, ns in a.values()) + sum(ns for _, ns in b.values())
+    shared = sum(a[k][1] + b[k][1] for k in both) / whole if whole else 1.0
+    words = f"{len(both)} kernels on both sides take {units.share(shared, 1)} of kernel time"
+    if shared < _SAME_KERNELS:
+        found = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
+    else:
+        found = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
+    equal = [k for k in both if abs(a[k][0] - b[k][0]) < 1e-9 and a[k][1]]
+    ratios = np.array([b[k][1] / a[k][1] for k in equal])
+    weight = np.array([a[k][1] for k in equal])
+    if len(equal) < 5 or weight.sum() < 0.3 * whole / 2:
+        return found
+    order = np.argsort(ratios)
+    place = np.cumsum(weight[order]) / weight.sum()
+    low, middle, high = (
+        float(ratios[order][min(int(np.searchsorted(place, q)), len(order) - 1)]) for q in (0.2, 0.5, 0.8)
+    )
+    if abs(middle - 1) > _CLOCKS and (low > 1 + _CLOCKS / 2 or high < 1 - _CLOCKS / 2):
+        detail = (
+            f"Nearly all kernels that run as often on both sides take {units.share(abs(middle - 1), 1)} "
+            f"{'longer' if middle > 1 else 'less'}: other clocks, other shapes (batch, length) or another precision."
+        )
+        found.append(Line("speed of kernels", "differs", detail))
+    return found
+
+
+def _partial(before: Side, after: Side) -> list[Line]:
+    """Return what makes a capture itself doubtful."""
+    every = [c for side in (before, after) for c in side.captures]
+    return [Line("capture", "differs", f"{c.label}: {said}") for c in every if (said := doubtful(c))]
+
+
+#: Checks of a Summary that, where they warn, mean that events are missing.
+_BROKEN = ("gpu work", "launches without kernel", "diagnostics", "lost ranges", "bad times", "exit code")
+
+
+def doubtful(capture: Captured) -> str | None:
+    """Return what a Summary itself warns of, where that means missing events; None where all is well."""
+    said = [q for q in capture.summary.get("quality") or () if q.get("check") in _BROKEN and q.get("status") != "ok"]
+    return "; ".join(str(q.get("detail")) for q in said) or None

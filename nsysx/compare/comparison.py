@@ -1,0 +1,319 @@
+"""Before against after: one answer, its parts, which sum to it to the nanosecond, and tables of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from nsysx.compare import comparability, differences, statistics
+from nsysx.compare.differences import Difference
+from nsysx.compare.side import Side, as_fine, renamed
+from nsysx.compare.wording import Part, real_words, sentence
+
+SCHEMA = "nsysx.compare/1"
+
+#: A step is GPU-bound, and follows its GPU work, when the device waits for the host or other ranks this little of it.
+_GPU_BOUND = 0.1
+#: Modules explain the compute time when this much of it is theirs.
+_ATTRIBUTED = 0.5
+#: Parts that are named one by one; smaller ones are one part of their own, so that the sum holds.
+_MOST_PARTS = 20
+#: The same GPU work in GPU-bound steps makes them the same, if the steps differ by no more than so many margins.
+_SAME_WORK = 2
+
+#: Key of the JSON, part of step_parts, and the share by which such a thing drifts between processes.
+TABLES = (
+    ("ledger", "ledger", statistics.GPU_DRIFT),
+    ("idle", "idle", statistics.HOST_DRIFT),
+    ("phases", "phase", statistics.HOST_DRIFT),
+    ("modules", "module", statistics.GPU_DRIFT),
+    ("families", "family", statistics.GPU_DRIFT),
+    ("kernels", "kernel", statistics.GPU_DRIFT),
+    ("api_calls", "api", statistics.HOST_DRIFT),
+    ("waits", "wait", statistics.HOST_DRIFT),
+)
+
+
+@dataclass(frozen=True)
+class Real:
+    """The step without the profiler on both sides; ``low_ns`` and ``high_ns`` bound the difference."""
+
+    before_ns: int
+    after_ns: int
+    difference_ns: int
+    low_ns: int
+    high_ns: int
+    verdict: str
+    sources: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answer. Times per step; differences are after minus before. ``basis`` is what the interval covers.
+
+    ``decided_by`` is "step", or "gpu_work" where the host's noise hides the step's difference and GPU work limits both sides.
+
+    ``detectable_ns`` is the smallest change that could have been seen, None where there is no interval.
+    """
+
+    verdict: str
+    difference_ns: int
+    low_ns: int | None
+    high_ns: int | None
+    before_ns: int
+    after_ns: int
+    drift_ns: int
+    detectable_ns: int | None
+    margin: float
+    basis: str
+    sentence: str
+    parts: tuple[Part, ...]
+    parts_by: str
+    comparability: tuple[comparability.Line, ...]
+    tables: Mapping[str, Sequence[Difference]]
+    real: Real | None
+    gpu_work: Difference
+    decided_by: str
+    notes: tuple[str, ...]
+    steps: Mapping[str, Sequence[Sequence[int]]]
+    names: tuple[tuple[str, ...], tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, keys as in the contract `nsysx.compare/1`."""
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "difference_ns": self.difference_ns,
+            "low_ns": self.low_ns,
+            "high_ns": self.high_ns,
+            "before_ns": self.before_ns,
+            "after_ns": self.after_ns,
+            "drift_ns": self.drift_ns,
+            "detectable_ns": self.detectable_ns,
+            "margin": self.margin,
+            "basis": self.basis,
+            "sentence": self.sentence,
+            "parts_by": self.parts_by,
+            "parts": [asdict(p) for p in self.parts],
+            "comparability": [asdict(line) for line in self.comparability],
+            "decided_by": self.decided_by,
+            "gpu_work": {**asdict(self.gpu_work), "difference_ns": self.gpu_work.difference_ns},
+            "unprofiled": None if self.real is None else asdict(self.real),
+            "notes": list(self.notes),
+            "before": list(self.names[0]),
+            "after": list(self.names[1]),
+            "steps": {k: [list(x) for x in v] for k, v in self.steps.items()},
+            **{
+                key: [{**asdict(r), "difference_ns": r.difference_ns} for r in rows]
+                for key, rows in self.tables.items()
+            },
+        }
+
+
+def _rows(before: Side, after: Side, noise: Side | None, part: str, step: float, drift: float) -> list[Difference]:
+    return differences.table(before, after, noise, part, step_ns=step, drift=drift)
+
+
+def _attributed(side: Side) -> float:
+    """Return the share of compute time that modules have, the least of all captures."""
+    shares = []
+    for c in side.captures:
+        series = c.series("module_compute")
+        whole = sum(int(s.ns.sum()) for s in series.values())
+        known = sum(int(s.ns.sum()) for k, s in series.items() if k is not None and s.cls is not None)
+        shares.append(known / whole if whole else 0.0)
+    return min(shares, default=0.0)
+
+
+def _compute(before: Side, after: Side, noise: Side | None, step: float) -> tuple[str, list[tuple[str, Difference]]]:
+    """Return what compute time is split by, and its rows: by module where modules have most of it, else by family."""
+    gpu = statistics.GPU_DRIFT
+    both = before.has("module_compute") and after.has("module_compute")
+    if both and min(_attributed(before), _attributed(after)) >= _ATTRIBUTED:
+        return "module", [("module", r) for r in _rows(before, after, noise, "module_compute", step, gpu)]
+    if before.has("family_compute") and after.has("family_compute"):
+        return "family", [("family", r) for r in _rows(before, after, noise, "family_compute", step, gpu)]
+    ledger = _rows(before, after, noise, "ledger", step, gpu)
+    return "ledger", [("compute", r) for r in ledger if r.name == "compute"]
+
+
+def _parts(before: Side, after: Side, noise: Side | None, step: float, total: int) -> tuple[str, tuple[Part, ...]]:
+    """Return what the difference is made of: compute by module or family, communication, copies, memsets, idle by cause."""
+    split, found = _compute(before, after, noise, step)
+    ledger = _rows(before, after, noise, "ledger", step, statistics.GPU_DRIFT)
+    found += [("ledger", r) for r in ledger if r.name in ("comm", "copy", "memset")]
+    idle = _rows(before, after, noise, "idle", step, statistics.HOST_DRIFT)
+    found += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == "idle"]
+    found = [(kind, r) for kind, r in found if r.before_ns or r.after_ns]
+    found.sort(key=lambda e: -abs(e[1].difference_ns))
+    named, rest = found[:_MOST_PARTS], found[_MOST_PARTS:]
+    values = [r.difference_ns for _, r in named] + ([sum(r.difference_ns for _, r in rest)] if rest else [])
+    if not values:
+        return split, ()
+    exact = differences.whole(values, total)
+    parts = [
+        Part(
+            kind,
+            r.name,
+            ns,
+            round(r.before_ns),
+            round(r.after_ns),
+            _int(r.low_ns),
+            _int(r.high_ns),
+            r.verdict,
+            r.status,
+        )
+        for (kind, r), ns in zip(named, exact, strict=False)
+    ]
+    if rest:
+        old, new = (round(sum(getattr(r, k) for _, r in rest)) for k in ("before_ns", "after_ns"))
+        parts.append(Part("rest", f"{len(rest)} smaller parts", exact[-1], old, new, None, None, "cannot_tell", "both"))
+    return split, tuple(parts)
+
+
+def _int(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _per_step(side: Side, part: str, name: str) -> float:
+    """Return the time per step of one thing, the mean of the captures."""
+    return sum(s.mean_ns for c in side.captures if (s := c.series(part).get(name)) is not None) / len(side.captures)
+
+
+def _host_time(side: Side) -> float | None:
+    """Return how long the host works per step, waits apart; None where a Summary does not say."""
+    if not side.has("wait") or any("cpu" not in c.series("step") for c in side.captures):
+        return None
+    waits = sum(s.mean_ns for c in side.captures for s in c.series("wait").values()) / len(side.captures)
+    return max(0.0, _per_step(side, "step", "cpu") - waits)
+
+
+def _drift(before: Side, after: Side, step: float) -> float:
+    """Return how far two processes of one program may differ per step where that was not measured.
+
+    A host that is a third slower shows only where the device comes to wait for it: at most all such waiting is drift.
+    """
+    waiting = max(_per_step(before, "work", "rest"), _per_step(after, "work", "rest"))
+    hosts = [h for h in (_host_time(before), _host_time(after)) if h is not None]
+    host = statistics.HOST_DRIFT * max(hosts) if hosts else waiting
+    return min(waiting, host) + statistics.GPU_DRIFT * step
+
+
+def _work(before: Side, after: Side, noise: Side | None, margin: float) -> tuple[Difference, bool]:
+    """Return the difference of GPU work, judged at the level of the step, and whether both sides are GPU-bound."""
+    rows = differences.table(before, after, noise, "work", step_ns=0.0, drift=statistics.GPU_DRIFT)
+    row = next(r for r in rows if r.name == "gpu_work")
+    doubt = differences.doubts(before, after, noise, "work", ["gpu_work"])[0]
+    doubt = statistics.Doubt(doubt.error, doubt.df, row.drift_ns)
+    half = doubt.half(statistics.LEVEL)
+    verdict = statistics.judge(row.difference_ns, doubt, margin * row.before_ns)
+    known = half != float("inf")
+    low, high = (row.difference_ns - half, row.difference_ns + half) if known else (None, None)
+    bound = all(_per_step(s, "work", "rest") <= _GPU_BOUND * _per_step(s, "step", "gpu") for s in (before, after))
+    return replace(row, verdict=verdict, low_ns=low, high_ns=high), bound
+
+
+def _real(before: Side, after: Side, margin: float) -> Real | None:
+    """Return the steps without the profiler, None unless every capture of both sides has one."""
+    found = []
+    for side in (before, after):
+        real = [c.summary.get("unprofiled") or {} for c in side.captures]
+        if not all(r.get("step_ns") for r in real):
+            return None
+        step = sum(r["step_ns"] for r in real) / len(real)
+        low = sum(r.get("low_ns") or r["step_ns"] for r in real) / len(real)
+        high = sum(r.get("high_ns") or r["step_ns"] for r in real) / len(real)
+        found.append((step, step - low, high - step, str(real[0].get("source"))))
+    (a, a_low, a_high, a_source), (b, b_low, b_high, b_source) = found
+    difference = b - a
+    low = difference - (a_high**2 + b_low**2) ** 0.5
+    high = difference + (a_low**2 + b_high**2) ** 0.5
+    allowed = margin * a
+    if -allowed <= low and high <= allowed:
+        verdict = "same"
+    else:
+        verdict = "faster" if high < 0 else "slower" if low > 0 else "cannot_tell"
+    sources = (a_source, b_source)
+    return Real(round(a), round(b), round(b) - round(a), round(low), round(high), verdict, sources)
+
+
+def _basis(before: Side, after: Side, noise: Side | None) -> str:
+    if differences.measured_between(before, after, noise):
+        counts = [len(s.captures) for s in (before, after, noise) if s is not None and len(s.captures) > 1]
+        return f"the scatter between captures ({' + '.join(map(str, counts))})"
+    return "steps only: one capture a side does not show how processes differ"
+
+
+def _judged(
+    before: Side, after: Side, noise: Side | None, old: int, new: int, margin: float
+) -> tuple[str, float, float, Difference, bool]:
+    """Return the verdict, half the interval, the drift allowed for, the difference of GPU work, and whether that decided."""
+    doubt = differences.doubts(before, after, noise, "step", ["gpu"])[0]
+    measured = differences.measured_between(before, after, noise)
+    drift = 0.0 if measured else _drift(before, after, max(old, new))
+    half = doubt.half(statistics.LEVEL)
+    verdict = statistics.judge(new - old, statistics.Doubt(doubt.error, doubt.df, drift), margin * old)
+    work, gpu_bound = _work(before, after, noise, margin)
+    by_work = verdict == "cannot_tell" and gpu_bound and half != float("inf")
+    if by_work and (work.verdict != "same" or abs(new - old) <= _SAME_WORK * margin * old):
+        verdict = work.verdict
+    return verdict, half, drift, work, by_work and verdict != "cannot_tell"
+
+
+def compare(before: Side, after: Side, noise: Side | None = None, *, margin: float = statistics.MARGIN) -> Comparison:
+    """Return the comparison of two sides. ``noise`` are captures of one program that say how much captures differ."""
+    after, now = renamed(after, before)
+    sides = [before, after] if noise is None else [before, after, renamed(noise, before)[0]]
+    sides, folded = as_fine(sides)
+    before, after = sides[:2]
+    noise = sides[2] if noise is not None else None
+    gpu = _rows(before, after, noise, "step", 1.0, 0.0)
+    step = next(r for r in gpu if r.name == "gpu")
+    old, new = round(step.before_ns), round(step.after_ns)
+    verdict, half, drift, work, by_work = _judged(before, after, noise, old, new, margin)
+    known = half != float("inf")
+    real = _real(before, after, margin)
+    notes = [*before.notes, *after.notes]
+    if folded:
+        which = ", ".join(folded[:3]) + (f" and {len(folded) - 3} more" if len(folded) > 3 else "")
+        notes.append(
+            f"Backward is not told apart for {which} in every capture: they count for the module that calls them."
+        )
+    if real is not None and {verdict, real.verdict} == {"faster", "slower"}:
+        notes.append("With and without the profiler the answers contradict each other: trust neither.")
+        verdict = "cannot_tell"
+    split, parts = _parts(before, after, noise, step.before_ns, new - old)
+    tables = {
+        key: differences.table(before, after, noise, part, step_ns=old, drift=drift_, now=now)
+        for key, part, drift_ in TABLES
+    }
+    low, high = (round(new - old - half), round(new - old + half)) if known else (None, None)
+    answer = Comparison(
+        verdict=verdict,
+        difference_ns=new - old,
+        low_ns=low,
+        high_ns=high,
+        before_ns=old,
+        after_ns=new,
+        drift_ns=round(drift),
+        detectable_ns=round(half + drift) if known else None,
+        margin=margin,
+        basis=_basis(before, after, noise),
+        sentence="",
+        parts=parts,
+        parts_by=split,
+        comparability=tuple(comparability.lines(before, after)),
+        tables=tables,
+        real=real,
+        gpu_work=work,
+        decided_by="gpu_work" if by_work else "step",
+        notes=tuple(notes),
+        steps={s.name: [c.step_ns for c in s.captures] for s in (before, after)},
+        names=(tuple(c.label for c in before.captures), tuple(c.label for c in after.captures)),
+    )
+    words = sentence(answer, work if by_work else None, single=not differences.measured_between(before, after, noise))
+    if real is not None:
+        words += " " + real_words(real.before_ns, real.after_ns, real.low_ns, real.high_ns, real.verdict)
+    object.__setattr__(answer, "sentence", words)
+    return answer

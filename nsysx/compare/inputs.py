@@ -1,0 +1,72 @@
+"""Files of one side as Summaries: reports are analysed, JSON is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nsysx import pipeline
+from nsysx.compare.side import Captured, Side, captured, side
+from nsysx.errors import NsysxError
+from nsysx.ranks import parallel_reading
+
+#: No Summary is as large; what is, is not read.
+_MOST_BYTES = 1_000_000_000
+
+
+def read_json(path: Path) -> Any:
+    """Return a JSON file. Errors: NsysxError, exit code 3."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise NsysxError(f"{path.name}: too large for a Summary", slug="not-a-summary")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NsysxError(f"{path}: cannot be read ({error.strerror})", slug="cannot-read") from error
+    except (ValueError, RecursionError) as error:
+        hint = "Make one with: nsysx report FILE.sqlite --json FILE.json"
+        raise NsysxError(f"{path.name}: is not JSON", slug="not-a-summary", hint=hint) from error
+
+
+def summary_of(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Mapping[str, Any]:
+    """Return the Summary of a report or of a JSON file as plain values. Errors as in ``pipeline.summarize``."""
+    if path.suffix.lower() == ".json":
+        found = read_json(path)
+        if not isinstance(found, dict):
+            raise NsysxError(f"{path.name}: is not a Summary of nsysx", slug="not-a-summary")
+        return found
+    return pipeline.summarize([path], steps=steps, step_range=step_range).to_json()
+
+
+def captures(
+    files: Sequence[Path],
+    *,
+    steps: str | None = None,
+    step_range: str | None = None,
+    progress: Callable[[str], None] | None = None,
+    workers: int | None = None,
+) -> list[Captured]:
+    """Return the captures of these files, in order. Errors: NsysxError, exit code 3 or 4 as for each file."""
+    work = partial(summary_of, steps=steps, step_range=step_range)
+    found = parallel_reading.run(work, files, workers=workers, progress=progress)
+    return [captured(summary, path.name) for summary, path in zip(found, files, strict=True)]
+
+
+def sides(
+    named: Sequence[tuple[str, Sequence[Path]]],
+    *,
+    steps: str | None = None,
+    step_range: str | None = None,
+    progress: Callable[[str], None] | None = None,
+    workers: int | None = None,
+) -> list[Side]:
+    """Return the sides by their names and files."""
+    every = [path for _, files in named for path in files]
+    read = captures(every, steps=steps, step_range=step_range, progress=progress, workers=workers)
+    found, at = [], 0
+    for name, files in named:
+        found.append(side(name, read[at : at + len(files)]))
+        at += len(files)
+    return found

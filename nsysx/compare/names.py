@@ -1,0 +1,71 @@
+"""The same module under another name: wrappers come and go, and modules are renamed where they stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+#: What wrappers put into a path: torch.compile, DistributedDataParallel, FSDP, activation checkpointing.
+_WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
+_PLACES = re.compile(r"\d+")
+
+
+class _HasClass(Protocol):
+    @property
+    def cls(self) -> str | None: ...
+
+
+def plain(path: str) -> str:
+    """Return a module's path without the names that wrappers add; a path of wrappers alone stays."""
+    kept = [p for p in path.split(".") if p not in _WRAPPERS]
+    return ".".join(kept) if kept else path
+
+
+def modules_of(captures: Iterable[Mapping[str | None, _HasClass]]) -> dict[str, str | None]:
+    """Return path -> class of all captures, in order."""
+    found: dict[str, str | None] = {}
+    for series in captures:
+        for path, s in series.items():
+            if path is not None and (found.get(path) is None):
+                found[path] = s.cls
+    return found
+
+
+def align(have: Mapping[str, str | None], want: Mapping[str, str | None]) -> dict[str, str]:
+    """Return for each module of ``have`` what it is called in ``want``; one without a counterpart keeps its name.
+
+    By path without wrappers; then, among those left on both sides, by class and place: the k-th of a class at one depth
+    is the k-th there, if both sides have as many left.
+    """
+    found = {path: path for path in have if path in want}
+    taken = set(found.values())
+    by_plain: dict[str, list[str]] = {}
+    for path in want:
+        if path not in taken:
+            by_plain.setdefault(plain(path), []).append(path)
+    for path in have:
+        if path not in found and (options := by_plain.get(plain(path))):
+            found[path] = options.pop(0)
+    taken = set(found.values())
+    ours = _by_place([p for p in have if p not in found], have)
+    theirs = _by_place([p for p in want if p not in taken], want)
+    for key, paths in ours.items():
+        others = theirs.get(key, [])
+        if len(paths) == len(others):
+            found |= dict(zip(sorted(paths, key=_natural), sorted(others, key=_natural), strict=True))
+    return {path: found.get(path, path) for path in have}
+
+
+def _by_place(paths: Sequence[str], cls: Mapping[str, str | None]) -> dict[tuple[str, int], list[str]]:
+    """Return (class, depth) -> paths; what has no class is left out, because nothing but its name tells it."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for path in paths:
+        if (name := cls[path]) is not None and not path.startswith("("):
+            found.setdefault((name, plain(path).count(".")), []).append(path)
+    return found
+
+
+def _natural(path: str) -> list[tuple[int, int, str]]:
+    """Return a key that puts layer.10 behind layer.9."""
+    return [(0, int(p), "") if _PLACES.fullmatch(p) and len(p) < 10 else (1, 0, p) for p in path.split(".")]

@@ -1,0 +1,298 @@
+"""One side of a comparison: what a Summary says of each capture, block by block. Summaries of older versions say less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nsysx.compare import names
+from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
+from nsysx.ranks.collect import file_rank
+
+I64 = npt.NDArray[np.int64]
+
+#: How the parts of step_parts are called here.
+PARTS = (
+    "step", "ledger", "idle", "module_compute", "family_compute", "phase", "module", "family", "kernel", "api", "wait",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Series:
+    """One thing in every block of steps: ns and how many, summed over the steps of the block; ``count`` None: not counted."""
+
+    ns: I64
+    count: I64 | None
+    steps: I64
+    cls: str | None = None
+
+    @property
+    def mean_ns(self) -> float:
+        """Time per step."""
+        return int(self.ns.sum()) / int(self.steps.sum())
+
+    @property
+    def mean_count(self) -> float | None:
+        """How many per step."""
+        return None if self.count is None else int(self.count.sum()) / int(self.steps.sum())
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One capture. ``parts`` is part -> name -> series; of ranks of one job, their sum over ``ranks``.
+
+    ``step_ns`` are the steady steps one by one, of the first rank.
+    """
+
+    label: str
+    summary: Mapping[str, Any]
+    parts: Mapping[str, Mapping[str | None, Series]]
+    step_ns: tuple[int, ...]
+    steps: int
+    ranks: int = 1
+
+    def series(self, part: str) -> Mapping[str | None, Series]:
+        """Return the series of a part, none where the Summary does not hold it."""
+        return self.parts.get(part, {})
+
+
+@dataclass(frozen=True)
+class Side:
+    """Several captures of one program, or one."""
+
+    name: str
+    captures: tuple[Captured, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def has(self, part: str) -> bool:
+        """Return whether every capture holds this part."""
+        return all(part in c.parts for c in self.captures)
+
+
+def _steady(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows = (summary.get("steps") or {}).get("rows") or []
+    return [r for r in rows if r.get("steady") and r.get("gpu_ns") is not None]
+
+
+def _blocks(summary: Mapping[str, Any]) -> dict[str, dict[str | None, Series]]:
+    """Return the parts as `step_parts` holds them."""
+    rows = summary["step_parts"]
+    steps = next((r["count"] for r in rows if r["part"] == "step"), None)
+    if not steps:
+        return {}
+    own = np.array(steps, np.int64)
+    found: dict[str, dict[str | None, Series]] = {part: {} for part in PARTS}
+    for row in rows:
+        count = None if row["count"] is None or row["part"] == "step" else np.array(row["count"], np.int64)
+        series = Series(np.array(row["ns"], np.int64), count, own, row.get("cls"))
+        found.setdefault(str(row["part"]), {})[row["name"]] = series
+    return found
+
+
+def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str | None, Series]]:
+    """Return what a Summary without `step_parts` holds: the ledger of each step, and sums of the rest."""
+    ones = np.ones(len(rows), np.int64)
+    whole = np.array([len(rows)], np.int64)
+    found: dict[str, dict[str | None, Series]] = {
+        "step": {"gpu": Series(np.array([r["gpu_ns"] for r in rows], np.int64), None, ones)}
+    }
+    names_ = ("compute", "comm", "copy", "memset", "idle")
+    if all(r.get(f"gpu_{n}_ns") is not None for r in rows for n in names_):
+        found["ledger"] = {n: Series(np.array([r[f"gpu_{n}_ns"] for r in rows], np.int64), None, ones) for n in names_}
+
+    def sums(part: str, key: str, name: str, ns: str, count: str, cls: str = "") -> None:
+        for row in summary.get(key) or ():
+            if row.get(ns) is None:
+                continue
+            many = None if row.get(count) is None else np.array([row[count]], np.int64)
+            label = None if row.get(name) is None else str(row[name])
+            series = Series(np.array([row[ns]], np.int64), many, whole, row.get(cls))
+            found.setdefault(part, {})[label] = series
+
+    sums("module", "modules", "path", "self_gpu_ns", "kernels", "cls")
+    sums("family", "kernel_families", "family", "total_ns", "count")
+    sums("phase", "phases", "name", "cpu_ns", "")
+    # Sums of several processes are not per step of one.
+    if len({r.get("process") for r in summary.get("gpu_ledger") or ()}) > 1:
+        for part in ("module", "family", "phase"):
+            found.pop(part, None)
+    return found
+
+
+#: Idle time that ends when the GPU itself is ready: it is not the host's.
+GPU_CAUSES = ("kernel_gap", "dependency")
+
+
+def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, Series]:
+    """Return "gpu_work", what the device does whatever the host does, and "rest", in which it waits for host or other ranks.
+
+    Together they are the step. Work is compute, copies, memsets and the gaps between queued kernels; communication is in the
+    rest, because a collective waits for the hosts of all ranks.
+    """
+    step, ledger = parts["step"]["gpu"], parts.get("ledger", {})
+    chosen = [s for k, s in ledger.items() if k in ("compute", "copy", "memset")]
+    chosen += [s for k, s in parts.get("idle", {}).items() if k in GPU_CAUSES and len(s.ns) == len(step.ns)]
+    work = sum((s.ns for s in chosen), np.zeros(len(step.ns), np.int64))
+    return {"gpu_work": Series(work, None, step.steps), "rest": Series(step.ns - work, None, step.steps)}
+
+
+def captured(summary: Mapping[str, Any], label: str) -> Captured:
+    """Return one capture. Errors: NsysxError, exit code 3 for what is no Summary, 4 when nothing was measured."""
+    if not isinstance(summary, Mapping) or not str(summary.get("schema", "")).startswith("nsysx.summary/1"):
+        hint = "Make one with: nsysx report FILE.sqlite --json FILE.json"
+        raise NsysxError(f"{label}: is not a Summary of nsysx", slug="not-a-summary", hint=hint, exit_code=EXIT_INPUT)
+    try:
+        rows = _steady(summary)
+        whole = bool((summary.get("steps") or {}).get("whole"))
+        if whole or not rows:
+            hint = "Name the steps: nsysx run -- CMD does, or nsysx report FILE --step-range REGEX --json F"
+            what = f"{label}: has no steady steps with GPU work, so nothing can be said per step"
+            raise NsysxError(what, slug="no-steps", hint=hint, exit_code=EXIT_EMPTY)
+        parts = _blocks(summary) if summary.get("step_parts") else _older(summary, rows)
+        steps = tuple(int(r["gpu_ns"]) for r in rows)
+        if "gpu" not in parts.get("step", {}):
+            parts = _older(summary, rows)
+        parts["work"] = _work(parts)
+        return Captured(label, summary, parts, steps, len(steps))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        what = f"{label}: the Summary is damaged ({type(error).__name__})"
+        raise NsysxError(what, slug="bad-summary", exit_code=EXIT_INPUT) from error
+
+
+def _window(c: Captured) -> tuple[int, int] | None:
+    capture = c.summary.get("capture") or {}
+    start, length = capture.get("utc_epoch_ns"), capture.get("duration_ns")
+    return (int(start), int(start) + int(length)) if start is not None and length else None
+
+
+def _rank_of(c: Captured) -> int | None:
+    capture = c.summary.get("capture") or {}
+    for probe in capture.get("probe") or ():
+        if str(probe.get("rank") or "").isdecimal():
+            return int(probe["rank"])
+    return file_rank(c.label)
+
+
+def _one_job(group: Sequence[Captured]) -> bool:
+    """Return whether these captures ran at the same time as different ranks."""
+    ranks = [_rank_of(c) for c in group]
+    windows = [_window(c) for c in group]
+    if None in ranks or len(set(ranks)) != len(group) or None in windows:
+        return False
+    known = [w for w in windows if w is not None]
+    return max(a for a, _ in known) < min(b for _, b in known)
+
+
+def _together(group: Sequence[Captured]) -> Captured:
+    """Return the ranks of one job as one capture: the mean rank. Blocks are the same steps only where counts agree."""
+    first = group[0]
+    parts: dict[str, dict[str | None, Series]] = {}
+    for part in [p for p in first.parts if all(p in c.parts for c in group)]:
+        keys = dict.fromkeys(k for c in group for k in c.parts[part])
+        parts[part] = {key: _mean(group, part, key) for key in keys}
+    label = f"{first.label} and {len(group) - 1} more ranks"
+    return Captured(label, first.summary, parts, first.step_ns, first.steps, len(group))
+
+
+def _mean(group: Sequence[Captured], part: str, key: str | None) -> Series:
+    """Return the sum over ranks, with as many steps: per step it is the mean rank."""
+    some = next(s for c in group if (s := c.parts[part].get(key)) is not None)
+    counted = some.count is not None
+    all_steps = [next(iter(c.parts[part].values())).steps for c in group]
+    aligned = all(len(s) == len(all_steps[0]) and (s == all_steps[0]).all() for s in all_steps)
+
+    def of(c: Captured, steps: I64) -> tuple[I64, I64]:
+        series = c.parts[part].get(key)
+        zero = np.zeros(len(steps), np.int64)
+        return (zero, zero) if series is None else (series.ns, zero if series.count is None else series.count)
+
+    pairs = [of(c, s) for c, s in zip(group, all_steps, strict=True)]
+    if aligned:
+        ns, count = (np.sum([p[i] for p in pairs], axis=0) for i in (0, 1))
+        return Series(ns, count if counted else None, np.sum(all_steps, axis=0), some.cls)
+    ns, count = (np.array([int(sum(p[i].sum() for p in pairs))], np.int64) for i in (0, 1))
+    return Series(ns, count if counted else None, np.array([int(sum(s.sum() for s in all_steps))]), some.cls)
+
+
+def side(name: str, captures: Iterable[Captured]) -> Side:
+    """Return a side; ranks of one job count as one capture, and a note says so."""
+    left, found, notes = list(captures), [], []
+    while left:
+        group = [left.pop(0)]
+        for other in list(left):
+            if _one_job([*group, other]):
+                group.append(other)
+                left.remove(other)
+        if len(group) > 1:
+            notes.append(f"{name}: {len(group)} ranks of one job are one capture; figures are of the mean rank")
+        found.append(_together(group) if len(group) > 1 else group[0])
+    return Side(name, tuple(found), tuple(notes))
+
+
+def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
+    """Return the sides with modules only as fine as all captures tell backward apart, and which modules were folded.
+
+    Where the probe thinned its backward marks, or had none, a module's backward counts for its parent.
+    """
+    known: dict[str, list[bool]] = {}
+    parent: dict[str, str] = {}
+    for c in (c for s in sides for c in s.captures):
+        for row in c.summary.get("modules") or ():
+            if row.get("path") and row.get("cls"):
+                known.setdefault(row["path"], []).append(bool(row.get("backward_gpu_ns")))
+                if row.get("parent"):
+                    parent[row["path"]] = row["parent"]
+    folded = {p for p, seen in known.items() if any(seen) and not all(seen) and p in parent}
+    if not folded:
+        return list(sides), []
+
+    def up(path: str | None) -> str | None:
+        seen = set()
+        while path in folded and path not in seen:
+            seen.add(path)
+            path = parent[path]
+        return path
+
+    result = []
+    for s in sides:
+        captures = []
+        for c in s.captures:
+            parts = dict(c.parts)
+            for part in ("module", "module_compute"):
+                if part in parts:
+                    parts[part] = _merged({k: up(k) for k in parts[part]}, parts[part])
+            captures.append(Captured(c.label, c.summary, parts, c.step_ns, c.steps, c.ranks))
+        result.append(Side(s.name, tuple(captures), s.notes))
+    return result, sorted(folded)
+
+
+def renamed(one: Side, other: Side) -> tuple[Side, dict[str, str]]:
+    """Return ``one`` with its modules called as in ``other`` where they are the same, and name in ``other`` -> name in ``one``."""
+    have = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in one.captures])
+    want = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in other.captures])
+    new = names.align(have, want)
+    captures = []
+    for c in one.captures:
+        parts = dict(c.parts)
+        for part in ("module", "module_compute"):
+            if part in parts:
+                parts[part] = _merged({k: new.get(k or "", k) if k else k for k in parts[part]}, parts[part])
+        captures.append(Captured(c.label, c.summary, parts, c.step_ns, c.steps, c.ranks))
+    changed = {to: old for old, to in new.items() if old != to and names.plain(old) != names.plain(to)}
+    return Side(one.name, tuple(captures), one.notes), changed
+
+
+def _merged(to: Mapping[str | None, str | None], series: Mapping[str | None, Series]) -> dict[str | None, Series]:
+    """Return series under their new names; two that come to one name are added."""
+    found: dict[str | None, Series] = {}
+    for key, s in series.items():
+        if (old := found.get(to[key])) is None:
+            found[to[key]] = s
+        else:
+            count = None if old.count is None or s.count is None else old.count + s.count
+            found[to[key]] = Series(old.ns + s.ns, count, s.steps, old.cls)
+    return found

@@ -1,0 +1,128 @@
+"""Intervals for a difference of two means, and what may be said of it. Nothing here is random: the same input, the same answer.
+
+The unit is the capture. Where a side has several, or captures for ``--noise`` are given, the scatter between captures decides.
+With one a side all that is known is the scatter of steps, which correlate: the standard error is that of the circular block
+bootstrap (Politis and Romano 1992) with infinitely many resamples, which has a closed form, and the block length follows
+from the first autocorrelation (Carlstein 1986). How processes differ is then not seen at all and is allowed for (`DRIFT`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, exp, lgamma, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+
+#: Host code runs up to this much slower or faster from process to process (measured: a launch-bound loop, H200 hosts).
+HOST_DRIFT = 1 / 3
+#: So much may GPU work differ from process to process: clocks, temperature, addresses (measured on one H200).
+GPU_DRIFT = 0.005
+#: Two means are the same where their difference, with all its doubt, stays within this share.
+MARGIN = 0.01
+#: Sure of the step; of single rows, of which there are hundreds, surer.
+LEVEL, ROW_LEVEL = 0.95, 0.99
+#: A row that differs by less than this share of the step is not worth a verdict of its own.
+ROW_FLOOR = 0.001
+
+
+@cache
+def t_quantile(level: float, df: float) -> float:
+    """Return t such that Student's distribution with ``df`` degrees of freedom lies within -t and t with this probability.
+
+    By the integral of cos(x)^(df - 1), t = sqrt(df) tan(x), on a fine grid: exact to four digits for df >= 1.
+    """
+    if df > 1e4:
+        df = 1e4
+    x = np.linspace(0, pi / 2, 200_001)
+    density = np.cos(x) ** (df - 1)
+    area = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2))) * (x[1] - x[0])
+    area *= 2 * exp(lgamma((df + 1) / 2) - lgamma(df / 2)) / sqrt(pi)
+    return float(sqrt(df) * np.tan(np.interp(level, area, x)))
+
+
+def block_length(x: F64) -> int:
+    """Return how many neighbouring steps belong together: 1 unless the first autocorrelation stands out of its noise."""
+    n = len(x)
+    d = x - x.mean()
+    power = float(d @ d)
+    if n < 4 or not power:
+        return 1
+    rho = float(d[1:] @ d[:-1]) / power
+    if rho <= 2 / sqrt(n):
+        return 1
+    rho = min(rho, 0.95)
+    return int(max(1, min(n // 2, ceil((2 * rho / (1 - rho**2)) ** (2 / 3) * n ** (1 / 3)))))
+
+
+def mean_error(rows: F64, length: int) -> tuple[F64, float]:
+    """Return the standard error of the mean of each row of values in order of time, and its degrees of freedom.
+
+    ``rows`` has the shape (rows, n). With n < 2 the errors are NaN.
+    """
+    n = rows.shape[1]
+    if n < 2:
+        return np.full(len(rows), np.nan), 0.0
+    length = min(length, n // 2) or 1
+    around = np.concatenate((rows, rows[:, : length - 1]), axis=1)
+    sums = np.cumsum(np.concatenate((np.zeros((len(rows), 1)), around), axis=1), axis=1)
+    means = (sums[:, length:] - sums[:, :-length]) / length
+    spread = ((means - rows.mean(axis=1, keepdims=True)) ** 2).mean(axis=1)
+    blocks = n / length
+    return np.sqrt(spread / blocks * blocks / (blocks - 1)), blocks - 1
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """How sure a difference is: its standard error and degrees of freedom. ``drift`` is what no interval covers (same unit)."""
+
+    error: float
+    df: float
+    drift: float
+
+    def half(self, level: float) -> float:
+        """Return half the width of the interval, infinite where there is none."""
+        if not self.df or not np.isfinite(self.error):
+            return float("inf")
+        return self.error * t_quantile(level, max(1.0, round(self.df, 1)))
+
+
+def between(groups: Sequence[Sequence[float]], level: float) -> tuple[float, float]:
+    """Return the standard deviation between captures of one program at a mean of ``level``, and its degrees of freedom.
+
+    Every group is one program; deviations are relative to its mean, so that noise measured on one program scales to the other.
+    """
+    total, df = 0.0, 0
+    for group in groups:
+        if len(group) > 1:
+            values = np.asarray(group, np.float64)
+            mean = float(values.mean())
+            total += float((((values - mean) / mean) ** 2).sum()) * level**2 if mean else float(((values) ** 2).sum())
+            df += len(group) - 1
+    return (sqrt(total / df), float(df)) if df else (float("nan"), 0.0)
+
+
+def satterthwaite(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """Return error and degrees of freedom of the difference of two means with these (Welch 1947)."""
+    (ea, da), (eb, db) = a, b
+    whole = ea**2 + eb**2
+    if not da or not db:
+        return float("nan"), 0.0
+    if not whole:
+        return 0.0, da + db
+    return sqrt(whole), whole**2 / (ea**4 / da + eb**4 / db)
+
+
+def judge(difference: float, doubt: Doubt, margin: float, level: float = LEVEL) -> str:
+    """Return "faster", "slower", "same" or "cannot_tell" for after minus before; ``margin`` in the same unit."""
+    half = doubt.half(level) + doubt.drift
+    low, high = difference - half, difference + half
+    if -margin <= low and high <= margin:
+        return "same"
+    if high < 0:
+        return "faster"
+    return "slower" if low > 0 else "cannot_tell"

@@ -1,0 +1,209 @@
+"""A comparison in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nsysx import units
+from nsysx.compare.differences import Difference
+from nsysx.compare.side import GPU_CAUSES
+
+_CAUSES = {
+    "sync": "waits",
+    "launch_latency": "launch latency",
+    "host_code": "host code between launches",
+    "other_api": "other CUDA calls",
+    "copy_call": "copy calls",
+    "kernel_gap": "gaps between queued kernels",
+    "data_loader": "data loading",
+    "profiler": "the profiler itself",
+    "alloc": "allocator calls",
+    "load": "loading of kernels",
+    "dependency": "waiting for other streams or devices",
+    "comm": "exposed communication",
+    "copy": "exposed copies",
+    "memset": "memsets",
+    "idle": "GPU idle time",
+    "compute": "compute kernels",
+}
+#: Parts that a sentence names, and the share of the difference below which one is not worth it.
+_NAMED, _WORTH = 3, 0.02
+#: A cause of idle time that makes less than this of the difference is named with the others.
+_OWN_CAUSE = 0.1
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the difference: compute of a module or family, a part of the ledger, or idle time of a cause."""
+
+    kind: str
+    name: str | None
+    difference_ns: int
+    before_ns: int
+    after_ns: int
+    low_ns: int | None
+    high_ns: int | None
+    verdict: str
+    status: str
+
+    @property
+    def words(self) -> str:
+        """What it is called in a sentence."""
+        return part_words(self.kind, self.name)
+
+
+def part_words(kind: str, name: str | None) -> str:
+    """Return what a part is called in a sentence."""
+    if kind == "module":
+        return f"{name} kernels" if name is not None else "kernels of no known module"
+    if kind == "family":
+        return f"{name or 'other'} kernels"
+    if kind == "rest":
+        return str(name)
+    return _CAUSES.get(str(name), str(name).replace("_", " "))
+
+
+def _unit(ns: float) -> tuple[float, str]:
+    """Return what to divide by, and the unit, so that a difference shows two or three digits."""
+    return (1e6, "ms") if abs(ns) >= 1e5 else (1e3, "us") if abs(ns) >= 100 else (1.0, "ns")
+
+
+def _number(ns: float, scale: float) -> str:
+    value = abs(ns) / scale
+    return f"{value:.{1 if value >= 10 else 2}f}"
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f}"
+
+
+def _share(difference: float, before: float, low: int | None, high: int | None, sign: int) -> str:
+    """Return "25.7 %, 25.3 to 26.1": the difference and its interval in percent of before, positive in its own direction."""
+    if not before:
+        return "-"
+    text = f"{_percent(100 * sign * difference / before)} %"
+    if low is None or high is None:
+        return text
+    ends = sorted((100 * sign * low / before, 100 * sign * high / before))
+    return f"{text}, {_percent(ends[0])} to {_percent(ends[1])}"
+
+
+def _idle_together(parts: Sequence[Part], total: int) -> list[Part]:
+    """Return the parts with idle time of causes that explain little each as one part."""
+    small = [p for p in parts if p.kind == "idle" and abs(p.difference_ns) < _OWN_CAUSE * abs(total)]
+    if len(small) < 2:
+        return list(parts)
+    difference, before, after = (sum(getattr(p, k) for p in small) for k in ("difference_ns", "before_ns", "after_ns"))
+    merged = Part("ledger", "idle", difference, before, after, None, None, "cannot_tell", "both")
+    return sorted([p for p in parts if p not in small] + [merged], key=lambda p: -abs(p.difference_ns))
+
+
+def _because(parts: Sequence[Part], total: int) -> str:
+    """Return ": 16.9 in MaskedLoss kernels, 0.9 in waits", with the rest named."""
+    scale, _ = _unit(total)
+    sign = 1 if total > 0 else -1
+    parts = _idle_together(parts, total)
+    named = [p for p in parts if p.kind != "rest" and abs(p.difference_ns) >= _WORTH * abs(total)]
+    same = [p for p in named if p.difference_ns * sign > 0][:_NAMED]
+    against = [p for p in named if p.difference_ns * sign < 0][:2]
+    if not same:
+        return ""
+    text = ": " + ", ".join(f"{_number(p.difference_ns, scale)} in {p.words}" for p in same)
+    if against:
+        more = "less" if sign > 0 else "more"
+        text += "; " + ", ".join(f"{_number(p.difference_ns, scale)} {more} in {p.words}" for p in against)
+    rest = total - sum(p.difference_ns for p in (*same, *against))
+    if abs(rest) >= _WORTH * abs(total):
+        count = len(parts) - len(same) - len(against)
+        opposite = "" if rest * sign > 0 else (" less" if sign > 0 else " more")
+        text += f"{';' if against else ','} {_number(rest, scale)}{opposite} in {count} other parts"
+    return text
+
+
+class _Answer(Protocol):
+    """What a sentence is made of; see `Comparison`."""
+
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def before_ns(self) -> int: ...
+    @property
+    def after_ns(self) -> int: ...
+    @property
+    def low_ns(self) -> int | None: ...
+    @property
+    def high_ns(self) -> int | None: ...
+    @property
+    def drift_ns(self) -> int: ...
+    @property
+    def detectable_ns(self) -> int | None: ...
+    @property
+    def margin(self) -> float: ...
+    @property
+    def parts(self) -> Sequence[Part]: ...
+
+
+def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
+    """Return the answer in words: how much, how sure, and where it comes from.
+
+    ``work`` is the difference of GPU work where that decided; ``single``: each side is one capture, and noise is not known.
+    """
+    before, after, low, high = answer.before_ns, answer.after_ns, answer.low_ns, answer.high_ns
+    difference = after - before
+    sign = 1 if difference > 0 else -1
+    scale, unit = _unit(difference)
+    way = "slower" if difference > 0 else "faster"
+    amount = f"{_number(difference, scale)} {unit} a step {way}"
+    share = _share(difference, before, low, high, sign)
+    only = " The interval covers steps only: one capture a side." if single else ""
+    if work is not None and answer.verdict in ("faster", "slower"):
+        return _by_work(answer, work) + only
+    if answer.verdict in ("faster", "slower"):
+        return f"{amount} ({share}){_because(answer.parts, difference)}.{only}"
+    detectable = answer.detectable_ns
+    seen = f" A change of {units.duration(detectable)} a step or more would have been seen." if detectable else ""
+    both = f"{units.duration(before)} before and {units.duration(after)} after"
+    if answer.verdict == "same":
+        same = f"The same within {units.share(answer.margin, 1)}: {both} ({share} {way})"
+        return same + (", by the GPU work, which limits the step." if work is not None else ".") + seen
+    if low is None:
+        return f"Cannot tell: {both}, but with so few steps or an older Summary no interval can be given."
+    if answer.drift_ns and single and (low > 0 or (high is not None and high < 0)):
+        why = f"processes of one program may differ by {units.duration(answer.drift_ns)}"
+        return f"Cannot tell: {amount} ({share}), but {why} a step: capture each side several times.{seen}"
+    return f"Cannot tell: {amount} ({share}).{seen}"
+
+
+def _by_work(answer: _Answer, work: Difference) -> str:
+    """Return the answer where GPU work decides."""
+    difference = round(work.difference_ns)
+    sign = 1 if difference > 0 else -1
+    scale, unit = _unit(difference)
+    low, high = (None if v is None else round(v) for v in (work.low_ns, work.high_ns))
+    share = _share(difference, round(work.before_ns), low, high, sign)
+    parts = [p for p in answer.parts if p.kind != "idle" or p.name in GPU_CAUSES]
+    because = _because([p for p in parts if p.name != "comm" and p.kind != "rest"], difference)
+    step = answer.after_ns - answer.before_ns
+    s_scale, s_unit = _unit(step)
+    whole = (
+        f"the whole step is {_number(step, s_scale)} {s_unit} {'slower' if step > 0 else 'faster'}, "
+        "of which the host's noise leaves less sure"
+    )
+    way = "slower" if difference > 0 else "faster"
+    return f"{_number(difference, scale)} {unit} a step {way} in GPU work, which limits it ({share}){because}; {whole}."
+
+
+def real_words(before: int, after: int, low: int, high: int, verdict: str) -> str:
+    """Return what the steps without the profiler say."""
+    difference = after - before
+    sign = 1 if difference > 0 else -1
+    scale, unit = _unit(difference)
+    steps = f"{units.duration(before)} before, {units.duration(after)} after"
+    if verdict == "same":
+        return f"Without the profiler the same: {steps}."
+    way = "slower" if difference > 0 else "faster"
+    doubt = ", which is not sure" if verdict == "cannot_tell" else ""
+    share = _share(difference, before, low, high, sign)
+    return f"Without the profiler: {_number(difference, scale)} {unit} a step {way} ({share}){doubt}; {steps}."

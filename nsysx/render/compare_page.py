@@ -1,0 +1,54 @@
+"""A comparison as one page that opens anywhere and loads nothing, in the style of the report page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from nsysx.compare.comparison import Comparison
+from nsysx.render import compare_charts, compare_text
+from nsysx.render import compare_view as view
+from nsysx.render.safe_text import clean, file_name
+
+_TEMPLATES = files("nsysx.render") / "templates"
+
+
+def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
+    """Return the page; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine."""
+    script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=PackageLoader("nsysx.render"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    tables = [
+        (key, view.TITLES[key], [view.line(key, r, 84, redact=redact) for r in rows[:top]], max(0, len(rows) - top))
+        for key, rows in answer.tables.items()
+        if rows
+    ]
+    names = [", ".join(clean(file_name(n, redact), 80) for n in side) for side in answer.names]
+    return environment.get_template("compare.html.j2").render(
+        style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        label=view.LABELS[answer.verdict],
+        code=answer.verdict,
+        sentence=clean(answer.sentence, 1500),
+        names=names,
+        warnings=view.warnings(answer),
+        notes=[clean(n, 400) for n in answer.notes],
+        basis=view.basis(answer),
+        bars=compare_charts.bars(answer),
+        waterfall=compare_charts.waterfall(answer),
+        steps=compare_charts.steps(answer),
+        heads=view.HEADS,
+        parts=[view.part_line(p, 84, answer.before_ns) for p in answer.parts],
+        tables=tables,
+        checks=[(x.status, clean(x.check, 60), clean(x.detail, 600)) for x in answer.comparability],
+        ticket=compare_text.markdown(answer, top=8, redact=redact),
+    )

@@ -1,0 +1,108 @@
+"""A comparison on a terminal, about 25 lines in 80 columns, and as Markdown for a ticket."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from nsysx.compare.comparison import Comparison
+from nsysx.render import compare_view as view
+from nsysx.render.markdown import escape
+from nsysx.render.safe_text import clean, shorten
+
+_STYLES = {"faster": "bold green", "slower": "bold red", "same": "bold", "cannot_tell": "bold yellow"}
+#: Rows of each short table on the terminal.
+_PARTS, _ROWS, _WARNINGS = 7, 3, 3
+_KEYS = ("modules", "kernels", "api_calls", "waits")
+
+
+def _widths(rows: Sequence[tuple[str, ...]], room: int) -> list[int]:
+    """Return the width of each column; the name has what the others leave of ``room``."""
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    widths[0] = max(12, min(widths[0], room - sum(widths[1:]) - 2 * (len(widths) - 1)))
+    return widths
+
+
+class _Printer:
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.width = max(40, min(console.width, 100))
+        self.ascii = not (console.encoding or "ascii").lower().replace("-", "").startswith("utf")
+
+    def text(self, text: str, style: str = "", indent: str = "") -> None:
+        """Print a paragraph."""
+        if self.ascii:
+            text = text.replace("…", "~").encode("ascii", "backslashreplace").decode()
+        for row in textwrap.wrap(text, self.width, initial_indent=indent, subsequent_indent=indent + "  ") or [""]:
+            self.console.print(Text(row, style), soft_wrap=True)
+
+    def rows(self, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+        """Print rows under their heads, numbers to the right."""
+        if not rows:
+            return
+        widths = _widths([heads, *rows], self.width)
+        for n, row in enumerate((heads, *rows)):
+            cells = [
+                shorten(c, w).ljust(w) if i in (0, len(row) - 1) else c[:w].rjust(w)
+                for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            ]
+            line = "  ".join(cells).rstrip()
+            if self.ascii:
+                line = line.replace("…", "~").encode("ascii", "backslashreplace").decode()
+            self.console.print(Text(line, "dim" if not n else ""), soft_wrap=True)
+
+
+def terminal(answer: Comparison, console: Console) -> None:
+    """Print the answer, what to be careful about, its parts, and what changed most."""
+    out = _Printer(console)
+    out.text(clean(answer.sentence, 1500), _STYLES[answer.verdict])
+    warned = view.warnings(answer)
+    for line in [*warned[:_WARNINGS], *(clean(n, 400) for n in answer.notes)]:
+        out.text(f"! {line}", "yellow")
+    if len(warned) > _WARNINGS:
+        out.text(f"! {len(warned) - _WARNINGS} more differences between the captures: --json", "yellow")
+    for line in view.unknowns(answer):
+        if "cannot be known" in line:
+            out.text(f"? {line}", "dim")
+    out.text("")
+    shown = [view.part_line(p, 40, answer.before_ns).cells for p in answer.parts[:_PARTS]]
+    shown = [(c[0], c[1], c[2], c[3], c[5], c[6]) for c in shown]
+    if rest := answer.parts[_PARTS:]:
+        ns = sum(p.difference_ns for p in rest)
+        shown.append((f"{len(rest)} smaller parts", "", "", view.signed(ns), "", ""))
+    out.rows(("part of the step", "before", "after", "difference", "of step", "verdict"), shown)
+    lines: list[tuple[str, ...]] = []
+    for key in _KEYS:
+        for row in view.changed(answer.tables[key])[:_ROWS]:
+            c = view.line(key, row, 30).cells
+            lines.append((c[0], c[1], c[2], c[3], c[5], c[6]))
+    if lines:
+        out.text("")
+        out.rows(("changed most, a step", "before", "after", "difference", "count", "verdict"), lines)
+    out.text("")
+    out.text(view.basis(answer), "dim")
+
+
+def markdown(answer: Comparison, *, top: int = 10, redact: bool = False) -> str:
+    """Return the answer for a ticket; ``top`` bounds the rows of each table."""
+    out = [f"### {view.LABELS[answer.verdict]}", "", f"**{escape(clean(answer.sentence, 1500))}**", ""]
+    out += [f"- Read with care: {escape(line)}" for line in view.warnings(answer)]
+    out += [f"- {escape(clean(note, 400))}" for note in answer.notes]
+    out += [f"- Not known: {escape(line)}" for line in view.unknowns(answer)]
+    out += ["", escape(view.basis(answer)), "", "**What the difference is made of**", ""]
+    heads = ("part", "before", "after", "difference", "interval", "of step", "verdict")
+    out += _table(heads, [view.part_line(p, 70, answer.before_ns).cells for p in answer.parts])
+    for key, rows in answer.tables.items():
+        if rows:
+            more = f" (first {top} of {len(rows)})" if len(rows) > top else ""
+            out += ["", f"**{view.TITLES[key]}**, per step{more}", ""]
+            out += _table(view.HEADS, [view.line(key, r, 70, redact=redact).cells for r in rows[:top]])
+    return "\n".join(out) + "\n"
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 2) + "---|"]
+    return lines + ["| " + " | ".join(escape(c) for c in row) + " |" for row in rows]

@@ -1,0 +1,128 @@
+"""What every rendering of a comparison shares: titles, cells and words, harmless and short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nsysx import units
+from nsysx.compare.comparison import Comparison
+from nsysx.compare.differences import Difference
+from nsysx.compare.wording import Part, part_words
+from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
+
+TITLES = {
+    "ledger": "Where the step goes",
+    "idle": "GPU idle time by cause",
+    "phases": "Phases, on the CPU",
+    "modules": "Modules, own GPU time",
+    "families": "Kernel families",
+    "kernels": "Kernels",
+    "api_calls": "CUDA API calls, own time",
+    "waits": "Waits",
+}
+LABELS = {"faster": "Faster", "slower": "Slower", "same": "Same", "cannot_tell": "Cannot tell"}
+HEADS = ("name", "before", "after", "difference", "interval", "count", "verdict")
+#: What is not known on either side, and matters all the same.
+_WORTH_SAYING = {"what a step is", "kernels"}
+_LEDGER = {"comm": "exposed communication", "copy": "exposed copies", "memset": "memset"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row as text; ``full`` is the whole name, ``ns`` before, after and difference for sorting."""
+
+    cells: tuple[str, ...]
+    full: str
+    ns: tuple[float, float, float]
+
+
+def signed(ns: float) -> str:
+    """Return a difference with its sign."""
+    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{units.duration(abs(ns))}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Return the interval of a difference, "-" where there is none."""
+    return "-" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+
+
+def name_of(key: str, row: Difference, width: int, *, redact: bool = False) -> str:
+    """Return what a row is called, within ``width`` characters."""
+    if key == "ledger":
+        return _LEDGER.get(str(row.name), str(row.name))
+    if key == "idle":
+        return part_words("idle", row.name)
+    if row.name is None:
+        return "(none)"
+    text = clean(scrub(row.name) if redact else row.name, 1000)
+    text = shorten_kernel(text, width) if key == "kernels" else shorten(text, width)
+    return f"{text} (now {shorten(clean(row.now, 200), 30)})" if row.now else text
+
+
+def _counts(row: Difference) -> str:
+    a, b = row.before_count, row.after_count
+    if a is None and b is None:
+        return ""
+    old, new = (f"{v or 0:.1f}".removesuffix(".0") for v in (a, b))
+    return old if old == new else f"{old} -> {new}"
+
+
+def line(key: str, row: Difference, width: int, *, redact: bool = False) -> Line:
+    """Return one row of a table."""
+    verdict = row.status if row.status in ("added", "removed") else LABELS[row.verdict].lower()
+    cells = (
+        name_of(key, row, width, redact=redact),
+        units.duration(row.before_ns),
+        units.duration(row.after_ns),
+        signed(row.difference_ns),
+        interval(row.low_ns, row.high_ns),
+        _counts(row),
+        verdict,
+    )
+    full = clean(scrub(str(row.name)) if redact else str(row.name), 1000)
+    return Line(cells, full, (row.before_ns, row.after_ns, row.difference_ns))
+
+
+def part_line(part: Part, width: int, before_ns: int) -> Line:
+    """Return one part of the difference."""
+    words = clean(part.words, 1000)
+    verdict = part.status if part.status in ("added", "removed") else LABELS[part.verdict].lower()
+    share = units.share(abs(part.difference_ns), before_ns)
+    cells = (
+        shorten(words, width),
+        units.duration(part.before_ns),
+        units.duration(part.after_ns),
+        signed(part.difference_ns),
+        interval(part.low_ns, part.high_ns),
+        share,
+        verdict if part.kind != "rest" else "",
+    )
+    return Line(cells, words, (part.before_ns, part.after_ns, part.difference_ns))
+
+
+def changed(rows: Sequence[Difference]) -> list[Difference]:
+    """Return the rows of which something can be said: changed, added or removed."""
+    return [r for r in rows if r.verdict in ("faster", "slower") or r.status in ("added", "removed")]
+
+
+def warnings(answer: Comparison) -> list[str]:
+    """Return what makes the sides differ beside the program, and what is not known, harmless."""
+    return [clean(x.detail, 600) for x in answer.comparability if x.status == "differs"]
+
+
+def unknowns(answer: Comparison) -> list[str]:
+    """Return what cannot be known from these Summaries."""
+    unknown = [x for x in answer.comparability if x.status == "unknown"]
+    return [clean(x.detail, 600) for x in unknown if x.check in _WORTH_SAYING or x.before != x.after]
+
+
+def basis(answer: Comparison) -> str:
+    """Return what the interval rests on, and the smallest change that could have been seen."""
+    steps = [sum(len(c) for c in answer.steps[k]) for k in answer.steps]
+    text = f"Over {steps[0]} steps before and {steps[1]} after; the interval covers {answer.basis}."
+    if answer.detectable_ns is not None:
+        text += f" The smallest change of the step that could have been seen: {units.duration(answer.detectable_ns)}."
+    if answer.drift_ns:
+        text += f" Allowed for how processes differ: {units.duration(answer.drift_ns)}."
+    return text
