@@ -57,7 +57,7 @@ class _Blocks:
 
     def __init__(self, profile: Profile) -> None:
         table = profile.steps
-        if table.whole or not profile.steady_count:
+        if table.whole or table.steady is None:
             raise NotRecorded("the report has no steady steps", "nsysx run -- CMD, or --step-range REGEX")
         cpu = table.cpu.filter((pl.col("process") == table.process) & pl.col("steady")).sort("start_ns")
         tiles = table.gpu.filter(pl.col("process") == table.process)
