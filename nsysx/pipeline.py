@@ -26,7 +26,7 @@ from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, verdict
 from nsysx.model import Check, Row, Scope, Steps, Summary, Table, Unprofiled
-from nsysx.ranks import collect, comparison, parallel_reading, rank_checks
+from nsysx.ranks import collect, comparison, one_job, parallel_reading, rank_checks
 from nsysx.reading import load
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 
@@ -306,7 +306,9 @@ def summarize(
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, files[0].resolve() if rank is None else None)
     done = parallel_reading.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    everyone = collect.numbered([replace(r, report=i) for i, (_, own) in enumerate(done) for r in own])
+    given = [replace(r, report=i) for i, (_, own) in enumerate(done) for r in own]
+    one_job.require(given)
+    everyone = collect.numbered(given)
     numbers = [collect.number(everyone, place) for place in range(len(everyone))]
     if rank is None:
         first = done[0][0]

@@ -1,22 +1,21 @@
 """Intervals for a difference of two means, and what may be said of it. Nothing here is random: the same input, the same answer.
 
 The unit is the capture. Where a side has several, or captures for ``--noise`` are given, the scatter between captures decides.
-With one a side all that is known is the scatter of steps, which correlate: the standard error is that of the circular block
-bootstrap (Politis and Romano 1992) with infinitely many resamples, which has a closed form, and the block length follows
-from the first autocorrelation (Carlstein 1986). How processes differ is then not seen at all and is allowed for (`DRIFT`).
+With one a side all that is known is the scatter of steps, which correlate (`frames.means`). How processes differ is then not
+seen at all and is allowed for (`HOST_DRIFT`, `GPU_DRIFT`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import ceil, exp, lgamma, pi, sqrt
+from math import sqrt
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from nsysx.frames.means import F64, block_length, mean_error, t_quantile
+
+__all__ = ["F64", "block_length", "mean_error", "t_quantile"]
 
 #: Host code runs up to this much slower or faster from process to process (measured: a launch-bound loop, H200 hosts).
 HOST_DRIFT = 1 / 3
@@ -28,52 +27,6 @@ MARGIN = 0.01
 LEVEL, ROW_LEVEL = 0.95, 0.99
 #: A row that differs by less than this share of the step is not worth a verdict of its own.
 ROW_FLOOR = 0.001
-
-
-@cache
-def t_quantile(level: float, df: float) -> float:
-    """Return t such that Student's distribution with ``df`` degrees of freedom lies within -t and t with this probability.
-
-    By the integral of cos(x)^(df - 1), t = sqrt(df) tan(x), on a fine grid: exact to four digits for df >= 1.
-    """
-    if df > 1e4:
-        df = 1e4
-    x = np.linspace(0, pi / 2, 200_001)
-    density = np.cos(x) ** (df - 1)
-    area = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2))) * (x[1] - x[0])
-    area *= 2 * exp(lgamma((df + 1) / 2) - lgamma(df / 2)) / sqrt(pi)
-    return float(sqrt(df) * np.tan(np.interp(level, area, x)))
-
-
-def block_length(x: F64) -> int:
-    """Return how many neighbouring steps belong together: 1 unless the first autocorrelation stands out of its noise."""
-    n = len(x)
-    d = x - x.mean()
-    power = float(d @ d)
-    if n < 4 or not power:
-        return 1
-    rho = float(d[1:] @ d[:-1]) / power
-    if rho <= 2 / sqrt(n):
-        return 1
-    rho = min(rho, 0.95)
-    return int(max(1, min(n // 2, ceil((2 * rho / (1 - rho**2)) ** (2 / 3) * n ** (1 / 3)))))
-
-
-def mean_error(rows: F64, length: int) -> tuple[F64, float]:
-    """Return the standard error of the mean of each row of values in order of time, and its degrees of freedom.
-
-    ``rows`` has the shape (rows, n). With n < 2 the errors are NaN.
-    """
-    n = rows.shape[1]
-    if n < 2:
-        return np.full(len(rows), np.nan), 0.0
-    length = min(length, n // 2) or 1
-    around = np.concatenate((rows, rows[:, : length - 1]), axis=1)
-    sums = np.cumsum(np.concatenate((np.zeros((len(rows), 1)), around), axis=1), axis=1)
-    means = (sums[:, length:] - sums[:, :-length]) / length
-    spread = ((means - rows.mean(axis=1, keepdims=True)) ** 2).mean(axis=1)
-    blocks = n / length
-    return np.sqrt(spread / blocks * blocks / (blocks - 1)), blocks - 1
 
 
 @dataclass(frozen=True)

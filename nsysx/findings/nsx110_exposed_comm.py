@@ -84,6 +84,12 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     if 2 * wait < cost:
         return replace(finding, detail=detail)
     late = next((r for r in table.rows if r["straggler"]), None)
-    whom = f"Rank {late['rank']} comes last" if late else "The ranks come one after another"
-    fix = f"{whom}: give every rank the same work (NSX111); no link and no bucket size shortens the waiting"
+    if late is not None:
+        fix = (
+            f"Rank {late['rank']} comes last: see NSX111 for its cause; no link and no bucket size shortens the waiting"
+        )
+    elif row["bubble_ns"] is not None:
+        fix = "The stages of a pipeline wait for each other: more micro-batches, or an interleaved schedule"
+    else:
+        fix = "The ranks come one after another, none of them always last; fewer collectives wait less often"
     return replace(finding, detail=detail, fix=fix)

@@ -1,8 +1,10 @@
-"""NSX111 straggler: one rank arrives last at the collectives, and all others wait for it.
+"""NSX111 straggler: one rank arrives last at the collectives in step after step, and all others wait for it.
 
 What it means
     A collective ends when its last rank has come. The time that the others spend in it before is waiting, not transfer;
-    faster links change nothing. What the late rank does longer than the others is listed as evidence.
+    faster links change nothing. A rank is named only when its own time of a step, its waiting taken off, exceeds the median of
+    its peers in step after step, and by more than two healthy processes differ in their host code. The saving is from a
+    replay of all ranks together, in which it takes no longer than its peers.
 
 In the trace
     The same NCCL kernel is long on all ranks but one.
@@ -14,11 +16,13 @@ Good
     sampler = DistributedSampler(data, shuffle=True)   # and batches of equal length on every rank
 
 Harmless when
-    Another rank is last in each step: that is noise, and smaller with fewer collectives.
+    Another rank is last in each step: that is noise, and smaller with fewer collectives. In a pipeline the stages wait for
+    each other by its nature: that is its bubble, which more micro-batches make smaller.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from nsysx import units
@@ -44,23 +48,70 @@ def of_ranks(table: Table | None) -> Finding:
         fix = "Capture the same steps on every rank"
         return _answer("cannot_tell", RULE.title, "no collective is seen on two ranks", fix=fix)
     if late is None:
-        detail = f"no rank of {len(table.rows)} lets the others wait for 1 % of the step"
-        return _answer("clear", RULE.title, detail)
-    wait = max(round((r["exposed_wait_ns"] or 0) / max(r["steps"], 1)) for r in matched if r is not late)
+        return _nobody(table.rows)
+    cause = late["late_cause"]
+    detail = (
+        f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
+        f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {_CAUSE[cause][0]}. "
+        f"Of all that the step takes beyond equal ranks {units.share(late['price_share'], 1)} goes with it; alone it makes "
+        f"{units.share(late['alone_share'], 1)}."
+    )
+    if late["late_drift_ns"]:
+        detail += f" Of it {units.duration(late['late_drift_ns'])} may be what two healthy processes differ by."
     why = list((late["late_because"] or {}).items())
-    detail = f"It arrives last at {late['last_share']:.0%} of its {late['collectives']} collectives."
-    if why:
-        part, ns = why[0]
-        detail += f" It spends {units.duration(ns)} more per step in {_words(part)} than the others."
     return _answer(
         "found",
-        f"Rank {late['rank']} is late: the others wait up to {units.duration(wait)} per step",
+        f"Rank {late['rank']} is late: its peers wait {units.duration(late['late_ns'])} per step",
         detail,
-        cost_ns=wait,
-        confidence="from the clocks of all ranks, not replayed",
-        fix="Give every rank the same work: equal lengths per batch, the same loader, the same clocks",
+        cost_ns=late["late_ns"],
+        saving_ns=late["price_ns"],
+        confidence=f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
+        fix=_CAUSE[cause][1],
         evidence=tuple({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
     )
+
+
+#: Where a straggler loses its time, and what follows from that.
+_CAUSE = {
+    "input": (
+        "in loading data",
+        "Its data loading is slow: the same workers, prefetch and storage as on the other ranks, and no longer samples (NSX106)",
+    ),
+    "host": (
+        "in its host code",
+        "Look at its host: other processes on its cores, cores far from its GPU, garbage collection, logging or saving on "
+        "this rank alone",
+    ),
+    "profiler": ("under the profiler", "Capture again with less tracing: the profiler itself holds this rank up"),
+    "compute": (
+        "in GPU work",
+        "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
+    ),
+    "clocks": (
+        "in the same kernels, which take longer on its GPU",
+        "Look at clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE",
+    ),
+    "unknown": ("in no one part of the ledger", "Capture more steps of all ranks"),
+}
+
+
+def _nobody(rows: Sequence[Row]) -> Finding:
+    """Return that there is no straggler: the pipeline's bubble, and a lead that says nothing, are named."""
+    detail = f"no rank of {len(rows)} lets its peers wait for 1 % of the step in step after step"
+    behind = next((r for r in rows if r["late_ns"] is not None), None)
+    if behind is not None:
+        detail += (
+            f"; rank {behind['rank']} comes last by {units.duration(behind['late_ns'])}, no more than the host code of two "
+            "healthy processes differs by, under a profiler most of all"
+        )
+    bubbles = [r for r in rows if r["bubble_ns"] is not None]
+    if bubbles:
+        worst = max(bubbles, key=lambda r: r["bubble_ns"] / max(1, r["window_ns"]))
+        detail += (
+            f". The pipeline's bubble is up to {units.share(worst['bubble_ns'], worst['window_ns'])} of the step (rank "
+            f"{worst['rank']}): more micro-batches make it smaller"
+        )
+    return _answer("clear", RULE.title, detail)
 
 
 def _words(part: str) -> str:
@@ -73,8 +124,9 @@ def _answer(
     detail: str,
     *,
     cost_ns: int | None = None,
+    saving_ns: int | None = None,
     confidence: str = "",
     fix: str = "",
     evidence: tuple[Row, ...] = (),
 ) -> Finding:
-    return Finding(RULE.code, RULE.slug, verdict, title, detail, {}, cost_ns, None, confidence, fix, evidence)
+    return Finding(RULE.code, RULE.slug, verdict, title, detail, {}, cost_ns, saving_ns, confidence, fix, evidence)

@@ -5,9 +5,10 @@ What needs all ranks at once works on these records alone, so memory grows with 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,11 @@ class Tiles:
     parts: Mapping[str, I64]
     idle_causes: Mapping[str, I64]
 
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Tiles:
+        """Return the chosen stretches."""
+        parts, causes = ({k: ns[chosen] for k, ns in x.items()} for x in (self.parts, self.idle_causes))
+        return Tiles(self.start_ns[chosen], self.end_ns[chosen], parts, causes)
+
     def figures(self, chosen: npt.NDArray[np.bool_] | slice = _ALL) -> dict[str, Any]:
         """Return what a Rank says of the chosen stretches together, by the names of its fields."""
         start, end = self.start_ns[chosen], self.end_ns[chosen]
@@ -71,7 +77,9 @@ class Rank:
 
     ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: not known) hold its collectives in order of their start, ``belongs`` which
     of ``series`` each is of. ``exposed`` are the stretches [start, end) of communication that no compute hides. ``number`` is
-    its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
+    its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing". ``kernels`` are the
+    longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is when the report has events, from its
+    session's start; ``command`` and ``content`` stand for the command and for the report, equal for equal ones.
     """
 
     report: int
@@ -97,6 +105,10 @@ class Rank:
     end_ns: I64
     message_bytes: I64
     exposed: tuple[I64, I64]
+    kernels: Mapping[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+    span: tuple[int, int] = (0, 0)
+    command: str | None = None
+    content: str = ""
 
 
 def _collectives(
@@ -116,6 +128,56 @@ def _collectives(
         sizes.append(-1 if message.bytes is None else message.bytes)
     numbers = np.array(belongs, np.int64), np.array(sizes, np.int64)
     return tuple(series), numbers[0], ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy(), numbers[1]
+
+
+def _span(profile: Profile) -> tuple[int, int]:
+    """Return when the first event of a report begins and the last one ends."""
+    frames = [f for f in (profile.attributed.api_calls, profile.attributed.gpu_ops) if f.height]
+    if not frames:
+        return 0, 0
+    return min(int(f["start_ns"].to_numpy().min()) for f in frames), max(
+        int(f["end_ns"].to_numpy().max()) for f in frames
+    )
+
+
+def _content(profile: Profile) -> str:
+    """Return what stands for all API calls and GPU ops of a report."""
+    digest = hashlib.sha256(str(profile.trace.capture.utc_epoch_ns).encode())
+    for frame in (profile.attributed.api_calls, profile.attributed.gpu_ops):
+        digest.update(np.ascontiguousarray(frame["start_ns"].to_numpy()).tobytes())
+        digest.update(np.ascontiguousarray(frame["end_ns"].to_numpy()).tobytes())
+    return digest.hexdigest()[:16]
+
+
+_RANK_WORDS = re.compile(r"-*\w*rank\w*(=.*)?|\d+|.*:\d+", re.IGNORECASE)
+
+
+def command_key(words: object) -> str | None:
+    """Return what stands for a command, words left out that differ from rank to rank; None where it is not known."""
+    if not isinstance(words, list) or not words:
+        return None
+    kept = [str(w) for w in words if not _RANK_WORDS.fullmatch(str(w))]
+    return hashlib.sha256("\0".join(kept).encode(errors="replace")).hexdigest()[:16]
+
+
+#: So many kernels say whether a device runs all of them slower.
+_MOST_KERNELS = 60
+
+
+def _kernels(profile: Profile, process: int, device: int, start: int, end: int) -> dict[tuple[str, int, int], tuple[int, int]]:
+    """Return the longest compute kernels of the steady window by name and launch shape: executions and ns."""
+    ops = profile.attributed.gpu_ops.filter(
+        (pl.col("process") == process)
+        & (pl.col("start_ns") >= start)
+        & (pl.col("start_ns") < end)
+        & (pl.col("device") == device)
+        & (pl.col("cls") == "compute")
+        & (pl.col("op_kind") == "kernel")
+    )
+    ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    rows = ops.group_by(pl.col("name").cast(pl.String), "grid", "block").agg(pl.len(), ns)
+    rows = rows.sort("ns", "name", "grid", "block", descending=[True, False, False, False]).head(_MOST_KERNELS)
+    return {(str(n), int(g or 0), int(b or 0)): (int(k), int(t)) for n, g, b, k, t in rows.iter_rows()}
 
 
 def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]) -> int | None:
@@ -148,6 +210,7 @@ def records(profile: Profile) -> tuple[Rank, ...]:
     members = nccl_notes.members(profile.trace)
     said = profile.trace.nccl
     noted = "nothing" if said is None else "all" if said["communicator"].null_count() < said.height else "ranges"
+    span, content = _span(profile), _content(profile)
     for process, device, start, end in windows:
         activity = profile.ledgers.activity[process, device]
         steps = profile.steps.gpu.filter((pl.col("process") == process) & (pl.col("device") == device))
@@ -193,6 +256,10 @@ def records(profile: Profile) -> tuple[Rank, ...]:
                 end_ns=end_ns,
                 message_bytes=message_bytes,
                 exposed=(alone.times[:-1][alone.labels > 0], alone.times[1:][alone.labels > 0]),
+                kernels=_kernels(profile, process, device, start, end),
+                span=span,
+                command=command_key(profile.trace.run.get("command")),
+                content=content,
             )
         )
     return tuple(result)

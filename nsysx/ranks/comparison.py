@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
 from nsysx import units
 from nsysx.model import Column, Row, Table
 from nsysx.ranks import costs as costs_room
+from nsysx.ranks import straggler
 from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.costs import Costs
 from nsysx.ranks.match import align, common
@@ -45,6 +44,12 @@ COLUMNS = (
     Column("idle_causes", "Object", "ns", "idle time by cause; sums to idle_ns"),
     Column("collectives", "Int64", "", "collectives that begin in the window and that another rank has too"),
     Column("transfer_ns", "Int64", "ns", "their shortest time over the ranks, summed; null without a second rank"),
+    Column(
+        "transfer_usual_ns",
+        "Int64",
+        "ns",
+        "the same with the median of its series and size for each: what hangs on telling transfer from waiting; null likewise",
+    ),
     Column("wait_ns", "Int64", "ns", "the rest of their time: waiting for a rank that arrived later; null likewise"),
     Column("exposed_wait_ns", "Int64", "ns", "part of comm_ns in which a matched collective waited; null likewise"),
     Column(
@@ -67,7 +72,34 @@ COLUMNS = (
     Column(
         "delay_ns", "Int64", "ns", "waiting of other ranks in collectives to which this one arrived last; null likewise"
     ),
-    Column("straggler", "Boolean", "", "the rank that the others wait for most, when that is 1 % of a step or more"),
+    Column(
+        "straggler",
+        "Boolean",
+        "",
+        "the rank that lets its peers wait, in step after step, for 1 % of a step or more beyond what processes differ by",
+    ),
+    Column(
+        "late_ns",
+        "Int64",
+        "ns",
+        "per step: its own time beyond the median of its peers; null but for the one furthest behind",
+    ),
+    Column("late_low_ns", "Int64", "ns", "lower end of its interval, for as many ranks as there are; null likewise"),
+    Column("late_high_ns", "Int64", "ns", "upper end; null likewise"),
+    Column("late_drift_ns", "Int64", "ns", "part of late_ns by which two healthy processes may differ; null likewise"),
+    Column("late_cause", "String", "", "input, host, profiler, compute, clocks or unknown; null likewise"),
+    Column(
+        "price_ns", "Int64", "ns", "per step: what all ranks gain when it is like its peers, replayed; null likewise"
+    ),
+    Column("price_share", "Float64", "", "part of all excess over the ideal that goes with it, 0 to 1; null likewise"),
+    Column("alone_share", "Float64", "", "part of it that this rank makes alone, 0 to 1; null likewise"),
+    Column("replay_error", "Float64", "", "how far the replay of all ranks is from the recorded steps; null likewise"),
+    Column(
+        "bubble_ns",
+        "Int64",
+        "ns",
+        "exposed waiting in send and receive, and idle time: the pipeline's bubble; null without send and receive",
+    ),
     Column(
         "late_because",
         "Object",
@@ -77,24 +109,34 @@ COLUMNS = (
     Column("clock_correction_ns", "Int64", "ns", "added to its clock so that collectives end together; null likewise"),
 )
 
-#: A rank is called a straggler when waiting for it takes this share of a step.
-_NOTABLE = 0.01
+
+def _late_because(ranks: Sequence[Rank], r: int, peers: Sequence[int]) -> dict[str, int]:
+    """Return by how much a rank exceeds the median of its peers per step (ns), largest first; what is below 1 % left out."""
+    floor = straggler.NOTABLE * ranks[r].parts["window_ns"] / max(ranks[r].steps, 1)
+    return {k: int(v) for k, v in straggler.excess(ranks, r, peers).items() if v >= floor}
 
 
-def _per_step(rank: Rank) -> dict[str, float]:
-    """Return what a rank does per step apart from communication: the ledger, idle time by cause."""
-    named = {k.removesuffix("_ns"): rank.parts[k] for k in ("compute_ns", "copy_ns", "memset_ns")}
-    named |= {f"idle: {cause}": ns for cause, ns in rank.idle_causes.items()}
-    return {k: v / max(rank.steps, 1) for k, v in named.items()}
+def _bubble(rank: Rank, cost: Costs) -> int | None:
+    """Return the exposed waiting of a rank in send and receive, and its idle time; None where it has neither."""
+    pairs = [i for i, (_, together) in enumerate(cost.among) if not together]
+    return costs_room.exposed_in(rank, cost, pairs) + rank.parts["idle_ns"] if pairs else None
 
 
-def _late_because(ranks: Sequence[Rank], r: int) -> dict[str, int]:
-    """Return by how much a rank exceeds the median of the others per step (ns), largest first; what is below 1 % left out."""
-    own = _per_step(ranks[r])
-    others = [_per_step(x) for i, x in enumerate(ranks) if i != r]
-    more = {k: own.get(k, 0.0) - float(np.median([o.get(k, 0.0) for o in others])) for k in own}
-    floor = _NOTABLE * ranks[r].parts["window_ns"] / max(ranks[r].steps, 1)
-    return {k: int(v) for k, v in sorted(more.items(), key=lambda item: -item[1]) if v >= floor}
+def _behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
+    """Return the columns about the rank that is furthest behind, null for the others."""
+    s = late if late is not None and late.place == r else None
+    return {
+        "straggler": s is not None and s.named,
+        "late_ns": s and s.late_ns,
+        "late_low_ns": s and s.low_ns,
+        "late_high_ns": s and s.high_ns,
+        "late_drift_ns": s and s.drift_ns,
+        "late_cause": s and s.cause,
+        "price_ns": s and s.price_ns,
+        "price_share": s and round(s.without, 4),
+        "alone_share": s and round(s.alone, 4),
+        "replay_error": s and round(s.error, 6),
+    }
 
 
 def _in_order(names: Iterable[str | None]) -> dict[str | None, int]:
@@ -132,10 +174,8 @@ def table(ranks: Sequence[Rank]) -> Table:
     aligned = align(ranks)
     ranks = aligned.ranks = common(aligned)
     costs = costs_room.costs_of(aligned)
-    worst = max(range(len(ranks)), key=lambda r: (costs[r].delay_ns, -r))
+    late = straggler.find(ranks, costs)
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
-    others = [i for i in range(len(ranks)) if i != worst]
-    notable = sum(exposed[i][0] for i in others) > _NOTABLE * sum(ranks[i].parts["window_ns"] for i in others)
     hosts = _in_order(r.host for r in ranks)
     communicators = _in_order(s.communicator or None for rank in ranks for s in rank.series)
     rows = []
@@ -153,6 +193,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "idle_causes": dict(rank.idle_causes),
                 "collectives": whole.calls,
                 "transfer_ns": whole.transfer_ns if matched else None,
+                "transfer_usual_ns": whole.usual_ns if matched else None,
                 "wait_ns": whole.wait_ns if matched else None,
                 "exposed_wait_ns": waiting if matched else None,
                 "exposed_transfer_ns": moving if matched else None,
@@ -160,14 +201,26 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "bytes": whole.bytes if whole.sized else None,
                 "bus_bytes_per_s": whole.bandwidth(),
                 "by_collective": _by_collective(rank, cost, communicators) if matched else None,
-                "last_share": cost.last / whole.calls if matched else None,
-                "delay_ns": cost.delay_ns if matched else None,
-                "straggler": notable and matched and r == worst,
-                "late_because": _late_because(ranks, r),
+                "last_share": cost.last / cost.collectives if cost.collectives else None,
+                "delay_ns": cost.delay_ns if cost.collectives else None,
+                **_behind(late, r),
+                "bubble_ns": _bubble(rank, cost),
+                "late_because": _late_because(ranks, r, late.peers if late and r in late.peers else range(len(ranks))),
                 "clock_correction_ns": aligned.correction[r] if matched else None,
             }
         )
     return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows))
+
+
+#: What a cause is called in a sentence.
+CAUSES = {
+    "input": "in loading data",
+    "host": "in host code",
+    "profiler": "under the profiler",
+    "compute": "in GPU work",
+    "clocks": "because its GPU takes longer for the same kernels",
+    "unknown": "for no part of the ledger",
+}
 
 
 def sentence(rows: Sequence[Row]) -> str | None:
@@ -175,11 +228,7 @@ def sentence(rows: Sequence[Row]) -> str | None:
     late = next((r for r in rows if r["straggler"]), None)
     if late is None:
         return None
-    others = [r for r in rows if not r["straggler"] and r["exposed_wait_ns"] is not None]
-    waited = max((r["exposed_wait_ns"] // max(r["steps"], 1) for r in others), default=0)
-    why = next(iter(late["late_because"].items()), None)
-    because = f"; it spends {units.duration(why[1])} more per step in {why[0]} than the others" if why else ""
     return (
-        f"rank {late['rank']} arrives last at {late['last_share']:.0%} of its collectives, which costs another rank up to "
-        f"{units.duration(waited)} per step that no compute hides{because}"
+        f"rank {late['rank']} is {units.duration(late['late_ns'])} per step behind its peers {CAUSES[late['late_cause']]}; "
+        f"like them, it would make the step {units.duration(late['price_ns'])} shorter"
     )

@@ -7,19 +7,28 @@ counterpart, exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
+import numpy.typing as npt
 
 from nsysx.frames.intervals import I64, StepFunction, coverage, overlay
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, Key
 from nsysx.reading import nccl_notes
 
+Bools = npt.NDArray[np.bool_]
+#: The kind of messages between two ranks.
+SEND_RECEIVE = "sendrecv"
+
 
 @dataclass
 class Tally:
-    """Matched collectives of one series in the window of one rank. ``sized``: those of which NCCL noted the bytes."""
+    """Matched collectives of one series in the window of one rank. ``sized``: those of which NCCL noted the bytes.
+
+    ``usual_ns`` is their transfer with the median of all of the series and size in place of each one's own shortest.
+    """
 
     calls: int = 0
     transfer_ns: int = 0
@@ -28,6 +37,7 @@ class Tally:
     bytes: int = 0
     bus_bytes: float = 0.0
     bus_ns: int = 0
+    usual_ns: int = 0
 
     def bandwidth(self) -> float | None:
         """Return the bus bandwidth in bytes/s, None where no size is known."""
@@ -40,9 +50,12 @@ class Costs:
 
     tallies: dict[Key, Tally] = field(default_factory=dict)
     last: int = 0
+    collectives: int = 0
     delay_ns: int = 0
     waiting: list[tuple[I64, I64]] = field(default_factory=list)
     moving: list[tuple[I64, I64]] = field(default_factory=list)
+    #: For each of ``waiting`` the ranks that are in it together, and whether it is a collective (else send and receive).
+    among: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
 
     def whole(self) -> Tally:
         """Return all series together."""
@@ -50,8 +63,34 @@ class Costs:
         return Tally(*(sum(getattr(t, f.name) for t in tallies) for f in fields(Tally)))
 
 
+def _usual(transfer: I64, sizes: I64) -> I64:
+    """Return for each collective of a series the median transfer of those of its size."""
+    usual = np.zeros(len(transfer), np.int64)
+    for size in np.unique(sizes):
+        usual[sizes == size] = int(np.median(transfer[sizes == size]))
+    return usual
+
+
+def _tally(tally: Tally, rank: Rank, key: Key, inside: Bools, message: I64, transfer: I64, waited: I64) -> None:
+    """Add the collectives of a series that begin in the window of a rank."""
+    tally.calls += int(inside.sum())
+    tally.transfer_ns += int(transfer[inside].sum())
+    tally.usual_ns += int(_usual(transfer, message)[inside].sum())
+    tally.wait_ns += int(waited[inside].sum())
+    size = rank.members[key[0]].size if key[0] in rank.members else None
+    known = inside & (message >= 0)
+    tally.sized += int(known.sum())
+    tally.bytes += int(message[known].sum())
+    if (carried := nccl_notes.bus_bytes(key[2], size, int(message[known].sum()))) is not None:
+        tally.bus_bytes += carried
+        tally.bus_ns += int(transfer[known].sum())
+
+
 def costs_of(aligned: Aligned) -> list[Costs]:
-    """Return what the matched collectives cost each rank, in the order of the ranks."""
+    """Return what the matched collectives cost each rank, in the order of the ranks.
+
+    Who is last counts for collectives only: a receive waits for what the pipeline has not computed yet, whoever computes it.
+    """
     costs = [Costs() for _ in aligned.ranks]
     for key, group in aligned.groups:
         members = list(group)
@@ -61,43 +100,64 @@ def costs_of(aligned: Aligned) -> list[Costs]:
         length = end - start
         transfer = length.min(axis=0)
         waited = length - transfer
+        together = key[2] != SEND_RECEIVE
         last = (start + np.array([aligned.offset[r] for r in members])[:, None]).argmax(axis=0)
         for i, (r, rank) in enumerate(zip(members, ranks, strict=True)):
             mine = costs[r]
             mine.waiting.append((start[i], end[i] - transfer))
             mine.moving.append((end[i] - transfer, end[i]))
+            mine.among.append((tuple(sorted(members)), together))
             inside = (start[i] >= rank.window[0]) & (start[i] < rank.window[1])
             if not inside.any():
                 continue
-            mine.last += int((last[inside] == i).sum())
-            for other, late in zip(members, range(len(members)), strict=True):
-                if late != i:
-                    costs[other].delay_ns += int(waited[i][inside & (last == late)].sum())
+            if together:
+                mine.collectives += int(inside.sum())
+                mine.last += int((last[inside] == i).sum())
+                for late, other in enumerate(members):
+                    if late != i:
+                        costs[other].delay_ns += int(waited[i][inside & (last == late)].sum())
             tally = mine.tallies.setdefault(key, Tally())
-            tally.calls += int(inside.sum())
-            tally.transfer_ns += int(transfer[inside].sum())
-            tally.wait_ns += int(waited[i][inside].sum())
-            size = rank.members[key[0]].size if key[0] in rank.members else None
-            message = rank.message_bytes[group[r]]
-            known = inside & (message >= 0)
-            tally.sized += int(known.sum())
-            tally.bytes += int(message[known].sum())
-            if (carried := nccl_notes.bus_bytes(key[2], size, int(message[known].sum()))) is not None:
-                tally.bus_bytes += carried
-                tally.bus_ns += int(transfer[known].sum())
+            _tally(tally, rank, key, inside, rank.message_bytes[group[r]], transfer, waited[i])
     return costs
+
+
+def _ends(pairs: Sequence[tuple[I64, I64]]) -> tuple[I64, I64]:
+    """Return the starts and the ends of several sets of intervals."""
+    nothing = np.empty(0, np.int64)
+    return np.concatenate([a for a, _ in pairs] or [nothing]), np.concatenate([b for _, b in pairs] or [nothing])
+
+
+def _shown(rank: Rank, costs: Costs, chosen: Sequence[int]) -> tuple[I64, Bools, Bools, Bools]:
+    """Return the borders of the rank's window, and what of its exposed communication is waiting, transfer, the rest.
+
+    Of the matched ones only those with these numbers are looked at; where one transfers and another waits, it is transfer.
+    """
+    waiting, moving = _ends([costs.waiting[i] for i in chosen]), _ends([costs.moving[i] for i in chosen])
+    what = coverage([waiting, moving])
+    alone: StepFunction = coverage([rank.exposed])
+    times, (label, shown) = overlay([what, alone], *rank.window)
+    open_ = shown > 0
+    moves = open_ & (label > 0) & ((label & 2) > 0)
+    waits = open_ & (label > 0) & ~moves
+    return times, waits, moves, open_ & (label <= 0)
 
 
 def exposed(rank: Rank, costs: Costs) -> tuple[int, int, int]:
     """Return exposed communication of the window in which matched collectives waited, transferred, and the rest (ns)."""
-    sets = [
-        tuple(np.concatenate([pair[i] for pair in pairs] or [np.empty(0, np.int64)]) for i in range(2))
-        for pairs in (costs.waiting, costs.moving)
-    ]
-    what = coverage([(sets[0][0], sets[0][1]), (sets[1][0], sets[1][1])])
-    shown: StepFunction = coverage([rank.exposed])
-    times, (label, alone) = overlay([what, shown], *rank.window)
-    span = np.diff(times) * (alone > 0)
-    moving = (label > 0) & ((label & 2) > 0)
-    waiting = (label > 0) & ~moving
-    return int(span[waiting].sum()), int(span[moving].sum()), int(span[label <= 0].sum())
+    times, *what = _shown(rank, costs, range(len(costs.waiting)))
+    span = np.diff(times)
+    waits, moves, rest = (int(span[w].sum()) for w in what)
+    return waits, moves, rest
+
+
+def exposed_in(rank: Rank, costs: Costs, chosen: Sequence[int]) -> int:
+    """Return the exposed waiting of a rank over its window, in the matched ones with these numbers (ns)."""
+    times, waits, _, _ = _shown(rank, costs, chosen)
+    return int(np.diff(times)[waits].sum())
+
+
+def waiting_per_step(rank: Rank, costs: Costs, chosen: Sequence[int]) -> I64:
+    """Return the exposed waiting of a rank in each of its steps, in the matched ones with these numbers (ns)."""
+    assert rank.tiles is not None
+    times, waits, _, _ = _shown(rank, costs, chosen)
+    return StepFunction(times, waits.astype(np.int64)).within(waits, rank.tiles.start_ns, rank.tiles.end_ns)

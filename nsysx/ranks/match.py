@@ -203,5 +203,5 @@ def common(aligned: Aligned) -> list[Rank]:
         inside = (middle >= low) & (middle < high)
         if not inside.any():
             return list(ranks)
-        found.append(replace(rank, **rank.tiles.figures(inside)))
+        found.append(replace(rank, tiles=rank.tiles.only(inside), **rank.tiles.figures(inside)))
     return found

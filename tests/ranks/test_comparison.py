@@ -97,8 +97,7 @@ def test_straggler_of_one_report(tmp_path: Path) -> None:
     assert [r["last_share"] for r in rows] == [0, 0, 1]
     assert rows[2]["late_because"] == {"compute": 200_000}
     said = summarize([path]).verdict.evidence[-1]
-    assert said.startswith("rank 2 arrives last at 100%")
-    assert "200 us more per step in compute" in said
+    assert said.startswith("rank 2 is 200 us per step behind its peers in GPU work")
 
 
 def test_waiting_behind_compute_is_not_exposed(tmp_path: Path) -> None:
@@ -366,7 +365,7 @@ def test_messages_between_two_ranks_are_matched_by_who_they_are(tmp_path: Path) 
     n = rows[0]["steps"]
     assert [r["collectives"] for r in rows] == [n, 2 * n, n]
     assert [r["wait_ns"] for r in rows] == [30_000 * n, 30_000 * n, 0]
-    assert [r["delay_ns"] for r in rows] == [0, 30_000 * n, 30_000 * n]
+    assert [r["delay_ns"] for r in rows] == [None, None, None]  # a receive waits for no straggler
 
 
 def test_a_root_that_is_done_before_the_others_begin(tmp_path: Path) -> None:

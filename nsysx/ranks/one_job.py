@@ -1,0 +1,66 @@
+"""Whether several reports are ranks of one job. Two runs are not two ranks: what one makes of them would be nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.ranks.collect import Rank
+
+_HINT = "Reports given together are ranks of one job; to compare two runs: nsysx compare BEFORE AFTER"
+
+
+def _by_report(ranks: Sequence[Rank]) -> list[list[Rank]]:
+    found: dict[int, list[Rank]] = {}
+    for r in ranks:
+        found.setdefault(r.report, []).append(r)
+    return list(found.values())
+
+
+def _span(report: Sequence[Rank]) -> tuple[int, int] | None:
+    """Return when a report's session ran, in UTC ns, None where it does not say."""
+    first = report[0]
+    return (
+        None if first.utc_epoch_ns is None else (first.utc_epoch_ns + first.span[0], first.utc_epoch_ns + first.span[1])
+    )
+
+
+def _joined(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
+    """Return whether NCCL names one communicator in both: then they are one job, whatever their clocks say."""
+    return bool({c for r in a for c in r.members} & {c for r in b for c in r.members})
+
+
+def _apart(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
+    """Return whether two sessions cannot have been one job, because one began when the other was over."""
+    one, other = _span(a), _span(b)
+    if one is None or other is None or _joined(a, b):
+        return False
+    if None not in (a[0].host, b[0].host) and a[0].host != b[0].host:
+        return False  # clocks of two machines may be wrong by anything
+    return max(one[0], other[0]) >= min(one[1], other[1])
+
+
+def _refuse(what: str, slug: str) -> NsysxError:
+    return NsysxError(what, slug=slug, hint=_HINT, exit_code=EXIT_USAGE)
+
+
+def require(ranks: Sequence[Rank]) -> None:
+    """Raise NsysxError, exit code 2, unless the reports of these ranks can be one job."""
+    reports = _by_report(ranks)
+    for i, a in enumerate(reports):
+        for b in reports[i + 1 :]:
+            names = f"{a[0].file} and {b[0].file}"
+            if a[0].content == b[0].content:
+                raise _refuse(f"{names} are the same report", "same-report")
+            if _apart(a, b):
+                raise _refuse(f"{names} are not one job: one session ended before the other began", "not-one-job")
+            if None not in (a[0].command, b[0].command) and a[0].command != b[0].command:
+                raise _refuse(f"{names} are not one job: their commands differ", "not-one-job")
+            if len(gpus := sorted({r.gpu for r in (*a, *b)})) > 1 and not _joined(a, b):
+                raise _refuse(f"{names} are not one job: {' and '.join(gpus[:2])}", "not-one-job")
+            twice = {r.number for r in a if r.number is not None} & {r.number for r in b}
+            if twice:
+                raise _refuse(f"{names} both hold rank {min(n for n in twice if n is not None)}", "same-rank")
+            worlds = [max((m.size or 0 for r in x for m in r.members.values()), default=0) for x in (a, b)]
+            if all(worlds) and worlds[0] != worlds[1]:
+                raise _refuse(f"{names} are not one job: {worlds[0]} and {worlds[1]} ranks", "not-one-job")

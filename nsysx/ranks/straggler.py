@@ -1,0 +1,196 @@
+"""Which rank the others wait for: tested over steps, with its cause, and with what it costs.
+
+A rank's *own* time of a step is the step without its exposed waiting in collectives of a group of ranks. Ranks of a group that
+do the same work have the same own time; the straggler's is longer in step after step (paired with the median of its peers).
+
+The price follows "Understanding Stragglers in Large Model Training" (ByteDance, OSDI 2025, arXiv 2505.05713): all ranks are
+replayed together, synchronous per step (a step takes as long as the longest own time of its ranks), with the straggler's time
+replaced by the median of its peers. Both of its attributions are given: of the whole excess t - ideal, what goes when the rank
+is mended, (t - t_without) / (t - ideal), and what it makes alone, (t_only - ideal) / (t - ideal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsysx.frames.means import F64, block_length, mean_error, t_quantile
+from nsysx.ranks.collect import Rank
+from nsysx.ranks.costs import Costs, waiting_per_step
+
+#: A rank is called a straggler when it makes the others wait this share of a step.
+NOTABLE = 0.01
+#: The chance that equal ranks of one group give a straggler.
+_FALSE_ALARM = 0.05
+_FEWEST_STEPS = 3
+#: Host code of two processes differs by up to this much with nothing wrong, most of all under a profiler (measured).
+HOST_DRIFT = 1 / 3
+#: Kernels of one shape run on a slower clock: most of them longer, by about the same.
+_CLOCKS = 0.01
+#: No clock of a healthy card is as far down; what takes longer does more.
+_MOST_CLOCKS = 1.0
+
+#: Causes of a rank's excess: parts of its ledger and causes of its idle time.
+_CAUSES: Mapping[str, tuple[str, ...]] = {
+    "input": ("idle: data_loader",),
+    "compute": ("compute", "copy", "memset", "idle: kernel_gap"),
+    "profiler": ("idle: profiler",),
+    "host": (
+        "idle: host_code", "idle: launch_latency", "idle: other_api", "idle: copy_call", "idle: alloc", "idle: load",
+        "idle: untraced_launch", "idle: no_further_work", "idle: sync", "idle: dependency",
+    ),
+}  # fmt: skip
+#: What drifts from process to process, and what a profiler makes longer.
+_DRIFTING = ("idle: host_code", "idle: launch_latency", "idle: other_api", "idle: profiler")
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The rank at ``place`` of the group ``peers`` (places, itself included). Times are ns per step.
+
+    ``late_ns`` with ``low_ns`` and ``high_ns``: by how much its own time exceeds the median of its peers. ``drift_ns``: of that,
+    what two healthy processes may differ by. ``price_ns``: what a step gains when it is like its peers; ``without`` and
+    ``alone`` are its two shares of the whole excess; ``error``: how far the replay of all ranks is from the recorded steps.
+    ``slower``: how much longer its GPU takes for the same kernels, 0 where that is not the cause.
+    """
+
+    place: int
+    peers: tuple[int, ...]
+    late_ns: int
+    low_ns: int
+    high_ns: int
+    drift_ns: int
+    cause: str
+    slower: float
+    price_ns: int
+    without: float
+    alone: float
+    error: float
+
+    @property
+    def named(self) -> bool:
+        """Whether it may be called a straggler; else its lead is what processes differ by anyway."""
+        return self.drift_ns < self.late_ns
+
+
+def per_step(rank: Rank) -> dict[str, float]:
+    """Return what a rank does per step apart from communication: the ledger, idle time by cause."""
+    named = {k.removesuffix("_ns"): rank.parts[k] for k in ("compute_ns", "copy_ns", "memset_ns")}
+    named |= {f"idle: {cause}": ns for cause, ns in rank.idle_causes.items()}
+    return {k: v / max(rank.steps, 1) for k, v in named.items()}
+
+
+def excess(ranks: Sequence[Rank], r: int, peers: Sequence[int]) -> dict[str, float]:
+    """Return by how much a rank exceeds the median of the others per step (ns), by part of the ledger, largest first."""
+    own = per_step(ranks[r])
+    others = [per_step(ranks[i]) for i in peers if i != r]
+    keys = dict.fromkeys([*own, *(k for o in others for k in o)])
+    more = {k: own.get(k, 0.0) - float(np.median([o.get(k, 0.0) for o in others])) for k in keys}
+    return dict(sorted(more.items(), key=lambda item: -item[1]))
+
+
+def _groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
+    """Return the sets of ranks that have collectives together, the largest first."""
+    found = {among for c in costs for among, together in c.among if together}
+    return sorted(found, key=lambda g: (-len(g), g))
+
+
+def _own(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> F64 | None:
+    """Return the own time of each rank of a group in each common step, shape (ranks, steps); None without common steps."""
+    rows = []
+    for r in group:
+        tiles = ranks[r].tiles
+        if tiles is None:
+            return None
+        chosen = [i for i, (among, together) in enumerate(costs[r].among) if together and among == group]
+        rows.append((tiles.end_ns - tiles.start_ns) - waiting_per_step(ranks[r], costs[r], chosen))
+    if len({len(row) for row in rows}) != 1 or len(rows[0]) < _FEWEST_STEPS:
+        return None
+    return np.array(rows, np.float64)
+
+
+def _ideal(own: F64) -> F64:
+    """Return own times in which no rank takes longer than the median of its peers."""
+    result: F64 = own.copy()
+    for r in range(len(own)):
+        result[r] = np.minimum(own[r], np.median(np.delete(own, r, axis=0), axis=0))
+    return result
+
+
+def _price(own: F64, r: int) -> tuple[int, float, float]:
+    """Return what the rank costs a step, and both shares of the whole excess."""
+    ideal = _ideal(own)
+    without, alone = own.copy(), ideal.copy()
+    without[r], alone[r] = ideal[r], own[r]
+    t, t_without, t_only, t_ideal = (float(x.max(axis=0).mean()) for x in (own, without, alone, ideal))
+    whole = t - t_ideal
+    if whole <= 0:
+        return 0, 0.0, 0.0
+    return round(t - t_without), (t - t_without) / whole, (t_only - t_ideal) / whole
+
+
+def _slower(rank: Rank, others: Sequence[Rank]) -> float:
+    """Return by how much all kernels of equal shape and number take longer than on the others, 0 where not all do."""
+    ratios, weight = [], []
+    for key, (count, ns) in rank.kernels.items():
+        same = [x.kernels[key] for x in others if key in x.kernels]
+        there = [t / n for n, t in same if n * rank.steps == count * others[0].steps or n == count]
+        if len(there) == len(others) and ns:
+            ratios.append(ns / count / float(np.median(there)))
+            weight.append(ns)
+    if len(ratios) < 3 or sum(weight) < 0.5 * sum(ns for _, ns in rank.kernels.values()):
+        return 0.0
+    order = np.argsort(ratios)
+    place = np.cumsum(np.array(weight)[order]) / sum(weight)
+    low, middle = (np.array(ratios)[order][min(int(np.searchsorted(place, q)), len(order) - 1)] for q in (0.2, 0.5))
+    return float(middle - 1) if low > 1 + _CLOCKS and middle < 1 + _MOST_CLOCKS else 0.0
+
+
+def _cause(more: Mapping[str, float]) -> str:
+    sums = {cause: sum(max(0.0, more.get(k, 0.0)) for k in parts) for cause, parts in _CAUSES.items()}
+    return max(sums, key=lambda c: sums[c]) if max(sums.values()) > 0 else "unknown"
+
+
+def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
+    """Return the rank of a group that is behind its peers in step after step, None where there is none."""
+    own = _own(ranks, costs, group)
+    if own is None:
+        return None
+    behind = np.array([own[r] - np.median(np.delete(own, r, axis=0), axis=0) for r in range(len(own))])
+    r = int(behind.mean(axis=1).argmax())
+    late = float(behind[r].mean())
+    step = float(np.mean([(t.end_ns - t.start_ns).mean() for x in group if (t := ranks[x].tiles) is not None]))
+    error, df = mean_error(behind[r : r + 1], block_length(behind[r]))
+    half = float(error[0]) * t_quantile(1 - 2 * _FALSE_ALARM / len(group), max(df, 1.0)) if df else float("inf")
+    if late < NOTABLE * step or late - half <= 0:
+        return None
+    more = excess(ranks, group[r], group)
+    host = sum(max(0.0, more.get(k, 0.0)) for k in _DRIFTING)
+    idle = sum(per_step(ranks[group[r]]).get(k, 0.0) for k in _DRIFTING)
+    cause = _cause(more)
+    slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if cause == "compute" else 0.0
+    price, without, alone = _price(own, r)
+    drift = min(host, idle, HOST_DRIFT * step)
+    return Straggler(
+        place=group[r],
+        peers=group,
+        late_ns=round(late),
+        low_ns=round(late - half),
+        high_ns=round(late + half),
+        # What is left over after drift has to be worth naming too.
+        drift_ns=round(late if late - drift < NOTABLE * step else drift),
+        cause="clocks" if slower else cause,
+        slower=slower,
+        price_ns=price,
+        without=without,
+        alone=alone,
+        error=abs(float(own.max(axis=0).mean()) - step) / step,
+    )
+
+
+def find(ranks: Sequence[Rank], costs: Sequence[Costs]) -> Straggler | None:
+    """Return the rank that is behind its peers most, of all groups that have collectives together; None where none is."""
+    found = [s for group in _groups(costs) if (s := _candidate(ranks, costs, group)) is not None]
+    return max(found, key=lambda s: (s.named, s.price_ns, s.late_ns), default=None)
