@@ -19,6 +19,7 @@ from nsysx.model import Column
 
 KEY = "step_parts"
 TITLE = "Parts of each step"
+COVERS = "steady"
 COLUMNS = (
     Column(
         "part",

@@ -164,7 +164,9 @@ def command_key(words: object) -> str | None:
 _MOST_KERNELS = 60
 
 
-def _kernels(profile: Profile, process: int, device: int, start: int, end: int) -> dict[tuple[str, int, int], tuple[int, int]]:
+def _kernels(
+    profile: Profile, process: int, device: int, start: int, end: int
+) -> dict[tuple[str, int, int], tuple[int, int]]:
     """Return the longest compute kernels of the steady window by name and launch shape: executions and ns."""
     ops = profile.attributed.gpu_ops.filter(
         (pl.col("process") == process)

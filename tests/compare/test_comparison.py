@@ -123,6 +123,7 @@ def test_the_step_without_the_profiler_is_said_too(tmp_path: Path) -> None:
         "high_ns": 9 * MS + 9000,
         "source": "in_process",
     }
+    after["unprofiled"] = None
     assert compare(before, after).real is None
     after["unprofiled"] = {**before["unprofiled"], "step_ns": 8 * MS, "low_ns": 8 * MS, "high_ns": 8 * MS}
     answer = compare(before, after)

@@ -1,0 +1,155 @@
+"""Who the others wait for, and what it costs: the truth is built in."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.errors import NsysxError
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.ranks.test_comparison import ALL_REDUCE, reports
+
+US, MS = 1_000, 1_000_000
+SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+
+
+def job(path: Path, own: list[list[int]], *, idle: str = "") -> Path:
+    """Write a job: ``own[r][i]`` is how long rank r works in step i before the all-reduce that all wait for (50 us).
+
+    ``idle`` names a range in which a rank's host spends what exceeds 20 ms, its device idle; else it computes all of it.
+    """
+    report = Report()
+    for r in range(len(own)):
+        report.gpu(r, pids=[(100 + r, r)])
+    threads = [(p := report.process(100 + r)).thread(p.pid, "python3") for r in range(len(own))]
+    for r, thread in enumerate(threads):
+        thread.process.context(device=r)
+    t = MS
+    for i in range(len(own[0])):
+        done = t + max(o[i] for o in own) + 50 * US
+        for r, thread in enumerate(threads):
+            late = max(0, own[r][i] - 20 * MS) if idle else 0
+            work = own[r][i] - late
+            if late:
+                thread.add_range(idle, t + US, t + late, domain="nsysx")
+            for k in range(4):
+                begin = t + late + k * work // 4
+                thread.launch(
+                    t + late + 2 * US + k * 5 * US,
+                    kernel=f"gemm{k}",
+                    gpu_start=begin + 20 * US,
+                    gpu_dur=work // 4 - 20 * US,
+                    device=r,
+                )
+            came = t + late + work
+            thread.launch(
+                t + late + 40 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=r
+            )
+            thread.sync("cudaDeviceSynchronize_v3020", at=t + late + 50 * US, dur=done - t - late - 40 * US)
+            thread.add_range(f"step {i}", t, done + 20 * US, domain="nsysx")
+        t = done + 30 * US
+    return report.write(path)
+
+
+def ranks(path: Path) -> tuple[list[Any], Any]:
+    summary = summarize([path])
+    finding = next(f for f in summary.findings or () if f.code == "NSX111")
+    return list(summary.rows("ranks")), finding
+
+
+def test_a_rank_that_sleeps_in_its_loader_costs_all_of_it(tmp_path: Path) -> None:
+    rows, finding = ranks(job(tmp_path / "j.sqlite", [[20 * MS] * 12, [41_900 * US] * 12], idle="data DataLoader"))
+    assert [r["straggler"] for r in rows] == [False, True]
+    late = rows[1]
+    assert late["late_cause"] == "input"
+    assert abs(late["price_ns"] - 21_900 * US) < 300 * US
+    assert late["price_share"] == late["alone_share"] == 1.0
+    assert late["replay_error"] < 0.01
+    assert finding.saving_ns_per_step == late["price_ns"]
+    assert "loading" in finding.fix
+
+
+def test_a_rank_with_more_work(tmp_path: Path) -> None:
+    rows, finding = ranks(job(tmp_path / "j.sqlite", [[20 * MS] * 12, [20 * MS] * 12, [50 * MS] * 12]))
+    assert [r["straggler"] for r in rows] == [False, False, True]
+    assert rows[2]["late_cause"] == "compute"
+    assert rows[2]["price_ns"] == 30 * MS
+    assert "same work" in finding.fix
+
+
+def test_kernels_that_all_take_longer_are_a_slow_clock(tmp_path: Path) -> None:
+    rows, finding = ranks(job(tmp_path / "j.sqlite", [[20 * MS] * 12, [22 * MS] * 12]))
+    assert rows[1]["late_cause"] == "clocks"
+    assert "clocks" in finding.fix
+
+
+def test_ranks_that_are_late_in_turn_are_no_stragglers(tmp_path: Path) -> None:
+    own = [[20 * MS + 5 * MS * (i % 2 == r) for i in range(12)] for r in range(2)]
+    rows, finding = ranks(job(tmp_path / "j.sqlite", own))
+    assert not any(r["straggler"] for r in rows)
+    assert finding.verdict == "clear"
+
+
+def test_a_host_that_is_a_quarter_slower_is_no_straggler(tmp_path: Path) -> None:
+    rows, finding = ranks(job(tmp_path / "j.sqlite", [[20 * MS] * 12, [26 * MS] * 12], idle="some range"))
+    assert not any(r["straggler"] for r in rows)
+    assert rows[1]["late_ns"] == rows[1]["late_drift_ns"] > 5 * MS
+    assert "healthy processes" in finding.detail
+
+
+def test_a_balanced_pipeline_has_a_bubble_and_no_straggler(tmp_path: Path) -> None:
+    """Two stages, four micro-batches, forward 2 ms and backward 4: each stage waits or idles for a fifth of the step."""
+    report = Report()
+    stages = []
+    for r in range(2):
+        report.gpu(r, pids=[(100 + r, r)])
+        process = report.process(100 + r)
+        process.context(device=r)
+        stages.append(process.thread(process.pid, "python3"))
+    for i in range(10):
+        t = MS + i * 31 * MS
+        free, calls = [t + 60 * US] * 2, [t + 10 * US] * 2
+
+        def work(r: int, name: str, start: int, length: int, stream: int, calls: list[int]) -> None:
+            stages[r].launch(calls[r], 2 * US, kernel=name, gpu_start=start, gpu_dur=length, stream=stream, device=r)
+            calls[r] += 4 * US
+
+        for length, first, stream in ((2 * MS, 0, 20), (4 * MS, 1, 21)):
+            for _ in range(4):
+                second = 1 - first
+                work(first, "gemm", free[first], length, 7, calls)
+                free[first] += length
+                end = max(free) + 50 * US
+                for r in (0, 1):
+                    work(r, SEND, free[r], end - free[r], stream, calls)
+                    free[r] = end
+                work(second, "gemm", free[second], length, 7, calls)
+                free[second] += length
+        for stage in stages:
+            stage.add_range(f"step {i}", t, t + 31 * MS - US, domain="nsysx")
+    rows, finding = ranks(report.write(tmp_path / "pp.sqlite"))
+    assert not any(r["straggler"] for r in rows)
+    for r in rows:
+        assert r["delay_ns"] is None
+        assert r["bubble_ns"] == r["exposed_wait_ns"] + r["idle_ns"]
+    assert finding.verdict == "clear"
+    assert "bubble" in finding.detail
+
+
+@pytest.mark.parametrize("what", ["later", "same", "command"])
+def test_two_runs_are_not_two_ranks(tmp_path: Path, what: str) -> None:
+    paths = reports(tmp_path, [300_000, 500_000], starts=[0, 0], clocks=[0, 10**12 if what == "later" else 0])
+    if what == "same":
+        shutil.copy(paths[0], paths[1])
+    if what == "command":
+        for path, word in zip(paths, ("a.py", "b.py"), strict=True):
+            path.with_suffix(".run.json").write_text(f'{{"schema": "nsysx.run/1", "command": ["python", "{word}"]}}')
+    with pytest.raises(NsysxError) as error:
+        summarize(paths)
+    assert error.value.exit_code == 2
+    assert error.value.slug == ("same-report" if what == "same" else "not-one-job")
+    assert "nsysx compare" in error.value.hint
