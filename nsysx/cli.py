@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from nsysx import __version__
-from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 
 if TYPE_CHECKING:
     from nsysx.model import Summary
@@ -493,6 +493,63 @@ def compare(
             compare_text.terminal(answer, Console())
     for path in targets:
         _talk(f"nsysx: wrote {_link(path)}")
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
+    budget: Annotated[Path | None, typer.Option(metavar="F", help="What the steps may cost, as TOML.")] = None,
+    baseline: Annotated[Path | None, typer.Option(metavar="F", help="What relative limits are relative to.")] = None,
+    init: Annotated[bool, typer.Option("--init", help="Print a budget that this report keeps.")] = False,
+    claims: Annotated[Path | None, typer.Option(metavar="F", help="Find the numbers of this text in FILE.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON.")] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown.")] = None,
+    junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML.")] = None,
+    github: Annotated[bool, typer.Option("--github", help="Print annotations for a GitHub workflow.")] = False,
+    steps: Annotated[str | None, typer.Option(metavar="A:B", help="Look at these steps only.")] = None,
+    step_range: Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")] = False,
+) -> None:
+    """Hold a report against a budget: exit code 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
+    from nsysx.outputs import check_output
+
+    if (budget is not None) + init + (claims is not None) != 1:
+        what = "check wants one of --budget, --init and --claims"
+        raise NsysxError(what, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
+    for name in (json, markdown, junit):
+        if name is not None and name != "-":
+            check_output(Path(name), force=force)
+    from nsysx.ranks import parallel_reading
+
+    parallel_reading.limit_threads()
+    from nsysx.compare import budget as room
+    from nsysx.compare import claims as claims_room
+    from nsysx.compare import inputs
+    from nsysx.render import check_text, json_text
+
+    capture = inputs.measured(file, steps=steps, step_range=step_range)
+    if init:
+        typer.echo(room.init(capture), nl=False)
+        return
+    if claims is not None:
+        found = claims_room.check(inputs.read_text(claims), capture.summary)
+        typer.echo(check_text.claims(found))
+        raise typer.Exit(EXIT_BUDGET if any(c.source is None for c in found) else 0 if found else EXIT_EMPTY)
+    assert budget is not None
+    base = None if baseline is None else inputs.measured(baseline)
+    verdict = room.check(capture, inputs.read_budget(budget), base)
+    for target, text in (
+        (json, json_text.text_of(verdict.to_json())),
+        (markdown, check_text.markdown(verdict)),
+        (junit, check_text.junit(verdict)),
+    ):
+        if target is not None:
+            _deliver(target, text, force=force)
+    if github:
+        sys.stdout.write(check_text.github(verdict))
+    elif "-" not in (json, markdown, junit):
+        typer.echo(check_text.terminal(verdict))
+    raise typer.Exit(verdict.exit_code)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,13 @@ from typing import Any
 
 from nsysx import pipeline
 from nsysx.compare.side import Captured, Side, captured, side
-from nsysx.errors import NsysxError
+from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
 from nsysx.ranks import parallel_reading
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 #: No Summary is as large; what is, is not read.
 _MOST_BYTES = 1_000_000_000
@@ -28,6 +34,35 @@ def read_json(path: Path) -> Any:
     except (ValueError, RecursionError) as error:
         hint = "Make one with: nsysx report FILE.sqlite --json FILE.json"
         raise NsysxError(f"{path.name}: is not JSON", slug="not-a-summary", hint=hint) from error
+
+
+def read_text(path: Path) -> str:
+    """Return a text. Errors: NsysxError, exit code 3."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise NsysxError(f"{path}: cannot be read ({error.strerror})", slug="cannot-read") from error
+
+
+def read_budget(path: Path) -> dict[str, Any]:
+    """Return a budget. Errors: NsysxError, exit code 2 for what is no TOML, 3 for what cannot be read."""
+    try:
+        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NsysxError(f"{path}: cannot be read ({error.strerror})", slug="cannot-read") from error
+    except (ValueError, RecursionError) as error:
+        raise NsysxError(f"{path.name}: is not TOML: {error}", slug="bad-budget", exit_code=EXIT_USAGE) from error
+    return found
+
+
+def measured(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Captured:
+    """Return the capture of a file for a check: what is there and cannot be read was not measured (exit code 4)."""
+    try:
+        return captured(summary_of(path, steps=steps, step_range=step_range), path.name)
+    except NsysxError as error:
+        if error.exit_code != EXIT_INPUT or not path.is_file():
+            raise
+        raise NsysxError(error.message, slug=error.slug, hint=error.hint, exit_code=EXIT_EMPTY) from error
 
 
 def summary_of(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Mapping[str, Any]:

@@ -270,6 +270,17 @@ CAUSES = {
 }
 
 
+#: What a cause is called in a sentence.
+CAUSES = {
+    "input": "in loading data",
+    "host": "in host code",
+    "profiler": "under the profiler",
+    "compute": "in GPU work",
+    "clocks": "because its GPU takes longer for the same kernels",
+    "unknown": "for no part of the ledger",
+}
+
+
 def sentence(rows: Sequence[Row]) -> str | None:
     """Return the straggler in one sentence, None when no rank is waited for."""
     late = next((r for r in rows if r["straggler"]), None)

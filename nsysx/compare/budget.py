@@ -1,0 +1,295 @@
+"""A Summary against a budget: counts first, because they hold on shared runners; times with their noise; waits by their site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from nsysx.compare import statistics
+from nsysx.compare.comparability import doubtful
+from nsysx.compare.side import Captured, Series
+from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
+
+SCHEMA = "nsysx.check/1"
+EXIT_INCONCLUSIVE = 5
+Status = Literal["kept", "broken", "inconclusive", "not_measured"]
+
+#: Kinds of API calls that a count sums.
+_KINDS = {
+    "launches": ("launch", "graph_launch"),
+    "syncs": ("sync",),
+    "copies": ("copy",),
+    "allocations": ("alloc", "free"),
+}
+#: What a wait is told apart by.
+_SITE = ("api", "module", "phase", "file", "line")
+_SECTIONS = (
+    "counts", "times_ms", "idle_ms", "modules_ms", "families_ms", "gpu_busy_min", "peak_memory_bytes", "findings", "allow",
+)  # fmt: skip
+#: Room that --init leaves above a measured time.
+_ROOM = 1.05
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of a budget: ``value`` held against ``limit`` (of the same unit), ``noise`` the doubt about the value."""
+
+    name: str
+    status: Status
+    value: float | None
+    limit: float | None
+    noise: float
+    unit: str
+    detail: str
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All lines of a budget, and the exit code: 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
+
+    capture: str
+    results: tuple[Result, ...]
+    exit_code: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, keys as in the contract `nsysx.check/1`."""
+        return {
+            "schema": SCHEMA,
+            "capture": self.capture,
+            "exit_code": self.exit_code,
+            "results": [asdict(r) for r in self.results],
+        }
+
+
+def _noise(capture: Captured, series: Series, drift: float) -> float:
+    """Return how far a mean per step may be off: the scatter of steps, and what processes differ by (ns)."""
+    rows = (series.ns / series.steps)[None, :]
+    error, df = statistics.mean_error(rows, statistics.block_length(rows[0]))
+    half = statistics.Doubt(float(error[0]), df, 0.0).half(statistics.LEVEL)
+    return (0.0 if half == float("inf") else half) + drift * series.mean_ns
+
+
+Measured = tuple[float, float] | None
+
+
+def _count(capture: Captured, name: str) -> Measured:
+    kinds = _KINDS.get(name)
+    if kinds is None or "api" not in capture.parts:
+        return None
+    return sum(s.mean_count or 0.0 for s in capture.series("api").values() if s.cls in kinds), 0.0
+
+
+def _series(part: str, drift: float) -> Callable[[Captured, str], Measured]:
+    def get(capture: Captured, name: str) -> Measured:
+        if not capture.series(part):
+            return None
+        series = capture.series(part).get(name)
+        return (0.0, 0.0) if series is None else (series.mean_ns / 1e6, _noise(capture, series, drift) / 1e6)
+
+    return get
+
+
+def _time(capture: Captured, name: str) -> Measured:
+    if name == "real_step":
+        real = capture.summary.get("unprofiled") or {}
+        step = real.get("step_ns")
+        if not step:
+            return None
+        return step / 1e6, max(abs((real.get(k) or step) - step) for k in ("low_ns", "high_ns")) / 1e6
+    if name == "first_calls":
+        rows = capture.summary.get("first_calls")
+        return None if rows is None else (sum(r.get("one_time_ns") or 0 for r in rows) / 1e6, 0.0)
+    part, key = {
+        "step": ("step", "gpu"), "gpu_idle": ("ledger", "idle"), "exposed_comm": ("ledger", "comm"),
+        "exposed_copy": ("ledger", "copy"), "compute": ("ledger", "compute"),
+    }.get(name, ("", ""))  # fmt: skip
+    series = capture.series(part).get(key) if part else None
+    if series is None:
+        return None
+    noise = _noise(capture, series, statistics.GPU_DRIFT)
+    if name in ("step", "gpu_idle"):
+        noise += statistics.HOST_DRIFT * capture.series("work")["rest"].mean_ns
+    return series.mean_ns / 1e6, noise / 1e6
+
+
+def _busy(capture: Captured, _: str) -> Measured:
+    step, idle = capture.series("step")["gpu"], capture.series("ledger").get("idle")
+    return None if idle is None else (1 - idle.mean_ns / step.mean_ns, 0.0)
+
+
+def _peak(capture: Captured, _: str) -> Measured:
+    rows = capture.summary.get("memory")
+    return None if rows is None else (float(max((r.get("peak_bytes") or 0 for r in rows), default=0)), 0.0)
+
+
+def _found(capture: Captured, code: str) -> Measured:
+    findings = capture.summary.get("findings")
+    return None if findings is None else (sum(f["code"] == code and f["verdict"] == "found" for f in findings), 0.0)
+
+
+_GET: Mapping[str, tuple[Callable[[Captured, str], Measured], str]] = {
+    "counts": (_count, "per step"),
+    "times_ms": (_time, "ms"),
+    "idle_ms": (_series("idle", statistics.HOST_DRIFT), "ms"),
+    "modules_ms": (_series("module", statistics.GPU_DRIFT), "ms"),
+    "families_ms": (_series("family", statistics.GPU_DRIFT), "ms"),
+    "gpu_busy_min": (_busy, "share"),
+    "peak_memory_bytes": (_peak, "bytes"),
+    "findings": (_found, "found"),
+}
+
+
+def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -> float | None:
+    """Return a limit: a number, or "+5%" of what the baseline has; None where the baseline does not hold it."""
+    if isinstance(wanted, (int, float)) and not isinstance(wanted, bool):
+        return float(wanted)
+    text = str(wanted).replace(" ", "")
+    try:
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else None
+    except ValueError:
+        share = None
+    if share is None:
+        what = f"budget: {section}.{name} = {str(wanted)[:40]!r} is neither a number nor a share such as '+5%'"
+        raise NsysxError(what, slug="bad-budget", exit_code=EXIT_USAGE)
+    if baseline is None:
+        raise NsysxError(
+            f"budget: {section}.{name} is relative",
+            slug="no-baseline",
+            hint="Give --baseline FILE",
+            exit_code=EXIT_USAGE,
+        )
+    base = _GET[section][0](baseline, name)
+    return None if base is None else base[0] * (1 + share)
+
+
+def _held(section: str, name: str, measured: Measured, limit: float | None) -> Result:
+    unit = _GET[section][1]
+    full = section if section in ("gpu_busy_min", "peak_memory_bytes") else f"{section}.{name}"
+    if measured is None or limit is None:
+        detail = f"{full}: not in the {'baseline' if measured is not None else 'Summary'}"
+        return Result(full, "not_measured", None, limit, 0.0, unit, detail)
+    value, noise = measured
+    over = limit - value if section == "gpu_busy_min" else value - limit
+    # Counts are exact; a hair of rounding is no breach.
+    status: Status = "kept" if over <= 1e-6 * max(1.0, abs(limit)) else "broken" if over > noise else "inconclusive"
+    words = f"{full}: {value:.6g} {unit}, budget {limit:.6g}"
+    if status == "inconclusive":
+        words += f"; within its noise of {noise:.3g}: capture again, or several times"
+    return Result(full, status, value, limit, noise, unit, words)
+
+
+def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
+    """Return whether an allowed wait is this one: what it names has to agree; a file by its end."""
+    for key in _SITE:
+        if key not in allowed:
+            continue
+        if key == "file":
+            if not str(wait.get("file") or "").endswith(str(allowed["file"])):
+                return False
+        elif allowed[key] != (wait.get(key) if wait.get(key) is not None else ""):
+            return False
+    return True
+
+
+def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result]:
+    """Return one line per site of waits: those in no more than the allowed number per step are kept, new ones are broken."""
+    waits = capture.summary.get("waits")
+    if waits is None:
+        return [Result("waits", "not_measured", None, None, 0.0, "per step", "waits: not in the Summary")]
+    left = [float(a.get("count", 1)) for a in allowed]
+    found = []
+    for wait in waits:
+        per_step = wait["calls"] / capture.steps
+        place = f"{wait['api']}" + (f" in {wait['module']}" if wait.get("module") else "")
+        place += f" ({wait['phase']})" if wait.get("phase") else ""
+        place += f" at {wait['file']}:{wait['line']}" if wait.get("file") else ""
+        rest = per_step
+        for i, a in enumerate(allowed):
+            if rest > 0 and _matches(a, wait):
+                taken = min(rest, left[i])
+                left[i] -= taken
+                rest -= taken
+        status: Status = "broken" if rest > 1e-6 else "kept"
+        words = f"{place}: {per_step:.4g} a step" + (f", {rest:.4g} of them not allowed" if rest > 1e-6 else "")
+        found.append(
+            Result(
+                f"wait {place}",
+                status,
+                per_step,
+                per_step - rest,
+                0.0,
+                "per step",
+                words,
+                wait.get("file"),
+                wait.get("line"),
+            )
+        )
+    return found
+
+
+def _sections(budget: Mapping[str, Any]) -> None:
+    for key, value in budget.items():
+        if key not in _SECTIONS:
+            known = ", ".join(_SECTIONS)
+            raise NsysxError(
+                f"budget: [{key[:40]}] is not known", slug="bad-budget", hint=f"Known: {known}", exit_code=EXIT_USAGE
+            )
+        table = isinstance(value, Mapping)
+        number = key in ("gpu_busy_min", "peak_memory_bytes")
+        rows = isinstance(value, list) and all(isinstance(a, Mapping) for a in value)
+        if not (rows if key == "allow" else not table if number else table):
+            raise NsysxError(f"budget: {key} has the wrong shape", slug="bad-budget", exit_code=EXIT_USAGE)
+
+
+def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | None = None) -> Verdict:
+    """Return how a capture holds a budget. Errors: NsysxError, exit code 2 for a budget that cannot be read as one."""
+    _sections(budget)
+    if said := doubtful(capture):
+        lost = Result("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {said}")
+        return Verdict(capture.label, (lost,), EXIT_EMPTY)
+    results = []
+    for section in [s for s in _SECTIONS if s in budget and s != "allow"]:
+        value = budget[section]
+        for name, wanted in value.items() if isinstance(value, Mapping) else [("", value)]:
+            limit = _limit(section, name, wanted, baseline)
+            results.append(_held(section, name, _GET[section][0](capture, name), limit))
+    if "allow" in budget:
+        results += lint(capture, budget["allow"])
+    states = {r.status for r in results}
+    if not results or states == {"not_measured"}:
+        code = EXIT_EMPTY
+    else:
+        code = EXIT_BUDGET if "broken" in states else EXIT_INCONCLUSIVE if states != {"kept"} else 0
+    return Verdict(capture.label, tuple(results), code)
+
+
+def _quoted(text: object) -> str:
+    safe = "".join(c if c.isprintable() and c not in '"\\' else f"\\u{ord(c) & 0xFFFF:04x}" for c in str(text))
+    return f'"{safe}"'
+
+
+def init(capture: Captured) -> str:
+    """Return a budget, as TOML, that this capture keeps: its counts and waits as they are, its times with some room."""
+    lines = ["# Counts hold on any runner; they are compared exactly.", "[counts]"]
+    counts = [(name, got[0]) for name in _KINDS if (got := _count(capture, name)) is not None]
+    lines += [f"{name} = {number!r}" for name, number in counts]
+    lines += [
+        "",
+        "# Times as recorded, ms per step, with 5 % of room. Compare them on one kind of machine only.",
+        "[times_ms]",
+    ]
+    times = [(n, got[0]) for n in ("step", "exposed_comm", "exposed_copy") if (got := _time(capture, n)) is not None]
+    lines += [f"{name} = {ms * _ROOM:.6g}" for name, ms in times if ms]
+    lines += ["", "# Waits that are allowed, each with its number per step. A new one fails."]
+    waits = capture.summary.get("waits") or []
+    for wait in waits:
+        lines += ["[[allow]]", f"api = {_quoted(wait['api'])}"]
+        lines += [f"{k} = {_quoted(wait[k])}" for k in ("module", "phase") if wait.get(k)]
+        lines += [f"count = {wait['calls'] / capture.steps!r}", ""]
+    if not waits:
+        lines.append("allow = []")
+        lines.insert(0, lines.pop())
+    return "\n".join(lines) + "\n"

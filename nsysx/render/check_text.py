@@ -1,0 +1,86 @@
+"""A check for people and for CI: terminal, Markdown, JUnit XML and the annotations of GitHub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from nsysx.compare.budget import Result, Verdict
+from nsysx.compare.claims import Claim
+from nsysx.render.markdown import escape
+from nsysx.render.safe_text import clean
+
+_WORDS = {0: "kept", 1: "broken", 4: "nothing measured", 5: "inconclusive"}
+_MARKS = {"kept": "ok  ", "broken": "FAIL", "inconclusive": "??  ", "not_measured": "--  "}
+_ORDER = {"broken": 0, "inconclusive": 1, "not_measured": 2, "kept": 3}
+#: What XML 1.0 cannot hold, not even escaped.
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _sorted(verdict: Verdict) -> list[Result]:
+    return sorted(verdict.results, key=lambda r: _ORDER[r.status])
+
+
+def terminal(verdict: Verdict) -> str:
+    """Return one line per budget, what is broken first."""
+    head = f"Budget {_WORDS[verdict.exit_code]}: {clean(verdict.capture, 80)}"
+    return "\n".join([head, *(f"{_MARKS[r.status]} {clean(r.detail, 300)}" for r in _sorted(verdict))])
+
+
+def markdown(verdict: Verdict) -> str:
+    """Return the check for a ticket or a job summary."""
+    out = [f"### Budget {_WORDS[verdict.exit_code]}", "", "| | |", "|---|---|"]
+    out += [f"| {r.status.replace('_', ' ')} | {escape(clean(r.detail, 300))} |" for r in _sorted(verdict)]
+    return "\n".join(out) + "\n"
+
+
+def junit(verdict: Verdict) -> str:
+    """Return the check as JUnit XML: broken is a failure, inconclusive an error, not measured skipped."""
+    states = [r.status for r in verdict.results]
+    counts = {
+        "tests": len(states),
+        "failures": states.count("broken"),
+        "errors": states.count("inconclusive"),
+        "skipped": states.count("not_measured"),
+    }
+    attributes = {k: str(v) for k, v in counts.items()}
+    root = ElementTree.Element("testsuites", attributes)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "nsysx check", **attributes})
+    tags = {"broken": "failure", "inconclusive": "error", "not_measured": "skipped"}
+    for r in verdict.results:
+        name, detail = (_NOT_XML.sub("?", clean(x, 500)) for x in (r.name, r.detail))
+        case = ElementTree.SubElement(suite, "testcase", {"classname": "nsysx.budget", "name": name})
+        if tag := tags.get(r.status):
+            ElementTree.SubElement(case, tag, {"message": detail})
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _value(text: str, *, prop: bool = False) -> str:
+    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return text.replace(":", "%3A").replace(",", "%2C") if prop else text
+
+
+def github(verdict: Verdict) -> str:
+    """Return workflow commands of GitHub: an error per broken line, a warning for what could not be decided."""
+    lines = []
+    for r in _sorted(verdict):
+        if r.status == "kept":
+            continue
+        place = []
+        if r.file:
+            place.append(f"file={_value(clean(r.file, 300), prop=True)}")
+            place += [f"line={r.line}"] if r.line else []
+        place.append(f"title={_value('nsysx ' + clean(r.name, 80), prop=True)}")
+        level = "error" if r.status == "broken" else "warning"
+        lines.append(f"::{level} {','.join(place)}::{_value(clean(r.detail, 400))}")
+    return "\n".join(lines) + ("\n" if lines else "")
+
+
+def claims(found: Sequence[Claim]) -> str:
+    """Return the numbers of a text, those without support first."""
+    lines = [f"FAIL line {c.line}: {clean(c.text, 60)} is not in the Summary" for c in found if c.source is None]
+    lines += [
+        f"ok   line {c.line}: {clean(c.text, 60)} = {clean(c.source, 120)}" for c in found if c.source is not None
+    ]
+    return "\n".join(lines or ["no number with a unit of time or per cent in the text"])

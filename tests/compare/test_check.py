@@ -1,0 +1,144 @@
+"""Budgets, waits that are allowed, and numbers in texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.dom import minidom
+
+import pytest
+import tomllib
+
+from nsysx.compare import budget, claims, side
+from nsysx.compare.side import Captured
+from nsysx.errors import NsysxError
+from nsysx.render import check_text
+from tests.compare.programs import MS, program, summary
+from tests.compare.test_commands import call
+
+NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
+
+
+def captured(folder: Path, name: str = "r", **options: object) -> Captured:
+    return side.captured(summary(folder, program(NET, **options), name), f"{name}.sqlite")  # type: ignore[arg-type]
+
+
+def test_a_budget_that_was_written_from_a_report_is_kept(tmp_path: Path) -> None:
+    one = captured(tmp_path, item_in="b")
+    wanted = tomllib.loads(budget.init(one))
+    assert wanted["counts"]["launches"] == 3
+    assert budget.check(one, wanted).exit_code == 0
+
+
+def test_a_planted_item_fails_with_its_module_and_the_mended_program_passes(tmp_path: Path) -> None:
+    good = captured(tmp_path, "good")
+    wanted = tomllib.loads(budget.init(good))
+    bad = budget.check(captured(tmp_path, "bad", item_in="b"), wanted)
+    assert bad.exit_code == 1
+    broken = [r.name for r in bad.results if r.status == "broken"]
+    assert any(name.startswith("wait cudaMemcpyAsync in b") for name in broken)
+    assert "counts.copies" in broken
+    assert budget.check(captured(tmp_path, "mended"), wanted).exit_code == 0
+
+
+def test_waits_are_matched_by_what_is_named_and_counted() -> None:
+    wait = {
+        "api": "cudaStreamSynchronize",
+        "module": "m",
+        "phase": "loss",
+        "file": "/x/train.py",
+        "line": 7,
+        "calls": 20,
+    }
+    one = Captured("r", {"waits": [wait]}, {}, (1,) * 10, 10)
+
+    def states(*allowed: dict[str, object]) -> list[str]:
+        return [r.status for r in budget.lint(one, allowed)]
+
+    assert states({"api": "cudaStreamSynchronize", "count": 2}) == ["kept"]
+    assert states({"api": "cudaStreamSynchronize", "count": 1}) == ["broken"]
+    assert states({"module": "m", "count": 1}, {"file": "train.py", "line": 7, "count": 1}) == ["kept"]
+    assert states({"module": "other", "count": 9}) == ["broken"]
+    found = budget.lint(one, [])[0]
+    assert (found.file, found.line) == ("/x/train.py", 7)
+
+
+def test_times_know_their_noise(tmp_path: Path) -> None:
+    one = captured(tmp_path, noise=1000)
+    step = sum(one.step_ns) / len(one.step_ns) / MS
+    limits = {step * 1.2: 0, step * 0.999: 5, step * 0.8: 1}
+    for limit, code in limits.items():
+        assert budget.check(one, {"times_ms": {"step": limit}}).exit_code == code
+    assert budget.check(one, {"modules_ms": {"c": 5.1}, "families_ms": {"no such": 0}}).exit_code == 0
+    assert budget.check(one, {"gpu_busy_min": 0.5}).exit_code == 0
+    assert budget.check(one, {"gpu_busy_min": 1.1}).exit_code == 1
+
+
+def test_limits_relative_to_a_baseline(tmp_path: Path) -> None:
+    base = captured(tmp_path, "base")
+    slow = side.captured(summary(tmp_path, program({**NET, "c": 7 * MS}), "slow"), "slow")
+    wanted = {"times_ms": {"step": "+5%"}, "modules_ms": {"c": "+5 %"}}
+    assert budget.check(base, wanted, base).exit_code == 0
+    assert budget.check(slow, wanted, base).exit_code == 1
+    with pytest.raises(NsysxError):
+        budget.check(base, wanted)
+
+
+def test_what_was_not_measured_never_passes(tmp_path: Path) -> None:
+    one = captured(tmp_path)
+    assert budget.check(one, {}).exit_code == 4
+    assert budget.check(one, {"peak_memory_bytes": 1}).exit_code == 4
+    assert budget.check(one, {"peak_memory_bytes": 1, "counts": {"launches": 3}}).exit_code == 5
+    lost = {**one.summary, "quality": [{"check": "diagnostics", "status": "warn", "detail": "events lost"}]}
+    assert budget.check(side.captured(lost, "x"), {"counts": {"launches": 3}}).exit_code == 4
+
+
+@pytest.mark.parametrize("wrong", [{"x": 1}, {"counts": 3}, {"allow": {}}, {"counts": {"launches": "many"}}])
+def test_a_budget_with_mistakes_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    with pytest.raises(NsysxError) as error:
+        budget.check(captured(tmp_path), wrong)
+    assert error.value.exit_code == 2
+
+
+def test_junit_and_annotations_hold_any_name(tmp_path: Path) -> None:
+    name = 'a<b>&"]]>\x00\x1b\n::error::x%'
+    result = budget.Result(name, "broken", 1.0, 0.0, 0.0, "", name, f"d{name}/t,r:ain.py", 7)
+    verdict = budget.Verdict("r", (result, budget.Result("ok", "kept", 1, 1, 0, "", "fine")), 1)
+    parsed = minidom.parseString(check_text.junit(verdict))
+    assert len(parsed.getElementsByTagName("failure")) == 1
+    assert parsed.documentElement is not None
+    assert parsed.documentElement.getAttribute("tests") == "2"
+    lines = check_text.github(verdict).splitlines()
+    assert len(lines) == 1
+    head, _, message = lines[0].removeprefix("::error ").partition("::")
+    assert "line=7" in head.split(",")
+    assert "%25" in message
+    assert "|" not in check_text.markdown(verdict).splitlines()[4].replace("| ", "").replace(" |", "")
+
+
+def test_claims_are_found_within_rounding(tmp_path: Path) -> None:
+    held = captured(tmp_path).summary
+    found = claims.check("A step takes 10.03 ms.\nIt was 77.7 ms; module c has 5.00 ms, 12,345 us elsewhere.", held)
+    assert [(c.text, c.line, c.source is not None) for c in found] == [
+        ("10.03 ms", 1, True),
+        ("77.7 ms", 2, False),
+        ("5.00 ms", 2, True),
+        ("12,345 us", 2, False),
+    ]
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program(NET).write(tmp_path / "r.sqlite")
+    code, out, _ = call(capsys, monkeypatch, "check", tmp_path / "r.sqlite", "--init")
+    (tmp_path / "b.toml").write_text(out)
+    assert code == 0
+    words = ["check", tmp_path / "r.sqlite", "--budget", tmp_path / "b.toml"]
+    code, out, _ = call(capsys, monkeypatch, *words, "--json", "-", "--junit", tmp_path / "j.xml")
+    assert (code, json.loads(out)["schema"]) == (0, "nsysx.check/1")
+    minidom.parse(str(tmp_path / "j.xml"))
+    data = (tmp_path / "r.sqlite").read_bytes()
+    (tmp_path / "r.sqlite").write_bytes(data[: len(data) // 3])
+    code, out, err = call(capsys, monkeypatch, *words)
+    assert (code, out) == (4, ""), err
+    assert call(capsys, monkeypatch, "check", tmp_path / "none.sqlite", "--init")[0] == 3
+    assert call(capsys, monkeypatch, "check", tmp_path / "r.sqlite")[0] == 2
