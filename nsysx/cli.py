@@ -212,6 +212,15 @@ def _say_result(result: Result) -> None:
         say(f"      nsysx report {sqlite} --markdown -")
 
 
+def _print_schema(wanted: bool) -> None:
+    if wanted:
+        from nsysx.render import json_text, summary_schema
+
+        _end_quietly_with_reader()
+        typer.echo(json_text.text_of(dict(summary_schema.schema())), nl=False)
+        raise typer.Exit
+
+
 @app.command()
 def report(
     files: Annotated[
@@ -242,6 +251,12 @@ def report(
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")] = False,
     no_redact: Annotated[bool, typer.Option("--no-redact", help="Keep host, user and paths in the page.")] = False,
+    json_schema: Annotated[
+        bool,
+        typer.Option(
+            "--json-schema", callback=_print_schema, is_eager=True, help="Print the JSON Schema of the Summary."
+        ),
+    ] = False,
 ) -> None:
     """Say where the step time went: tables here, or a page, JSON, Markdown or CSV."""
     from nsysx import outputs

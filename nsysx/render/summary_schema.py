@@ -1,0 +1,64 @@
+"""The contract `nsysx.summary/1` as a JSON Schema, made from the records and columns themselves, so that they cannot drift apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from nsysx import analyses, model
+from nsysx.ranks import comparison
+
+_TYPES = {"Int64": "integer", "Float64": "number", "String": "string", "Boolean": "boolean"}
+
+
+def _record(kind: Any, *, nullable: bool = False) -> dict[str, Any]:
+    """Return the schema of a frozen record: every field is there."""
+    names = [f.name for f in fields(kind)]
+    return {
+        "type": ["object", "null"] if nullable else "object",
+        "description": (kind.__doc__ or "").strip().split("\n")[0],
+        "properties": {name: {} for name in names},
+        "required": names,
+    }
+
+
+def _table(columns: Sequence[model.Column]) -> dict[str, Any]:
+    """Return the schema of a table: rows, or null where the capture does not hold it (`quality` says why)."""
+    properties: dict[str, Any] = {}
+    for c in columns:
+        properties[c.name] = {"description": f"{c.meaning}{f' ({c.unit})' if c.unit else ''}"}
+        if c.dtype in _TYPES:
+            properties[c.name]["type"] = [_TYPES[c.dtype], "null"]
+    row = {"type": "object", "properties": properties, "required": [c.name for c in columns]}
+    return {"type": ["array", "null"], "items": row}
+
+
+def schema() -> Mapping[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a Summary. Keys may be added within a major version, so others are allowed."""
+    tables = {module.KEY: _table(module.COLUMNS) for module in analyses.load()}
+    tables[comparison.KEY] = _table(comparison.COLUMNS)
+    properties: dict[str, Any] = {
+        "schema": {"const": model.SCHEMA},
+        "tool": {"type": "object", "required": ["version"]},
+        "capture": _record(model.Capture),
+        "quality": {"type": "array", "items": _record(model.Check)},
+        "totals": {"type": "object"},
+        "steps": _record(model.Steps),
+        "verdict": _record(model.Verdict),
+        **tables,
+        "replay": {"type": ["object", "null"]},
+        "unprofiled": _record(model.Unprofiled, nullable=True),
+        "findings": {"type": ["array", "null"], "items": _record(model.Finding)},
+        "scopes": {"type": "object"},
+    }
+    properties["quality"]["items"]["properties"]["status"] = {"enum": ["ok", "warn", "missing"]}
+    properties["findings"]["items"]["properties"]["verdict"] = {"enum": ["found", "clear", "cannot_tell"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{model.SCHEMA}",
+        "title": "Summary of an Nsight Systems capture, as nsysx report --json writes it",
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+    }
