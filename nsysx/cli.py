@@ -531,6 +531,9 @@ def check(
     if (budget is not None) + init + (claims is not None) != 1:
         what = "check wants one of --budget, --init and --claims"
         raise NsysxError(what, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
+    if (json, markdown, junit).count("-") + github > 1:
+        what = "only one of --json -, --markdown -, --junit - and --github can have stdout"
+        raise NsysxError(what, slug="two-results", exit_code=EXIT_USAGE)
     for name in (json, markdown, junit):
         if name is not None and name != "-":
             check_output(Path(name), force=force)
