@@ -65,6 +65,8 @@ def place(gpu: str, driver_version: str, nsys_version: str, environ: Mapping[str
 
 def known(nsys_version: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
     """Return what was measured on this machine with this nsys, None when nothing was. Never raises."""
+    if not any(folder(environ).glob("tracing-*.json")):  # spares every run the question to the driver
+        return None
     found = driver()
     if found is None:
         return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nsysx import __version__
+from nsysx.recording import calibrate
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, Outputs, Result, keeps_probe_out
 from nsysx.recording.record import Recording
@@ -54,6 +55,8 @@ def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recor
             "html": None,
         },
     }
+    if machine := calibrate.known(nsys.version):
+        found["machine_profile"] = machine
     return found if recording.clocks is None else found | {"clocks": recording.clocks}
 
 

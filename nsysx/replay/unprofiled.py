@@ -18,6 +18,8 @@ from nsysx.replay.window import Window
 
 #: Of a recorded time this part always stays: tracing is never all of it.
 _STAYS = 0.2
+#: A modelled step is never surer than this: GPU-bound programs, whose work no model changes, were off by up to 2 %.
+_LEAST_BAR = 0.02
 #: How far costs are scaled to meet a measured step, and how closely it is met.
 _MOST_SCALE, _CLOSE = 4.0, 0.002
 #: Halvings of that range until a scale is good enough.
@@ -71,6 +73,8 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
         # The low bound is also that of a host which was slow while it was recorded, as hosts are now and then.
         drift = tables.HOST_DRIFT if added.totals else 0.0
         low, high = min(step_of(added.high, min(1 - drift, added.host)), step), max(step_of(added.low), step)
+        if added.totals:
+            low, high = min(low, round(step * (1 - _LEAST_BAR))), max(high, round(step * (1 + _LEAST_BAR)))
         source, count = added.source, 0
     else:
         scale, host = _meeting(told.step_ns, step_of)
