@@ -83,10 +83,10 @@ def _place(where: Row, texts: Texts) -> str:
     return ", ".join(parts)
 
 
-def _steps(summary: Summary) -> int:
-    """Return how many steps the tables sum over, 1 where nothing is per step."""
-    steady = summary.steps.steady
-    return steady[1] - steady[0] + 1 if steady and not summary.steps.whole else 1
+def _each(summary: Summary, row: Row | None = None) -> Callable[[float], float]:
+    """Return what makes a sum over steps (those of a row, else the shown ones) the part of one of them."""
+    scope = summary.steps.scope if row is None else summary.scope_of(row)
+    return scope.per_step if scope is not None else float
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +228,15 @@ def step_bar(summary: Summary) -> Bar | None:
     if row is None:
         return None
     real = summary.unprofiled
-    steps = _steps(summary)
+    each = _each(summary, row)
     causes: Mapping[str, float]
     if real is not None:
         scale = real.gpu_busy_ns / max(1, row["busy_ns"])
         busy = {k: row[k] * scale for k in BUSY}
         causes, total = real.idle_causes, float(real.gpu_busy_ns + real.gpu_idle_ns)
     else:
-        busy = {k: row[k] / steps for k in BUSY}
-        causes, total = {k: v / steps for k, v in row["idle_causes"].items()}, row["window_ns"] / steps
+        busy = {k: each(row[k]) for k in BUSY}
+        causes, total = {k: each(v) for k, v in row["idle_causes"].items()}, each(row["window_ns"])
     parts = [Part(label, busy[key], kind) for key, (kind, label) in BUSY.items()]
     idle = [Part(IDLE[c][1], ns, IDLE[c][0], True) for c, ns in causes.items() if c in IDLE]
     idle.sort(key=lambda p: -p.ns)
@@ -248,29 +248,29 @@ def _rank_bars(summary: Summary) -> tuple[Bar, ...]:
     """Return one bar a rank: what it computes, what it waits for another."""
     bars = []
     for row in summary.rows("ranks")[:_MOST_BARS]:
-        steps = max(1, row.get("steps") or 1)
+        each = _each(summary, row)
         wait, transfer = row.get("exposed_wait_ns") or 0, row.get("exposed_transfer_ns") or 0
         other = max(0, row["comm_ns"] - wait - transfer)
         idle = row["idle_ns"]
         parts = [
-            Part("computes", row["compute_ns"] / steps, "compute"),
-            Part("copies", (row["copy_ns"] + row["memset_ns"]) / steps, "copy"),
-            Part("transfers", (transfer + other) / steps, "comm"),
-            Part("waits for another rank", wait / steps, "comm", True),
-            Part("idle", idle / steps, "outside", True),
+            Part("computes", each(row["compute_ns"]), "compute"),
+            Part("copies", each(row["copy_ns"] + row["memset_ns"]), "copy"),
+            Part("transfers", each(transfer + other), "comm"),
+            Part("waits for another rank", each(wait), "comm", True),
+            Part("idle", each(idle), "outside", True),
         ]
-        total = row["window_ns"] / steps
+        total = each(row["window_ns"])
         bars.append(Bar(f"rank {row['rank']}", total, _merged(parts, total)))
     return tuple(bars)
 
 
 def _module_bar(summary: Summary) -> Bar | None:
     """Return the GPU's work of one step by module, largest self time first."""
-    steps, rows = _steps(summary), summary.rows("modules")
+    each, rows = _each(summary), summary.rows("modules")
     named = [(folded_path(str(r["path"] or "(no module)")), r["self_gpu_ns"] or 0) for r in rows]
     sums: dict[str, float] = {}
     for path, ns in named:
-        sums[path] = sums.get(path, 0) + ns / steps
+        sums[path] = sums.get(path, 0) + each(ns)
     total = sum(sums.values())
     if total <= 0 or len(sums) < 2:
         return None
@@ -282,12 +282,12 @@ def _module_bar(summary: Summary) -> Bar | None:
 
 def _family_bar(summary: Summary) -> Bar | None:
     """Return the kernels of one step by what they do."""
-    steps, rows = _steps(summary), summary.rows("kernel_families")
-    total = sum(r["total_ns"] for r in rows) / steps
+    each, rows = _each(summary), summary.rows("kernel_families")
+    total = each(sum(r["total_ns"] for r in rows))
     if total <= 0:
         return None
     top = sorted(rows, key=lambda r: -r["total_ns"])[:_MOST_MODULES]
-    parts = [Part(clean(str(r["family"]), 40), r["total_ns"] / steps, f"m{i}") for i, r in enumerate(top)]
+    parts = [Part(clean(str(r["family"]), 40), each(r["total_ns"]), f"m{i}") for i, r in enumerate(top)]
     rest = total - sum(p.ns for p in parts)
     return Bar("by kind of work", total, (*parts, *([Part("other kinds", rest, "other")] if rest > 1 else [])))
 
@@ -355,9 +355,9 @@ def _rank_sentence(summary: Summary, late: Row) -> str:
     row = ledger_row(summary)
     assert row is not None
     mine = next(r for r in summary.rows("ranks") if r["process"] == row["process"])
-    steps = max(1, mine.get("steps") or 1)
-    wait, transfer = mine["exposed_wait_ns"] / steps, (mine.get("exposed_transfer_ns") or 0) / steps
-    step = mine["window_ns"] / steps
+    each = _each(summary, mine)
+    wait, transfer = each(mine["exposed_wait_ns"]), each(mine.get("exposed_transfer_ns") or 0)
+    step = each(mine["window_ns"])
     because = {k: v for k, v in (late.get("late_because") or {}).items() if v > 0}
     why = ""
     if because:
