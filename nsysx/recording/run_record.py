@@ -108,3 +108,13 @@ def note_html(outputs: Outputs) -> None:
     temporary.write_text(json.dumps(found, indent=1), encoding="utf-8")
     temporary.chmod(outputs.run.stat().st_mode & 0o777)
     temporary.replace(outputs.run)
+
+
+def window_missed(probes: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why a window of steps never opened, and what would open it; None where one process opened it or none was asked for."""
+    armed = [p for p in probes if p.get("backend") not in (None, "off")]
+    missed = [p for p in armed if isinstance(p.get("window_missed"), str)]
+    if not missed or len(missed) < len(armed):
+        return None
+    steps = [p["steps"].get("count", 0) if isinstance(p.get("steps"), dict) else 0 for p in missed]
+    return str(missed[steps.index(max(steps))]["window_missed"])

@@ -945,3 +945,14 @@ def test_standard_library_only() -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(capture.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_a_window_that_no_process_opened_is_said() -> None:
+    from nsysx.recording.run_record import window_missed
+
+    worker = {"backend": "nvtx", "window_missed": "no step", "steps": {"count": 0}}
+    trainer = {"backend": "nvtx", "window_missed": "5 steps", "steps": {"count": 5}}
+    off = {"backend": "off", "reason": "torch was not imported"}
+    assert window_missed([worker, trainer, off]) == "5 steps"
+    assert window_missed([worker, trainer | {"window_missed": None}]) is None
+    assert window_missed([off]) is None
