@@ -55,7 +55,7 @@ from nsysx.recording.options import (
 from nsysx.recording.ranks import launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
-from nsysx.recording.run_record import facts, machine_profile, note_html, probe_off, read_probe, window_missed
+from nsysx.recording.run_record import facts, note_html, probe_off, read_probe, window_missed
 from nsysx.recording.talk import say
 
 __all__ = ["Options", "Outputs", "Result", "dry_run", "find_nsys", "note_html", "run", "say"]
@@ -140,7 +140,6 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             probes = read_probe(probe_dir)
             found = facts(command, options, nsys, recording, result) | {"probe": probes}
             found["probe_off"] = probe_off(probes, command, options)
-            found["machine_profile"] = machine_profile(nsys.version)
             if found["probe_off"] and options.probe:
                 result.notes.append("no ranges from the probe: {reason}; {fix}".format(**found["probe_off"]))
             if missed := window_missed(probes):

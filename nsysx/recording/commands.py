@@ -111,8 +111,8 @@ def probe_environment(
     wanted = {
         "NSYSX_DEPTH": None if options.depth is None else str(options.depth),
         "NSYSX_ONLY": options.only,
-        "NSYSX_MARKS": None if options.marks == "few" else options.marks,
-        "NSYSX_BACKWARD": None if options.backward == "marks" else options.backward,
+        "NSYSX_MARKS": options.marks,
+        "NSYSX_BACKWARD": options.backward,
         "NSYSX_STEPS": options.steps,
         "NSYSX_LINES": "1" if own_lines else None,
     }

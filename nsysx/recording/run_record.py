@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import re
@@ -58,14 +57,6 @@ def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recor
     if machine := calibrate.known(nsys.version):
         found["machine_profile"] = machine
     return found if recording.clocks is None else found | {"clocks": recording.clocks}
-
-
-def machine_profile(nsys_version: str) -> dict[str, Any] | None:
-    """Return what ``nsysx calibrate`` measured on this machine with this nsys, None when it was never run here."""
-    with contextlib.suppress(ImportError):
-        known = importlib.import_module("nsysx.recording.calibrate").known(nsys_version)
-        return known if isinstance(known, dict) else None
-    return None
 
 
 def read_probe(probe_dir: Path) -> list[dict[str, Any]]:

@@ -9,13 +9,13 @@ import stat
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import pytest
 
 from nsysx.errors import NsysxError
 from nsysx.recording import (
+    calibrate,
     capture,
     clock_sampler,
     commands,
@@ -650,8 +650,7 @@ def test_why_there_are_no_ranges(probes: list[dict[str, object]], reason: str | 
 def test_the_profile_of_the_machine_goes_into_the_record(
     here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = types.SimpleNamespace(known=lambda version: {"schema": "nsysx.tracing_costs/1", "nsys": version})
-    monkeypatch.setitem(sys.modules, "nsysx.recording.calibrate", measured)
+    monkeypatch.setattr(calibrate, "known", lambda version: {"schema": "nsysx.tracing_costs/1", "nsys": version})
     run(fake)
     facts = json.loads((here / "r.run.json").read_text())
     assert facts["machine_profile"] == {"schema": "nsysx.tracing_costs/1", "nsys": "2024.1.1"}

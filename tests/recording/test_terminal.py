@@ -6,9 +6,11 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,9 +50,19 @@ class Shell:
         os.write(self.terminal, text.encode())
 
     def end(self) -> None:
-        self.type("exit\n")
+        """Hang up, which ends the shell and what it has started."""
         os.close(self.terminal)
+        os.kill(self.pid, signal.SIGHUP)
         os.waitpid(self.pid, 0)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path)
+    try:
+        yield opened
+    finally:
+        opened.end()
 
 
 WORKS = """
@@ -70,8 +82,7 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_job_control(nsys: str, tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+def test_job_control(nsys: str, tmp_path: Path, shell: Shell) -> None:
     (tmp_path / "works.py").write_text(WORKS.replace("SHELL", str(shell.pid)))
     words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", sys.executable, "works.py"]
     shell.type(f"umask 027; {subprocess.list2cmdline(words)}\n")
@@ -96,29 +107,25 @@ def test_job_control(nsys: str, tmp_path: Path) -> None:
     shell.type("wait %1; echo code=$?\n")
     shell.read("ended 0o27")
     shell.read("code=6")
-    shell.end()
     assert {path.name for path in tmp_path.iterdir()} >= {"r.nsys-rep", "r.sqlite", "r.run.json"}
 
 
-def test_a_shell_as_the_command_has_its_own_jobs(nsys: str, tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+def test_a_shell_as_the_command_has_its_own_jobs(nsys: str, tmp_path: Path, shell: Shell) -> None:
     words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", "bash", "--norc", "-i"]
     shell.type(subprocess.list2cmdline(words) + "\n")
     shell.read("records: ")
     shell.read(r"\$ $")
-    shell.type("sleep 60\n")
-    time.sleep(0.5)
+    shell.type("sh -c 'echo at=$((40 + 1)); exec sleep 60'\n")
+    shell.read("at=41")
     shell.type("\x1a")
     shell.read("Stopped")
     shell.type("kill -9 %1; wait; exit 3\n")
     shell.read("wrote r")
     shell.type("echo code=$?\n")
     shell.read("code=3")
-    shell.end()
 
 
-def test_a_pager_beside_it_keeps_the_terminal(nsys: str, tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+def test_a_pager_beside_it_keeps_the_terminal(nsys: str, tmp_path: Path, shell: Shell) -> None:
     words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", "echo", "text"]
     reader = [sys.executable, "-c", "print('read', input(), open('/dev/tty').readline())"]
     shell.type(f"{subprocess.list2cmdline(words)} 2>/dev/null | {subprocess.list2cmdline(reader)}; echo code=$?\n")
@@ -126,4 +133,3 @@ def test_a_pager_beside_it_keeps_the_terminal(nsys: str, tmp_path: Path) -> None
     shell.type("typed\n")
     shell.read("read text typed")
     shell.read("code=0")
-    shell.end()
