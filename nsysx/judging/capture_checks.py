@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import polars as pl
@@ -63,7 +64,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
         checks.append(Check("gpu ops without call", "ok", f"the launch of all GPU work is in the capture{but}"))
     captured = trace.graph_node.height > 0
     if single > max(10, launches // 50) and not captured:
-        detail = f"{units.count(single)} of {units.count(launches)} launches have no kernel in the report"
+        detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
         checks.append(Check("launches without kernel", "warn", detail, "kernels were lost or captured into a graph"))
     if bars:
         detail = (
@@ -71,7 +72,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
         )
         checks.append(Check("opaque graphs", "warn", detail, "--cuda-graph-trace=node"))
     if graphs:
-        detail = f"{units.count(graphs)} graph launches have no GPU work in the report"
+        detail = f"the work of {units.count(graphs)} CUDA graph launches is not in the report"
         checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
     if ahead:
         detail = f"{units.count(ahead)} GPU ops start up to {units.duration(skew)} before their call: clamped at 0"
@@ -107,6 +108,11 @@ def _by_table(notes: list[LeftOut], *, reasons: bool) -> str:
     return "; ".join(f"{units.count(n.rows)} of {n.table}" + (f" with {n.reason}" if reasons else "") for n in notes)
 
 
+def _of_others(profile: Profile, text: str) -> bool:
+    """Return whether a message of nsys is about a process that is not shown: a loader's worker marks no ranges."""
+    return bool(_NO_RANGES.search(text)) and profile.ranges.ranges.height > 0
+
+
 def _rows(profile: Profile) -> list[Check]:
     trace = profile.trace
     checks = []
@@ -115,7 +121,7 @@ def _rows(profile: Profile) -> list[Check]:
         detail = f"only {start} s to {end} s of the session were read, with the GPU work that was launched then"
         checks.append(Check("time range", "ok", detail))
     checks += _left_out(trace)
-    if lost := [d["text"] for d in trace.capture.diagnostics]:
+    if lost := [d["text"] for d in trace.capture.diagnostics if not _of_others(profile, d["text"])]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(
             Check("diagnostics", "warn", f"nsys says: {lost[0]}{more}", "profile a shorter window: --steps A:B")
@@ -169,7 +175,7 @@ def _probe(profile: Profile) -> list[Check]:
     )
     off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
     if pushed and not own:
-        detail = f"the probe pushed {units.count(pushed)} ranges and NONE is in the report: this nsys does not record this nvtx"
+        detail = f"the probe pushed {units.count(pushed)} ranges and none is in the report: this nsys does not record this nvtx"
         return [
             Check(
                 "lost ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
@@ -179,9 +185,7 @@ def _probe(profile: Profile) -> list[Check]:
         what = f"a process ended without Python's exit, so its count is not final; {units.count(own)} ranges are in the report"
         return [Check("probe ranges", "ok", what)]
     if not pushed and not off:
-        return [
-            Check("probe ranges", "warn", "the program called no module, optimizer or loader that the probe could see")
-        ]
+        return [Check("probe ranges", "warn", "the probe was on and saw no module, optimizer or data loader")]
     if not pushed:
         return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
     missing = pushed - own
@@ -195,6 +199,9 @@ def _probe(profile: Profile) -> list[Check]:
 def _whole(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
+
+#: What nsys says of each process that marks no range.
+_NO_RANGES = re.compile(r"No NVTX events", re.IGNORECASE)
 
 #: From this share of a step on, what profiling adds is a distortion worth a warning.
 _COSTLY = 0.05

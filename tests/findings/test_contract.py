@@ -9,11 +9,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nsysx import findings
+from nsysx import analyses, findings
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
 from nsysx.model import Finding, Table
-from nsysx.pipeline import Options, _modules, _table, gather, summarize
+from nsysx.pipeline import Options, _table, gather, summarize
 from nsysx.render import json_text
 from nsysx.replay.engine import replay_of
 from tests.builder import CASES, Report
@@ -39,7 +39,7 @@ def everything(program: Program, number: int) -> None:
 
 def judged(path: Path) -> tuple[Profile, dict[str, Table], tuple[Finding, ...]]:
     profile = gather(path, Options())
-    tables = {m.KEY: _table(m, profile) for m in _modules()}
+    tables = {m.KEY: _table(m, profile) for m in analyses.load()}
     return profile, tables, findings.judge(profile, tables, replay_of(profile))
 
 

@@ -91,7 +91,7 @@ def test_launches_without_kernel(tmp_path: Path) -> None:
             main.launch(1000 + 20 * i, 10)
 
     found = checks(simple(many), tmp_path)["launches without kernel"]
-    assert (found.status, found.detail) == ("warn", "11 of 12 launches have no kernel in the report")
+    assert (found.status, found.detail) == ("warn", "the kernels of 11 of 12 launches are not in the report")
     # Launches that were captured into a graph have none either.
     assert "launches without kernel" not in checks(simple(many, lambda m: m.graph_node(1005, 3)), tmp_path)
     assert "launches without kernel" not in checks(simple(lambda m: m.launch(1000, 10)), tmp_path)
@@ -103,7 +103,7 @@ def test_graphs(tmp_path: Path) -> None:
     assert found.detail.startswith("1 CUDA graph launches are opaque bars (5.8 us)")
     assert "opaque graphs" not in checks(builder.case_graph(), tmp_path)
     found = checks(simple(lambda m: m.graph_launch(500, 10)), tmp_path)["graphs without work"]
-    assert (found.status, found.detail) == ("warn", "1 graph launches have no GPU work in the report")
+    assert (found.status, found.detail) == ("warn", "the work of 1 CUDA graph launches is not in the report")
 
 
 @pytest.mark.parametrize(("early", "status"), [(3, "ok"), (1 * MS, "ok"), (2 * MS, "warn")])
@@ -137,6 +137,14 @@ def test_rows_that_are_left_out(tmp_path: Path) -> None:
     assert dirty["bad rows"].detail.startswith("1 rows")
     assert dirty["diagnostics"].detail == "nsys says: Some CUPTI events were lost (and 1 more)"
     assert dirty["open ranges"].detail.startswith("1 ranges never end")
+
+
+def test_what_nsys_says_of_a_worker_is_no_alarm(tmp_path: Path) -> None:
+    """A process of the data loader marks no range, and nsys says so; the process that is shown has its ranges."""
+    said = "No NVTX events collected. Does the process use NVTX?"
+    assert "diagnostics" in checks(simple(lambda m: m.report.diagnostic(said)), tmp_path)
+    both = simple(lambda m: m.report.diagnostic(said), lambda m: m.add_range("mine", 0, 50))
+    assert "diagnostics" not in checks(both, tmp_path)
 
 
 # --- the probe -----------------------------------------------------------------------------------------------------------
@@ -173,7 +181,7 @@ def test_all_ranges_were_lost(tmp_path: Path) -> None:
         "lost ranges"
     ]
     assert found.status == "missing"
-    assert "pushed 1,234 ranges and NONE" in found.detail
+    assert "pushed 1,234 ranges and none" in found.detail
     assert "doctor" in found.fix
 
 
