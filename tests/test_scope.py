@@ -161,7 +161,8 @@ def test_no_step_shows_more_waiting_than_its_length(tmp_path: Path) -> None:
 
 #: A division by a number of steps, however it is written.
 _DIVIDES = re.compile(r"//?\s*(?:max\(1, )?[\w.()\[\]\"']*\b(?:steps|steady_count)\b(?![\w(])")
-#: Rooms that divide by steps of their own: ranks and compared sides each by theirs, the replay by its rounds, and counts (not times) of rules.
+#: Rooms that divide by steps of their own: ranks and compared sides each by theirs, the replay by its rounds, and counts
+#: (not times) of rules.
 _EXCEPT = ("scope.py", "ranks", "compare", "replay", "findings", "inject", "recording", "events")
 
 

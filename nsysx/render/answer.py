@@ -181,20 +181,26 @@ def _steady(summary: Summary) -> list[Row]:
 
 def _recorded_ns(summary: Summary) -> int | None:
     """Return the mean steady step as recorded, on the GPU where it has work; None without steps."""
-    if summary.steps.whole or summary.steps.source == "capture":
+    steps = summary.steps
+    if steps.whole or steps.source == "capture":
         return None
-    times = [r["gpu_ns"] if r.get("gpu_ns") is not None else r["cpu_ns"] for r in _steady(summary)]
-    return round(sum(times) / len(times)) if times else None
+    return steps.cpu_mean_ns if steps.gpu_mean_ns is None else steps.gpu_mean_ns
+
+
+def _report_name(summary: Summary) -> str:
+    """Return the name of the (first) report, without the folders that it lies in."""
+    return summary.capture.files[0].rpartition("/")[2] if summary.capture.files else "REPORT"
 
 
 def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None) -> tuple[str, ...]:
     gpus = [clean(g.name, 40) for g in summary.capture.gpus if g.name]
-    said = [file_name(summary.capture.files[0], True) if summary.capture.files else "report"]
+    said = [_report_name(summary)]
     if len(summary.capture.files) > 1:
         said[0] += f" and {len(summary.capture.files) - 1} more"
     kinds = sorted(set(gpus))
     said += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
-    steady = len(_steady(summary))
+    first, last = summary.steps.steady or (0, -1)
+    steady = last - first + 1
     if now is None:
         said.append("no steps found")
         return tuple(texts(s, 80) for s in said)
@@ -439,6 +445,8 @@ def _sure(summary: Summary, first: Finding | None, texts: Texts) -> tuple[Sure, 
         cause = Sure(
             "What limits it", "unknown", "No steps were found, so start-up and steady work are not told apart."
         )
+    elif not busy:
+        cause = Sure("What limits it", "unknown", "No GPU work lies in steady steps.")
     elif len(busy) < 3:
         cause = Sure("What limits it", "likely", f"Only {len(busy)} steady steps with GPU work.")
     else:
@@ -477,7 +485,7 @@ def _alsos(summary: Summary, first: Finding | None, now: int | None, texts: Text
 
 def _commands(summary: Summary, first: Finding | None) -> tuple[str, ...]:
     """Return what to ask next."""
-    name = file_name(summary.capture.files[0], True) if summary.capture.files else "REPORT"
+    name = clean(_report_name(summary), 80)
     said = [f"nsysx explain {first.code}"] if first else []
     if summary.replay is not None:
         said.append(f"nsysx whatif {name}")

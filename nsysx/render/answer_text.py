@@ -63,7 +63,7 @@ def markdown_lines(said: Answer, escape: Any) -> Iterator[str]:
         yield f"- **{escape(sure.about)}:** {sure.level}. {escape(sure.reason)}{command}"
     if said.bars:
         yield ""
-        yield "| " + escape(said.bars_title) + " | | |"
+        yield "| " + escape(said.bars_title) + " | time | parts |"
         yield "|---|---:|---|"
         for bar in said.bars[:4]:
             yield f"| {escape(bar.label)} | {units.duration(bar.total_ns)} | {escape(parts_text(bar))} |"
