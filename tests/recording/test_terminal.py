@@ -119,7 +119,7 @@ def test_a_shell_as_the_command_has_its_own_jobs(nsys: str, tmp_path: Path, shel
     shell.read("at=41")
     shell.type("\x1a")
     shell.read("Stopped")
-    shell.type("kill -9 %1; wait; exit 3\n")
+    shell.type("kill -9 %1; exec sh -c 'exit 3'\n")
     shell.read("wrote r")
     shell.type("echo code=$?\n")
     shell.read("code=3")
