@@ -20,6 +20,8 @@ from nsysx import __version__
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from nsysx.model import Summary
     from nsysx.recording.capture import Result
 
@@ -383,26 +385,31 @@ _NARROWEST, _USUAL_WIDTH = 20, 80
 
 
 def _answer(summary: Summary) -> None:
-    from rich.console import Console
-
+    from nsysx.outputs import to_stdout
     from nsysx.render import terminal_answer
 
     _end_quietly_with_reader()
-    terminal_answer.render(summary, Console())
+    with to_stdout():
+        terminal_answer.render(summary, _console())
+
+
+def _console() -> Console:
+    """Return the terminal, as wide as terminals usually are where it does not know its size (``COLUMNS=0``)."""
+    from rich.console import Console
+
+    console = Console()
+    if console.width < _NARROWEST:
+        console.width = _USUAL_WIDTH
+    return console
 
 
 def _tables(summary: Summary, top: int, section: list[str] | None) -> None:
-    from rich.console import Console
-
     from nsysx.outputs import to_stdout
     from nsysx.render import terminal
 
     _end_quietly_with_reader()
-    console = Console()
-    if console.width < _NARROWEST:  # COLUMNS=0, or a terminal that does not know its size
-        console.width = _USUAL_WIDTH
     with to_stdout():
-        terminal.render(summary, console, top=top, sections=section)
+        terminal.render(summary, _console(), top=top, sections=section)
 
 
 def _end_quietly_with_reader() -> None:

@@ -30,9 +30,12 @@ COLUMNS = (
     Column("cls", "String", "", "class of a module, kind of an API function; null elsewhere"),
     Column("place", "String", "", "module of a wait; null elsewhere"),
     Column(
-        "count", "Object", "", "how many in each block of steps: steps, GPU ops or calls; null where nothing is counted"
+        "count",
+        "List(Int64)",
+        "",
+        "how many in each block of steps: steps, GPU ops or calls; null where nothing is counted",
     ),
-    Column("ns", "Object", "ns", "time in each block of steps, summed"),
+    Column("ns", "List(Int64)", "ns", "time in each block of steps, summed"),
 )
 
 SHOWN = TableSpec(covers="steady", place=900, unseen=True)
@@ -77,7 +80,8 @@ class _Blocks:
         self.gpu_start, self.gpu_end = tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy()
         self.steps = cpu.height
         self.size = min(self.steps, MOST_BLOCKS)
-        self.of = np.arange(self.steps, dtype=np.int64) * self.size // self.steps
+        count = self.steps
+        self.of = np.arange(count, dtype=np.int64) * self.size // count
 
     def sums(self, per_step: I64) -> list[int]:
         """Return values per step as sums per block."""

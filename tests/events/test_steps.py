@@ -459,8 +459,11 @@ def test_a_range_of_the_users_choice_wins(tmp_path: Path) -> None:
     assert [s for s, _ in spans(table)] == [i * PERIOD + 5 for i in range(4)]
 
 
-def test_the_choice_is_a_regular_expression_of_python(tmp_path: Path) -> None:
-    assert read(loop(4, own_step)[0], tmp_path, step_range=r"step (?=[12]$)").cpu["number"].to_list() == [1, 2]
+def test_the_choice_is_a_regular_expression_of_bounded_time(tmp_path: Path) -> None:
+    assert read(loop(4, own_step)[0], tmp_path, step_range=r"step [12]$").cpu["number"].to_list() == [1, 2]
+    # What can take time without end is refused with a word.
+    with pytest.raises(NsysxError, match="look-around"):
+        read(loop(4, own_step)[0], tmp_path, step_range=r"step (?=[12]$)")
 
 
 def test_marks_of_the_users_choice(tmp_path: Path) -> None:
