@@ -257,6 +257,18 @@ def test_evaluation_inside_what_ends_with_the_optimizer_is_taken_out(tmp_path: P
     assert table.between["evaluation"].to_list() == [True]
 
 
+def test_inference_is_no_evaluation_between_its_own_steps(tmp_path: Path) -> None:
+    """Each token is a pass in eval() mode and some sampling: the pass is the step."""
+
+    def token(main: Thread, i: int, t: int) -> None:
+        own_step(main, i, t)
+        main.add_range("evaluation GPT2", t + 10 * US, t + 500 * US, domain="nsysx")
+
+    table = read(loop(10, token)[0], tmp_path)
+    assert spans(table) == [(i * PERIOD, i * PERIOD + 900 * US) for i in range(10)]
+    assert (table.between.height, table.steady) == (0, (0, 8))
+
+
 @pytest.mark.parametrize("over", [3, 90])
 def test_ranges_that_overlap_a_little_are_neighbours(tmp_path: Path, over: int) -> None:
     def lapping(main: Thread, i: int, t: int) -> None:
