@@ -71,7 +71,7 @@ def test_the_command_writes_one_file_per_table_and_overwrites_nothing(tmp_path):
     case_a().write(tmp_path / "a.sqlite")
     done = nsysx("report", "a.sqlite", "--csv", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
+    assert "DO  " in done.stdout  # the answer is printed whatever is written
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"kernels.csv", "waits.csv", "gpu_ledger.csv"} <= files
     assert "memory.csv" not in files  # not recorded: no file that could be taken for an empty answer
