@@ -161,8 +161,11 @@ def test_no_step_shows_more_waiting_than_its_length(tmp_path: Path) -> None:
 
 #: A division by a number of steps, however it is written.
 _DIVIDES = re.compile(r"//?\s*(?:max\(1, )?[\w.()\[\]\"']*\b(?:steps|steady_count)\b(?![\w(])")
-#: Rooms that divide by steps of their own: ranks and compared sides each by theirs, the replay by its rounds, and counts (not times) of rules.
-_EXCEPT = ("scope.py", "ranks", "compare", "replay", "findings", "inject", "recording", "events")
+#: What divides by steps of its own: ranks and compared sides each by theirs, the replay by its rounds, rules only counts (not
+#: times), and the places of steps in blocks.
+_EXCEPT = (
+    "scope.py", "ranks", "compare", "replay", "findings", "inject", "recording", "events", "analyses/step_parts.py",
+)  # fmt: skip
 
 
 def test_only_the_scope_divides_by_steps() -> None:
