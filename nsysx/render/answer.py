@@ -183,8 +183,7 @@ def _recorded_ns(summary: Summary) -> int | None:
     """Return the mean steady step as recorded, on the GPU where it has work; None without steps."""
     if summary.steps.whole or summary.steps.source == "capture":
         return None
-    times = [r["gpu_ns"] if r.get("gpu_ns") is not None else r["cpu_ns"] for r in _steady(summary)]
-    return round(sum(times) / len(times)) if times else None
+    return summary.steps.cpu_mean_ns if summary.steps.gpu_mean_ns is None else summary.steps.gpu_mean_ns
 
 
 def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None) -> tuple[str, ...]:
