@@ -191,7 +191,7 @@ def test_hostile_names_are_inert_in_markdown(hostile):
     for line in body.splitlines():
         cells = line.strip("|") if line.startswith("|") else line
         if line.startswith("|") and not set(line) <= set("|-: "):
-            cells = cells.replace(" | ", " ")
+            cells = re.sub(r" \|(?= )", "", cells)
         if not set(line) <= set("|-: "):
             assert not re.search(r"[<>`\[\]@$|]|(?<!&)#|://|\\", cells), line
     assert not [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c != "\n"]
