@@ -489,7 +489,7 @@ def compare(
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
-    from nsysx.compare import comparison, inputs
+    from nsysx.comparing import comparison, inputs
 
     named = [("before", before), ("after", after), *([("noise", noise)] if noise else [])]
     with Progress() as progress:
@@ -547,9 +547,9 @@ def check(
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
-    from nsysx.compare import budget as room
-    from nsysx.compare import claims as claims_room
-    from nsysx.compare import inputs
+    from nsysx.comparing import budget as room
+    from nsysx.comparing import claims as claims_room
+    from nsysx.comparing import inputs
     from nsysx.render import check_text, json_text
 
     capture = inputs.measured(file, steps=steps, step_range=step_range)

@@ -32,7 +32,7 @@ ORDER = (
     "findings",
     "ranks",
     "pipeline",
-    "compare",
+    "comparing",
     "render",
     "progress",
     "cli",
@@ -41,15 +41,15 @@ ORDER = (
 LEVEL = {room: i for i, room in enumerate(ORDER)}
 
 #: Between reading and render: what turns frames into other frames. The exceptions read their own data.
-WORLDLY = ("events/families.py", "ranks/parallel_reading.py", "compare/inputs.py")
-PURE = ("frames", "events", "replay", "analyses", "judging", "findings", "ranks", "pipeline", "compare")
+WORLDLY = ("events/families.py", "ranks/parallel_reading.py", "comparing/inputs.py")
+PURE = ("frames", "events", "replay", "analyses", "judging", "findings", "ranks", "pipeline", "comparing")
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 FRAMES = {"polars", "numpy"}
 LIBRARIES = {
     **dict.fromkeys(PURE, FRAMES),
     "reading": FRAMES | {"adbc_driver_manager", "adbc_driver_sqlite", "compression"},
-    "compare": FRAMES | {"tomllib", "tomli"},
+    "comparing": FRAMES | {"tomllib", "tomli"},
     "ranks": FRAMES | {"dask", "distributed"},
     "render": {"rich", "jinja2", "matplotlib"},
     "cli": {"typer", "rich"},

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from nsysx.compare.budget import Result, Verdict
-from nsysx.compare.claims import Claim
+from nsysx.comparing.budget import Result, Verdict
+from nsysx.comparing.claims import Claim
 from nsysx.render.markdown import escape
 from nsysx.render.safe_text import clean
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from nsysx import units
-from nsysx.compare.comparison import Comparison
-from nsysx.compare.differences import Difference
+from nsysx.comparing.comparison import Comparison
+from nsysx.comparing.differences import Difference
 from nsysx.render.charts import KIND_COLOURS
 from nsysx.render.compare_view import signed
 from nsysx.render.safe_text import clean, shorten

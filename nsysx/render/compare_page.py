@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from nsysx.compare.comparison import Comparison
+from nsysx.comparing.comparison import Comparison
 from nsysx.render import compare_charts, compare_text
 from nsysx.render import compare_view as view
 from nsysx.render.safe_text import clean, file_name

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from nsysx.compare.comparison import Comparison
+from nsysx.comparing.comparison import Comparison
 from nsysx.render import compare_view as view
 from nsysx.render.markdown import escape
 from nsysx.render.safe_text import clean, shorten

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.compare.comparison import Comparison
-from nsysx.compare.differences import Difference
-from nsysx.compare.wording import Part, part_words
+from nsysx.comparing.comparison import Comparison
+from nsysx.comparing.differences import Difference
+from nsysx.comparing.wording import Part, part_words
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
 TITLES = {

@@ -9,7 +9,7 @@ import pytest
 
 from nsysx.analyses import step_parts
 from nsysx.pipeline import summarize
-from tests.compare.programs import MS, program
+from tests.comparing.programs import MS, program
 from tests.reports import training
 
 

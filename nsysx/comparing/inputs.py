@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nsysx import pipeline
-from nsysx.compare.side import Captured, Side, captured, side
+from nsysx.comparing.side import Captured, Side, captured, side
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
 from nsysx.ranks import parallel_reading
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from nsysx.compare import comparison, differences, names, side
-from nsysx.compare.comparison import Comparison
+from nsysx.comparing import comparison, differences, names, side
+from nsysx.comparing.comparison import Comparison
 from nsysx.errors import NsysxError
-from tests.compare.programs import MS, US, program, summary
+from tests.comparing.programs import MS, US, program, summary
 
 NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsysx.compare import statistics
+from nsysx.comparing import statistics
 
 
 @pytest.mark.parametrize(

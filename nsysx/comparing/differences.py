@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nsysx.compare import statistics
-from nsysx.compare.side import Captured, Series, Side
+from nsysx.comparing import statistics
+from nsysx.comparing.side import Captured, Series, Side
 
 F64 = npt.NDArray[np.float64]
 

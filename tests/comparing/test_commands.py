@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nsysx import cli
-from tests.compare.programs import MS, program, summary
+from tests.comparing.programs import MS, program, summary
 from tests.render.test_sample_pages import REQUIRED, VALIDATE
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_reports"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nsysx import units
-from nsysx.compare.side import Captured, Side
+from nsysx.comparing.side import Captured, Side
 
 #: Options of nsys that change what the program pays, by words in their names.
 _OPTIONS = ("TRACE", "RATE", "BACKTRACE", "SAMPL", "GRAPH", "MEMORY", "CTXSW")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from nsysx.compare import statistics
-from nsysx.compare.comparability import doubtful
-from nsysx.compare.side import Captured, Series
+from nsysx.comparing import statistics
+from nsysx.comparing.comparability import doubtful
+from nsysx.comparing.side import Captured, Series
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
 
 SCHEMA = "nsysx.check/1"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nsysx import units
-from nsysx.compare.differences import Difference
-from nsysx.compare.side import GPU_CAUSES
+from nsysx.comparing.differences import Difference
+from nsysx.comparing.side import GPU_CAUSES
 
 _CAUSES = {
     "sync": "waits",

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nsysx.compare import comparability, differences, statistics
-from nsysx.compare.differences import Difference
-from nsysx.compare.side import Side, as_fine, renamed
-from nsysx.compare.wording import Part, real_words, sentence
+from nsysx.comparing import comparability, differences, statistics
+from nsysx.comparing.differences import Difference
+from nsysx.comparing.side import Side, as_fine, renamed
+from nsysx.comparing.wording import Part, real_words, sentence
 
 SCHEMA = "nsysx.compare/1"
 

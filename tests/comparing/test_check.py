@@ -9,12 +9,12 @@ from xml.dom import minidom
 import pytest
 import tomllib
 
-from nsysx.compare import budget, claims, side
-from nsysx.compare.side import Captured
+from nsysx.comparing import budget, claims, side
+from nsysx.comparing.side import Captured
 from nsysx.errors import NsysxError
 from nsysx.render import check_text
-from tests.compare.programs import MS, program, summary
-from tests.compare.test_commands import call
+from tests.comparing.programs import MS, program, summary
+from tests.comparing.test_commands import call
 
 NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
 
