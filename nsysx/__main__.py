@@ -7,7 +7,7 @@ import sys
 def begin() -> None:
     """Run the command line. What is imported takes a moment in which Ctrl-C would print a traceback."""
     try:
-        from nsysx.cli import program
+        from nsysx.cli.process import program
     except KeyboardInterrupt:
         sys.stderr.write("nsysx: interrupted\n")
         sys.stderr.flush()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nsysx import cli, outputs, pipeline
+from nsysx import outputs, pipeline
+from nsysx.cli import process as cli
 from nsysx.errors import NsysxError
 from nsysx.reading import inputs
 from tests.builder import Report
@@ -63,7 +64,7 @@ def only(path: Path) -> bool:
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"], ["report", "--help"]])
 def test_help_loads_no_heavy_package(words: list[str]) -> None:
     code = (
-        "import sys\nfrom nsysx import cli\nsys.argv[1:] = " + repr(words) + "\n"
+        "import sys\nfrom nsysx.cli import process as cli\nsys.argv[1:] = " + repr(words) + "\n"
         "try:\n    cli.main()\nfinally:\n"
         "    heavy = {'polars', 'numpy', 'matplotlib', 'torch', 'jinja2', 'rich', 'nvtx'} & set(sys.modules)\n"
         "    sys.stderr.write(str(sorted(heavy)))\n"
@@ -336,7 +337,7 @@ def test_a_terminal_that_does_not_know_its_width(sqlite: Path, monkeypatch: pyte
 
 def test_ctrl_c_is_said(sqlite: Path, tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys, threading\nfrom nsysx import cli, pipeline\n"
+        "import os, signal, sys, threading\nfrom nsysx import pipeline\nfrom nsysx.cli import process as cli\n"
         "def wait(*_, **__):\n    os.kill(os.getpid(), signal.SIGINT)\n    threading.Event().wait()\n"
         "pipeline.summarize = wait\n"
         f"sys.argv[1:] = ['report', {str(sqlite)!r}]\ncli.program()\n"
@@ -411,7 +412,7 @@ def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_process_ends_at_once_but_not_before_its_cleaners_ran() -> None:
     code = (
         "import atexit, sys\n"
-        "from nsysx import cli\n"
+        "from nsysx.cli import process as cli\n"
         "class Kept:\n"
         "    def __del__(self): print('taken apart')\n"
         "kept = Kept()\n"
@@ -428,7 +429,7 @@ def test_a_process_ends_at_once_but_not_before_its_cleaners_ran() -> None:
 
 def test_polars_is_imported_after_its_threads_are_limited() -> None:
     code = (
-        "import sys\nfrom nsysx import cli\nfrom nsysx.ranks import parallel_reading as jobs\n"
+        "import sys\nfrom nsysx.cli import process as cli\nfrom nsysx.ranks import parallel_reading as jobs\n"
         "seen = []\njobs.limit_threads = lambda: seen.append('polars' in sys.modules)\n"
         "sys.argv[1:] = WORDS\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    print(seen)\n"

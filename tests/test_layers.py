@@ -148,7 +148,7 @@ def test_the_probe_needs_nothing_of_ours() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "cli",
+        "cli/process",
         "__main__",
         "recording/capture",
         "recording/doctor",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nsysx import cli
+from nsysx.cli import process as cli
 from tests.comparing.programs import MS, program, summary
 from tests.render.test_sample_pages import REQUIRED, VALIDATE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx import cli
+from nsysx.cli import process as cli
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
 from nsysx.events.profile import Profile
 from nsysx.replay import engine, whatif
@@ -69,11 +69,11 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the command line and return its exit code, stdout and stderr."""
-    monkeypatch.setattr(cli, "_end_quietly_with_reader", lambda: None)
+    monkeypatch.setattr("nsysx.cli.whatif.end_quietly_with_reader", lambda: None)
 
     def command(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["nsysx", "whatif", *map(str, words)])
-        code = cli._guarded()
+        code = cli.exit_code_of_command()
         out, err = capsys.readouterr()
         return code, out, err
 

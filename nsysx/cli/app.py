@@ -1,0 +1,49 @@
+"""The commands, one line each, in the order in which the help lists them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nsysx import __version__
+from nsysx.cli import calibrate, check, compare, doctor, explain, report, run, whatif
+from nsysx.cli.talk import talk
+from nsysx.errors import EXIT_USAGE
+
+app = typer.Typer(
+    name="nsysx",
+    help="Where the step time of a PyTorch program went, from an Nsight Systems capture.",
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help text starts in half the time
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command(context_settings={"allow_interspersed_args": False})(run.run)
+app.command()(report.report)
+app.command(cls=compare.SeveralFiles)(compare.compare)
+app.command()(check.check)
+app.command()(whatif.whatif)
+app.command()(calibrate.calibrate)
+app.command()(doctor.doctor)
+app.command()(explain.explain)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nsysx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Where the step time of a PyTorch program went, from an Nsight Systems capture."""
+    if context.invoked_subcommand is None:
+        talk(context.get_help())
+        raise typer.Exit(EXIT_USAGE)

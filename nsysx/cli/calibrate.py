@@ -1,0 +1,20 @@
+"""``nsysx calibrate``: what tracing costs on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def calibrate(
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use.")] = None,
+) -> None:
+    """Measure once what tracing costs on this machine, so that reports made here know the step without a profiler."""
+    from nsysx.recording import calibrate as room
+    from nsysx.recording.find_nsys import find_nsys
+    from nsysx.recording.talk import say
+
+    found = find_nsys(nsys)
+    typer.echo(room.calibrate(found.path, found.version, say))

@@ -1,0 +1,71 @@
+"""``nsysx check``: a report held against a budget."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsysx.cli.options import Force, StepRange, Steps, files_of
+from nsysx.cli.talk import deliver
+from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
+    budget: Annotated[Path | None, typer.Option(metavar="F", help="What the steps may cost, as TOML.")] = None,
+    baseline: Annotated[Path | None, typer.Option(metavar="F", help="What relative limits are relative to.")] = None,
+    init: Annotated[bool, typer.Option("--init", help="Print a budget that this report keeps.")] = False,
+    claims: Annotated[Path | None, typer.Option(metavar="F", help="Find the numbers of this text in FILE.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON.")] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown.")] = None,
+    junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML.")] = None,
+    github: Annotated[bool, typer.Option("--github", help="Print annotations for a GitHub workflow.")] = False,
+    steps: Steps = None,
+    step_range: StepRange = None,
+    force: Force = False,
+) -> None:
+    """Hold a report against a budget: exit code 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
+    from nsysx.outputs import check_output
+
+    if (budget is not None) + init + (claims is not None) != 1:
+        what = "check wants one of --budget, --init and --claims"
+        raise NsysxError(what, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
+    if (json, markdown, junit).count("-") + github > 1:
+        what = "only one of --json -, --markdown -, --junit - and --github can have stdout"
+        raise NsysxError(what, slug="two-results", exit_code=EXIT_USAGE)
+    for path in files_of((json, markdown, junit)):
+        check_output(path, force=force)
+    from nsysx.ranks import parallel_reading
+
+    parallel_reading.limit_threads()
+    from nsysx.comparing import budget as room
+    from nsysx.comparing import claims as claims_room
+    from nsysx.comparing import inputs
+    from nsysx.render import check_text, json_text
+
+    capture = inputs.measured(file, steps=steps, step_range=step_range)
+    if init:
+        typer.echo(room.init(capture), nl=False)
+        return
+    if claims is not None:
+        found = claims_room.check(inputs.read_text(claims), capture.summary)
+        typer.echo(check_text.claims(found))
+        raise typer.Exit(EXIT_BUDGET if any(c.source is None for c in found) else 0 if found else EXIT_EMPTY)
+    assert budget is not None
+    base = None if baseline is None else inputs.measured(baseline)
+    verdict = room.check(capture, inputs.read_budget(budget), base)
+    for target, text in (
+        (json, json_text.text_of(verdict.to_json())),
+        (markdown, check_text.markdown(verdict)),
+        (junit, check_text.junit(verdict)),
+    ):
+        if target is not None:
+            deliver(target, text, force=force)
+    if github:
+        sys.stdout.write(check_text.github(verdict))
+    elif "-" not in (json, markdown, junit):
+        typer.echo(check_text.terminal(verdict))
+    raise typer.Exit(verdict.exit_code)

@@ -1,0 +1,126 @@
+"""``nsysx compare``: whether one capture is faster than another, and what made the difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from nsysx.cli.options import Force, Html, Jobs, Markdown, StepRange, Steps, files_of
+from nsysx.cli.talk import console, deliver, end_quietly_with_reader, wrote
+from nsysx.errors import EXIT_USAGE, NsysxError
+
+if TYPE_CHECKING:
+    from nsysx.comparing.comparison import Comparison
+
+
+class SeveralFiles(TyperCommand):
+    """Lets ``--before A B --after C`` name several files each; for the parser that is one option per file."""
+
+    _OPTIONS = ("--before", "--after", "--noise")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return what is left of ``args``, as click does."""
+        split: list[str] = []
+        option: str | None = None
+        for arg in args:
+            if arg.startswith("-") and arg != "-":
+                option = arg if arg in self._OPTIONS else None
+                split += [] if option else [arg]
+            else:
+                split += [option, arg] if option else [arg]
+        return super().parse_args(ctx, split)
+
+
+Files = Annotated[
+    list[Path] | None, typer.Argument(metavar="BEFORE AFTER", help="Reports (.sqlite) or Summaries (.json).")
+]
+Before = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE...", help="Captures of the side before; ranks count as one.")
+]
+After = Annotated[list[Path] | None, typer.Option(metavar="FILE...", help="Captures of the side after.")]
+Noise = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE...", help="Captures of one unchanged program: how much captures differ here."),
+]
+Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the comparison as JSON.")]
+Margin = Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="What counts as the same.")]
+Top = Annotated[int, typer.Option(min=1, help="Rows per table of Markdown.")]
+NoRedact = Annotated[bool, typer.Option("--no-redact", help="Keep user and paths in the page.")]
+
+
+def compare(
+    files: Files = None,
+    before: Before = None,
+    after: After = None,
+    noise: Noise = None,
+    html: Html = None,
+    json: Json = None,
+    markdown: Markdown = None,
+    margin: Margin = 1.0,
+    steps: Steps = None,
+    step_range: StepRange = None,
+    jobs: Jobs = None,
+    top: Top = 10,
+    force: Force = False,
+    no_redact: NoRedact = False,
+) -> None:
+    """Say whether AFTER is faster than BEFORE, by how much, how sure that is, and what made the difference."""
+    from nsysx.outputs import check_output
+    from nsysx.progress import Progress
+
+    named = _sides(files, before, after, noise)
+    if json == markdown == "-":
+        raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
+    targets = files_of((html, json, markdown))
+    for path in targets:
+        check_output(path, force=force)
+    from nsysx.ranks import parallel_reading
+
+    parallel_reading.limit_threads()
+    from nsysx.comparing import comparison, inputs
+
+    with Progress() as progress:
+        sides = inputs.sides(named, steps=steps, step_range=step_range, progress=progress, workers=jobs)
+        answer = comparison.compare(*sides, margin=margin / 100)
+    _write(answer, html, json, markdown, top=top, force=force, redact=not no_redact)
+    for path in targets:
+        wrote(path)
+
+
+def _sides(files: Files, before: Before, after: After, noise: Noise) -> list[tuple[str, list[Path]]]:
+    """Return the captures of each side by its name. Errors: NsysxError, exit code 2, where there are not two sides."""
+    if not files:
+        files_before, files_after = before, after
+    elif before or after or len(files) != 2:
+        files_before = files_after = None
+    else:
+        files_before, files_after = files[:1], files[1:]
+    if not files_before or not files_after:
+        hint = "nsysx compare BEFORE AFTER, or --before A B --after C D"
+        raise NsysxError("compare wants two sides", slug="two-sides", hint=hint, exit_code=EXIT_USAGE)
+    return [("before", files_before), ("after", files_after), *([("noise", noise)] if noise else [])]
+
+
+def _write(
+    answer: Comparison, html: Html, json: Json, markdown: Markdown, *, top: int, force: bool, redact: bool
+) -> None:
+    """Write the comparison to where it was asked for, to the terminal where to no place."""
+    if html is not None:
+        from nsysx.outputs import write_text
+        from nsysx.render import compare_page
+
+        write_text(html, compare_page.render(answer, redact=redact), force=force)
+    if json is not None:
+        from nsysx.render import json_text
+
+        deliver(json, json_text.text_of(answer.to_json()), force=force)
+    from nsysx.render import compare_text
+
+    if markdown is not None:
+        deliver(markdown, compare_text.markdown(answer, top=top), force=force)
+    elif html is None and json is None:
+        end_quietly_with_reader()
+        compare_text.terminal(answer, console())

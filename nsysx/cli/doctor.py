@@ -1,0 +1,38 @@
+"""``nsysx doctor``: what works here, and what to do about what does not."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsysx.cli.talk import talk
+from nsysx.errors import EXIT_USAGE, NsysxError
+
+
+def doctor(
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to examine.")] = None,
+    install_nsys: Annotated[
+        bool,
+        typer.Option("--install-nsys", help="First install Nsight Systems for this user, on Debian, without root."),
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Install into DIR. Default: a folder that run looks into.")
+    ] = None,
+) -> None:
+    """Say what works here and what to do about what does not. Exit code 0 when run will work."""
+    from nsysx.recording import doctor as examination
+
+    if install_nsys:
+        from nsysx.recording import install_nsys as installing
+        from nsysx.recording.find_nsys import user_folder
+
+        folder = to or user_folder()
+        nsys = installing.install(folder, lambda line: talk(f"nsysx: {line}"), examination.python())
+        if to is not None:
+            talk(f"nsysx: use it with --nsys {shlex.quote(str(nsys))}, or put {shlex.quote(str(nsys.parent))} on PATH")
+    elif to is not None:
+        raise NsysxError("--to goes with --install-nsys", slug="bad-option", exit_code=EXIT_USAGE)
+    raise typer.Exit(examination.main(nsys))

@@ -1,0 +1,52 @@
+"""``nsysx explain``: the manual of a finding, and what a call, a word or a column means."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nsysx.cli.talk import end_quietly_with_reader
+from nsysx.errors import EXIT_USAGE, NsysxError
+
+
+def _rule_manual(name: str) -> str | None:
+    """Return the manual of a finding; polars is only loaded for what can be one."""
+    if not name.upper().startswith("NSX") and "-" not in name:
+        return None
+    from nsysx import findings
+
+    return findings.manual(name)
+
+
+def explain(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Codes of findings, CUDA API functions, words of a report."),
+    ] = None,
+) -> None:
+    """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known.
+
+    "definitions" are the exact words of a report, "columns" all tables of the JSON; the key of a table gives one.
+    """
+    from nsysx.render import dictionary, glossary
+
+    end_quietly_with_reader()
+    if not names:
+        from nsysx import findings
+
+        rules = [f"{rule.RULE.code}  {rule.RULE.slug}: {rule.RULE.title}" for rule in findings.rules()]
+        tables = ["definitions", "columns", *dictionary.keys()]
+        typer.echo("\n".join([*rules, *(entry.name for entry in glossary.ENTRIES), *tables]))
+        return
+    texts = []
+    for name in names:
+        entry = glossary.lookup(name)
+        text = glossary.manual(entry) if entry else _rule_manual(name) or dictionary.lookup(name)
+        if text is None:
+            near = ", ".join(glossary.nearest(name)) or "none; nsysx explain lists all names"
+            raise NsysxError(
+                f"{name[:100]!r} is not explained", slug="no-such-name", hint=f"Near: {near}", exit_code=EXIT_USAGE
+            )
+        texts.append(text)
+    typer.echo("\n\n".join(texts))

@@ -1,0 +1,30 @@
+"""Options that several commands take, and what they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsysx.errors import EXIT_USAGE, NsysxError
+
+Html = Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")]
+Markdown = Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")]
+Steps = Annotated[str | None, typer.Option(metavar="A:B", help="Look at these steps only.")]
+StepRange = Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Reports read at once; one per core by default.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")]
+
+
+def require_one_of(option: str, value: str | None, choices: tuple[str | None, ...]) -> None:
+    """Raise NsysxError, exit code 2, where an option has none of its values."""
+    if value not in choices:
+        known = ", ".join(c for c in choices if c)
+        raise NsysxError(f"{option} {value}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)
+
+
+def files_of(targets: Iterable[str | Path | None]) -> list[Path]:
+    """Return the output files among the targets: neither absent nor stdout."""
+    return [Path(target) for target in targets if target is not None and str(target) != "-"]

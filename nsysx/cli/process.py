@@ -1,0 +1,95 @@
+"""The program as a process: how it starts and ends, and how an error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import typer
+
+from nsysx.cli.app import app
+from nsysx.cli.talk import harmless, talk
+from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+
+
+def program() -> NoReturn:
+    """Run the command line as a process of its own: the console entry point.
+
+    It ends without taking the interpreter apart: freeing a million objects one by one takes a tenth of a small report's
+    time, and nobody waits for it. What was registered to run at exit has run by then, because this was registered first.
+    """
+    code: object = EXIT_RUN_FAILED
+
+    def leave() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()  # one that fails is reported by Python, which then ends in its own way
+        os._exit(code if isinstance(code, int) else 0)
+
+    atexit.register(leave)
+    signal.signal(signal.SIGINT, _interrupted)
+    # A process that ends after one answer has no cycles worth looking for; it would cost a twentieth of the start.
+    gc.disable()
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+        raise
+
+
+#: Whether somebody pressed Ctrl-C: typer makes an exit code of it, which commands may have for other reasons.
+_interrupts: list[int] = []
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _interrupts.append(number)
+    signal.default_int_handler(number, frame)
+
+
+def main() -> NoReturn:
+    """Run the command line and raise SystemExit with its exit code."""
+    sys.exit(exit_code_of_command())
+
+
+def _said(error: NsysxError) -> int:
+    talk(f"nsysx: error: {harmless(str(error))}")
+    return error.exit_code
+
+
+def exit_code_of_command() -> int:
+    """Run the command that ``sys.argv`` names; say what went wrong in a line, and return the exit code."""
+    from nsysx.outputs import is_of_stdout, open_streams, stdout_fails, to_stdout
+
+    open_streams()
+    try:
+        code = app(prog_name="nsysx", standalone_mode=False)
+        if _interrupts and code == EXIT_INTERRUPTED:
+            talk("nsysx: interrupted")
+            return EXIT_INTERRUPTED
+        with to_stdout():
+            pass
+    except NsysxError as error:
+        return _said(error)
+    except (KeyboardInterrupt, typer.Abort):
+        talk("nsysx: interrupted")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        # Newer typer brings its own copy of click, so what a usage error is can only be told by what it offers.
+        explain = getattr(error, "format_message", None)
+        if explain is not None:
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "nsysx"
+            talk(f"nsysx: error: {str(explain()).rstrip('.')}. Try {command} --help")
+            return EXIT_USAGE
+        if isinstance(error, OSError) and is_of_stdout(error):
+            return _said(stdout_fails(error))
+        if os.environ.get("NSYSX_DEBUG"):
+            raise
+        talk(f"nsysx: error: {type(error).__name__}: {harmless(str(error))}. Run with NSYSX_DEBUG=1 for the traceback")
+        return EXIT_RUN_FAILED
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,196 @@
+"""``nsysx report``: where the step time went, here or as a page, JSON, Markdown or CSV."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nsysx import outputs
+from nsysx.cli.options import Force, Html, Jobs, Markdown, StepRange, files_of
+from nsysx.cli.talk import console, emit, end_quietly_with_reader, wrote
+from nsysx.errors import EXIT_USAGE, NsysxError
+
+if TYPE_CHECKING:
+    from nsysx.model import Summary
+
+
+def _print_schema(wanted: bool) -> None:
+    if wanted:
+        from nsysx.render import json_text, summary_schema
+
+        end_quietly_with_reader()
+        typer.echo(json_text.text_of(dict(summary_schema.schema())), nl=False)
+        raise typer.Exit
+
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Exports (.sqlite); several are ranks of one job.")]
+Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")]
+Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")]
+StepsOrAll = Annotated[str | None, typer.Option(metavar="A:B|all", help="Look at these steps only.")]
+TimeRange = Annotated[str | None, typer.Option(metavar="A:B", help="Read only this part, in seconds of the session.")]
+Device = Annotated[int | None, typer.Option(help="Look at this GPU only.")]
+ShownRank = Annotated[int | None, typer.Option(help="Look at this rank only.")]
+Cluster = Annotated[str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")]
+Brief = Annotated[str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON.")]
+Full = Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")]
+Top = Annotated[int, typer.Option(min=1, help="Rows per table.")]
+Section = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")]
+NoRedact = Annotated[bool, typer.Option("--no-redact", help="Keep host, user and paths in the page.")]
+JsonSchema = Annotated[
+    bool,
+    typer.Option("--json-schema", callback=_print_schema, is_eager=True, help="Print the JSON Schema of the Summary."),
+]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The outputs that were asked for: a file's name each, "-" for stdout, None for no such output."""
+
+    html: Path | None
+    json: str | None
+    markdown: str | None
+    brief: str | None
+    csv: str | None
+
+    def require_possible(self, *, force: bool) -> list[Path]:
+        """Return the files and the folder to write. Errors: NsysxError where they cannot all be written."""
+        if (self.json, self.markdown, self.brief).count("-") > 1:
+            what = "--json -, --markdown - and --brief - each want stdout for themselves"
+            raise NsysxError(what, slug="two-results", exit_code=EXIT_USAGE)
+        if self.csv is not None and not self.csv.strip():
+            raise NsysxError("--csv: no folder is named", slug="output-name", exit_code=EXIT_USAGE)
+        targets = files_of((self.html, self.json, self.markdown, self.brief))
+        for path in targets:
+            outputs.check_output(path, force=force)
+        if self.csv is None:
+            return targets
+        outputs.check_folder(Path(self.csv))
+        return [*targets, Path(self.csv)]
+
+    def texts(self, summary: Summary, *, redact: bool) -> dict[str, str]:
+        """Return what was asked for as texts, by the name of the file or "-"; the CSV tables are not among them."""
+        texts: dict[str, str] = {}
+        if self.html is not None:
+            from nsysx.render import html_page
+
+            texts[str(self.html)] = html_page.render(summary, redact=redact)
+        if self.json is not None:
+            from nsysx.render import json_text
+
+            texts[self.json] = json_text.render(summary)
+        if self.markdown is not None:
+            from nsysx.render import markdown as markdown_page
+
+            texts[self.markdown] = markdown_page.render(summary, redact=redact)
+        if self.brief is not None:
+            from nsysx.render import answer_text
+
+            texts[self.brief] = answer_text.of(summary, redact=redact)
+        return texts
+
+
+def report(
+    files: Files,
+    html: Html = None,
+    json: Json = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
+    steps: StepsOrAll = None,
+    step_range: StepRange = None,
+    time_range: TimeRange = None,
+    device: Device = None,
+    rank: ShownRank = None,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    brief: Brief = None,
+    full: Full = False,
+    top: Top = 10,
+    section: Section = None,
+    force: Force = False,
+    no_redact: NoRedact = False,
+    json_schema: JsonSchema = False,
+) -> None:
+    """Say where the step time went: tables here, or a page, JSON, Markdown or CSV."""
+    from nsysx.progress import Progress
+
+    wanted = _Wanted(html, json, markdown, brief, csv)
+    targets = wanted.require_possible(force=force)
+    from nsysx.ranks import parallel_reading
+
+    parallel_reading.limit_threads()
+    from nsysx import pipeline
+    from nsysx.reading import inputs
+
+    with Progress() as progress:
+        reports = inputs.reports(files)
+        outputs.check_apart(targets, [*files, *reports])
+        summary = pipeline.summarize(
+            reports,
+            steps=steps,
+            step_range=step_range,
+            device=device,
+            rank=rank,
+            time_range=time_range,
+            timelines=html is not None,
+            workers=jobs,
+            cluster=cluster,
+            progress=progress,
+        )
+        progress("writing")
+        texts = wanted.texts(summary, redact=not no_redact)
+        written = _write(summary, texts, wanted, force=force)
+    if "-" in texts:
+        emit(texts["-"])
+    elif full or section:
+        _tables(summary, top, section)
+    else:
+        _answer(summary)
+    for path in written:
+        wrote(path)
+
+
+def _write(summary: Summary, texts: dict[str, str], wanted: _Wanted, *, force: bool) -> list[Path]:
+    """Write the texts that are for files, and the tables as CSV; return the files."""
+    written = {Path(name): text for name, text in texts.items() if name != "-"}
+    if wanted.csv is not None:
+        return list(_write_tables(summary, Path(wanted.csv), written, force=force))
+    outputs.write_texts(written, force=force)
+    return list(written)
+
+
+def _write_tables(summary: Summary, folder: Path, others: dict[Path, str], *, force: bool) -> dict[Path, str]:
+    """Write the tables that were recorded, each to its file, together with the ``others``: all or none."""
+    from nsysx.render import csv_text
+
+    tables = {folder / f"{key}.csv": table for key, table in summary.tables.items() if table.rows is not None}
+    texts = others | {path: csv_text.render(table) for path, table in tables.items()}
+    made = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    try:
+        outputs.write_texts(texts, force=force)
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+    return texts
+
+
+def _answer(summary: Summary) -> None:
+    from nsysx.render import terminal_answer
+
+    end_quietly_with_reader()
+    with outputs.to_stdout():
+        terminal_answer.render(summary, console())
+
+
+def _tables(summary: Summary, top: int, section: list[str] | None) -> None:
+    from nsysx.render import terminal
+
+    end_quietly_with_reader()
+    with outputs.to_stdout():
+        terminal.render(summary, console(), top=top, sections=section)

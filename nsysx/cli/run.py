@@ -1,0 +1,180 @@
+"""``nsysx run``: profile a program with Nsight Systems, unedited, and report."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nsysx.cli.options import require_one_of
+from nsysx.errors import NsysxError
+
+if TYPE_CHECKING:
+    from nsysx.recording.capture import Result
+
+Command = Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, unedited.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="NAME", help="Name of the results, or a folder for them. Default: CMD's script, here."
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--force", "-f", help="Overwrite results of that name.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Capture and export only; needs no polars.")]
+NoProbe = Annotated[bool, typer.Option("--no-probe", help="Add no ranges: no steps, phases and modules but CMD's own.")]
+Nsys = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="The nsys to use. Default: that of PATH, else the newest found.")
+]
+NsysArg = Annotated[list[str] | None, typer.Option(metavar="ARG", help="Pass ARG on to nsys profile (repeatable).")]
+CaptureSteps = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A:B|auto",
+        help="Capture only steps A to B-1, or (auto) a stretch once steps repeat. Default: the whole run.",
+    ),
+]
+Lines = Annotated[bool, typer.Option("--lines", help="Record the Python line of each wait and copy.")]
+Memory = Annotated[bool, typer.Option("--memory", help="Record device memory allocations.")]
+Graphs = Annotated[
+    str, typer.Option(metavar="node|graph", help="Each node of a CUDA graph, or each launch of one as a whole.")
+]
+Osrt = Annotated[bool, typer.Option("--osrt", help="Record operating system calls too; slows the host.")]
+Clocks = Annotated[bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature.")]
+Depth = Annotated[int | None, typer.Option(min=0, help="Ranges for modules down to this depth. Default: all of them.")]
+Only = Annotated[
+    str | None, typer.Option(metavar="REGEX", help="Ranges only for modules whose path matches. Default: all.")
+]
+Marks = Annotated[
+    str,
+    typer.Option(
+        metavar="few|all|off", help="Modules are marked in few steps that the others repeat, in all, in none."
+    ),
+]
+Backward = Annotated[
+    str,
+    typer.Option(
+        metavar="marks|ops|off", help="Backward by module (marks), by operator as well (ops), or as one phase (off)."
+    ),
+]
+PerRank = Annotated[
+    bool, typer.Option("--per-rank", help="Under torchrun and what is built on it: one report per rank.")
+]
+Calibrate = Annotated[
+    bool, typer.Option("--calibrate", help="Run CMD once more without profiler, to say what profiling cost.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check all that can be checked, print the commands, run nothing.")
+]
+
+
+def run(
+    command: Command,
+    output: Output = None,
+    force: Overwrite = False,
+    no_report: NoReport = False,
+    no_probe: NoProbe = False,
+    nsys: Nsys = None,
+    nsys_arg: NsysArg = None,
+    steps: CaptureSteps = None,
+    lines: Lines = False,
+    memory: Memory = False,
+    graphs: Graphs = "node",
+    osrt: Osrt = False,
+    clocks: Clocks = False,
+    depth: Depth = None,
+    only: Only = None,
+    marks: Marks = "few",
+    backward: Backward = "marks",
+    per_rank: PerRank = False,
+    calibrate: Calibrate = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
+    from nsysx.recording import capture
+
+    require_one_of("--graphs", graphs, ("node", "graph"))
+    require_one_of("--marks", marks, ("few", "all", "off"))
+    require_one_of("--backward", backward, ("marks", "ops", "off", "phase"))
+    options = capture.Options(
+        output=output,
+        force=force,
+        report=not no_report,
+        probe=not no_probe,
+        nsys=nsys,
+        nsys_args=tuple(nsys_arg or ()),
+        steps=steps,
+        lines=lines,
+        memory=memory,
+        graphs=graphs,
+        osrt=osrt,
+        clocks=clocks,
+        depth=depth,
+        only=only,
+        marks=marks,
+        backward=backward,
+        per_rank=per_rank,
+        calibrate=calibrate,
+    )
+    if dry_run:
+        typer.echo(capture.dry_run(command, options))
+        return
+    result = capture.run(command, options)
+    if result.sqlite and options.report:
+        _report_run(result)
+    _say_result(result)
+    raise typer.Exit(result.exit_code)
+
+
+def _report_run(result: Result) -> None:
+    """Write the page of a run and note its headline. The capture is safe already: nothing here may hide that."""
+    from nsysx.outputs import write_text
+    from nsysx.progress import Progress
+    from nsysx.recording import capture
+
+    assert result.sqlite is not None
+    try:
+        from nsysx.ranks import parallel_reading
+
+        parallel_reading.limit_threads()
+        from nsysx import pipeline
+        from nsysx.render import html_page
+
+        with Progress() as progress:
+            summary = pipeline.summarize([result.sqlite], timelines=True, progress=progress)
+            progress("drawing the page")
+            write_text(result.outputs.html, html_page.render(summary), force=True)
+        result.written.append(result.outputs.html)
+        capture.note_html(result.outputs)
+    except ModuleNotFoundError as error:
+        result.notes.append(f"no report here, {error.name} is not installed: run nsysx report where it is")
+    except NsysxError as error:
+        result.notes.append(f"no page: {error}")
+    except KeyboardInterrupt:
+        result.notes.append("the page was interrupted; nsysx report makes it")
+    except Exception as error:
+        if os.environ.get("NSYSX_DEBUG"):
+            raise
+        result.notes.append(
+            f"no page: {type(error).__name__}: {error}. This is a bug of nsysx (NSYSX_DEBUG=1 shows it)"
+        )
+    else:
+        result.notes.insert(0, summary.verdict.sentence)
+
+
+def _say_result(result: Result) -> None:
+    """Print the notes, the problems, what was written and the next command."""
+    from nsysx.recording.capture import say
+
+    for note in result.notes:
+        say(note)
+    for problem in result.problems:
+        say(f"error: {problem}")
+    if result.written:
+        say("wrote " + "  ".join(shlex.quote(str(path)) for path in result.written))
+    if result.sqlite:
+        sqlite = shlex.quote(str(result.sqlite))
+        say(f"next: nsysx report {sqlite}")
+        say(f"      nsysx report {sqlite} --markdown -")

@@ -1,0 +1,69 @@
+"""What a command says: results on stdout or in files, everything else on stderr."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Columns of a terminal: fewer hold no table; then as many as terminals usually have.
+_NARROWEST, _USUAL_WIDTH = 20, 80
+
+
+def talk(line: str) -> None:
+    """Print a line to stderr: stdout is the result."""
+    print(line, file=sys.stderr)  # noqa: T201
+
+
+def wrote(path: Path) -> None:
+    """Say that a file was written, on a terminal with a link to it."""
+    name = str(path)
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        name = f"\x1b]8;;{path.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\"
+    talk(f"nsysx: wrote {name}")
+
+
+def harmless(line: str) -> str:
+    """Return a line in which names from a report move no cursor and hide nothing."""
+    from nsysx.render.safe_text import clean
+
+    return clean(line, 2000)
+
+
+def end_quietly_with_reader() -> None:
+    """From here on end as cat does when the reader of stdout goes away (``| head``)."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def emit(text: str) -> None:
+    """Write a text to stdout as the result."""
+    from nsysx.outputs import to_stdout
+
+    end_quietly_with_reader()
+    with to_stdout():
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def deliver(target: str, text: str, *, force: bool) -> None:
+    """Write a text to a file, or to stdout for "-"."""
+    from nsysx.outputs import write_text
+
+    if target == "-":
+        emit(text)
+    else:
+        write_text(Path(target), text, force=force)
+
+
+def console() -> Console:
+    """Return the terminal, as wide as terminals usually are where it does not know its size (``COLUMNS=0``)."""
+    from rich.console import Console
+
+    terminal = Console()
+    if terminal.width < _NARROWEST:
+        terminal.width = _USUAL_WIDTH
+    return terminal

@@ -1,0 +1,64 @@
+"""``nsysx whatif``: what the step would take with something changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsysx.cli.options import StepRange
+from nsysx.cli.talk import end_quietly_with_reader, harmless
+
+
+def whatif(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite).")],
+    remove_wait: Annotated[
+        list[str] | None, typer.Option(metavar="SITE|all", help="These waits go (API, module, file:line).")
+    ] = None,
+    graph: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE|all", help="Launches of this module in a CUDA graph.")
+    ] = None,
+    kernel: Annotated[list[str] | None, typer.Option(metavar="NAME=2x", help="Kernels that much faster.")] = None,
+    remove_module: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="Without its GPU work.")] = None,
+    overlap_copies: Annotated[bool, typer.Option("--overlap-copies", help="Host copies pinned and hidden.")] = False,
+    free_loader: Annotated[bool, typer.Option("--free-loader", help="Data loading takes no time.")] = False,
+    remove_alloc: Annotated[bool, typer.Option("--remove-alloc", help="No allocator calls in the steps.")] = False,
+    no_host: Annotated[bool, typer.Option("--no-host", help="No host code between calls.")] = False,
+    no_comm: Annotated[bool, typer.Option("--no-comm", help="Communication takes no time.")] = False,
+    remove_sync_calls: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="These synchronize calls go (device, stream, event).")
+    ] = None,
+    fuse_optimizer: Annotated[
+        bool, typer.Option("--fuse-optimizer", help="The optimizer's work in one launch.")
+    ] = False,
+    no_empty_cache: Annotated[
+        bool, typer.Option("--no-empty-cache", help="No frees in the steps, nor the mallocs that follow from them.")
+    ] = False,
+    steps: Annotated[str | None, typer.Option(metavar="A:B", help="Replay these steps.")] = None,
+    step_range: StepRange = None,
+) -> None:
+    """Say what the step would take with something changed; without an option, list what could be."""
+    from nsysx.ranks import parallel_reading
+
+    parallel_reading.limit_threads()
+    from nsysx import pipeline
+    from nsysx.replay import whatif as room
+
+    given = pipeline.gather(file, pipeline.Options(steps=steps, step_range=step_range))
+    wishes = room.Wishes(
+        remove_wait=remove_wait or (),
+        graph=graph or (),
+        kernel=kernel or (),
+        remove_module=remove_module or (),
+        overlap_copies=overlap_copies,
+        free_loader=free_loader,
+        remove_alloc=remove_alloc,
+        no_host=no_host,
+        no_comm=no_comm,
+        remove_sync_calls=remove_sync_calls or (),
+        fuse_optimizer=fuse_optimizer,
+        keep_cache=no_empty_cache,
+    )
+    end_quietly_with_reader()
+    typer.echo("\n".join(harmless(line) for line in room.lines(given, wishes)))
