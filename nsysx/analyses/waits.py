@@ -93,7 +93,7 @@ def table(profile: Profile) -> pl.DataFrame:
     moves_to: list[str | None] = [None] * grouped.height
     replay = replay_of(profile)
     if isinstance(replay, Replay) and replay.trusted:
-        covered = set(profile.steady_calls.filter(pl.col("start_ns") >= replay.start_ns)["call"].to_list())
+        covered = set(profile.steady_calls.filter(replay.covered(profile.steady_calls))["call"].to_list())
         for i, calls in enumerate(grouped["_calls"].head(max(_REPLAYED_ITEMS // (3 * replay.items), 1)).to_list()):
             if covered.isdisjoint(calls):  # what it is worth in steps that are not replayed is not known
                 continue

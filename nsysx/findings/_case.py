@@ -100,7 +100,7 @@ class Case:
         calls = self.calls.select("call", "module", "phase")
         if not isinstance(self.replay, Replay):
             return calls.clear()
-        return calls.filter(self.calls["start_ns"] >= self.replay.start_ns)
+        return calls.filter(self.replay.covered(self.calls))
 
     @property
     def ops(self) -> pl.DataFrame:

@@ -41,6 +41,24 @@ def query(
     return connection.execute(f'SELECT {selected} FROM "{table}"').fetchall()
 
 
+#: No session is this long (ns, 3 years): an export with such times counts them from 1970 (``nsys export --ts-normalize``).
+_SINCE_1970_NS = 10**17
+
+
+def time_zero(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> int:
+    """Return the begin of the session in the export's own time (ns): 0, or its UTC time where times count from 1970."""
+    epoch = query(connection, tables, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+    zero = epoch[0][0] if epoch else None
+    if not isinstance(zero, int) or zero < _SINCE_1970_NS:
+        return 0
+    for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"):
+        if "start" in tables.get(table, ()):
+            row = connection.execute(f'SELECT start FROM "{table}" WHERE start > 0 LIMIT 1').fetchone()
+            if row:
+                return zero if isinstance(row[0], int) and row[0] >= _SINCE_1970_NS else 0
+    return 0
+
+
 def _limit(value: Any) -> int | None:
     """Return a limit of a device, None where the report does not name it."""
     return value if isinstance(value, int) and value > 0 else None

@@ -110,13 +110,15 @@ def _read(
     progress: Callable[[str], None] | None,
 ) -> Trace:
     tables = _tables(path, connection)
-    raw, pieces = _asked(path, connection, tables, window)
+    zero = capture_facts.time_zero(connection, tables)
+    raw, pieces = _asked(path, connection, tables, window and (window[0] + zero, window[1] + zero))
     raw |= dict(rows.read(database, pieces, progress))
     recorded, long = frozenset(raw), len(pieces) > len(raw)
     notes: list[LeftOut] = []
     around = placing.center(raw)
     for frame in raw:
-        raw[frame], found = placing.sane(raw[frame], schema.SOURCES[frame], around)
+        kept, found = placing.sane(raw[frame], schema.SOURCES[frame], around)
+        raw[frame] = placing.since(kept, zero)
         notes += found
     strings: dict[int, str | None] = {}
     if {"id", "value"} <= tables.get("StringIds", set()):
@@ -132,6 +134,8 @@ def _read(
     domains = _domains(frames["nvtx"])
     noted = "NVTX_EVENTS" in tables
     run = capture_facts.run_json(path)
+    lines = backtraces.python_lines(connection, tables, domains) if noted else None
+    nccl = nccl_ranges.nccl(connection, tables, domains) if noted else None
     trace = Trace(
         path=path,
         frames=frames,
@@ -139,8 +143,8 @@ def _read(
         domains=domains,
         capture=capture_facts.capture_of(path, connection, tables, frames, run),
         run=run,
-        python_lines=backtraces.python_lines(connection, tables, domains) if noted else None,
-        nccl=nccl_ranges.nccl(connection, tables, domains) if noted else None,
+        python_lines=None if lines is None else placing.since(lines, zero),
+        nccl=None if nccl is None else placing.since(nccl, zero),
         host=capture_facts.host_of(connection, tables),
         window=window,
         left_out=_summed(notes),

@@ -133,6 +133,12 @@ def center(frames: Mapping[str, pl.DataFrame]) -> int | None:
     return int(middle) if isinstance(middle, int | float) else 0
 
 
+def since(frame: pl.DataFrame, zero: int) -> pl.DataFrame:
+    """Return a frame with its times counted from ``zero``, the begin of the session in the export's own time (ns)."""
+    times = [pl.col(c) - zero for c in ("start_ns", "end_ns", "time_ns") if zero and c in frame.columns]
+    return frame.with_columns(times) if times else frame
+
+
 def with_process(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``process``: the upper 40 bits of the thread or process key, null where a report does not name it."""
     key = next((k for k in ("global_pid", "thread") if k in frame.columns), None)

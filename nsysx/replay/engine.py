@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import polars as pl
+
 from nsysx.events.profile import Profile
 from nsysx.model import Scope, Unprofiled
 from nsysx.replay import chain as chains
@@ -167,6 +169,10 @@ class Replay:
                 streams[op.stream] = streams.get(op.stream, 0) + op.duration
         return max(streams.values(), default=0) // self.steps
 
+    def covered(self, calls: pl.DataFrame) -> pl.Series:
+        """Return which of these calls begin in the replayed steps, by their ``start_ns``."""
+        return calls["start_ns"].is_between(self.window.start_ns, self.window.end_ns, closed="left")
+
     def replayed(self, calls: Collection[int]) -> bool:
         """Return whether one of these API calls is in the replayed steps."""
         return bool(self.window.calls["call"].is_in(list(calls)).any())
@@ -233,8 +239,8 @@ def replayed_scope(profile: Profile) -> Scope | None:
     replay = replay_of(profile)
     if isinstance(replay, Withheld) or profile.scope.last is None:
         return None
-    last = profile.scope.last
-    return profile.scope.on(replay.window.device).replayed(*range(last - replay.steps + 1, last + 1))
+    first = replay.window.first
+    return profile.scope.on(replay.window.device).replayed(*range(first, first + replay.steps))
 
 
 def unprofiled_of(profile: Profile) -> Unprofiled | Withheld:

@@ -9,8 +9,12 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 
-#: More GPU ops than this are not replayed: the last steady steps that fit stand for the others.
+#: More GPU ops than this are not replayed: some steady steps that follow each other stand for the others.
 _MOST_OPS = 8_000
+#: A run of steps that is shorter than this part of the longest that fits stands for nothing.
+_LEAST_RUN = 0.5
+#: Means of steps that differ by less than this part are as good as each other.
+_AS_GOOD = 0.01
 #: Threads that are in CUDA calls together for more than this part of the time do not take turns.
 _MOST_CROSSING = 0.05
 
@@ -19,8 +23,8 @@ _MOST_CROSSING = 0.05
 class Window:
     """What is replayed: calls of the threads that drive a device, in order of their start, and all ops of that device.
 
-    ``numbers`` and ``starts`` are those of the steps, ``recorded_ns`` is their mean on the device, ``between_ns`` what lies
-    between two of them (evaluation, a checkpoint), per step: it is replayed and belongs to none.
+    ``first`` is the index of the first step, ``numbers`` and ``starts`` are those of all, ``recorded_ns`` is their mean on the
+    device, ``between_ns`` what lies between two of them (evaluation, a checkpoint), per step: it is replayed and belongs to none.
     """
 
     calls: pl.DataFrame
@@ -30,6 +34,7 @@ class Window:
     end_ns: int
     recorded_ns: int
     between_ns: int
+    first: int
     numbers: tuple[int, ...]
     starts: tuple[int, ...]
 
@@ -55,24 +60,31 @@ def choose(profile: Profile) -> Window | Withheld:
     cpu = steps.cpu.filter(pl.col("process") == steps.process).sort("index")
     if last + 1 >= cpu.height:
         return Withheld("no step follows the steady ones, so that their end is not seen")
-    first = _fitting(profile, cpu, first, last)
-    gpu = steps.gpu.filter((pl.col("process") == steps.process) & pl.col("index").is_between(first, last))
-    if not gpu.height:
-        return Withheld("no GPU work was recorded in the steady steps")
     device = profile.device
-    if device is None:
+    gpu = steps.gpu.filter((pl.col("process") == steps.process) & pl.col("index").is_between(first, last))
+    if not gpu.height or device is None:
         return Withheld("no GPU work was recorded in the steady steps")
-    tiles = gpu.filter(pl.col("device") == device)
+    gpu = gpu.filter(pl.col("device") == device)
+    first, last = _fitting(profile, cpu, gpu, first, last)
+    tiles = gpu.filter(pl.col("index").is_between(first, last))
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
     if recorded <= 0:
         return Withheld("the steady steps hold no GPU time")
     span = int(tiles.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()) // (last - first + 1)
-    start, end = int(cpu["start_ns"][first]), int(cpu["start_ns"][last + 1])
+    start, end = int(cpu["start_ns"][first]), _end(profile, cpu, device, last)
     driving = _driving(profile, device, start, end)
     if isinstance(driving, Withheld):
         return driving
     numbers, starts = (tuple(cpu[name][first : last + 1].to_list()) for name in ("number", "start_ns"))
-    return Window(*driving, device, start, end, recorded, max(span - recorded, 0), numbers, starts)
+    return Window(*driving, device, start, end, recorded, max(span - recorded, 0), first, numbers, starts)
+
+
+def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
+    """Return where the last step ends on the CPU: with the next one, or where something else begins that is no step."""
+    between = profile.steps.between
+    mine = (pl.col("process") == profile.steps.process) & (pl.col("device") == device) & (pl.col("index") == last)
+    after = between.filter(mine)["cpu_start_ns"].min()
+    return int(after) if isinstance(after, int) else int(cpu["start_ns"][last + 1])
 
 
 #: What a chain is made of.
@@ -96,15 +108,31 @@ def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.Da
     return mine, ops
 
 
-def _fitting(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> int:
-    """Return the first step from which on the steady ones hold few enough GPU ops."""
+def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: int, last: int) -> tuple[int, int]:
+    """Return the first and last of the steps that are replayed: all steady ones where their GPU ops are few enough.
+
+    Else it is the run of steps whose mean is that of all, so that figures of replayed and of steady steps agree; of runs that
+    are as good, the last.
+    """
     ops = profile.attributed.gpu_ops.select("process", "call_start_ns").filter(
         pl.col("process") == profile.steps.process
     )
     called = np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
-    few = np.flatnonzero(borders[-1] - borders[:-1] <= _MOST_OPS)
-    return first + int(few[0]) if len(few) else last
+    if borders[-1] - borders[0] <= _MOST_OPS:
+        return first, last
+    count = last - first + 1
+    length = np.zeros(count, np.int64)
+    length[tiles["index"].to_numpy() - first] = (tiles["end_ns"] - tiles["start_ns"]).to_numpy()
+    upto = np.append(0, np.cumsum(length))
+    end = np.arange(1, count + 1)
+    # The first step from which on the steps before ``end`` hold few enough ops; one step is replayed whatever it holds.
+    begin = np.minimum(np.searchsorted(borders, borders[end] - _MOST_OPS), end - 1)
+    long = np.flatnonzero(end - begin >= _LEAST_RUN * (end - begin).max())
+    begin, end = begin[long], end[long]
+    off = np.abs((upto[end] - upto[begin]) / (end - begin) - upto[-1] / count)
+    best = np.flatnonzero(off <= off.min() + _AS_GOOD * upto[-1] / count)[-1]
+    return first + int(begin[best]), first + int(end[best]) - 1
 
 
 def _concurrency(calls: pl.DataFrame) -> float:

@@ -153,3 +153,34 @@ def test_two_runs_are_not_two_ranks(tmp_path: Path, what: str) -> None:
     assert error.value.exit_code == 2
     assert error.value.slug == ("same-report" if what == "same" else "not-one-job")
     assert "nsysx compare" in error.value.hint
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_sessions_that_began_apart_are_one_job_in_any_time(tmp_path: Path, normalized: bool) -> None:
+    """Session 1 began 2 s later; exported with times since 1970 the reports say the same as with times of the session."""
+    began = [1_795_228_332_000_000_000, 1_795_228_334_000_000_000]
+    files = []
+    for r, epoch in enumerate(began):
+        report = Report("3.24.7", utc_epoch_ns=epoch)
+        report.gpu(pids=[(100 + r, 0)])
+        process = report.process(100 + r)
+        process.context()
+        main = process.thread(100 + r, "python")
+        for i in range(12):
+            t = 5_000 * MS + i * 10 * MS - (epoch - began[0])  # the same instants
+            main.add_range(f"step {i}", t, t + 10 * MS - 5 * US)
+            work = (4, 7)[r] * MS
+            main.launch(t + 10 * US, kernel="w", gpu_start=t + 30 * US, gpu_dur=work)
+            came, done = t + 30 * US + work, t + 7_130 * US
+            main.launch(t + 30 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20)
+            main.launch(t + 50 * US, kernel="adam", gpu_start=done + 100 * US, gpu_dur=MS)
+        if normalized:
+            report.shift(epoch)
+        files.append(report.write(tmp_path / f"n.rank{r}.sqlite"))
+    rows = summarize(files).tables["ranks"].rows
+    assert rows is not None
+    assert [(r["wait_ns"], r["transfer_ns"], r["straggler"]) for r in rows] == [
+        (11 * 3 * MS, 11 * 100 * US, False),
+        (0, 11 * 100 * US, True),
+    ]
+    assert [r["clock_correction_ns"] for r in rows] == [0, 0]

@@ -79,3 +79,17 @@ def test_a_range_without_a_whole_step(whole: Path) -> None:
     with pytest.raises(NsysxError) as caught:
         summarize([whole], time_range="0.0025:0.0035")
     assert caught.value.exit_code == EXIT_EMPTY
+
+
+def test_times_that_count_from_1970_read_as_those_of_the_session(whole: Path, tmp_path: Path) -> None:
+    """``nsys export --ts-normalize`` writes UTC times; they are those of the session, and a part is asked for as ever."""
+    report = reports.training(12)
+    epoch = int(report.rows["TARGET_INFO_SESSION_START_TIME"][0]["utcEpochNs"])
+    report.shift(epoch)
+    report.add("META_DATA_EXPORT", name="EXPORT_PARAM_TIME_NORMALIZE", value="true")
+    normalized = report.write(tmp_path / "r.sqlite")
+    for part in (None, "0.0025:0.0095"):
+        told, usual = (summarize([p], time_range=part).to_json() for p in (normalized, whole))
+        for said in (told, usual):
+            del said["capture"]["duration_ns"]  # the builder takes the last time for it
+        assert told == usual
