@@ -9,8 +9,9 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from nsysx.errors import EXIT_INPUT, EXIT_USAGE, NsysxError
 
@@ -57,6 +58,20 @@ def check_folder(path: Path) -> None:
         check_output(path / "table.csv", force=True)
     else:
         check_output(path, force=False)
+
+
+@contextlib.contextmanager
+def folder_for(path: Path) -> Iterator[None]:
+    """Make the folder ``path`` where there is none, and take it away again where what is written into it fails."""
+    made = not path.exists()
+    path.mkdir(exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def check_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
@@ -112,17 +127,29 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 def write_texts(texts: Mapping[Path, str], *, force: bool) -> None:
     """Write each text to its path as UTF-8: all are whole on the disk before the first gets its name. Raises NsysxError."""
-    for path in texts:
+    write_files(texts, force=force)
+
+
+#: What a file is made of: a text, or something that writes bytes.
+Content = str | Callable[[BinaryIO], object]
+
+
+def write_files(contents: Mapping[Path, Content], *, force: bool) -> None:
+    """Write each content to its path: all are whole on the disk before the first gets its name. Raises NsysxError."""
+    for path in contents:
         check_output(path, force=force)
     written: dict[Path, Path] = {}
     named: list[Path] = []
-    path = next(iter(texts), Path())
+    path = next(iter(contents), Path())
     try:
-        for path, text in texts.items():
+        for path, content in contents.items():
             handle, name = tempfile.mkstemp(prefix=".nsysx-", dir=path.parent)
             written[path] = Path(name)
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n", errors="backslashreplace") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                if isinstance(content, str):
+                    file.write(content.encode("utf-8", "backslashreplace"))
+                else:
+                    content(file)
                 file.flush()
                 os.fsync(file.fileno())
             umask = os.umask(0)

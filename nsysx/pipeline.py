@@ -388,6 +388,15 @@ def gather(path: Path, options: Options) -> Profile:
 def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, ...]]:
     """Return the Summary of one report, without the comparison of ranks, and its ranks."""
     given = gather(path, options)
+    return _judged(given, options), collect.records(given)
+
+
+def summary_of(given: Profile, options: Options) -> Summary:
+    """Return the Summary of a profile that ``gather`` made with these options: what ``summarize`` returns for its report."""
+    return _with_ranks(_judged(given, options), collect.numbered(collect.records(given)))
+
+
+def _judged(given: Profile, options: Options) -> Summary:
     trace = given.trace
     tables = {}
     for module in analyses.load():
@@ -397,7 +406,7 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, 
     if options.progress:
         options.progress("looking for what can be changed")
     drawn = timelines.timelines(given) if options.timelines else ()
-    summary = Summary(
+    return Summary(
         version=nsysx.__version__,
         capture=trace.capture,
         quality=capture_checks.checks(given, tables),
@@ -412,4 +421,3 @@ def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, 
         strips=timelines.strips(given) if options.timelines else (),
         zoom=timelines.zoom(given, drawn[0]) if drawn else None,
     )
-    return summary, collect.records(given)

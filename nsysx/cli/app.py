@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nsysx import __version__
-from nsysx.cli import calibrate, check, compare, doctor, explain, report, run, whatif
+from nsysx.cli import calibrate, check, compare, doctor, explain, export, report, run, whatif
 from nsysx.cli.talk import talk
 from nsysx.errors import EXIT_USAGE
 
@@ -25,6 +25,7 @@ app.command()(report.report)
 app.command(cls=compare.SeveralFiles)(compare.compare)
 app.command()(check.check)
 app.command()(whatif.whatif)
+app.command()(export.export)
 app.command()(calibrate.calibrate)
 app.command()(doctor.doctor)
 app.command()(explain.explain)

@@ -13,6 +13,8 @@ from nsysx.errors import EXIT_USAGE, NsysxError
 Html = Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")]
 Markdown = Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")]
 Steps = Annotated[str | None, typer.Option(metavar="A:B", help="Look at these steps only.")]
+StepsOrAll = Annotated[str | None, typer.Option(metavar="A:B|all", help="Look at these steps only.")]
+TimeRange = Annotated[str | None, typer.Option(metavar="A:B", help="Read only this part, in seconds of the session.")]
 StepRange = Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Reports read at once; one per core by default.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nsysx import outputs
-from nsysx.cli.options import Force, Html, Jobs, Markdown, StepRange, files_of
+from nsysx.cli.options import Force, Html, Jobs, Markdown, StepRange, StepsOrAll, TimeRange, files_of
 from nsysx.cli.talk import console, emit, end_quietly_with_reader, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
 
@@ -30,8 +29,6 @@ def _print_schema(wanted: bool) -> None:
 Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Exports (.sqlite); several are ranks of one job.")]
 Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")]
 Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")]
-StepsOrAll = Annotated[str | None, typer.Option(metavar="A:B|all", help="Look at these steps only.")]
-TimeRange = Annotated[str | None, typer.Option(metavar="A:B", help="Read only this part, in seconds of the session.")]
 Device = Annotated[int | None, typer.Option(help="Look at this GPU only.")]
 ShownRank = Annotated[int | None, typer.Option(help="Look at this rank only.")]
 Cluster = Annotated[str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")]
@@ -168,15 +165,8 @@ def _write_tables(summary: Summary, folder: Path, others: dict[Path, str], *, fo
 
     tables = {folder / f"{key}.csv": table for key, table in summary.tables.items() if table.rows is not None}
     texts = others | {path: csv_text.render(table) for path, table in tables.items()}
-    made = not folder.exists()
-    folder.mkdir(exist_ok=True)
-    try:
+    with outputs.folder_for(folder):
         outputs.write_texts(texts, force=force)
-    except BaseException:
-        if made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
     return texts
 
 

@@ -83,7 +83,7 @@ def _layer(rows: pl.DataFrame) -> _Layer:
     )
 
 
-def _backward_marks(ranges: Ranges) -> pl.DataFrame:
+def backward_ranges(ranges: Ranges) -> pl.DataFrame:
     """Turn ``bwd`` marks into ranges: each lasts until the next one of its thread or the end of its backward phase."""
     marks = ranges.marks.filter(pl.col("kind") == "backward_module")
     if not marks.height:
@@ -157,7 +157,7 @@ def _module_layer(ranges: Ranges) -> _Layer:
     rows = ranges.ranges.filter(~pl.col("crossing"))
     own = rows.filter(pl.col("own") & pl.col("kind").is_in(["module", "backward_module"]))
     if own.height:
-        return _layer(pl.concat([own.select(_LAYER), _backward_marks(ranges).select(_LAYER)]))
+        return _layer(pl.concat([own.select(_LAYER), backward_ranges(ranges).select(_LAYER)]))
     named = rows.filter(pl.col("kind").is_in(["module", "range", "phase"]))
     outer = _outer_ops(rows.filter(pl.col("kind") == "op"))
     return _layer(pl.concat([named.select(_LAYER), outer.select(_LAYER)]))

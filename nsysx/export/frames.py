@@ -1,0 +1,295 @@
+"""The events behind the tables as frames that anybody may use: codes as words, packed columns unpacked, every column declared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from nsysx import ids
+from nsysx.events.host_activity import CAUSES
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.model import Column, Row, Summary
+from nsysx.reading import schema
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame: ``of`` makes it of a profile and raises NotRecorded; its columns are exactly ``columns``, in their order."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    of: Callable[[Profile], pl.DataFrame]
+
+
+def _c(name: str, dtype: str, meaning: str, unit: str = "") -> Column:
+    return Column(name, dtype, unit, meaning)
+
+
+_PROCESS = _c("process", "Int64", "process key: the upper 40 bits of a thread key")
+_DEVICE = _c("device", "Int64", "CUDA ordinal inside the process")
+_THREAD = _c("thread", "Int64", "thread key; its lower 24 bits are the tid")
+_START, _END = _c("start_ns", "Int64", "begin, from the session's", "ns"), _c("end_ns", "Int64", "end likewise", "ns")
+_PLACE = (
+    _c("phase", "String", "phase of the step in which it was called: forward, backward, optimizer, ...; null for none"),
+    _c("module", "String", "module in which it was called, by its path; null for none"),
+    _c("grade", "String", "how that is known: thread, seq, sequence, time, none; see nsysx explain definitions"),
+    _c("recompute", "Boolean", "called by a forward that checkpointing runs again in backward"),
+    _c("step", "Int64", "index of the step of its process in which it was called; null for none"),
+)
+_BYTES = _c("bytes", "Int64", "bytes copied or set, null for others", "bytes")
+_SHAPE = ("grid_x", "grid_y", "grid_z")
+_BLOCK = ("block_x", "block_y", "block_z", "registers_per_thread", "shared_memory_bytes")
+#: Codes of ``GPU_OPS`` that are words here, and what is packed there.
+_CODED = {"copy_kind": "copy_direction", "src_kind": "source_memory", "dst_kind": "target_memory"}
+
+
+def _shape_columns() -> tuple[Column, ...]:
+    words = "threads of a block", "registers of a thread", "shared memory of a block, static and dynamic"
+    return (
+        *(_c(n, "Int64", "blocks of the grid, null where not recorded") for n in _SHAPE),
+        *(_c(n, "Int64", f"{words[0]}, null likewise") for n in _BLOCK[:3]),
+        _c(_BLOCK[3], "Int64", f"{words[1]}, null likewise"),
+        _c(_BLOCK[4], "Int64", f"{words[2]}, null likewise", "bytes"),
+    )
+
+
+def _declared(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return columns of events with names as text: what reads Parquet knows nothing of categories."""
+    kept = (c for c in columns if c.name not in (*_CODED, "grid", "block"))
+    return tuple(Column(c.name, "String" if c.dtype == "Categorical" else c.dtype, c.unit, c.meaning) for c in kept)
+
+
+CALLS = (*_declared(schema.API_CALLS), *_PLACE)
+OPS = (
+    *_declared(schema.GPU_OPS),
+    _c("copy_direction", "String", "direction of a copy: HtoD, DtoH, DtoD, ...; null for others"),
+    _c("source_memory", "String", "memory that a copy reads: pageable, pinned, device, ...; null for others"),
+    _c("target_memory", "String", "memory that a copy writes, likewise"),
+    *_shape_columns(),
+    *_PLACE,
+)
+RANGES = (
+    _PROCESS,
+    _THREAD,
+    _START,
+    _END,
+    _c("label", "String", "the text of the NVTX range"),
+    _c("kind", "String", "what it stands for: step, phase, module, backward_module, op, range"),
+    _c("name", "String", "path of the module, name of the phase or operator, text without its counter"),
+    _c("cls", "String", "class of the module, empty for others"),
+    _c("number", "Int64", "number of the step or sequence number of the operator, -1 without"),
+    _c("recompute", "Boolean", "a forward that checkpointing runs again in backward"),
+    _c("own", "Boolean", "written by the probe of nsysx run"),
+    _c("crossing", "Boolean", "ended by another thread"),
+    _c("open", "Boolean", "never closed; it ends with the capture here"),
+    _c("repeated", "Boolean", "not recorded in this step: taken over from a marked step that made the same calls"),
+)
+WAITS = (
+    _c("call", "Int64", "row of calls"),
+    _PROCESS,
+    _THREAD,
+    _START,
+    _END,
+    _c("name", "String", "API function"),
+    _c("awaited", "String", "what it waits for: device, stream, event, ..."),
+    _c("backlog_ns", "Int64", "of its time: waiting for work that was queued before", "ns"),
+    _c("own_op_ns", "Int64", "of its time: waiting for its own copy", "ns"),
+    _c("host_ns", "Int64", "of its time: the rest; the three sum to it", "ns"),
+    _c("idle_caused_ns", "Int64", "time for which the device idled because of it", "ns"),
+)
+IDLE = (
+    _PROCESS,
+    _DEVICE,
+    _START,
+    _END,
+    _c("cause", "String", "what the host was doing: " + ", ".join(CAUSES)),
+    _c("op", "Int64", "row of ops that ended the gap, null at the end"),
+    _c("began_in", "Int64", "row of calls in which the device ran dry, null for none"),
+)
+PHASE_SPANS = (
+    _PROCESS,
+    _THREAD,
+    _START,
+    _END,
+    _c("phase", "String", "innermost phase; spans of a thread are disjoint"),
+)
+CPU_STEPS = (
+    _PROCESS,
+    _THREAD,
+    _c("index", "Int64", "place of the step in its process, from 0"),
+    _c("number", "Int64", "number that the program gave it, -1 without"),
+    _START,
+    _END,
+    _c("warmup", "Boolean", "before the steady steps"),
+    _c("steady", "Boolean", "one of those that averages are taken over"),
+    _c("cut", "Boolean", "the last one, which may be cut off"),
+)
+GPU_STEPS = (_PROCESS, _DEVICE, _c("index", "Int64", "index of the step"), _START, _END)
+MEMORY = (
+    _PROCESS,
+    _DEVICE,
+    _c("time_ns", "Int64", "when, from the session's begin", "ns"),
+    _c("address", "Int64", "address"),
+    _c("bytes", "Int64", "bytes that were allocated or freed", "bytes"),
+    _c("memory_kind", "String", "device, pinned, managed, ..."),
+    _c("freed", "Boolean", "freed, else allocated"),
+)
+THREADS = (
+    _PROCESS,
+    _THREAD,
+    _c("pid", "Int64", "process id"),
+    _c("tid", "Int64", "thread id"),
+    _c("name", "String", "name"),
+)
+
+
+def _words(codes: dict[int, str], column: str) -> pl.Expr:
+    known = pl.col(column).replace_strict(codes, default="unknown", return_dtype=pl.String)
+    return pl.when(pl.col(column).is_not_null()).then(known)
+
+
+def _unpacked(column: str, fields: tuple[tuple[str, int], ...], names: tuple[str, ...]) -> list[pl.Expr]:
+    found, shift = [], 0
+    for (_, bits), name in zip(fields, names, strict=True):
+        found.append(((pl.col(column) // (1 << shift)) % (1 << bits)).alias(name))
+        shift += bits
+    return found
+
+
+def step_of(given: Profile, process: pl.Series, at: pl.Series) -> pl.Series:
+    """Return the index of the step in which each instant of a process lies on the CPU, null for none."""
+    keys, times = process.fill_null(-1).to_numpy(), at.fill_null(np.iinfo(np.int64).max).to_numpy()
+    found = np.full(len(times), -1, np.int64)
+    for (key,), steps in given.steps.cpu.sort("start_ns").group_by("process", maintain_order=True):
+        start, end, index = (steps[c].to_numpy() for c in ("start_ns", "end_ns", "index"))
+        place = np.searchsorted(start, times, side="right") - 1
+        inside = (keys == key) & (place >= 0) & (times < end[np.maximum(place, 0)])
+        found[inside] = index[place[inside]]
+    numbered: pl.Series = pl.Series("step", found).replace(-1, None)
+    return numbered
+
+
+def _calls(given: Profile) -> pl.DataFrame:
+    if not given.recorded("runtime"):
+        raise NotRecorded("CUDA API calls were not recorded", "nsysx run -- CMD")
+    return given.calls.with_columns(step_of(given, given.calls["process"], given.calls["start_ns"]))
+
+
+def _ops(given: Profile) -> pl.DataFrame:
+    if not given.trace.recorded & {"kernel", "memcpy", "memset", "graph"}:
+        raise NotRecorded("GPU work was not recorded", "nsysx run -- CMD")
+    return opened_ops(given)
+
+
+def opened_ops(given: Profile) -> pl.DataFrame:
+    """Return the GPU ops with words for codes and what is packed unpacked; no rows where none were recorded."""
+    kinds, memories = schema.COPY_KINDS, schema.MEMORY_KINDS
+    return given.ops.with_columns(
+        step_of(given, given.ops["process"], given.ops["call_start_ns"]),
+        *(_words(kinds if old == "copy_kind" else memories, old).alias(new) for old, new in _CODED.items()),
+        *_unpacked("grid", schema.GRID, _SHAPE),
+        *_unpacked("block", schema.BLOCK, _BLOCK),
+    )
+
+
+def _ranges(given: Profile) -> pl.DataFrame:
+    if not given.recorded("nvtx"):
+        raise NotRecorded("NVTX ranges were not recorded", "nsysx run -- CMD")
+    return given.ranges.ranges
+
+
+def _waits(given: Profile) -> pl.DataFrame:
+    return given.calls.join(given.waits, on="call", how="inner", maintain_order="left")
+
+
+def _idle(given: Profile) -> pl.DataFrame:
+    codes = dict(enumerate(CAUSES))
+    cause = pl.col("cause").replace_strict(codes, default=None, return_dtype=pl.String)
+    return given.ledgers.idle.with_columns(cause)
+
+
+def _memory(given: Profile) -> pl.DataFrame:
+    if not given.recorded("memory_usage"):
+        raise NotRecorded("memory events were not recorded", "nsysx run --memory -- CMD")
+    words = _words(schema.MEMORY_KINDS, "memory_kind").fill_null("unknown")
+    return given.trace.memory_usage.with_columns(words.alias("memory_kind"), pl.col("freed") != 0)
+
+
+def _threads(given: Profile) -> pl.DataFrame:
+    named = given.trace.thread_name.select("thread", "name").unique("thread", keep="last", maintain_order=True)
+    seen = (
+        pl.concat([given.calls["thread"], given.ranges.ranges["thread"], named["thread"]]).drop_nulls().unique().sort()
+    )
+    low = 1 << ids.TID_BITS
+    rows = pl.DataFrame({"thread": seen}).join(named, on="thread", how="left", maintain_order="left")
+    return rows.with_columns(
+        (pl.col("thread") // low).alias("process"),
+        (pl.col("thread") // low % low).alias("pid"),
+        (pl.col("thread") % low).alias("tid"),
+    )
+
+
+#: Every frame of events; ``calls`` and ``ops`` are the correlated ones.
+FRAMES = (
+    Frame("calls", "CUDA API calls, each with the place in the program that made it", CALLS, _calls),
+    Frame("ops", "GPU work: kernels, copies, memsets, whole graphs, each with the call that launched it", OPS, _ops),
+    Frame("ranges", "NVTX ranges with their meaning", RANGES, _ranges),
+    Frame("phase_spans", "Innermost phases of each thread", PHASE_SPANS, lambda given: given.attributed.phase_spans),
+    Frame("blocking_calls", "Calls that can block, split into what they wait for", WAITS, _waits),
+    Frame("gpu_idle", "Pieces of the time in which a device idles, each with its cause", IDLE, _idle),
+    Frame("cpu_steps", "Steps on the CPU", CPU_STEPS, lambda given: given.steps.cpu),
+    Frame("gpu_steps", "Steps on each device; neighbours touch", GPU_STEPS, lambda given: given.steps.gpu),
+    Frame("memory_events", "Allocations and frees", MEMORY, _memory),
+    Frame("threads", "Threads", THREADS, _threads),
+)
+BY_NAME = {frame.name: frame for frame in FRAMES}
+_TYPES = {"Int64": pl.Int64, "Float64": pl.Float64, "String": pl.String, "Boolean": pl.Boolean}
+
+
+def event_frame(given: Profile, name: str) -> pl.DataFrame:
+    """Return a frame of FRAMES by its name. Raises NotRecorded where the report does not hold it, KeyError for no such name."""
+    frame = BY_NAME[name]
+    made: pl.DataFrame = frame.of(given).select(pl.col(c.name).cast(_TYPES[c.dtype]) for c in frame.columns)
+    return made
+
+
+#: What a mapping of names to times becomes: its type does not depend on which names occur.
+_TIMES = pl.List(pl.Struct({"name": pl.String, "ns": pl.Int64}))
+
+
+def column_type(column: Column) -> pl.DataType:
+    """Return the polars type of a column of a table: times by name are a list of (name, ns), other nested values JSON text."""
+    if column.dtype == "List(Int64)":
+        return pl.List(pl.Int64())
+    if column.dtype == "Object":
+        return _TIMES if column.unit == "ns" else pl.String()
+    return _TYPES[column.dtype]()
+
+
+def _plain(column: Column, value: Any) -> Any:
+    if column.dtype != "Object" or value is None:
+        return value
+    if column.unit == "ns":
+        return [{"name": name, "ns": ns} for name, ns in value.items()]
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def table_frame(columns: Sequence[Column], rows: Sequence[Row]) -> pl.DataFrame:
+    """Return rows of a table as a frame, typed as ``column_type`` says whatever is in them."""
+    return pl.DataFrame([
+        pl.Series(c.name, [_plain(c, row.get(c.name)) for row in rows], dtype=column_type(c)) for c in columns
+    ])  # fmt: skip
+
+
+def summary_table(summary: Summary, key: str) -> pl.DataFrame:
+    """Return a table of a Summary as a frame. Raises KeyError for no such table, NotRecorded where it was not recorded."""
+    table = summary.tables[key]
+    if table.rows is None:
+        raise NotRecorded(table.reason)
+    return table_frame(table.columns, table.rows)

@@ -1,0 +1,129 @@
+"""A folder of Parquet files: the frames of events, the tables of the Summary, the steps, and a dictionary of all columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import polars as pl
+
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.export import frames
+from nsysx.model import Column, Summary
+
+#: The file that describes all others, and the Summary beside them.
+DICTIONARY, SUMMARY, README = "columns.parquet", "summary.json", "README.md"
+
+STEPS = (
+    Column("index", "Int64", "", "place of the step in the shown process, from 0"),
+    Column("number", "Int64", "", "number that the program gave it, -1 without"),
+    Column("start_ns", "Int64", "ns", "begin on the CPU, from the session's"),
+    Column("end_ns", "Int64", "ns", "end on the CPU"),
+    Column("warmup", "Boolean", "", "before the steady steps"),
+    Column("steady", "Boolean", "", "one of those that averages are taken over"),
+    Column("cut", "Boolean", "", "the last one, which may be cut off"),
+    Column("cpu_ns", "Int64", "ns", "length on the CPU"),
+    Column("device", "Int64", "", "the shown device, null without GPU work"),
+    Column("gpu_start_ns", "Int64", "ns", "begin on the device, null likewise"),
+    Column("gpu_end_ns", "Int64", "ns", "end on the device, null likewise"),
+    Column("gpu_ns", "Int64", "ns", "length on the device: compute + comm + copy + memset + idle"),
+    Column("gpu_compute_ns", "Int64", "ns", "device computes"),
+    Column("gpu_comm_ns", "Int64", "ns", "device communicates and computes nothing"),
+    Column("gpu_copy_ns", "Int64", "ns", "device copies, and nothing of the above"),
+    Column("gpu_memset_ns", "Int64", "ns", "device sets memory, and nothing of the above"),
+    Column("gpu_idle_ns", "Int64", "ns", "device idles"),
+    Column("phases", "Object", "ns", "time of each innermost phase on the CPU"),
+)
+
+
+def steps(summary: Summary) -> pl.DataFrame:
+    """Return one row per step of the shown process, columns as in STEPS."""
+    return frames.table_frame(STEPS, summary.steps.rows)
+
+
+def _sources(
+    given: Profile, summary: Summary
+) -> Iterator[tuple[str, str, tuple[Column, ...], Callable[[], pl.DataFrame]]]:
+    """Yield name, title, columns and maker of every frame."""
+    for frame in frames.FRAMES:
+        yield frame.name, frame.title, frame.columns, partial(frames.event_frame, given, frame.name)
+    yield "steps", "Steps of the shown process, with the ledger of each", STEPS, partial(steps, summary)
+    for key, table in sorted(summary.tables.items()):
+        yield f"table_{key}", table.title, table.columns, partial(frames.summary_table, summary, key)
+
+
+def everything(given: Profile, summary: Summary) -> dict[str, pl.DataFrame]:
+    """Return every frame that was recorded, and ``columns``: frame, rows, column, type, unit, meaning, reason.
+
+    A frame that was not recorded is in ``columns`` alone, with null rows and the reason.
+    """
+    found: dict[str, pl.DataFrame] = {}
+    lines: list[dict[str, object]] = []
+    for name, title, columns, make in _sources(given, summary):
+        rows, reason = None, None
+        try:
+            found[name] = frame = make()
+            rows = frame.height
+        except NotRecorded as answer:
+            reason = answer.reason
+        lines += [
+            {
+                "frame": name,
+                "title": title,
+                "rows": rows,
+                "column": c.name,
+                "type": str(frames.column_type(c)),
+                "unit": c.unit,
+                "meaning": c.meaning,
+                "reason": reason,
+            }
+            for c in columns
+        ]
+    kinds = {k: pl.Int64 if k == "rows" else pl.String for k in lines[0]}
+    found[DICTIONARY.removesuffix(".parquet")] = pl.DataFrame(lines, schema=kinds)
+    return found
+
+
+def _readme(columns: pl.DataFrame) -> str:
+    """Return the dictionary for people. Meanings are ours: nothing in it comes from the report but the number of rows."""
+    lines = [
+        "# What lies in this folder",
+        "",
+        "Times are ns from the begin of the Nsight Systems session, sizes bytes. `call` and `op` join `calls`, `ops`,",
+        "`blocking_calls` and `gpu_idle`. `columns.parquet` holds this text as a table, `summary.json` is what",
+        "`nsysx report --json` writes. Frames named `table_...` are its tables. Names of kernels, files, threads and ranges stand",
+        "here as the program gave them.",
+    ]
+    for (name,), part in columns.group_by("frame", maintain_order=True):
+        rows, title, reason = part.select("rows", "title", "reason").row(0)
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"{title}. " + (f"{rows:,} rows." if rows is not None else f"Not recorded: {reason}."),
+        ]
+        if rows is not None:
+            lines += ["", "| column | type | unit | meaning |", "|---|---|---|---|"]
+            lines += [
+                f"| {c} | {kind} | {unit} | {meaning.replace('|', '/')} |"
+                for c, kind, unit, meaning in part.select("column", "type", "unit", "meaning").iter_rows()
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _write(frame: pl.DataFrame, file: BinaryIO) -> None:
+    frame.write_parquet(file, compression="zstd", statistics=True)
+
+
+def files(
+    given: Profile, summary: Summary, folder: Path, text: str
+) -> Mapping[Path, str | Callable[[BinaryIO], object]]:
+    """Return what to write into ``folder``, by path; ``text`` is the Summary as JSON."""
+    made = everything(given, summary)
+    parts: dict[Path, str | Callable[[BinaryIO], object]] = {
+        folder / f"{name}.parquet": partial(_write, frame) for name, frame in made.items()
+    }
+    columns = made[DICTIONARY.removesuffix(".parquet")]
+    return {**parts, folder / SUMMARY: text, folder / README: _readme(columns)}

@@ -1,0 +1,39 @@
+"""``nsysx export``: a report read once, and everything that was asked for written, all of it or none."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from nsysx import outputs, pipeline
+from nsysx.export import parquet
+from nsysx.export import perfetto as perfetto_trace
+from nsysx.render import json_text
+
+
+def write(
+    file: Path, options: pipeline.Options, *, to: Path | None, perfetto: Path | None, force: bool, redact: bool
+) -> list[str]:
+    """Write ``to``/*.parquet and the trace ``perfetto``, and return a line about each. Errors: NsysxError."""
+    say = options.progress or (lambda _stage: None)
+    given = pipeline.gather(file, options)
+    contents: dict[Path, outputs.Content] = {}
+    said = []
+    if perfetto is not None:
+        say("making the trace")
+        trace = perfetto_trace.trace(given, redact=redact)
+        contents[perfetto] = trace.write
+        counts = f"{trace.slices:,} slices, {trace.kernels:,} of them kernels, {trace.flows:,} arrows from call to work"
+        said.append(f"wrote {perfetto}: {counts}. Open it at ui.perfetto.dev")
+    if to is not None:
+        summary = pipeline.summary_of(given, options)
+        say("making the frames")
+        parts = parquet.files(given, summary, to, json_text.render(summary))
+        contents |= parts
+        said.append(f"wrote {to}: {len(parts)} files, described in {to / parquet.README}")
+    say("writing")
+    with ExitStack() as stack:
+        if to is not None:
+            stack.enter_context(outputs.folder_for(to))
+        outputs.write_files(contents, force=force)
+    return said
