@@ -213,13 +213,17 @@ class _Closed(io.StringIO):
 
 
 def open_streams() -> None:
-    """Make up for standard streams that are closed: no file that is opened later takes their number, and stderr is quiet."""
+    """Make up for standard streams that are closed: no file that is opened later takes their number, and stderr is quiet.
+
+    That holds for the programs that this one starts, too: what nsys opens in a command would get what the command prints.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             with contextlib.suppress(OSError):
-                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+                opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+                os.set_inheritable(opened, True)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - open for as long as the process lives
     if sys.stdout is None:

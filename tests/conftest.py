@@ -12,13 +12,15 @@ settings.register_profile("same", derandomize=True)
 settings.register_profile("search", derandomize=False)
 settings.load_profile("same")
 
-#: Modules whose reports were recorded under a profiler, or are about what that costs.
-_TRACED = {"tests.test_samples", "tests.replay.test_unprofiled"}
 _FREE = costs.Costs("assumed", costs.ASSUMED.launch_ns, {name: costs.Cost(0, 0, 0) for name in costs.ASSUMED.of})
 
 
 @pytest.fixture(autouse=True)
 def untraced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tracing costs nothing in reports that tests build: their truth is stated in the times that they hold."""
-    if request.module.__name__ not in _TRACED:
+    """Tracing costs nothing in reports that tests build: their truth is stated in the times that they hold.
+
+    Marked ``traced`` are tests whose reports were recorded under a profiler, that are about what that costs, or that start
+    processes of their own, where nothing is patched.
+    """
+    if not request.node.get_closest_marker("traced"):
         monkeypatch.setattr(costs, "ASSUMED", _FREE)

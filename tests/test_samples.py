@@ -24,6 +24,7 @@ NAMES = sorted(f.name.removesuffix(".sqlite.xz") for f in SAMPLES.glob("*.sqlite
 ROOM_BYTES = 15_000_000
 
 samples = pytest.mark.parametrize("name", NAMES)
+pytestmark = pytest.mark.traced
 
 
 @pytest.fixture(scope="module")

@@ -37,9 +37,15 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
 
 
 def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
-    """Return the distinct names of a categorical column (None first) and each row's index into them."""
+    """Return the distinct names of a categorical column (None first, then by the alphabet) and each row's index into them.
+
+    Codes stand in the order in which threads met the names, which is another one in every run: no result may show it.
+    """
     names, place, code = _coding(column)
-    return names, place[code]
+    order = sorted(range(1, len(names)), key=lambda i: names[i] or "")
+    rank = np.zeros(len(names), np.int64)
+    rank[order] = np.arange(1, len(names))
+    return [None, *(names[i] for i in order)], rank[place][code]
 
 
 def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:

@@ -91,18 +91,10 @@ def run(command: Sequence[str], options: Options) -> Result:
         say("--per-rank: this command is one process, so there is one report")
         options = replace(options, per_rank=False)
     nsys, outputs = _prepare(command, options)
-    _fill_closed_streams()
     result = Result(EXIT_RUN_FAILED, outputs)
     with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as name:
         _run_in(Path(name).absolute(), command, options, nsys, result)
     return result
-
-
-def _fill_closed_streams() -> None:
-    """Put /dev/null where the user closed a stream: else the files that nsys opens in the command would get what it prints."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
 
 
 def _say_what(command: Sequence[str], options: Options, nsys: Nsys, outputs: Outputs) -> None:

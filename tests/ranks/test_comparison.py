@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import lzma
 import random
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -212,12 +210,14 @@ def test_the_shown_rank(tmp_path: Path) -> None:
     assert compute[1] * 3 == compute[0] * 5
 
 
+@pytest.mark.traced
 def test_pool_and_serial_agree_to_the_byte(tmp_path: Path) -> None:
     paths = reports(tmp_path, [300_000, 400_000, 500_000], starts=[0, 5, 9], clocks=[0, 0, 0])
     alone = json_text.render(summarize(paths, workers=1))
     assert json_text.render(summarize(paths, workers=2)) == alone
 
 
+@pytest.mark.traced
 def test_cluster_and_serial_agree_to_the_byte(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     paths = reports(tmp_path, [300_000, 500_000], starts=[0, 5], clocks=[0, 0])
@@ -477,27 +477,6 @@ def test_a_missing_rank_is_said_and_costs_nothing_else(tmp_path: Path) -> None:
 
 def test_a_report_of_one_rank_says_of_how_many(tmp_path: Path) -> None:
     assert "one rank of 4" in summarize(rank_reports(tmp_path, (1,), 4)).tables["ranks"].reason
-
-
-def test_two_reports_of_one_rank_are_counted_as_they_come(tmp_path: Path) -> None:
-    paths = rank_reports(tmp_path, (1,), 2)
-    again = tmp_path / "again.sqlite"
-    again.write_bytes(paths[0].read_bytes())
-    with contextlib.closing(sqlite3.connect(again)) as base:  # another session, or it would be refused as a copy
-        base.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 1")
-        base.commit()
-    assert [r["rank"] for r in table(*paths, again)] == [0, 1]
-
-
-def test_one_capture_under_two_names_is_no_second_rank(tmp_path: Path) -> None:
-    paths = rank_reports(tmp_path, (0, 1), 2)
-    again = tmp_path / "again.sqlite"
-    again.write_bytes(paths[0].read_bytes())
-    with contextlib.closing(sqlite3.connect(again)) as base:  # as another export of it would be
-        base.execute("VACUUM")
-    with pytest.raises(NsysxError, match="hold the same capture") as caught:
-        summarize([*paths, again])
-    assert (caught.value.slug, caught.value.exit_code) == ("same-report", 2)
 
 
 def test_other_machines_are_said_but_not_named(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from nsysx.replay.engine import (
 )
 from tests.builder import Report
 
+pytestmark = pytest.mark.traced
+
 US = 1000
 #: What the tracing of a launch and of a backward mark adds in these reports; the rest is free.
 LAUNCH, MARK, INSIDE = 4 * US, 20 * US, 0.5

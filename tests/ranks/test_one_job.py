@@ -1,0 +1,96 @@
+"""Reports given together are ranks of one job: whatever shows that they are not is refused, and said."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nsysx.errors import NsysxError
+from nsysx.pipeline import summarize
+from nsysx.ranks import one_job
+from nsysx.ranks.collect import Rank
+from nsysx.reading.nccl_notes import Member
+from tests.ranks.test_comparison import rank_reports
+
+SECOND = 1_000_000_000
+NOTHING = np.empty(0, np.int64)
+
+
+def rank(report: int, **facts: Any) -> Rank:
+    """Return a rank of a session of ten seconds that says nothing of itself but ``facts``."""
+    known: dict[str, Any] = {
+        "report": report, "file": f"r{report}.sqlite", "process": report, "pid": 1, "device": 0, "gpu": "H200",
+        "host": "a", "number": None, "utc_epoch_ns": 0, "steps": 1, "step_ns": 1, "window": (0, 1), "parts": {},
+        "idle_causes": {}, "tiles": None, "members": {}, "noted": "nothing", "series": (), "belongs": NOTHING,
+        "start_ns": NOTHING, "end_ns": NOTHING, "message_bytes": NOTHING, "exposed": (NOTHING, NOTHING),
+        "span": (0, 10 * SECOND), "content_id": str(report),
+    }  # fmt: skip
+    return Rank(**known | facts)
+
+
+def in_world(size: int | None, comm: str = "world") -> dict[str, Member]:
+    return {comm: Member(size, None)}
+
+
+#: What the first and the second report say -> what is said of them.
+REFUSED = {
+    "the same capture": ({"content_id": "c"}, {"content_id": "c"}, "same-report"),
+    "one after the other": ({}, {"utc_epoch_ns": 10 * SECOND}, "not-one-job"),
+    "another command": ({"command": "c"}, {"command": "d"}, "not-one-job"),
+    "another GPU": ({}, {"gpu": "A100"}, "not-one-job"),
+    "one rank twice": ({"number": 3}, {"number": 3}, "same-rank"),
+    "worlds of two sizes": ({"members": in_world(4, "w")}, {"members": in_world(8, "v")}, "not-one-job"),
+}
+ALLOWED = {
+    "nothing is said": ({"content_id": "", "host": None, "utc_epoch_ns": None},) * 2,
+    "sessions overlap by a moment": ({}, {"utc_epoch_ns": 10 * SECOND - 1}),
+    "clocks of two machines": ({}, {"utc_epoch_ns": 99 * SECOND, "host": "b"}),
+    "one communicator, whatever the clocks say": (
+        {"members": in_world(2)},
+        {"members": in_world(2), "utc_epoch_ns": 99 * SECOND},
+    ),
+    "one communicator on two kinds of GPU": ({"members": in_world(2)}, {"members": in_world(2), "gpu": "A100"}),
+    "one side knows its command": ({"command": "c"}, {}),
+    "two ranks": ({"number": 3}, {"number": 4}),
+    "one side knows the world": ({"members": in_world(4, "w")}, {"members": in_world(None, "v")}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    first, second, slug = REFUSED[case]
+    with pytest.raises(NsysxError, match=re.escape("r0.sqlite and r1.sqlite")) as caught:
+        one_job.require([rank(0, **first), rank(1, **second)])
+    assert (caught.value.slug, caught.value.exit_code) == (slug, 2)
+    assert "nsysx compare" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_allowed(case: str) -> None:
+    first, second = ALLOWED[case]
+    one_job.require([rank(0, **first), rank(1, **second)])
+
+
+def test_what_one_report_holds_is_not_held_against_it() -> None:
+    """Two processes of one report say the same capture, and may both be rank 0 of a world of their own."""
+    own = rank(0, number=0)
+    one_job.require([own, replace(own, process=2)])
+
+
+def test_two_reports_of_one_rank_are_refused(tmp_path: Path) -> None:
+    paths = rank_reports(tmp_path, (1,), 2)
+    again = tmp_path / "again.sqlite"
+    again.write_bytes(paths[0].read_bytes())
+    with contextlib.closing(sqlite3.connect(again)) as base:  # another session, or it would be refused as a copy
+        base.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 1")
+        base.commit()
+    with pytest.raises(NsysxError, match="both hold rank 1") as caught:
+        summarize([*paths, again])
+    assert (caught.value.slug, caught.value.exit_code) == ("same-rank", 2)
