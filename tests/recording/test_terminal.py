@@ -17,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PS1": "$ ", "TERM": "dumb"}
+#: What does not come by then does not come at all: the machine may be slow and busy.
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +38,7 @@ class Shell:
             os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], ENVIRONMENT)
         self.seen = ""
 
-    def read(self, pattern: str, seconds: float = 60) -> str:
+    def read(self, pattern: str, seconds: float = PATIENCE_S) -> str:
         """Read until ``pattern`` is there, and forget what was read."""
         end = time.monotonic() + seconds
         while not (found := re.search(pattern, self.seen)):
@@ -68,9 +70,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 WORKS = """
 import os, sys, time
 terminal = open("/dev/tty", "r+b", buffering=0)
+with open("pid", "w") as file:
+    file.write(str(os.getpid()))
 own = (os.isatty(terminal.fileno()), os.getsid(0) == SHELL, os.tcgetpgrp(0) == os.getpgrp())
 terminal.write(b"tty %d session %d foreground %d\\n" % own)
-open("pid", "w").write(str(os.getpid()))
 while not os.path.exists("stop"):
     time.sleep(0.05)
 print("ended", oct(os.umask(0)), flush=True)
@@ -82,27 +85,32 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def comes_to(pid: int, states: str) -> None:
+    """Wait until a process is in one of the states: R, S, T as ``ps`` names them."""
+    end = time.monotonic() + PATIENCE_S
+    while state(pid) not in states:
+        assert time.monotonic() < end, state(pid)
+        time.sleep(0.02)
+
+
 def test_job_control(nsys: str, tmp_path: Path, shell: Shell) -> None:
     (tmp_path / "works.py").write_text(WORKS.replace("SHELL", str(shell.pid)))
     words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", sys.executable, "works.py"]
     shell.type(f"umask 027; {subprocess.list2cmdline(words)}\n")
     shell.read("tty 1 session 1 foreground 1")
-    time.sleep(0.3)
     pid = int((tmp_path / "pid").read_text())
     for _ in range(2):
         shell.type("\x1a")  # Ctrl-Z
         shell.read("Stopped")
-        assert state(pid) == "T"
+        comes_to(pid, "T")
         shell.type("echo and=$((40 + 2))\n")
         shell.read("and=42")
         shell.type("fg\n")
-        time.sleep(0.5)
-        assert state(pid) in "SR"
+        comes_to(pid, "SR")
     shell.type("\x1a")
     shell.read("Stopped")
     shell.type("bg\n")
-    time.sleep(0.5)
-    assert state(pid) in "SR"
+    comes_to(pid, "SR")
     (tmp_path / "stop").touch()
     shell.type("wait %1; echo code=$?\n")
     shell.read("ended 0o27")
@@ -127,9 +135,11 @@ def test_a_shell_as_the_command_has_its_own_jobs(nsys: str, tmp_path: Path, shel
 
 def test_a_pager_beside_it_keeps_the_terminal(nsys: str, tmp_path: Path, shell: Shell) -> None:
     words = [sys.executable, "-m", "nsysx", "run", "--nsys", nsys, "--no-report", "-o", "r", "echo", "text"]
-    reader = [sys.executable, "-c", "print('read', input(), open('/dev/tty').readline())"]
+    # It asks on the terminal once it has read the pipe: what is typed before may be taken by the shell.
+    code = "text = input(); print('what' + '?', flush=True); print('read', text, open('/dev/tty').readline())"
+    reader = [sys.executable, "-c", code]
     shell.type(f"{subprocess.list2cmdline(words)} 2>/dev/null | {subprocess.list2cmdline(reader)}; echo code=$?\n")
-    time.sleep(1)
+    shell.read(r"what\?")
     shell.type("typed\n")
     shell.read("read text typed")
     shell.read("code=0")
