@@ -135,9 +135,9 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
             continue
         gap, cost = max(a - reach, 0), b - max(a, reach) if b > reach else 0
         reach = max(reach, b)
-        item = Item(PLAIN, call, kind, gap, min(facts.loading.get(call, 0), gap), cost)
+        loading = min(facts.loading.get(call, 0), gap)
+        item = Item(PLAIN, call, kind, gap, loading, cost, added_before=before_ns, added_inside=inside_ns)
         item = _classified(item, own, (a, b), facts, queues)
-        item = item._replace(added_before=before_ns, added_inside=inside_ns)
         begins = len(borders) < len(window.starts) and a >= window.starts[len(borders)]
         while len(borders) < len(window.starts) and a >= window.starts[len(borders)]:
             borders.append(len(items))

@@ -18,7 +18,7 @@ does not need the value that a removed wait brought, and that host code costs th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import polars as pl
@@ -27,6 +27,7 @@ from nsysx.events.profile import Profile
 from nsysx.model import Scope, Unprofiled
 from nsysx.replay import chain as chains
 from nsysx.replay import overhead, unprofiled
+from nsysx.replay.columns import columns
 from nsysx.replay.edits import (
     Edit,
     FreeLoader,
@@ -118,7 +119,8 @@ class Replay:
         self.trusted = self.error <= TRUSTED_ERROR
         self.items = len(recorded.items)
         self.unprofiled, self._chain = unprofiled.unprofiled(profile, recorded, window, added)
-        self._real = run(self._chain)
+        self._columns = columns(self._chain)
+        self._real = run(self._columns)
         self.real_ns = self._step(self._real)
         #: The error bar of every saving, per step: the replay's own error, and never less than what was seen in reality.
         self.bar_ns = round(max(self.error, VALIDATED_ERROR) * self.real_ns)
@@ -134,10 +136,7 @@ class Replay:
         return self._known[edits]
 
     def _replayed(self, edits: tuple[Edit, ...]) -> Outcome:
-        chain = self._chain.copy()
-        for edit in edits:
-            apply(chain, edit, self._facts)
-        after = run(chain)
+        after = self._edited(edits)
         step = self._step(after)
         grown = {
             call: ns - self._real.blocked.get(call, 0)
@@ -146,6 +145,12 @@ class Replay:
         }
         saving = self.real_ns - step
         return Outcome(step, saving, self._limit(after, step), self._moves_to(grown), self._bar(saving))
+
+    def _edited(self, edits: Iterable[Edit]) -> Run:
+        chain = self._chain.copy()
+        for edit in edits:
+            apply(chain, edit, self._facts)
+        return run(columns(chain, (self._chain.items, self._columns)))
 
     def _bar(self, saving_ns: int) -> int:
         """Return how far a saving may be off: by the replay's error, and by as much as the step itself is uncertain."""
@@ -191,9 +196,7 @@ class Replay:
         site, _ = longest()
         while site is not None and len(links) < most:
             gone |= sites[site]
-            chain = self._chain.copy()
-            apply(chain, RemoveWaits(frozenset(gone)), self._facts)
-            after = run(chain)
+            after = self._edited((RemoveWaits(frozenset(gone)),))
             blocked, step = after.blocked, self._step(after)
             following, ns = longest()
             links.append(Moved(site, step, self.real_ns - step, following, ns // self.steps))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,13 +11,12 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.model import Unprofiled
 from nsysx.replay import costs as tables
-from nsysx.replay.chain import LAUNCH, Chain, Item
+from nsysx.replay.chain import Chain
+from nsysx.replay.columns import Columns, Relief
 from nsysx.replay.overhead import Added
-from nsysx.replay.simulate import Arrays, Trail, run
+from nsysx.replay.simulate import Happened, run, traced
 from nsysx.replay.window import Window
 
-#: Of a recorded time this part always stays: tracing is never all of it.
-_STAYS = 0.2
 #: A modelled step is never surer than this: GPU-bound programs, whose work no model changes, were off by up to 2 %.
 _LEAST_BAR = 0.02
 #: How far costs are scaled to meet a measured step, and how closely it is met.
@@ -28,48 +27,18 @@ _HALVINGS = 9
 _LEAST_HOST = 0.3
 
 
-def without(chain: Chain, scale: float, host: float = 1.0) -> Chain:
-    """Return the chain without ``scale`` times what tracing added; all other host time times ``host``."""
-    if (scale == 0 and host == 1) or not any(item.added_before or item.added_inside for item in chain.items):
-        return chain
-    return replace(chain, items=[_relieved(item, scale, host) for item in chain.items])
-
-
-def _relieved(item: Item, scale: float, host: float) -> Item:
-    before, inside = item.added_before * scale, item.added_inside * scale
-    code = item.gap - item.loading  # waiting for data is not what tracing stretches
-    # What finds no room in the host code lies in the call, and the other way round.
-    room_before, room_inside = code * (1 - _STAYS), item.cost * (1 - _STAYS)
-    more_inside, more_before = max(before - room_before, 0.0), max(inside - room_inside, 0.0)
-    less_code = min(before + more_before, room_before)
-    less_cost = min(inside + more_inside, room_inside)
-    ops = item.ops
-    if ops and inside:
-        first = ops[0]
-        gap = tables.KERNEL_GAP_NS if item.kind == LAUNCH and len(ops) == 1 else 0
-        ops = (
-            first._replace(
-                latency=round(first.latency - min(inside, first.latency * (1 - _STAYS))),
-                pause=round(first.pause - min(gap * min(scale, 1), first.pause * (1 - _STAYS))),
-            ),
-            *ops[1:],
-        )
-    return item._replace(
-        gap=item.loading + round((code - less_code) * host), cost=round((item.cost - less_cost) * host), ops=ops
-    )
-
-
 def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> tuple[Unprofiled, Chain]:
     """Return the step without tracing, and the chain that yields it."""
     steps = window.steps
+    relief = Relief(chain)
 
     def step_of(scale: float, host: float = 1.0) -> int:
-        return run(without(chain, scale, host)).round_ns // steps - window.between_ns
+        return run(relief.columns(scale, host)).round_ns // steps - window.between_ns
 
     told = tables.measured(profile, window.numbers)
     if told is None:
-        bare, scale = without(chain, 1.0, added.host), 1.0
-        step = run(bare).round_ns // steps - window.between_ns
+        scale, host = 1.0, added.host
+        step = step_of(scale, host)
         # The low bound is also that of a host which was slow while it was recorded, as hosts are now and then.
         drift = tables.HOST_DRIFT if added.totals else 0.0
         low, high = min(step_of(added.high, min(1 - drift, added.host)), step), max(step_of(added.low), step)
@@ -78,9 +47,8 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
         source, count = added.source, 0
     else:
         scale, host = _meeting(told.step_ns, step_of)
-        bare = without(chain, scale, host)
         step, low, high, source, count = told.step_ns, told.low_ns, told.high_ns, told.source, told.count
-    shown = seen(bare)
+    shown = seen(chain, relief.columns(scale, host))
     # Where something lies between steps, its work and idle time are told by the same shares as those of the steps.
     part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
     return (
@@ -100,7 +68,7 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
             idle_causes={cause: round(ns * part) // steps for cause, ns in shown.causes.items() if ns >= steps},
             overhead={name: round(ns * scale) // steps for name, ns in added.totals.items()},
         ),
-        bare,
+        relief.chain(scale, host),
     )
 
 
@@ -149,61 +117,54 @@ _CAUSE_OF_KIND = {
     "copy": "copy_call",
     "memset": "copy_call",
 }
-_HOST, _LOADER = "host_code", "data_loader"
+_HOST, _LOADER, _OTHER_CALL = "host_code", "data_loader", "other_api"
 #: Work that was launched before its device idled, and that no pause explains, waited for other work.
 _PAUSES = "kernel_gap"
 
 
-def seen(chain: Chain) -> Seen:
-    """Return what a replay of the chain shows on the device. Causes sum to the idle time."""
-    trail = Trail()
-    ends = run(chain, trail=trail).ends
+def seen(chain: Chain, cols: Columns) -> Seen:
+    """Return what a replay of the columns of a chain shows on the device. Causes sum to the idle time."""
+    replayed, at = traced(cols)
+    ends = replayed.ends
     start, end = ends[-3] if len(ends) > 2 else 0, ends[-2]
-    at = trail.arrays()
-    order = np.argsort(at.op_begin, kind="stable")
-    begin, finish, item = at.op_begin[order], at.op_end[order], at.op_item[order]
+    rounds = len(at.called)
+    called_at = np.repeat(at.called, np.diff(cols.first_op), axis=1).ravel()
+    op_begin = at.op_begin.ravel()
+    order = np.argsort(op_begin, kind="stable")
+    begin, finish = op_begin[order], (op_begin + np.tile(cols.op_duration, rounds))[order]
     reach = np.maximum.accumulate(np.append(start, finish))[:-1]
     gaps = np.flatnonzero((begin > reach) & (begin > start) & (reach < end))
     g0, g1 = np.maximum(reach[gaps], start), np.minimum(begin[gaps], end)
     idle = int((g1 - g0).sum())
-    called = at.called[item[gaps]]
+    first = order[gaps]  # the op that ends each gap
+    called = called_at[first]
     split = np.clip(called, g0, g1)
-    causes = _host_causes(chain, at, g0, split)
+    causes = _host_causes(chain, cols, at, (g0, split))
     late = called >= g0
-    queued = begin[gaps] - called > at.op_latency[order][gaps]
+    queued = begin[gaps] - called > np.tile(cols.op_latency, rounds)[first]
     after = g1 - split
     causes["launch_latency"] = int(after[late | ~queued].sum())
-    short = ~late & queued & (after <= at.op_pause[order][gaps])
+    short = ~late & queued & (after <= np.tile(cols.op_pause, rounds)[first])
     causes[_PAUSES] = int(after[short].sum())
     causes["dependency"] = int(after[~late & queued & ~short].sum())
     causes[_HOST] = causes.get(_HOST, 0) + idle - sum(causes.values())
     return Seen(end - start, end - start - idle, {cause: ns for cause, ns in causes.items() if ns > 0})
 
 
-def _host_causes(chain: Chain, at: Arrays, g0: I64, g1: I64) -> dict[str, int]:
-    """Return what the CPU did in the disjoint windows [g0, g1), by cause (ns)."""
-    names, number = list[str](), dict[str, int]()
-    borders, label = list[int](), list[int]()
-
-    def stretch(start: int, cause: str) -> None:
-        borders.append(start)
-        label.append(number.setdefault(cause, len(number)))
-        if label[-1] == len(names):
-            names.append(cause)
-
-    for i, free, called in zip(at.item.tolist(), at.free_at.tolist(), at.called.tolist(), strict=True):
-        item = chain.items[i]
-        if item.loading:
-            stretch(free, _LOADER)
-        stretch(free + item.loading, _HOST)
-        stretch(called, _CAUSE_OF_KIND.get(item.api, "other_api"))
-    if not borders:
-        return {}
-    ns = np.diff(borders, append=max(int(at.left[-1]), borders[-1]))
+def _host_causes(chain: Chain, cols: Columns, at: Happened, windows: tuple[I64, I64]) -> dict[str, int]:
+    """Return what the CPU did in the disjoint windows [starts, ends), by cause (ns)."""
+    names = [_LOADER, _HOST, *dict.fromkeys(_CAUSE_OF_KIND.values()), _OTHER_CALL]
+    number = {name: n for n, name in enumerate(names)}
+    calls = np.array([number[_CAUSE_OF_KIND.get(item.api, _OTHER_CALL)] for item in chain.items], np.int64)
+    free = at.called - cols.gap
+    # Of each item: waiting for data, other host code, the call itself.
+    edges = np.append(np.stack([free, free + cols.loading, at.called], axis=-1), at.left[-1, -1])
+    label = np.tile(np.stack([np.full_like(calls, 0), np.full_like(calls, 1), calls], axis=-1).ravel(), len(at.called))
+    ns = np.diff(edges)
     causes = {}
-    for cause, n in number.items():
-        upto = np.append(0, np.cumsum(np.where(np.array(label) == n, ns, 0)))
-        edges = np.append(borders, borders[-1] + ns[-1])
-        within = np.interp(g1, edges, upto) - np.interp(g0, edges, upto)
-        causes[cause] = int(np.rint(within.sum()))
+    for n, name in enumerate(names):
+        upto = np.append(0, np.cumsum(np.where(label == n, ns, 0)))
+        within = np.interp(windows[1], edges, upto) - np.interp(windows[0], edges, upto)
+        if took := int(np.rint(within.sum())):
+            causes[name] = took
     return causes

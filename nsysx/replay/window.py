@@ -137,12 +137,11 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
 
 def _concurrency(calls: pl.DataFrame) -> float:
     """Return the share of API time in which another driving thread is inside a call too."""
-    whole = 0
+    thread, start, end = (calls[name].to_numpy() for name in ("thread", "start_ns", "end_ns"))
     both = 0
-    reach: dict[int, int] = {}
-    for thread, a, b in calls.select("thread", "start_ns", "end_ns").iter_rows():
-        whole += b - a
-        others = max((end for t, end in reach.items() if t != thread), default=a)
-        both += max(min(others, b) - a, 0)
-        reach[thread] = max(reach.get(thread, a), b)
+    for own in np.unique(thread).tolist():
+        others = np.maximum.accumulate(np.where(thread == own, np.iinfo(np.int64).min, end))
+        mine = thread == own
+        both += int((np.clip(others[mine], start[mine], end[mine]) - start[mine]).sum())
+    whole = int((end - start).sum())
     return both / whole if whole else 0.0

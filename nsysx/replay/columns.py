@@ -1,0 +1,161 @@
+"""A chain as columns, which is what ``simulate`` runs: a row per item and a row per GPU op, both in the order of the calls."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nsysx.frames.intervals import I64
+from nsysx.replay import costs
+from nsysx.replay.chain import LAUNCH, Chain, Item, Op
+
+Flags = npt.NDArray[np.bool_]
+
+#: Of a recorded time this part always stays: tracing is never all of it.
+_STAYS = 0.2
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What `Item` and `Op` hold that takes time or waits (ns). Item ``i`` has the ops ``first_op[i]`` to ``first_op[i + 1]``.
+
+    ``op_item`` is the item of each op, ``streams`` and ``limit`` are those of the `Chain`.
+    """
+
+    kind: I64
+    call: I64
+    gap: I64
+    loading: I64
+    cost: I64
+    waits: Flags
+    tail: I64
+    target: I64
+    stream: I64
+    first_op: I64
+    op_item: I64
+    op_stream: I64
+    op_latency: I64
+    op_pause: I64
+    op_offset: I64
+    op_duration: I64
+    streams: int
+    limit: int
+
+
+#: Fields of `Item` and `Op` that are columns.
+_OF_ITEM = ("kind", "call", "gap", "loading", "cost", "tail", "target", "stream")
+_OF_OP = ("stream", "latency", "pause", "offset", "duration")
+
+
+def columns(chain: Chain, like: tuple[list[Item], Columns] | None = None) -> Columns:
+    """Return the columns of a chain. O(items + ops); of one that differs from ``like`` in few items, O(those)."""
+    if like is not None and len(like[0]) == len(chain.items):
+        changed = [i for i, (had, has) in enumerate(zip(like[0], chain.items, strict=True)) if had is not has]
+        if len(changed) < len(chain.items) // 2:
+            return _changed(like[1], chain, np.array(changed, np.int64))
+    ops = [item.ops for item in chain.items]
+    counts = np.fromiter(map(len, ops), np.int64, len(ops))
+    made: dict[str, Any] = {f"op_{name}": column for name, column in _op_columns(ops).items()}
+    return Columns(
+        **_item_columns(chain.items),
+        **made,
+        first_op=np.append(0, np.cumsum(counts)),
+        op_item=np.repeat(np.arange(len(ops)), counts),
+        streams=chain.streams,
+        limit=chain.limit,
+    )
+
+
+def _item_columns(items: list[Item]) -> dict[str, Any]:
+    made: dict[str, Any] = {n: np.fromiter(map(attrgetter(n), items), np.int64, len(items)) for n in _OF_ITEM}
+    made["waits"] = np.fromiter(map(attrgetter("waits"), items), np.bool_, len(items))
+    return made
+
+
+def _op_columns(ops: list[tuple[Op, ...]]) -> dict[str, I64]:
+    flat = list(itertools.chain.from_iterable(ops))
+    return {name: np.fromiter(map(attrgetter(name), flat), np.int64, len(flat)) for name in _OF_OP}
+
+
+def _changed(cols: Columns, chain: Chain, places: I64) -> Columns:
+    """Return the columns with those of the items at these places; edits never change how many ops an item has."""
+    items = [chain.items[i] for i in places.tolist()]
+    first, counts = cols.first_op[places], np.diff(cols.first_op)[places]
+    op = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    made: dict[str, Any] = {}
+    for name, values in _item_columns(items).items():
+        made[name] = getattr(cols, name).copy()
+        made[name][places] = values
+    for name, values in _op_columns([item.ops for item in items]).items():
+        made[f"op_{name}"] = getattr(cols, f"op_{name}").copy()
+        made[f"op_{name}"][op] = values
+    return replace(cols, **made, streams=chain.streams)
+
+
+class Relief:
+    """The chain with what tracing added to it, to be taken out again and again at other scales."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self.recorded = columns(chain)
+        self._before = np.array([item.added_before for item in chain.items], np.float64)
+        self._inside = np.array([item.added_inside for item in chain.items], np.float64)
+        self._any = bool(self._before.any() or self._inside.any())
+
+    def columns(self, scale: float, host: float = 1.0) -> Columns:
+        """Return the columns without ``scale`` times what tracing added; all other host time times ``host``."""
+        had = self.recorded
+        if (scale == 0 and host == 1) or not self._any:
+            return had
+        before, inside = self._before * scale, self._inside * scale
+        code = had.gap - had.loading  # waiting for data is not what tracing stretches
+        # What finds no room in the host code lies in the call, and the other way round.
+        room_before, room_inside = code * (1 - _STAYS), had.cost * (1 - _STAYS)
+        more_inside, more_before = np.maximum(before - room_before, 0), np.maximum(inside - room_inside, 0)
+        less_code = np.minimum(before + more_before, room_before)
+        less_cost = np.minimum(inside + more_inside, room_inside)
+        latency, pause = self._relieved_ops(inside, scale)
+        return replace(
+            had,
+            gap=had.loading + _whole((code - less_code) * host),
+            cost=_whole((had.cost - less_cost) * host),
+            op_latency=latency,
+            op_pause=pause,
+        )
+
+    def _relieved_ops(self, inside: npt.NDArray[np.float64], scale: float) -> tuple[I64, I64]:
+        """Return latency and pause of all ops, less by what lay inside the call of the first of each."""
+        had = self.recorded
+        counts = np.diff(had.first_op)
+        item = np.flatnonzero((counts > 0) & (inside != 0))
+        first = had.first_op[item]
+        latency, pause = had.op_latency.copy(), had.op_pause.copy()
+        latency[first] = _whole(latency[first] - np.minimum(inside[item], latency[first] * (1 - _STAYS)))
+        queued = np.where((had.kind[item] == LAUNCH) & (counts[item] == 1), costs.KERNEL_GAP_NS * min(scale, 1), 0.0)
+        pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - _STAYS)))
+        return latency, pause
+
+    def chain(self, scale: float, host: float = 1.0) -> Chain:
+        """Return the chain of ``columns(scale, host)``."""
+        less = self.columns(scale, host)
+        if less is self.recorded:
+            return self._chain
+        latency, pause = less.op_latency.tolist(), less.op_pause.tolist()
+        items = []
+        rows = zip(self._chain.items, less.gap.tolist(), less.cost.tolist(), less.first_op.tolist(), strict=False)
+        for item, gap, cost, at in rows:
+            kind, call, api, _, loading, _, waits, tail, target, stream, ops, before, inside = item
+            if ops:
+                op, own, _, _, offset, duration = ops[0]
+                ops = (Op(op, own, latency[at], pause[at], offset, duration), *ops[1:])
+            items.append(Item(kind, call, api, gap, loading, cost, waits, tail, target, stream, ops, before, inside))
+        return replace(self._chain, items=items)
+
+
+def _whole(ns: npt.NDArray[np.float64]) -> I64:
+    return np.rint(ns).astype(np.int64)
