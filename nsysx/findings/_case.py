@@ -85,9 +85,18 @@ class Case:
         return self.profile.window
 
     @cached_property
-    def step_ns(self) -> int:
-        """The mean steady step; 0 when the report has no events."""
+    def recorded_ns(self) -> int:
+        """The mean steady step as recorded; 0 when the report has no events."""
         return int(self.scope.per_step(self.window[1] - self.window[0]))
+
+    @cached_property
+    def step_ns(self) -> int:
+        """The step that costs and savings are shares of: without the profiler, as recorded where that is not known."""
+        return self._trusted.real_ns if self._trusted else self.recorded_ns
+
+    @property
+    def _trusted(self) -> Replay | None:
+        return self.replay if isinstance(self.replay, Replay) and self.replay.trusted else None
 
     @property
     def calls(self) -> pl.DataFrame:
@@ -136,7 +145,11 @@ class Case:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """The idle pieces of the busiest device in the window, clipped to it, with ``ns``."""
+        """The idle pieces of the busiest device in the window, clipped to it, with ``ns``, and ``real_ns`` without tracing.
+
+        Of replayed steps the latter is what the replay leaves of the gap, never more than was recorded; elsewhere the same
+        part is left as there.
+        """
         start, end = self.window
         pieces = self.profile.ledgers.idle.filter(
             (pl.col("process") == self.process)
@@ -145,7 +158,13 @@ class Case:
             & (pl.col("start_ns") < end)
         )
         ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
-        return pieces.with_columns(ns.alias("ns"))
+        return _without_tracing(pieces.with_columns(ns.alias("ns")), self._trusted)
+
+    def real_part(self, calls: frozenset[int]) -> float:
+        """Return how much of the idle time that began in these calls is left without tracing; of all where none did."""
+        began = self.idle["began_in"].is_in(list(calls)).fill_null(False)
+        mine = self.idle.filter(began) if began.any() else self.idle
+        return float(mine["real_ns"].sum() / max(int(mine["ns"].sum()), 1)) if mine.height else 1.0
 
     @cached_property
     def upload_waits(self) -> pl.DataFrame:
@@ -194,17 +213,16 @@ class Case:
         """Return what the replay says about a change; ``bound``: it can bring at most that."""
         if not isinstance(self.replay, Replay):
             return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
-        error = units.duration(self.replay.bar_ns)
         if not self.replay.trusted:
             return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
         if not any(map(self._reaches, edits)):
             return Worth(None, NOT_REPLAYED)
         outcome = self.replay.saving(*edits)
-        saving = max(0, outcome.saving_ns)
-        sure = f"{'at most, ' * bound}give or take {error}"
-        if saving < self.replay.bar_ns:
+        saving = min(max(0, outcome.saving_ns), sum(map(self.replay.most_ns, edits)), self.replay.real_ns)
+        sure = f"{'at most, ' * bound}give or take {units.duration(outcome.bar_ns)}"
+        if saving < outcome.bar_ns:
             sure += ", so perhaps nothing"
-        return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, self.replay.bar_ns)
+        return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, outcome.bar_ns)
 
     def _reaches(self, edit: Edit) -> bool:
         """Return whether an edit names anything that is in the replay; one that names nothing is about all of it."""
@@ -219,7 +237,7 @@ class Case:
 
     def bound(self, ns: float, why: str) -> Worth:
         """Return what a change brings at most without a replay: the time per step that it takes away; ``why`` says whose."""
-        return Worth(round(max(0, ns)), f"at most: {why}", bound=True)
+        return Worth(min(round(max(0, ns)), self.step_ns), f"at most: {why}", bound=True)
 
     def found(
         self,
@@ -233,12 +251,9 @@ class Case:
         where: Row | None = None,
         evidence: Iterable[Row] = (),
     ) -> Finding:
-        """Return a finding; ``cost_ns`` is the GPU time per step that is lost, left out when there are no steps.
-
-        What a change saves was lost, so a cost is never below its worth.
-        """
-        if cost_ns is not None and worth.saving_ns is not None:
-            cost_ns = max(cost_ns, worth.saving_ns)
+        """Return a finding; ``cost_ns`` is the GPU time per step that is lost, left out when there are no steps."""
+        if cost_ns is not None:
+            cost_ns = self.lost(cost_ns, worth)
         place = {
             k: v for k, v in (where or {}).items() if k in SITE and v is not None and "outside modules" not in str(v)
         }
@@ -259,6 +274,10 @@ class Case:
             scope=self._covered,
             saving_scope=None if worth.saving_ns is None else replayed_scope(self.profile),
         )
+
+    def lost(self, cost_ns: int, worth: Worth) -> int:
+        """Return what is lost per step (ns): what a change saves was, and no more than the step can be."""
+        return min(max(cost_ns, worth.saving_ns or 0), self.step_ns)
 
     @property
     def _covered(self) -> Scope:
@@ -286,6 +305,26 @@ class Case:
 NOT_REPLAYED = "not replayed: it lies outside the steps that the replay covers"
 #: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
 NO_SAVING = Worth(None, "not a cost of the step")
+
+
+def _without_tracing(pieces: pl.DataFrame, replay: Replay | None) -> pl.DataFrame:
+    """Add ``real_ns`` to idle pieces: what is left of the gap before an op in the replay without tracing."""
+    before = replay.idle_before() if replay else None
+    if before is None or replay is None:
+        return pieces.with_columns(real_ns="ns")
+    left = pl.DataFrame(
+        {"op": list(before), "_left": list(before.values())}, schema={"op": pl.Int64, "_left": pl.Int64}
+    )
+    # A gap that the replay no longer has is gone; one before an op that it does not hold is told by the others.
+    start, end = replay.window.gpu_span
+    inside = (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
+    recorded = pl.col("ns").sum().over("op")
+    part = pl.when(inside).then((pl.col("_left").fill_null(0) / recorded).clip(0.0, 1.0))
+    found = pieces.join(left, on="op", how="left", maintain_order="left").with_columns(_part=part)
+    own = found.filter(pl.col("_part").is_not_null())
+    usual = float((own["_part"] * own["ns"]).sum() / max(int(own["ns"].sum()), 1)) if own.height else 1.0
+    real = (pl.col("_part").fill_null(usual) * pl.col("ns")).round().cast(pl.Int64)
+    return found.with_columns(real_ns=real).drop("_left", "_part")
 
 
 def calls_of(frame: pl.DataFrame) -> frozenset[int]:

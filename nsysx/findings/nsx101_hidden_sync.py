@@ -77,7 +77,7 @@ def check(case: Case) -> list[Finding]:
     if missing := case.missing("waits"):
         return case.cannot_tell(RULE, missing)
     calls, sites = _sites(case)
-    listed = _LISTED * case.step_ns * case.steps
+    listed = _LISTED * case.recorded_ns * case.steps
     waiting = sites.filter(pl.max_horizontal("ns", "idle_caused_ns") >= max(listed, 1)).head(_SITES)
     rows = waiting.to_dicts()
     found: list[Finding] = []
@@ -90,7 +90,7 @@ def check(case: Case) -> list[Finding]:
             unknown.append(row)
         if rare and not case.notable(worth.saving_ns or 0):
             continue
-        found.append(_finding(case, row, worth))
+        found.append(_finding(case, row, calls_of(mine), worth))
     if not found and unknown:
         first = unknown[0]
         return case.cannot_tell(
@@ -106,14 +106,14 @@ def check(case: Case) -> list[Finding]:
     return found
 
 
-def _finding(case: Case, row: Row, worth: Worth) -> Finding:
-    wait, idle = case.per_step(row["ns"]), case.per_step(row["idle_caused_ns"])
+def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Finding:
+    wait, idle = case.per_step(row["ns"]), round(case.per_step(row["idle_caused_ns"]) * case.real_part(calls))
     times = row["calls"] / case.steps
     host = case.program.host
     detail = (
         f"{host[:1].upper() + host[1:]} waits in {row['api']} for {units.duration(wait)} {case.per} "
         f"({times:.3g} call{'s' * (times != 1)}), {units.duration(case.per_step(row['backlog_ns']))} of it for work that was "
-        f"queued before. The GPU has no work for {units.duration(idle)} because of it."
+        f"queued before. The GPU has no work for {units.duration(case.lost(idle, worth))} because of it."
     )
     harmless = worth.saving_ns is not None and not case.notable(worth.saving_ns)
     if worth.saving_ns is not None:
@@ -129,7 +129,7 @@ def _finding(case: Case, row: Row, worth: Worth) -> Finding:
         fix = "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
     if row["file"] is None and case.program.python:
         fix += "; nsysx run --lines records the Python line"
-    lost = units.duration(max(idle, worth.saving_ns or 0))
+    lost = units.duration(case.lost(idle, worth))
     title = f"A wait in {row['api']}{in_module(row)} leaves the GPU without work for {lost}"
     if harmless:
         title = f"A wait of {units.duration(wait)} in {row['api']}{in_module(row)} costs next to nothing"

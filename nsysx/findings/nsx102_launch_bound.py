@@ -31,7 +31,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.findings._case import SITE, Case, Rule
-from nsysx.judging import verdict
+from nsysx.judging.limits import limits_of
 from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
@@ -64,8 +64,8 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if missing := case.missing("launches"):
         return case.cannot_tell(RULE, missing)
-    groups = verdict.idle_groups(case.profile, case.process, case.device)
-    cost = case.per_step(groups.get("launch_bound", 0))
+    limits = limits_of(case.profile, tuple(case.rows("gpu_ledger")))
+    cost = round(limits.per_step(limits.lost.get("launch_bound", 0)))
     if not case.notable(cost, _FOUND):
         share = case.share(cost)
         return case.clear(RULE, f"the GPU waits for launches and host code for {share} of the step, less than 5 %")
@@ -73,6 +73,7 @@ def check(case: Case) -> list[Finding]:
     median = case.kernels["ns"].median()
     each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
     worth = case.worth(Graph(), bound=True)
+    cost = case.lost(cost, worth)
     detail = (
         f"For {units.duration(cost)} per step ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
         f"{launches / case.steps:.0f} of them a step{each}."
@@ -86,7 +87,8 @@ def check(case: Case) -> list[Finding]:
             whole = case.worth(Graph(), RemoveWaits(), bound=True)
             if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
                 detail += f" With the waits gone as well, {units.duration(whole.saving_ns)}."
-    detail += " Profiling slows every launch, so the step idles less without it."
+    if limits.recorded_ns is None:
+        detail += " Profiling slows every launch, so the step idles less without it."
     title = f"The GPU waits {units.duration(cost)} per step for {case.program.host} and launches"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]
 

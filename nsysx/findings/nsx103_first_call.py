@@ -75,7 +75,7 @@ def check(case: Case) -> list[Finding]:
     said = f"{units.duration(bill)} of CPU time were paid once in this run"
     if clock is not None:
         said += f"; a clock over the first {clock[0]} steps would read {units.duration(clock[1])} per step"
-        said += f", the steady step is {units.duration(case.step_ns)}"
+        said += f", the steady step is {units.duration(case.recorded_ns)}"
     if not case.notable(inside, _IN_WINDOW):
         return case.clear(RULE, f"the steady steps hold nothing of it: {said}")
     title = f"The steady steps hold {units.duration(inside)} per step that is paid once"

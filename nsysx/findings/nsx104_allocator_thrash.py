@@ -51,7 +51,7 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(RemoveCalls(calls_of(calls)))
     if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
-    cost = case.per_step(int(case.idle.filter(pl.col("cause") == CAUSES.index("alloc"))["ns"].sum()))
+    cost = case.per_step(int(case.idle.filter(pl.col("cause") == CAUSES.index("alloc"))["real_ns"].sum()))
     rows = case.rows("allocator")
     flushes = [r for r in case.rows("alloc_flushes") if r["steady"]]
     detail = f"{calls.height / case.steps:.3g} allocation and free calls per steady step take {units.duration(taken)}"

@@ -66,7 +66,7 @@ def check(case: Case) -> list[Finding]:
     )
     if not tiny.height:
         return case.clear(RULE, _CLEAR)
-    idle = case.idle.select("op", "ns").filter(case.is_op(case.idle["op"]))
+    idle = case.idle.select("op", ns="real_ns").filter(case.is_op(case.idle["op"]))
     idle = idle.with_columns(case.profile.attributed.gpu_ops[c].gather(idle["op"]) for c in ("module", "phase"))
     blamed = (
         _part(idle).group_by(key).agg(pl.col("ns").sum().alias("idle_ns")).with_columns(pl.col(key).cast(pl.String))
@@ -81,7 +81,7 @@ def check(case: Case) -> list[Finding]:
         worth = case.worth(Graph(calls_of(_part(case.replayed).filter(same_place(row, key)))), bound=True)
         if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             continue
-        each = row["launches"] / case.steps
+        each, cost = row["launches"] / case.steps, case.lost(cost, worth)
         title = f"{row['part']}: {each:.0f} tiny launches per step, between which the GPU idles {units.duration(cost)}"
         detail = (
             f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {case.share(cost)} of "

@@ -39,7 +39,7 @@ _SITES = 3
 
 
 def _stalls(case: Case) -> pl.DataFrame:
-    """Return op, ns of gaps of the busiest device that are host code for far longer than usual.
+    """Return op, ns, real_ns (without tracing) of gaps of the busiest device that are host code for far longer than usual.
 
     A gap that began in a call that waits belongs to that call (NSX101).
     """
@@ -48,14 +48,14 @@ def _stalls(case: Case) -> pl.DataFrame:
     gaps = (
         host.filter(~kind.is_in(["sync", "copy"]).fill_null(False))
         .group_by("gap")
-        .agg(pl.col("op").first(), pl.col("ns").sum())
+        .agg(pl.col("op").first(), pl.col("ns", "real_ns").sum())
     )
     thread, start, end = (case.calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     launch = case.calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
     before = np.flatnonzero(launch[1:] & (thread[1:] == thread[:-1]))  # sorted by thread and time
     usual = np.median(start[before + 1] - end[before]) if len(before) else None
     least = max(_STALL_NS, _TIMES * usual) if usual is not None else _STALL_NS
-    return gaps.filter(pl.col("ns") >= least).select("op", "ns")
+    return gaps.filter(pl.col("ns") >= least).select("op", "ns", "real_ns")
 
 
 def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
@@ -90,12 +90,12 @@ def check(case: Case) -> list[Finding]:
     calls = case.profile.attributed.api_calls
     stalls = stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
     rows = stalls.group_by(*SITE).agg(
-        pl.len().alias("stalls"), pl.col("ns").sum(), pl.col("ns").max().alias("longest_ns")
+        pl.len().alias("stalls"), pl.col("real_ns").sum(), pl.col("ns").max().alias("longest_ns")
     )
-    rows = rows.sort("ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
+    rows = rows.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
     found = []
     for row in rows.head(_SITES).to_dicts():
-        cost = case.per_step(row["ns"])
+        cost = case.per_step(row["real_ns"])
         if not case.notable(cost):
             continue
         before, small = _before(case, stalls.filter(same_place(row, SITE))["call"].to_list())
@@ -103,10 +103,11 @@ def check(case: Case) -> list[Finding]:
         what = "Python, the GIL, garbage collection or the operating system"
         if not case.program.python:
             what = "its own code or the operating system"
-        title = f"The launching thread pauses for {units.duration(cost)} per step before work{in_module(row)}"
+        cost = case.lost(cost, worth)
+        title = f"A pause of the launching thread before work{in_module(row)} lets the GPU idle {units.duration(cost)} per step"
         detail = (
-            f"{row['stalls']} gaps in {case.steps} steps, the longest {units.duration(row['longest_ns'])}, in which the launching "
-            f"thread makes no CUDA call and the GPU idles. The capture does not say what it does: {what}."
+            f"{row['stalls']} gaps in {case.steps} steps, the longest of {units.duration(row['longest_ns'])} as recorded, in which the "
+            f"launching thread makes no CUDA call and the GPU idles. The capture does not say what it does: {what}."
         )
         fix = "Move that work out of the loop"
         if case.program.python:

@@ -118,7 +118,7 @@ class Replay:
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR
         self.items = len(recorded.items)
-        self.unprofiled, self._chain = unprofiled.unprofiled(profile, recorded, window, added)
+        self.unprofiled, self._chain, self._seen = unprofiled.unprofiled(profile, recorded, window, added)
         self._columns = columns(self._chain)
         self._real = run(self._columns)
         self.real_ns = self._step(self._real)
@@ -161,6 +161,21 @@ class Replay:
     def blocked_ns(self) -> dict[int, int]:
         """Return how long each API call blocks in one round of the replay without tracing (ns)."""
         return dict(self._real.blocked)
+
+    def idle_before(self) -> dict[int, int]:
+        """Return op -> how long the device idles before it without tracing (ns), for the replayed ops that end a gap."""
+        return self._seen.before
+
+    def most_ns(self, edit: Edit) -> int:
+        """Return what an edit can save at most, per step (ns): the idle time without tracing, and the GPU work that goes."""
+        match edit:
+            case RemoveOps(ops) | ScaleOps(ops, _) | OverlapCopies(ops, _) | PinCopies(ops, _):
+                work = sum(op.duration for item in self._chain.items for op in item.ops if op.op in ops)
+            case RemoveExposedComm() | Fuse():
+                return self.real_ns
+            case _:
+                work = 0
+        return min(self.unprofiled.gpu_idle_ns + work // self.steps, self.real_ns)
 
     def loading_ns(self) -> int:
         """Return what a step waits for data on the threads that drive the GPU, as recorded (ns)."""

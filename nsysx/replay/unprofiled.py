@@ -27,8 +27,8 @@ _HALVINGS = 9
 _LEAST_HOST = 0.3
 
 
-def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> tuple[Unprofiled, Chain]:
-    """Return the step without tracing, and the chain that yields it."""
+def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> tuple[Unprofiled, Chain, Seen]:
+    """Return the step without tracing, the chain that yields it, and what it shows on the device."""
     steps = window.steps
     relief = Relief(chain)
 
@@ -69,6 +69,7 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
             overhead={name: round(ns * scale) // steps for name, ns in added.totals.items()},
         ),
         relief.chain(scale, host),
+        shown,
     )
 
 
@@ -100,11 +101,15 @@ def _halved(low: float, high: float, step_ns: int, step_of: Callable[[float], in
 
 @dataclass(frozen=True)
 class Seen:
-    """One round of a chain on its device: its length, the union of its GPU work, idle time by cause (ns, over all steps)."""
+    """One round of a chain on its device: its length, the union of its GPU work, idle time by cause (ns, over all steps).
+
+    ``before`` is the idle time before each op that ends a gap.
+    """
 
     whole_ns: int
     busy_ns: int
     causes: dict[str, int]
+    before: dict[int, int]
 
 
 #: What a device idles for while the CPU is in a call of this kind; names as in the recorded ledger.
@@ -148,7 +153,9 @@ def seen(chain: Chain, cols: Columns) -> Seen:
     causes[_PAUSES] = int(after[short].sum())
     causes["dependency"] = int(after[~late & queued & ~short].sum())
     causes[_HOST] = causes.get(_HOST, 0) + idle - sum(causes.values())
-    return Seen(end - start, end - start - idle, {cause: ns for cause, ns in causes.items() if ns > 0})
+    names = np.array([op.op for item in chain.items for op in item.ops], np.int64)
+    before = dict(zip(names[first % max(len(names), 1)].tolist(), (g1 - g0).tolist(), strict=True))
+    return Seen(end - start, end - start - idle, {cause: ns for cause, ns in causes.items() if ns > 0}, before)
 
 
 def _host_causes(chain: Chain, cols: Columns, at: Happened, windows: tuple[I64, I64]) -> dict[str, int]:

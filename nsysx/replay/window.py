@@ -23,8 +23,9 @@ _MOST_CROSSING = 0.05
 class Window:
     """What is replayed: calls of the threads that drive a device, in order of their start, and all ops of that device.
 
-    ``first`` is the index of the first step, ``numbers`` and ``starts`` are those of all, ``recorded_ns`` is their mean on the
-    device, ``between_ns`` what lies between two of them (evaluation, a checkpoint), per step: it is replayed and belongs to none.
+    ``first`` is the index of the first step, ``numbers`` and ``starts`` are those of all, ``gpu_span`` is from their begin to
+    their end on the device. ``recorded_ns`` is their mean there, ``between_ns`` what lies between two of them (evaluation, a
+    checkpoint), per step: it is replayed and belongs to none.
     """
 
     calls: pl.DataFrame
@@ -32,6 +33,7 @@ class Window:
     device: int
     start_ns: int
     end_ns: int
+    gpu_span: tuple[int, int]
     recorded_ns: int
     between_ns: int
     first: int
@@ -70,13 +72,15 @@ def choose(profile: Profile) -> Window | Withheld:
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
     if recorded <= 0:
         return Withheld("the steady steps hold no GPU time")
-    span = int(tiles.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()) // (last - first + 1)
+    begin, finish = (int(x) for x in tiles.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0))
+    span = (finish - begin) // (last - first + 1)
     start, end = int(cpu["start_ns"][first]), _end(profile, cpu, device, last)
     driving = _driving(profile, device, start, end)
     if isinstance(driving, Withheld):
         return driving
     numbers, starts = (tuple(cpu[name][first : last + 1].to_list()) for name in ("number", "start_ns"))
-    return Window(*driving, device, start, end, recorded, max(span - recorded, 0), first, numbers, starts)
+    between = max(span - recorded, 0)
+    return Window(*driving, device, start, end, (begin, finish), recorded, between, first, numbers, starts)
 
 
 def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
