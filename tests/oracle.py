@@ -520,6 +520,15 @@ def ending(
     return result
 
 
+def begun(data: Data, process: int, device: int) -> dict[tuple[int, ...], int]:
+    """Return when the first op of each call began on a device."""
+    first: dict[tuple[int, ...], int] = {}
+    for op in _device_ops(data, process, device):
+        if op.end > op.start and (call := data.call_of(op)) is not None:
+            first[call.key] = min(first.get(call.key, op.start), op.start)
+    return first
+
+
 def usual(data: Data, process: int, device: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return (median, noticed) of the launch latency of ops whose call began in the gap that they end, and of the pause between
     two kernels of one stream of which the second was queued.
@@ -533,16 +542,20 @@ def usual(data: Data, process: int, device: int) -> tuple[tuple[int, int], tuple
     ]
     latency = _of(latencies, LAUNCH_NS)
     pauses = []
+    first = begun(data, process, device)
     for g0, g1, _, of in found:
         if g0 is not None and g1 is not None and of is not None and of[1].start < g0 and (of[0], g0) in ends:
-            pauses.append(g1 - _ready(g0, g1, of[1], latency))
+            pauses.append(g1 - _ready(g0, g1, of[1], latency, first[of[1].key] < g1))
     return latency, _of(pauses, PAUSE_NS)
 
 
-def _ready(g0: int, g1: int, call: Call, latency: tuple[int, int]) -> int:
-    """Return when the op could start whose call began before the gap: what is left of the gap had another reason."""
+def _ready(g0: int, g1: int, call: Call, latency: tuple[int, int], under_way: bool) -> int:
+    """Return when the op could start whose call began before the gap: what is left of the gap had another reason.
+
+    A call of which an op ran before (a graph, a copy in pieces) is ``under_way``: its launch is over.
+    """
     possible = max(call.start + latency[0], call.end)
-    if possible <= g0:
+    if possible <= g0 or under_way:
         return g0
     return min(possible, g1) if g1 - possible > latency[1] - latency[0] else g1
 
@@ -578,6 +591,7 @@ def idle_causes(
     result = dict.fromkeys(CAUSES, 0)
     ended = {(op.stream, op.end) for op in _device_ops(data, process, device) if op.end > op.start}
     latency, pause = usual(data, process, device)
+    first = begun(data, process, device)
 
     def share(a: int, b: int, cause: str) -> None:
         a, b = max(a, t0), min(b, t1)
@@ -596,7 +610,7 @@ def idle_causes(
             continue
         stream, call = of
         if g0 is not None and call.start < g0:
-            ready = _ready(g0, g1, call, latency)
+            ready = _ready(g0, g1, call, latency, first[call.key] < g1)
             share(g0, ready, "launch_latency")
             follows = (stream, g0) in ended
             paused = (g1 if g1 - ready <= pause[1] else ready + pause[0]) if follows else ready
@@ -611,7 +625,8 @@ def idle_causes(
         start = min(op.start for op in data.ops if op.process == process) if g0 is None else g0
         start = min([start, *(c.start for c in data.calls if c.process == process)]) if g0 is None else start
         who, taken = in_control(data, start, call)
-        for thread, c0, c1 in ((who, start, min(taken, begin)), (call.global_tid, max(taken, start), begin)):
+        # Before the first op a gap has no begin: the thread that had the first word had it for ever.
+        for thread, c0, c1 in ((who, a, min(taken, begin)), (call.global_tid, max(taken, a), begin)):
             _host(data, process, thread, max(c0, t0), min(c1, t1), data_range, result)
     return result
 

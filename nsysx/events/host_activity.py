@@ -65,7 +65,8 @@ class Gaps:
     """The idle gaps of one device and the op X that ends each, launched by call L on ``thread`` (-1: none).
 
     ``called`` and ``returned`` are begin and end of L, far away without L. ``same_stream``: the stream of X ran until the gap
-    began, so that X only waited for its turn.
+    began, so that X only waited for its turn. ``under_way``: an earlier op of L had begun (a graph has many), so that its launch
+    was over.
     """
 
     g0: I64
@@ -77,6 +78,7 @@ class Gaps:
     op: I64
     stream: I64
     same_stream: Flags
+    under_way: Flags
 
     @property
     def in_gap(self) -> Flags:

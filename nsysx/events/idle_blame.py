@@ -75,14 +75,17 @@ def _gaps(ops: pl.DataFrame, activity: StepFunction) -> Gaps:
         same_stream[left] |= of_end[candidate[left]] == stream[left]
         candidate[left] += 1
     called, returned = of_x("call_start_ns", FAR), of_x("call_end_ns", FAR)
-    return Gaps(g0, g1, ended, called, returned, of_x("thread", -1), of_x("op", -1), stream, same_stream)
+    repeated = ~real["call"].is_first_distinct().to_numpy()
+    under_way = ended & (called < FAR) & repeated[np.maximum(row, 0)] if len(repeated) else np.zeros(len(g0), np.bool_)
+    return Gaps(g0, g1, ended, called, returned, of_x("thread", -1), of_x("op", -1), stream, same_stream, under_way)
 
 
 def _ready(gaps: Gaps) -> tuple[I64, I64]:
     """Return where the launch latency of each gap begins, and where it ends: from there on X waited for something else.
 
     - L began in the gap: X could start the usual latency after L began, at the earliest when L returned.
-    - L began before: likewise, but a queued op that only followed its own stream may pause as two kernels usually do.
+    - L began before: likewise, but not when another op of L had begun (a graph has many): then its launch was over. A queued op
+      that only followed its own stream may pause as two kernels usually do.
 
     What is not noticeably later than that is latency (or pause) to the end.
     """
@@ -94,6 +97,8 @@ def _ready(gaps: Gaps) -> tuple[I64, I64]:
     late = g1 - possible > latency.noticed - latency.ns
     # A queued op could have started long before: whatever time is left had another reason.
     late |= queued & (possible <= g0)
+    over = queued & gaps.under_way
+    late, possible = late | over, np.where(over, g0, possible)
     end = np.where(late, np.clip(possible, begin, g1), g1)
     return begin, end
 
@@ -129,7 +134,7 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
     - no L: untraced_launch; no X (after the last op): no_further_work.
     - L began in the gap: before L, what the thread in control did (``Host.in_control``): inside an API call its kind, else
       data loading or host code. From L on launch_latency, and past the usual latency dependency (``_ready``).
-    - L began before the gap: up to the usual latency behind L launch_latency. The rest is kernel_gap when X only followed the
+    - L began before the gap: up to the usual latency behind L launch_latency, unless an earlier op of L had begun. The rest is kernel_gap when X only followed the
       work of its own stream and paused no longer than kernels usually do; else dependency (an event or stream wait).
 
     "Usual" is the median of 20 or more, else a stated default. Profiler overhead is subtracted everywhere.
