@@ -271,8 +271,8 @@ def read(path: Path | str) -> Data:
         ("memset", "CUPTI_ACTIVITY_KIND_MEMSET"), ("graph", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
     ):  # fmt: skip
         for number, row in enumerate(rows(table)):
-            if kind == "graph" and row["start"] == row["end"] == 0:
-                continue  # CUPTI's way of saying that the launch got no time stamp
+            if row["start"] == row["end"] == 0:
+                continue  # CUPTI's way of saying that it got no time stamp
             data.ops.append(
                 Op(
                     process_of(row),

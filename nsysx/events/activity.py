@@ -14,6 +14,7 @@ import polars as pl
 from nsysx.events.attribute import Attributed
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
+from nsysx.reading.load import Trace
 
 #: Classes of GPU work by priority: where several run at once, the first counts and the others are hidden behind it.
 CLASSES = ("compute", "comm", "HtoD", "DtoH", "DtoD", "copy_other", "memset")
@@ -41,22 +42,25 @@ def _activity(ops: pl.DataFrame, start: int, end: int) -> StepFunction:
     return coverage([(s[m], e[m]) for m in masks], start, end)
 
 
-def device_activities(attributed: Attributed) -> dict[tuple[int, int], StepFunction]:
+def _span(frames: list[pl.DataFrame]) -> tuple[int, int]:
+    """Return the first and the last instant of rows with start_ns and end_ns (null: none), (0, 0) without rows."""
+    times = [t for f in frames for t in (f["start_ns"].min(), f["start_ns"].max(), f["end_ns"].max()) if isinstance(t, int)]
+    return (min(times), max(times)) if times else (0, 0)
+
+
+def device_activities(trace: Trace, attributed: Attributed) -> dict[tuple[int, int], StepFunction]:
     """Return (process, device) -> which classes of work run at each instant, as a bit mask over CLASSES, 0 where it idles.
 
-    Each is defined from the first to the last instant of its process.
+    Each is defined from the first to the last instant of the capture: a step may begin long before the first call of CUDA and
+    end long after the last, in another process too.
     """
-    calls, ops = attributed.api_calls, attributed.gpu_ops
-    span = pl.concat([calls.select("process", "start_ns", "end_ns"), ops.select("process", "start_ns", "end_ns")])
-    spans = {
-        p: (a, b)
-        for p, a, b in span.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).iter_rows()
-    }
+    ops = attributed.gpu_ops
+    first, last = _span([attributed.api_calls, ops, trace.nvtx])
     found = {}
     for process, device in ops.select("process", "device").unique(maintain_order=True).iter_rows():
         mine = (ops["process"] == process) & (ops["device"] == device)
         wanted = ops.select("start_ns", "end_ns", "cls", "copy_kind")
-        found[int(process), int(device)] = _activity(wanted if mine.all() else wanted.filter(mine), *spans[process])
+        found[int(process), int(device)] = _activity(wanted if mine.all() else wanted.filter(mine), first, last)
     return found
 
 

@@ -64,7 +64,7 @@ class Ledgers:
 
 def build(trace: Trace, attributed: Attributed) -> Ledgers:
     """Return the ledgers of a whole report; windows are taken from them later."""
-    activities = device_activities(attributed)
+    activities = device_activities(trace, attributed)
     idle = idle_pieces(trace, attributed, activities)
     waits = wait_splits(trace, attributed).join(idle_caused(idle), on="call", how="left", maintain_order="left")
     waits = waits.with_columns(pl.col("idle_caused_ns").fill_null(0))
