@@ -380,7 +380,7 @@ def gather(path: Path, options: Options) -> Profile:
         whole_in=window,
     )
     say("building the ledgers")
-    ledgers = ledger.build(trace, attributed)
+    ledgers = ledger.build(trace, attributed, named)
     chosen = options.steps not in (None, "all")
     return profile.gather(trace, named, attributed, found, ledgers, only_steady=chosen, device=options.device)
 

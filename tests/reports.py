@@ -24,7 +24,7 @@ def gather(report: Report, folder: Path, *, window: str | None = None, step_rang
     named = nvtx_ranges.read(trace)
     attributed = attribute.attribute(trace, correlate.correlate(trace), named)
     found = steps.find(named, attributed, steps=window, step_range=step_range)
-    ledgers = ledger.build(trace, attributed)
+    ledgers = ledger.build(trace, attributed, named)
     return profile.gather(trace, named, attributed, found, ledgers, only_steady=window not in (None, "all"))
 
 

@@ -33,7 +33,7 @@ class Read:
         self.trace = load(path)
         self.ranges = nvtx_ranges.read(self.trace)
         self.attributed = attribute.attribute(self.trace, correlate.correlate(self.trace), self.ranges)
-        self.ledgers = ledger.build(self.trace, self.attributed)
+        self.ledgers = ledger.build(self.trace, self.attributed, self.ranges)
         self.steps = steps.find(self.ranges, self.attributed)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.attribute import Attributed
+from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
-from nsysx.reading.load import Trace
 
 #: Classes of GPU work by priority: where several run at once, the first counts and the others are hidden behind it.
 CLASSES = ("compute", "comm", "HtoD", "DtoH", "DtoD", "copy_other", "memset")
@@ -48,14 +48,14 @@ def _span(frames: list[pl.DataFrame]) -> tuple[int, int]:
     return (min(times), max(times)) if times else (0, 0)
 
 
-def device_activities(trace: Trace, attributed: Attributed) -> dict[tuple[int, int], StepFunction]:
+def device_activities(attributed: Attributed, named: Ranges) -> dict[tuple[int, int], StepFunction]:
     """Return (process, device) -> which classes of work run at each instant, as a bit mask over CLASSES, 0 where it idles.
 
     Each is defined from the first to the last instant of the capture: a step may begin long before the first call of CUDA and
     end long after the last, in another process too.
     """
     ops = attributed.gpu_ops
-    first, last = _span([attributed.api_calls, ops, trace.nvtx])
+    first, last = _span([attributed.api_calls, ops, named.ranges])
     found = {}
     for process, device in ops.select("process", "device").unique(maintain_order=True).iter_rows():
         mine = (ops["process"] == process) & (ops["device"] == device)

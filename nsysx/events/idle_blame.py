@@ -134,8 +134,9 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
     - no L: untraced_launch; no X (after the last op): no_further_work.
     - L began in the gap: before L, what the thread in control did (``Host.in_control``): inside an API call its kind, else
       data loading or host code. From L on launch_latency, and past the usual latency dependency (``_ready``).
-    - L began before the gap: up to the usual latency behind L launch_latency, unless an earlier op of L had begun. The rest is kernel_gap when X only followed the
-      work of its own stream and paused no longer than kernels usually do; else dependency (an event or stream wait).
+    - L began before the gap: up to the usual latency behind L launch_latency, unless an earlier op of L had begun. The rest
+      is kernel_gap when X only followed the work of its own stream and paused no longer than kernels usually do; else
+      dependency (an event or stream wait).
 
     "Usual" is the median of 20 or more, else a stated default. Profiler overhead is subtracted everywhere.
     """

@@ -14,6 +14,7 @@ from nsysx.events.activity import CLASSES, device_activities, gpu_parts, windows
 from nsysx.events.attribute import Attributed
 from nsysx.events.host_activity import CAUSES
 from nsysx.events.idle_blame import idle_in, idle_parts, idle_pieces
+from nsysx.events.nvtx_ranges import Ranges
 from nsysx.events.waits import wait_splits
 from nsysx.frames.intervals import StepFunction
 from nsysx.reading.load import Trace
@@ -62,9 +63,9 @@ class Ledgers:
     waits: pl.DataFrame
 
 
-def build(trace: Trace, attributed: Attributed) -> Ledgers:
+def build(trace: Trace, attributed: Attributed, named: Ranges) -> Ledgers:
     """Return the ledgers of a whole report; windows are taken from them later."""
-    activities = device_activities(trace, attributed)
+    activities = device_activities(attributed, named)
     idle = idle_pieces(trace, attributed, activities)
     waits = wait_splits(trace, attributed).join(idle_caused(idle), on="call", how="left", maintain_order="left")
     waits = waits.with_columns(pl.col("idle_caused_ns").fill_null(0))

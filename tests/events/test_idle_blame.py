@@ -17,8 +17,9 @@ US, MS = 1_000, 1_000_000
 
 def built(report: Report, folder: Path) -> tuple[Ledgers, pl.DataFrame]:
     trace = load(report.write(folder / "r.sqlite"))
-    attributed = attribute.attribute(trace, correlate.correlate(trace), nvtx_ranges.read(trace))
-    return ledger.build(trace, attributed), attributed.api_calls
+    named = nvtx_ranges.read(trace)
+    attributed = attribute.attribute(trace, correlate.correlate(trace), named)
+    return ledger.build(trace, attributed, named), attributed.api_calls
 
 
 def causes(ledgers: Ledgers, device: int = 0) -> dict[str, int]:

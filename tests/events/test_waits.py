@@ -16,9 +16,10 @@ US, MS = 1_000, 1_000_000
 
 def waits(report: Report, folder: Path) -> pl.DataFrame:
     trace = load(report.write(folder / "r.sqlite"))
-    attributed = attribute.attribute(trace, correlate.correlate(trace), nvtx_ranges.read(trace))
+    named = nvtx_ranges.read(trace)
+    attributed = attribute.attribute(trace, correlate.correlate(trace), named)
     calls = attributed.api_calls.select("call", pl.col("name").cast(pl.String), "start_ns", "end_ns")
-    found = ledger.build(trace, attributed).waits.join(calls, on="call", maintain_order="left")
+    found = ledger.build(trace, attributed, named).waits.join(calls, on="call", maintain_order="left")
     parts = pl.col("backlog_ns") + pl.col("own_op_ns") + pl.col("host_ns")
     assert found.select((parts == pl.col("end_ns") - pl.col("start_ns")).all()).item()
     return found

@@ -35,7 +35,7 @@ def read(report: Report, folder: Path) -> Profile:
     named = nvtx_ranges.read(trace)
     attributed = attribute.attribute(trace, correlate.correlate(trace), named)
     found = steps.find(named, attributed)
-    return profile.gather(trace, named, attributed, found, ledger.build(trace, attributed), only_steady=False)
+    return profile.gather(trace, named, attributed, found, ledger.build(trace, attributed, named), only_steady=False)
 
 
 def replayed(report: Report, folder: Path) -> tuple[Profile, Replay]:
