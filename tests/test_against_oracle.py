@@ -22,8 +22,8 @@ from tests.builder import Report
 
 SAMPLES = sorted((Path(__file__).resolve().parent.parent / "sample_reports").glob("*.sqlite.xz"))
 
-slow = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+slow = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Read:
