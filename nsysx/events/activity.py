@@ -44,7 +44,9 @@ def _activity(ops: pl.DataFrame, start: int, end: int) -> StepFunction:
 
 def _span(frames: list[pl.DataFrame]) -> tuple[int, int]:
     """Return the first and the last instant of rows with start_ns and end_ns (null: none), (0, 0) without rows."""
-    times = [t for f in frames for t in (f["start_ns"].min(), f["start_ns"].max(), f["end_ns"].max()) if isinstance(t, int)]
+    times = [
+        t for f in frames for t in (f["start_ns"].min(), f["start_ns"].max(), f["end_ns"].max()) if isinstance(t, int)
+    ]
     return (min(times), max(times)) if times else (0, 0)
 
 
