@@ -32,8 +32,9 @@ NsysArg = Annotated[list[str] | None, typer.Option(metavar="ARG", help="Pass ARG
 CaptureSteps = Annotated[
     str | None,
     typer.Option(
-        metavar="A:B|auto",
-        help="Capture only steps A to B-1, or (auto) a stretch once steps repeat. Default: the whole run.",
+        metavar="A:B|auto|manual",
+        help="Capture steps A to B-1 alone, or (auto) 24 of them once they repeat, or (manual) what the program itself puts "
+        "into `with nsysx.capture():`. Default: the whole run.",
     ),
 ]
 Lines = Annotated[bool, typer.Option("--lines", help="Record the Python line of each wait and copy.")]

@@ -113,7 +113,7 @@ def probe_environment(
         "NSYSX_ONLY": options.only,
         "NSYSX_MARKS": options.marks,
         "NSYSX_BACKWARD": options.backward,
-        "NSYSX_STEPS": options.steps,
+        "NSYSX_STEPS": None if options.steps == "manual" else options.steps,  # then the program opens the window
         "NSYSX_LINES": "1" if own_lines else None,
     }
     return added | {name: value for name, value in wanted.items() if value is not None}

@@ -131,13 +131,13 @@ def wanted_outputs(command: Sequence[str], options: Options) -> Outputs:
 
 
 def check_steps(steps: str) -> str:
-    """Return ``steps`` when it reads A:B with 0 <= A < B, or auto. Raises NsysxError."""
-    if steps == "auto":
+    """Return ``steps`` when it reads A:B with 0 <= A < B, auto, or manual. Raises NsysxError."""
+    if steps in ("auto", "manual"):
         return steps
     found = re.fullmatch(r"(\d+):(\d+)", steps)
     if not found or int(found.group(1)) >= int(found.group(2)):
         raise NsysxError(
-            f"--steps {steps}: expected A:B or auto",
+            f"--steps {steps}: expected A:B, auto or manual",
             slug="bad-steps",
             hint="For example --steps 10:15 for steps 10, 11, 12, 13 and 14",
             exit_code=EXIT_USAGE,

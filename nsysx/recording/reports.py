@@ -122,7 +122,9 @@ def _no_report(folder: Path, recording: Recording, options: Options, nsys: Nsys,
         return failed(why + _if_full(folder), "nsys-import", hint)
     hint = last_words(said)
     if options.steps is not None and "Capture range started" not in said and not recording.trouble:
-        hint = f"The window --steps {options.steps} never opened: fewer steps, no CUDA, or no probe. {hint}"
+        manual = "the program never came to `with nsysx.capture():`, or has no CUDA"
+        why_not = manual if options.steps == "manual" else "fewer steps, no CUDA, or no probe"
+        hint = f"The window --steps {options.steps} never opened: {why_not}. {hint}"
     why = "interrupted, there is no report" if recording.interrupted else "nsys wrote no report"
     return failed((recording.trouble or why) + _if_full(folder), "nsys-no-report", hint)
 

@@ -260,7 +260,12 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
         top //= 2
 
 
-def _render(summary: Summary, redact: bool, top: int) -> str:
+def first(summary: Summary, *, redact: bool = True) -> str:
+    """Return the first screen alone as a page: the answer with its bars, without tables and pictures."""
+    return _render(summary, redact, 1, whole=False)
+
+
+def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> str:
     shown = view.build(summary, top=top, redact=redact, width=84)
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = Environment(
@@ -270,24 +275,24 @@ def _render(summary: Summary, redact: bool, top: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    drawn = _timeline_figures(summary, redact)
+    drawn = _timeline_figures(summary, redact) if whole else []
     return environment.get_template("page.html.j2").render(
         v=shown,
         screen=first_screen.build(summary, redact=redact),
-        groups=_groups(shown, len(drawn)),
+        groups=_groups(shown, len(drawn)) if whole else (),
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=_sha256(script),
-        ledger_figure=_ledger_figure(shown),
-        steps_figure=_steps_figure(shown),
+        ledger_figure=_ledger_figure(shown) if whole else None,
+        steps_figure=_steps_figure(shown) if whole else None,
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
         figures={
             key: figure
             for key, table in summary.tables.items()
-            if table.shown.picture and (figure := _FIGURES[table.shown.picture](summary)) is not None
+            if whole and table.shown.picture and (figure := _FIGURES[table.shown.picture](summary)) is not None
         },
-        ticket=markdown.render(summary, redact=redact),
+        ticket=markdown.render(summary, redact=redact) if whole else "",
         colours=charts.KIND_COLOURS | _MODULE_COLOURS,
         duration=units.duration,
         share=units.share,

@@ -1,0 +1,413 @@
+"""The library: a report as an object with records, frames, pictures and questions. ``import nsysx`` gives all of it.
+
+>>> import nsysx
+>>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
+>>> s.verdict.code
+'gpu_bound'
+>>> s.kernels.columns[:3]
+['name', 'family', 'count']
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from nsysx import pipeline
+from nsysx.comparing import comparison, inputs
+from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.events.profile import NotRecorded as NotRecorded
+from nsysx.events.profile import Profile
+from nsysx.export import frames as event_frames
+from nsysx.export import parquet
+from nsysx.model import Capture, Check, Column, Finding, Summary, Unprofiled, Verdict
+from nsysx.reading import inputs as named_inputs
+from nsysx.replay import whatif as changes
+from nsysx.replay.engine import Replay, replay_of
+
+if TYPE_CHECKING:
+    from nsysx.comparing.comparison import Comparison
+
+#: A report: the path of a .sqlite, .sqlite.xz, .gz, .zst, .nsys-rep, or of a folder of the ranks of one job.
+File = str | os.PathLike[str]
+
+#: Pixels of the first screen in a notebook.
+_HEIGHT = 560
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What a step takes with something changed, in the time without a profiler. All ns are per step.
+
+    ``step_ns`` = ``now_ns`` - ``saving_ns``. ``error_ns`` is the error bar of the saving. ``limit`` says what limits the step
+    then, ``moves_to`` names the wait that grew most, None for none. ``changes`` says in words what was changed.
+    """
+
+    changes: tuple[str, ...]
+    now_ns: int
+    step_ns: int
+    saving_ns: int
+    error_ns: int
+    limit: str
+    moves_to: str | None
+
+
+class Report:
+    """A capture that was read. ``nsysx.report`` makes it.
+
+    Records: ``summary`` and its parts ``verdict``, ``findings``, ``unprofiled``, ``capture``, ``quality``, ``totals``.
+
+    Frames (polars), every one also by ``frame(name)``; ``names()`` lists them, ``columns(name)`` describes their columns:
+
+    - ``steps``: a row per step of the shown process: start_ns, end_ns, cpu_ns, gpu_ns and its parts, phases.
+    - tables of the report, as in its JSON: ``modules``, ``kernels``, ``waits``, ``api_calls``, ``copies``, ``phases``, ...
+    - the events: ``calls`` (a row per CUDA API call) and ``ops`` (a row per kernel, copy, memset; ``op.call`` joins
+      ``calls.call``), both with module, phase and step; ``ranges``, ``blocking_calls``, ``gpu_idle``, ``memory_events``, ...
+
+    Times are ns from the begin of the session. What the capture does not hold raises NotRecorded, with what would record it.
+
+    >>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
+    >>> s.steps.select("index", "steady").row(5)
+    (5, True)
+    >>> kernels = s.ops.filter(op_kind="kernel")
+    >>> kernels.height == s.totals["kernels"]
+    True
+    >>> s.ops.join(s.calls.select("call", api="name"), on="call").height == s.ops["call"].count()
+    True
+    >>> s.frame("memory_events")
+    Traceback (most recent call last):
+    nsysx.events.profile.NotRecorded: memory events were not recorded
+    """
+
+    def __init__(self, summary: Summary, file: Path, options: pipeline.Options, given: Profile | None = None) -> None:
+        """Use ``nsysx.report``."""
+        self.summary = summary
+        self._file, self._options, self._given = file, options, given
+
+    def __repr__(self) -> str:
+        """Return the files and the verdict in a line."""
+        return f"<nsysx.Report {', '.join(self.capture.files)}: {self.verdict.sentence}>"
+
+    # ---- records ----------------------------------------------------------------------------------------------------
+
+    @property
+    def verdict(self) -> Verdict:
+        """What limits the step: ``code``, ``sentence``, ``evidence``."""
+        return self.summary.verdict
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What each rule found, or why it cannot tell."""
+        return self.summary.findings or ()
+
+    @property
+    def unprofiled(self) -> Unprofiled | None:
+        """The step as it runs without a profiler, None where that cannot be said."""
+        return self.summary.unprofiled
+
+    @property
+    def capture(self) -> Capture:
+        """Where the numbers come from: files, nsys, GPUs, processes."""
+        return self.summary.capture
+
+    @property
+    def quality(self) -> tuple[Check, ...]:
+        """How far the capture can be trusted."""
+        return self.summary.quality
+
+    @property
+    def totals(self) -> Mapping[str, Any]:
+        """Counts and times (ns) of everything; None for what the report has no table for."""
+        return self.summary.totals
+
+    # ---- frames -----------------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """A row per step of the shown process."""
+        return self.frame("steps")
+
+    @property
+    def modules(self) -> pl.DataFrame:
+        """A row per module: what its forward and backward take on GPU and CPU."""
+        return self.frame("modules")
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """A row per kernel."""
+        return self.frame("kernels")
+
+    @property
+    def waits(self) -> pl.DataFrame:
+        """A row per place that waits: what for, how long, what that costs the GPU."""
+        return self.frame("waits")
+
+    @property
+    def calls(self) -> pl.DataFrame:
+        """A row per CUDA API call."""
+        return self.frame("calls")
+
+    @property
+    def ops(self) -> pl.DataFrame:
+        """A row per kernel, copy, memset or whole graph on a GPU."""
+        return self.frame("ops")
+
+    def __getattr__(self, name: str) -> pl.DataFrame:
+        """Return a frame by its name."""
+        if name.startswith("_") or name not in self._known():
+            raise AttributeError(f"a report has no {name!r}; names() lists its frames")
+        return self.frame(name)
+
+    def __dir__(self) -> Iterable[str]:
+        """List the frames too."""
+        return sorted({*super().__dir__(), *self._known()})
+
+    def _known(self) -> tuple[str, ...]:
+        return "steps", *self.summary.tables, *event_frames.BY_NAME
+
+    def names(self) -> list[str]:
+        """Return the names of all frames, of those that the capture does not hold too."""
+        return sorted(self._known())
+
+    def frame(self, name: str) -> pl.DataFrame:
+        """Return a frame by its name. Raises NotRecorded where the capture does not hold it, KeyError for no such frame."""
+        if name == "steps":
+            return parquet.steps(self.summary)
+        if name in self.summary.tables:
+            return event_frames.summary_table(self.summary, name)
+        return event_frames.event_frame(self._profile(), name)
+
+    def columns(self, name: str) -> pl.DataFrame:
+        """Return what the columns of a frame are: column, type, unit, meaning. Raises KeyError for no such frame.
+
+        >>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
+        >>> s.columns("ops").filter(column="queue_ns").row(0)
+        ('queue_ns', 'Int64', 'ns', 'max(0, start - call end)')
+        """
+        columns: tuple[Column, ...]
+        if name == "steps":
+            columns = parquet.STEPS
+        elif name in self.summary.tables:
+            columns = self.summary.tables[name].columns
+        else:
+            columns = event_frames.BY_NAME[name].columns
+        rows = [(c.name, str(event_frames.column_type(c)), c.unit, c.meaning) for c in columns]
+        return pl.DataFrame(rows, schema=dict.fromkeys(("column", "type", "unit", "meaning"), pl.String), orient="row")
+
+    def _profile(self) -> Profile:
+        if self._given is None:
+            self._given = pipeline.gather(self._file, self._options)
+        return self._given
+
+    # ---- questions --------------------------------------------------------------------------------------------------
+
+    def whatif(
+        self,
+        *,
+        remove_wait: str | Sequence[str] = (),
+        graph: str | Sequence[str] = (),
+        kernel: str | Sequence[str] = (),
+        remove_module: str | Sequence[str] = (),
+        remove_sync_calls: str | Sequence[str] = (),
+        overlap_copies: bool = False,
+        free_loader: bool = False,
+        remove_alloc: bool = False,
+        fuse_optimizer: bool = False,
+        no_empty_cache: bool = False,
+        no_host: bool = False,
+        no_comm: bool = False,
+    ) -> WhatIf:
+        """Return what the step takes with all these changes made: the options of ``nsysx whatif``, with the same meaning.
+
+        Errors: NsysxError where nothing is asked, a name matches nothing, or the replay may not be trusted.
+
+        >>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
+        >>> answer = s.whatif(remove_module="MaskedLoss")
+        >>> answer.saving_ns == answer.now_ns - answer.step_ns > 20_000_000
+        True
+        """
+        wishes = changes.Wishes(
+            remove_wait=_several(remove_wait),
+            graph=_several(graph),
+            kernel=_several(kernel),
+            remove_module=_several(remove_module),
+            remove_sync_calls=_several(remove_sync_calls),
+            overlap_copies=overlap_copies,
+            free_loader=free_loader,
+            remove_alloc=remove_alloc,
+            fuse_optimizer=fuse_optimizer,
+            keep_cache=no_empty_cache,
+            no_host=no_host,
+            no_comm=no_comm,
+        )
+        profile = self._profile()
+        replay = replay_of(profile)
+        if not isinstance(replay, Replay):
+            raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
+        if not replay.trusted:
+            what = f"the unchanged replay misses the recorded step by {replay.error:.1%}: no claims are made"
+            raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
+        asked = changes.edits(profile, wishes)
+        if not asked:
+            raise NsysxError("whatif: nothing is changed", slug="whatif-empty", exit_code=EXIT_USAGE)
+        done = replay.saving(*(edit for _, edit in asked))
+        words = tuple(words for words, _ in asked)
+        return WhatIf(words, replay.real_ns, done.step_ns, done.saving_ns, done.bar_ns, done.next_limit, done.moves_to)
+
+    # ---- outputs ----------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the Summary as plain values, by the contract ``nsysx.summary/1``."""
+        return self.summary.to_json()
+
+    def to_html(self, *, redact: bool = True) -> str:
+        """Return the page that ``nsysx report --html`` writes; ``redact`` hides host, user and paths."""
+        from nsysx.render import html_page
+
+        return html_page.render(self.summary, redact=redact)
+
+    def to_markdown(self, *, redact: bool = True) -> str:
+        """Return the answer as Markdown for a ticket."""
+        from nsysx.render import markdown
+
+        return markdown.render(self.summary, redact=redact)
+
+    def _repr_html_(self) -> str:
+        """Return the first screen of the page, for notebooks: in a frame of its own, so that neither touches the other."""
+        from nsysx.render import html_page
+
+        return _framed(html_page.first(self.summary), "The answer of nsysx")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Before against after. ``answer`` has everything, as ``nsysx compare --json``: parts, tables, comparability."""
+
+    answer: Comparison
+
+    @property
+    def verdict(self) -> str:
+        """Return faster, slower, same or cannot_tell."""
+        return self.answer.verdict
+
+    @property
+    def sentence(self) -> str:
+        """Return the answer in words."""
+        return self.answer.sentence
+
+    @property
+    def difference_ns(self) -> int:
+        """Return after minus before, ns a step; the parts sum to it."""
+        return self.answer.difference_ns
+
+    @property
+    def parts(self) -> pl.DataFrame:
+        """Return what the difference is made of: kind, name, difference_ns (a step), before_ns, after_ns, ..."""
+        found: list[dict[str, Any]] = self.to_json()["parts"]
+        return pl.DataFrame(found, infer_schema_length=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values, by the contract ``nsysx.compare/1``."""
+        return self.answer.to_json()
+
+    def to_html(self, *, redact: bool = True) -> str:
+        """Return the page that ``nsysx compare --html`` writes."""
+        from nsysx.render import compare_page
+
+        return compare_page.render(self.answer, redact=redact)
+
+    def to_markdown(self) -> str:
+        """Return the comparison as Markdown for a ticket."""
+        from nsysx.render import compare_text
+
+        return compare_text.markdown(self.answer)
+
+    def _repr_html_(self) -> str:
+        """Return the page for notebooks, in a frame of its own."""
+        return _framed(self.to_html(), "The comparison of nsysx")
+
+
+def _framed(page: str, title: str) -> str:
+    frame = 'width="100%" height="{}" style="border:0" sandbox="allow-scripts" title="{}" srcdoc="{}"'
+    return f"<iframe {frame.format(_HEIGHT, title, html.escape(page, quote=True))}></iframe>"
+
+
+def _several(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def report(
+    *files: File,
+    steps: str | None = None,
+    step_range: str | None = None,
+    time_range: str | None = None,
+    device: int | None = None,
+    rank: int | None = None,
+    jobs: int | None = None,
+) -> Report:
+    """Read a report, or the reports of all ranks of one job, and return what ``nsysx report`` says of it.
+
+    ``steps`` is "A:B" or "all", ``step_range`` a regular expression for the ranges that are the steps, ``time_range`` "A:B" in
+    seconds of the session. Several files are ranks of one job: the tables show ``rank`` (by default the first), ``ranks``
+    compares all; ``jobs`` of them are read at once. Errors: NsysxError for what cannot be read, is no report or holds nothing.
+
+    >>> s = nsysx.report("sample_reports/gpt.sqlite.xz")
+    >>> s.totals["kernels"], s.modules.height > 10
+    (6286, True)
+    """
+    if not files:
+        raise NsysxError("report: no file is given", slug="no-file", exit_code=EXIT_USAGE)
+    paths = named_inputs.reports([Path(f) for f in files])
+    options = pipeline.Options(steps, step_range, device, rank, time_range, timelines=True)
+    if len(paths) == 1:
+        given = pipeline.gather(paths[0], options)
+        return Report(pipeline.summary_of(given, options), paths[0], options, given)
+    summary = pipeline.summarize(
+        paths,
+        steps=steps,
+        step_range=step_range,
+        device=device,
+        rank=rank,
+        time_range=time_range,
+        timelines=True,
+        workers=jobs,
+    )
+    return Report(summary, *_shown(paths, summary, options))
+
+
+def _shown(paths: Sequence[Path], summary: Summary, options: pipeline.Options) -> tuple[Path, pipeline.Options]:
+    """Return the report of the rank that is shown, and how to read it."""
+    if options.rank is None:
+        return paths[0], options
+    row = next(r for r in summary.rows("ranks") if r["rank"] == options.rank)
+    file = next(p for p in paths if p.name == row["report"])
+    return file, replace(options, rank=None, process=row["process"])
+
+
+def compare(
+    before: File | Iterable[File], after: File | Iterable[File], *, noise: Iterable[File] = (), margin: float = 0.01
+) -> Compared:
+    """Say whether ``after`` is faster than ``before``, by how much, how sure that is, and what made the difference.
+
+    Each side is a report, a Summary (.json), or several captures of one program. ``noise``: captures of one unchanged program,
+    which say how much captures differ here. ``margin``: the share of the step that counts as the same.
+
+    >>> pair = ("masked_nonzero", "masked_ignore_index")
+    >>> c = nsysx.compare(*(f"sample_reports/{name}.sqlite.xz" for name in pair))
+    >>> c.verdict, c.parts["name"][0], c.parts["difference_ns"].sum() == c.difference_ns
+    ('faster', 'MaskedLoss', True)
+    """
+
+    def paths(side: File | Iterable[File]) -> list[Path]:
+        return [Path(side)] if isinstance(side, str | os.PathLike) else [Path(f) for f in side]
+
+    named = [("before", paths(before)), ("after", paths(after))]
+    if others := paths(noise):
+        named.append(("noise", others))
+    return Compared(comparison.compare(*inputs.sides(named), margin=margin))

@@ -1,0 +1,260 @@
+"""The library: its examples, what it gives, what it refuses, and how little `import nsysx` costs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import nsysx
+from nsysx import api, pipeline
+from tests.reports import training
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(code: str) -> str:
+    """Run Python in a process of its own and return what it prints."""
+    words = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(
+        words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training(6).write(tmp_path_factory.mktemp("api") / "r.sqlite")
+
+
+@pytest.mark.parametrize("module", [nsysx, api], ids=["nsysx", "nsysx.api"])
+def test_examples_run(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = doctest.testmod(module, extraglobs={"nsysx": nsysx}, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    assert done.failed == 0
+    assert done.attempted >= 3
+
+
+def test_import_loads_the_standard_library_alone() -> None:
+    loaded = run("import sys; before = set(sys.modules); import nsysx; print(*(set(sys.modules) - before))").split()
+    assert {m.split(".")[0] for m in loaded} - set(sys.stdlib_module_names) == {"nsysx"}
+    assert [m for m in loaded if m.startswith("nsysx.")] == []
+    assert run("import nsysx; nsysx.step(); print(sorted(nsysx.__all__), 'report' in dir(nsysx))").strip() == (
+        "['NotRecorded', 'NsysxError', '__version__', 'capture', 'compare', 'range', 'report', 'step'] True"
+    )
+
+
+def test_every_public_name_is_there_and_typed() -> None:
+    stub = (ROOT / "nsysx" / "__init__.pyi").read_text(encoding="utf-8")
+    for name in nsysx.__all__:
+        assert getattr(nsysx, name) is not None
+        assert re.search(rf"\b{name}\b", stub), name
+    assert (ROOT / "nsysx" / "py.typed").is_file()
+    with pytest.raises(AttributeError, match="zork"):
+        nsysx.zork  # noqa: B018
+    importlib.import_module("nsysx.comparing.comparison")  # a room that is loaded takes no name of the library
+    assert nsysx.compare is api.compare
+
+
+def test_types_are_seen_by_those_who_use_it(tmp_path: Path) -> None:
+    program = tmp_path / "user.py"
+    program.write_text(
+        "import nsysx\n"
+        "s = nsysx.report('x.sqlite', steps='2:4')\n"
+        "reveal_type(s.kernels)\nreveal_type(s.verdict.code)\nreveal_type(nsysx.compare('a', 'b').difference_ns)\n"
+        "with nsysx.range('a'), nsysx.capture():\n    nsysx.step()\n"
+        "s.whatif(grph='all')\n"
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file",
+        os.devnull,
+        "--cache-dir",
+        str(tmp_path),
+        str(program),
+    ]
+    done = subprocess.run(words, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True, timeout=300)
+    said = [line for line in done.stdout.splitlines() if "user.py" in line]
+    assert [re.sub(r".*(note|error): (.*)", r"\2", line) for line in said[:3]] == [
+        'Revealed type is "polars.dataframe.frame.DataFrame"',
+        'Revealed type is "str"',
+        'Revealed type is "int"',
+    ]
+    assert "grph" in said[3]
+    assert all("error" not in line for line in said[4:])
+
+
+def test_frames_are_those_of_the_summary_and_of_the_events(report: Path) -> None:
+    s = nsysx.report(report)
+    summary = pipeline.summarize([report])
+    assert s.summary.to_json() == summary.to_json() == s.to_json()
+    assert s.kernels.to_dicts() == [dict(r) for r in summary.rows("kernels")]
+    assert s.steps["cpu_ns"].to_list() == [r["cpu_ns"] for r in summary.steps.rows]
+    assert s.ops.filter(op_kind="kernel").height == s.totals["kernels"]
+    assert (s.verdict, s.quality, s.capture, s.unprofiled) == (
+        summary.verdict, summary.quality, summary.capture, summary.unprofiled,
+    )  # fmt: skip
+    for name in s.names():
+        described = s.columns(name)
+        try:
+            frame = s.frame(name)
+        except nsysx.NotRecorded as answer:
+            assert str(answer)
+            continue
+        assert isinstance(frame, pl.DataFrame)
+        assert frame.columns == described["column"].to_list()
+        assert [str(t) for t in frame.dtypes] == described["type"].to_list()
+        assert getattr(s, name).height == frame.height
+        assert name in dir(s)
+    with pytest.raises(AttributeError, match="zork"):
+        s.zork  # noqa: B018
+    with pytest.raises(KeyError):
+        s.frame("zork")
+    assert s.verdict.sentence in repr(s)
+
+
+def test_chosen_steps(report: Path) -> None:
+    s = nsysx.report(str(report), steps="2:4")
+    assert set(s.calls["step"].drop_nulls()) == {2, 3}
+    assert s.summary.steps.steady == (2, 3)
+
+
+def test_whatif_is_what_the_command_says(report: Path) -> None:
+    s = nsysx.report(report)
+    answer = s.whatif(remove_wait="all", graph=["all"])
+    assert answer.now_ns - answer.step_ns == answer.saving_ns
+    assert len(answer.changes) == 2
+    assert answer.error_ns >= 0
+    with pytest.raises(nsysx.NsysxError, match="nothing is changed"):
+        s.whatif()
+    with pytest.raises(nsysx.NsysxError, match="matches nothing"):
+        s.whatif(remove_module="zork")
+
+
+def test_pages(report: Path) -> None:
+    s = nsysx.report(report)
+    page, shown = s.to_html(), s._repr_html_()
+    assert page.startswith("<!DOCTYPE html>")
+    assert 'id="ledger"' in page
+    assert shown.startswith("<iframe ")
+    assert shown.count("<") == 2, "the page inside is text to the notebook: nothing of it acts there"
+    assert "Do this" in shown
+    assert "ledger" not in shown.split("&lt;body&gt;")[1].split("&lt;script&gt;")[0]
+    assert len(shown) < 60_000
+    assert s.to_markdown().startswith("**")
+
+
+def test_compare(report: Path, tmp_path: Path) -> None:
+    slower = training(6, gap=400).write(tmp_path / "slower.sqlite")
+    c = nsysx.compare([report], slower)
+    assert c.to_json()["schema"] == "nsysx.compare/1"
+    assert c.parts["difference_ns"].sum() == c.difference_ns
+    assert c.verdict == c.answer.verdict
+    assert c.to_markdown().strip()
+    assert c.to_html().startswith("<!DOCTYPE html>")
+    assert c._repr_html_().startswith("<iframe ")
+
+
+def test_ranks(tmp_path: Path) -> None:
+    import lzma
+
+    files = []
+    for n in (0, 1):
+        files.append(tmp_path / f"ddp_per_rank.rank{n}.sqlite")
+        packed = ROOT / "sample_reports" / f"ddp_per_rank.rank{n}.sqlite.xz"
+        files[-1].write_bytes(lzma.decompress(packed.read_bytes()))
+        shutil.copy(packed.with_name(f"ddp_per_rank.rank{n}.run.json"), tmp_path)
+    s = nsysx.report(*files, rank=1, jobs=1)
+    assert s.frame("ranks").height == 2
+    assert s.ops["process"].unique().to_list() == s.frame("gpu_ledger")["process"].unique().to_list()
+
+
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(nsysx.NsysxError, match="no such file") as caught:
+        nsysx.report(tmp_path / "no.sqlite")
+    assert caught.value.exit_code == 3
+    with pytest.raises(nsysx.NsysxError, match="no file"):
+        nsysx.report()
+
+
+# --- in a program that is profiled -----------------------------------------------------------------------------------------
+
+
+def torch_that_notes(*, cuda: bool = True, broken: bool = False) -> str:
+    fails = "raise RuntimeError('CUDA error')" if broken else "pass"
+    return f"""
+import sys, types
+said = []
+def synchronize():
+    said.append('sync')
+    {fails}
+cudart = types.SimpleNamespace(cudaProfilerStart=lambda: said.append('start'), cudaProfilerStop=lambda: said.append('stop'))
+cuda = types.SimpleNamespace(is_available=lambda: {cuda}, synchronize=synchronize, cudart=lambda: cudart)
+sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)
+import nsysx
+"""
+
+
+def test_a_window_of_the_programs_own() -> None:
+    code = "with nsysx.capture():\n    said.append('work')\nprint(said)\n"
+    assert run(torch_that_notes() + code).strip() == "['sync', 'start', 'work', 'sync', 'stop']"
+    assert run(torch_that_notes(cuda=False) + code).strip() == "['work']"
+    assert run(torch_that_notes(broken=True) + code).strip() == "['sync', 'work', 'sync']"
+    assert run("said = []\nimport nsysx\n" + code).strip() == "['work']"
+
+
+def test_a_window_closes_when_the_program_fails() -> None:
+    code = "try:\n    with nsysx.capture():\n        1 / 0\nexcept ZeroDivisionError:\n    print(said)\n"
+    assert run(torch_that_notes() + code).strip() == "['sync', 'start', 'sync', 'stop']"
+
+
+def test_ranges_are_pushed_and_popped() -> None:
+    nvtx = """
+import sys, types
+said = []
+sys.modules['nvtx'] = types.SimpleNamespace(push_range=said.append, pop_range=lambda: said.append('pop'))
+import nsysx
+@nsysx.range('inner')
+def inner(): said.append('work')
+with nsysx.range('outer'):
+    inner(); inner()
+print(said)
+"""
+    assert run(nvtx).strip() == "['outer', 'inner', 'work', 'pop', 'inner', 'work', 'pop', 'pop']"
+    assert run("import sys; sys.modules['nvtx'] = None\nimport nsysx\nwith nsysx.range('a'): print(1)").strip() == "1"
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., list[str]]:
+    from nsysx.recording import capture, commands
+    from nsysx.recording.find_nsys import find_nsys
+    from tests.recording.test_capture import FakeNsys
+
+    nsys = find_nsys(FakeNsys(tmp_path / "fake").path)
+    return lambda **options: commands.profile_command(
+        nsys, capture.Options(**options), tmp_path / "r", ["python", "x.py"]
+    )
+
+
+def test_run_leaves_the_window_to_the_program(command: Callable[..., list[str]], tmp_path: Path) -> None:
+    from nsysx.recording import capture, commands
+
+    assert "--capture-range=cudaProfilerApi" in command(steps="manual")
+    assert "--capture-range=cudaProfilerApi" not in command()
+    for steps, told in (("manual", None), ("3:5", "3:5"), ("auto", "auto")):
+        environment = commands.probe_environment(capture.Options(steps=steps), {}, tmp_path, own_lines=False)
+        assert environment.get("NSYSX_STEPS") == told, "the probe opens no window that the program opens"
