@@ -54,6 +54,7 @@ LIBRARIES = {
     "comparing": FRAMES | {"tomllib", "tomli"},
     "ranks": FRAMES | {"dask", "distributed"},
     "export": FRAMES,
+    "__init__": {"nvtx"},
     "api": FRAMES,
     "render": {"rich", "jinja2", "matplotlib"},
     "cli": {"typer", "rich"},

@@ -1,26 +1,16 @@
-"""The library: a report as an object with records, frames, pictures and questions. ``import nsysx`` gives all of it.
-
->>> import nsysx
->>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
->>> s.verdict.code
-'gpu_bound'
->>> s.kernels.columns[:3]
-['name', 'family', 'count']
-"""
+"""A report as an object with records, frames, pictures and questions."""
 
 from __future__ import annotations
 
-import html
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from nsysx import pipeline
-from nsysx.comparing import comparison, inputs
+from nsysx.api.files import File, framed
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.profile import NotRecorded as NotRecorded
 from nsysx.events.profile import Profile
@@ -30,15 +20,6 @@ from nsysx.model import Capture, Check, Column, Finding, Summary, Unprofiled, Ve
 from nsysx.reading import inputs as named_inputs
 from nsysx.replay import whatif as changes
 from nsysx.replay.engine import Replay, replay_of
-
-if TYPE_CHECKING:
-    from nsysx.comparing.comparison import Comparison
-
-#: A report: the path of a .sqlite, .sqlite.xz, .gz, .zst, .nsys-rep, or of a folder of the ranks of one job.
-File = str | os.PathLike[str]
-
-#: Pixels of the first screen in a notebook.
-_HEIGHT = 560
 
 
 @dataclass(frozen=True)
@@ -282,60 +263,7 @@ class Report:
         """Return the first screen of the page, for notebooks: in a frame of its own, so that neither touches the other."""
         from nsysx.render import html_page
 
-        return _framed(html_page.first(self.summary), "The answer of nsysx")
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Before against after. ``answer`` has everything, as ``nsysx compare --json``: parts, tables, comparability."""
-
-    answer: Comparison
-
-    @property
-    def verdict(self) -> str:
-        """Return faster, slower, same or cannot_tell."""
-        return self.answer.verdict
-
-    @property
-    def sentence(self) -> str:
-        """Return the answer in words."""
-        return self.answer.sentence
-
-    @property
-    def difference_ns(self) -> int:
-        """Return after minus before, ns a step; the parts sum to it."""
-        return self.answer.difference_ns
-
-    @property
-    def parts(self) -> pl.DataFrame:
-        """Return what the difference is made of: kind, name, difference_ns (a step), before_ns, after_ns, ..."""
-        found: list[dict[str, Any]] = self.to_json()["parts"]
-        return pl.DataFrame(found, infer_schema_length=None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values, by the contract ``nsysx.compare/1``."""
-        return self.answer.to_json()
-
-    def to_html(self, *, redact: bool = True) -> str:
-        """Return the page that ``nsysx compare --html`` writes."""
-        from nsysx.render import compare_page
-
-        return compare_page.render(self.answer, redact=redact)
-
-    def to_markdown(self) -> str:
-        """Return the comparison as Markdown for a ticket."""
-        from nsysx.render import compare_text
-
-        return compare_text.markdown(self.answer)
-
-    def _repr_html_(self) -> str:
-        """Return the page for notebooks, in a frame of its own."""
-        return _framed(self.to_html(), "The comparison of nsysx")
-
-
-def _framed(page: str, title: str) -> str:
-    frame = 'width="100%" height="{}" style="border:0" sandbox="allow-scripts" title="{}" srcdoc="{}"'
-    return f"<iframe {frame.format(_HEIGHT, title, html.escape(page, quote=True))}></iframe>"
+        return framed(html_page.first(self.summary), "The answer of nsysx")
 
 
 def _several(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -388,26 +316,3 @@ def _shown(paths: Sequence[Path], summary: Summary, options: pipeline.Options) -
     row = next(r for r in summary.rows("ranks") if r["rank"] == options.rank)
     file = next(p for p in paths if p.name == row["report"])
     return file, replace(options, rank=None, process=row["process"])
-
-
-def compare(
-    before: File | Iterable[File], after: File | Iterable[File], *, noise: Iterable[File] = (), margin: float = 0.01
-) -> Compared:
-    """Say whether ``after`` is faster than ``before``, by how much, how sure that is, and what made the difference.
-
-    Each side is a report, a Summary (.json), or several captures of one program. ``noise``: captures of one unchanged program,
-    which say how much captures differ here. ``margin``: the share of the step that counts as the same.
-
-    >>> pair = ("masked_nonzero", "masked_ignore_index")
-    >>> c = nsysx.compare(*(f"sample_reports/{name}.sqlite.xz" for name in pair))
-    >>> c.verdict, c.parts["name"][0], c.parts["difference_ns"].sum() == c.difference_ns
-    ('faster', 'MaskedLoss', True)
-    """
-
-    def paths(side: File | Iterable[File]) -> list[Path]:
-        return [Path(side)] if isinstance(side, str | os.PathLike) else [Path(f) for f in side]
-
-    named = [("before", paths(before)), ("after", paths(after))]
-    if others := paths(noise):
-        named.append(("noise", others))
-    return Compared(comparison.compare(*inputs.sides(named), margin=margin))
