@@ -572,7 +572,13 @@ def ranks(count: int, late: int) -> Table:
             "bus_bytes_per_s": 1.8e11, "by_collective": [{"kind": "allreduce", "calls": 30}], "last_share": float(r == late),
             "delay_ns": 3_000 * 10 * US * (count - 1) * (r == late), "straggler": r == late,
             "late_because": {"compute": 3_000 * US} if r == late else {}, "clock_correction_ns": 12,
+            "transfer_usual_ns": MS, "bubble_ns": None,
         }  # fmt: skip
+        behind = {
+            "late_ns": 3_000 * US, "late_low_ns": 2_900 * US, "late_high_ns": 3_100 * US, "late_drift_ns": 50 * US,
+            "late_cause": "compute", "price_ns": 3_000 * US, "price_share": 0.9, "alone_share": 0.9, "replay_error": 0.01,
+        }  # fmt: skip
+        known |= behind if r == late else dict.fromkeys(behind)
         rows.append({c.name: known[c.name] for c in ranks_room.COLUMNS})
     return Table("ranks", ranks_room.TITLE, ranks_room.COLUMNS, tuple(rows), shown=ranks_room.SHOWN)
 
