@@ -3,10 +3,13 @@
 ``pytest --hypothesis-profile=search`` tries others.
 """
 
+import os
+
 import pytest
 from hypothesis import settings
 
 from nsysx.replay import costs
+from tests.samples import Samples
 
 settings.register_profile("same", derandomize=True)
 settings.register_profile("search", derandomize=False)
@@ -24,3 +27,10 @@ def untraced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """
     if not request.node.get_closest_marker("traced"):
         monkeypatch.setattr(costs, "ASSUMED", _FREE)
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    """The recorded samples. Processes of one session (pytest-xdist) share what is made of them."""
+    folder = tmp_path_factory.getbasetemp()
+    return Samples((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "samples")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import re
 import sqlite3
 from collections import defaultdict
@@ -14,46 +13,29 @@ from typing import Any
 
 import pytest
 
-from nsysx.pipeline import summarize
 from nsysx.render import json_text
 from tests import oracle
+from tests.samples import NAMES, SAMPLES, Samples
 from tests.scripts.test_make_samples import make_samples
 
-SAMPLES = Path(__file__).resolve().parent.parent / "sample_reports"
-NAMES = sorted(f.name.removesuffix(".sqlite.xz") for f in SAMPLES.glob("*.sqlite.xz"))
 ROOM_BYTES = 15_000_000
 
 samples = pytest.mark.parametrize("name", NAMES)
-pytestmark = pytest.mark.traced
 
 
 @pytest.fixture(scope="module")
-def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def unpack(recorded: Samples) -> Callable[[str], Path]:
     """A function from a sample's name to its unpacked report, with its run.json beside it."""
-    folder = tmp_path_factory.mktemp("samples")
-
-    @cache
-    def of(name: str) -> Path:
-        report = folder / f"{name}.sqlite"
-        report.write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
-        run_json = SAMPLES / f"{name}.run.json"
-        if run_json.is_file():
-            (folder / run_json.name).write_bytes(run_json.read_bytes())
-        return report
-
-    return of
+    return recorded.report
 
 
 @pytest.fixture(scope="module")
-def summary(unpack: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
+def summary(recorded: Samples) -> Callable[[str], dict[str, Any]]:
     """A function from a sample's name to its Summary, as `nsysx report --json` gives it."""
 
     @cache
     def of(name: str) -> dict[str, Any]:
-        report = unpack(name)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(report.parent)
-            return json.loads(json_text.render(summarize([Path(report.name)])))
+        return json.loads(json_text.render(recorded.summary(name)))
 
     return of
 

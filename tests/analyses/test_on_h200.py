@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import json
-import lzma
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from nsysx.model import Summary
-from nsysx.pipeline import summarize
+from tests.samples import NAMES, SAMPLES, Samples
 
-SAMPLES = Path(__file__).resolve().parents[2] / "sample_reports"
 PRINTED = SAMPLES / "make_samples.json"
 PARTS = ("usual_ns", "first_call_ns", "queue_full_ns", "slow_ns")
-EVERY = sorted(f.name.removesuffix(".sqlite.xz") for f in SAMPLES.glob("*.sqlite.xz"))
 
 pytestmark = pytest.mark.skipif(not PRINTED.is_file(), reason="the samples were not recorded yet")
 
 
 @pytest.fixture(scope="module")
-def of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def of(recorded: Samples) -> Callable[[str], Summary]:
     """A function from a sample's name to its Summary."""
-    folder = tmp_path_factory.mktemp("samples")
-
-    @cache
-    def find(name: str) -> Summary:
-        report = folder / f"{name}.sqlite"
-        report.write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
-        beside = SAMPLES / f"{name}.run.json"
-        if beside.is_file():
-            (folder / beside.name).write_bytes(beside.read_bytes())
-        return summarize([report])
-
-    return find
+    return recorded.summary
 
 
 def printed(name: str) -> dict[str, Any]:
@@ -113,7 +98,7 @@ def test_the_bill_is_what_cold_steps_took_longer(of, name) -> None:
     assert bill == pytest.approx(longer, rel=0.15), before
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", NAMES)
 def test_sums(of, name) -> None:
     summary = of(name)
     calls = summary.totals["api_by_kind"]

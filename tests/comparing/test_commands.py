@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import os
 import re
 import subprocess
@@ -15,8 +14,8 @@ import pytest
 from nsysx.cli import process as cli
 from tests.comparing.programs import MS, program, summary
 from tests.render.test_sample_pages import REQUIRED, VALIDATE
+from tests.samples import unpack
 
-SAMPLES = Path(__file__).resolve().parents[2] / "sample_reports"
 NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
 
 
@@ -30,13 +29,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
 
 @pytest.fixture
 def sample(tmp_path: Path) -> Any:
-    def unpack(name: str) -> Path:
-        path = tmp_path / f"{name}.sqlite"
-        path.write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
-        (tmp_path / f"{name}.run.json").write_bytes((SAMPLES / f"{name}.run.json").read_bytes())
-        return path
-
-    return unpack
+    return lambda name: unpack(name, tmp_path)
 
 
 @pytest.mark.parametrize(

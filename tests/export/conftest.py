@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import lzma
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-SAMPLES = Path(__file__).resolve().parents[2] / "sample_reports"
+from tests.samples import unpack
 
 
 @pytest.fixture
 def sample(tmp_path: Path) -> Callable[[str], Path]:
-    def unpack(name: str) -> Path:
-        path = tmp_path / f"{name}.sqlite"
-        path.write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
-        run = SAMPLES / f"{name}.run.json"
-        if run.is_file():
-            shutil.copy(run, tmp_path)
-        return path
-
-    return unpack
+    return lambda name: unpack(name, tmp_path)

@@ -233,8 +233,7 @@ def test_no_picture_is_cut_off_on_paper(browser, pages, name):
 
 @pytest.mark.skipif(not AXE and not REQUIRED, reason="NSYSX_AXE names no axe.min.js")
 @pytest.mark.parametrize("name", ["full", "bare", "hostile", "ranks"])
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
 def test_axe_finds_nothing_serious(browser, pages, name, dark, width):
     assert AXE, "NSYSX_REQUIRE_BROWSER is set: NSYSX_AXE must name axe.min.js"
     visit(browser, pages[name], dark=dark, width=width)

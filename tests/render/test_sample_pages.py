@@ -7,49 +7,27 @@ from __future__ import annotations
 
 import base64
 import json
-import lzma
 import os
-import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nsysx import pipeline
 from nsysx.model import Summary
-from nsysx.render import html_page
 from tests.render.test_browser import AXE, CHROMIUM, DRIVER, REQUIRED, browser, js, visit
 from tests.render.test_page import Page
+from tests.samples import NAMES, Samples
 
-SAMPLES = Path(__file__).parents[2] / "sample_reports"
-NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in SAMPLES.glob("*.sqlite.xz"))
 VALIDATE = os.environ.get("NSYSX_HTML_VALIDATE", "")
 
 __all__ = ["browser"]  # the fixture
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> dict[str, tuple[Summary, Path]]:
-    """Return the Summary and the page of each sample, made when it is asked for."""
-    folder = tmp_path_factory.mktemp("samples")
-    found: dict[str, tuple[Summary, Path]] = {}
-
-    def make(name: str) -> tuple[Summary, Path]:
-        if name not in found:
-            report = folder / f"{name}.sqlite"
-            with lzma.open(SAMPLES / f"{name}.sqlite.xz") as packed, report.open("wb") as out:
-                shutil.copyfileobj(packed, out)
-            run = SAMPLES / f"{name}.run.json"
-            if run.exists():
-                shutil.copy(run, folder)
-            summary = pipeline.summarize([report], timelines=True)
-            page = folder / f"{name}.html"
-            page.write_text(html_page.render(summary), encoding="utf-8")
-            report.unlink()
-            found[name] = summary, page
-        return found[name]
-
-    return make
+def made(recorded: Samples) -> Callable[[str], tuple[Summary, Path]]:
+    """A function from a sample's name to its Summary and its page."""
+    return lambda name: (recorded.summary(name), recorded.page(name))
 
 
 def test_there_are_samples():
@@ -100,7 +78,8 @@ def test_a_page_works_for_everybody(browser, made, name):
         assert js(browser, "return [...document.images].every(i => i.complete && i.naturalWidth > 0)")
         if shots:
             keep(browser, Path(shots) / f"{name}-{look}.png", width)
-        if AXE or REQUIRED:
+        # What axe finds hangs on the layout or on the colours: one look of each.
+        if look != "desktop" and (AXE or REQUIRED):
             assert AXE, "NSYSX_REQUIRE_BROWSER is set: NSYSX_AXE must name axe.min.js"
             js(browser, "document.querySelectorAll('details').forEach(d => d.open = true)")
             js(browser, Path(AXE).read_text(encoding="utf-8"))

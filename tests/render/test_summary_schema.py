@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
-import lzma
-from pathlib import Path
 
 import pytest
 
-from nsysx.pipeline import summarize
 from nsysx.render import json_text, summary_schema
+from tests.samples import NAMES, Samples
 
 jsonschema = pytest.importorskip("jsonschema")
 
-SAMPLES = Path(__file__).resolve().parents[2] / "sample_reports"
 
-
-@pytest.mark.parametrize("name", [p.name.removesuffix(".sqlite.xz") for p in sorted(SAMPLES.glob("*.sqlite.xz"))])
-def test_every_sample_is_what_the_schema_says(tmp_path: Path, name: str) -> None:
-    path = tmp_path / f"{name}.sqlite"
-    path.write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
-    found = json.loads(json_text.render(summarize([path])))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sample_is_what_the_schema_says(recorded: Samples, name: str) -> None:
+    found = json.loads(json_text.render(recorded.summary(name)))
     schema = dict(summary_schema.schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
