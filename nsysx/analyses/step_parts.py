@@ -58,11 +58,14 @@ _Row = tuple[str, str | None, str | None, str | None, list[int] | None, list[int
 
 
 class _Blocks:
-    """The steady steps that have both a CPU range and, where the device worked, a GPU tile, in blocks of neighbours."""
+    """The steady steps that have both a CPU range and, where the device worked, a GPU tile, in blocks of neighbours.
+
+    Where no steps were found the capture is the only one.
+    """
 
     def __init__(self, profile: Profile) -> None:
         table = profile.steps
-        if table.whole or table.steady is None:
+        if (table.whole and table.source != "capture") or table.steady is None:
             raise NotRecorded("the report has no steady steps", "nsysx run -- CMD, or --step-range REGEX")
         cpu = table.cpu.filter((pl.col("process") == table.process) & pl.col("steady")).sort("start_ns")
         tiles = table.gpu.filter(pl.col("process") == table.process)
@@ -239,7 +242,7 @@ def _waits(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per part and name. Errors: NotRecorded without steady steps."""
+    """Return one row per part and name. Errors: NotRecorded without steps that count."""
     blocks = _Blocks(profile)
     classes: dict[str | None, str | None] = dict(
         profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String)).iter_rows()

@@ -146,6 +146,12 @@ def _found_alone(before: Side, after: Side) -> list[Line]:
             "sequence" in str((c.summary.get("steps") or {}).get("source")) + str(_steps(c.summary)) for c in s.captures
         )
     ]
+    if any(c.whole for s in (before, after) for c in s.captures):
+        detail = (
+            "No steps were found, so the captures are compared as they are, from the first to the last GPU work: how much of it "
+            "is start-up, and whether both did the same work, cannot be known from the reports. Name the steps with --step-range."
+        )
+        return [Line("what a step is", "unknown", detail)]
     if not guessed:
         return []
     who = "both sides" if len(guessed) == 2 else guessed[0]

@@ -54,7 +54,8 @@ class Comparison:
 
     ``decided_by`` is "step", or "gpu_work" where the host's noise hides the step's difference and GPU work limits both sides.
 
-    ``detectable_ns`` is the smallest change that could have been seen, None where there is no interval.
+    ``detectable_ns`` is the smallest change that could have been seen, None where there is no interval. ``whole``: no steps were
+    found, and every capture counts as one.
     """
 
     verdict: str
@@ -78,6 +79,7 @@ class Comparison:
     notes: tuple[str, ...]
     steps: Mapping[str, Sequence[Sequence[int]]]
     names: tuple[tuple[str, ...], tuple[str, ...]]
+    whole: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, keys as in the contract `nsysx.compare/1`."""
@@ -92,6 +94,7 @@ class Comparison:
             "drift_ns": self.drift_ns,
             "detectable_ns": self.detectable_ns,
             "margin": self.margin,
+            "whole_captures": self.whole,
             "basis": self.basis,
             "sentence": self.sentence,
             "parts_by": self.parts_by,
@@ -310,6 +313,7 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
         decided_by="gpu_work" if by_work else "step",
         notes=tuple(notes),
         steps={s.name: [c.step_ns for c in s.captures] for s in (before, after)},
+        whole=any(c.whole for s in (before, after) for c in s.captures),
         names=(tuple(c.label for c in before.captures), tuple(c.label for c in after.captures)),
     )
     words = sentence(answer, work if by_work else None, single=not differences.measured_between(before, after, noise))

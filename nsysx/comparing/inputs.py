@@ -86,7 +86,9 @@ def captures(
     """Return the captures of these files, in order. Errors: NsysxError, exit code 3 or 4 as for each file."""
     work = partial(summary_of, steps=steps, step_range=step_range)
     found = parallel_reading.run(work, files, workers=workers, progress=progress)
-    return [captured(summary, path.name) for summary, path in zip(found, files, strict=True)]
+    # Captures without steps are held against each other as they are, never against steps.
+    spans = all((summary.get("steps") or {}).get("whole") for summary in found)
+    return [captured(summary, path.name, spans=spans) for summary, path in zip(found, files, strict=True)]
 
 
 def sides(

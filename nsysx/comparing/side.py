@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,8 @@ class Series:
 class Captured:
     """One capture. ``parts`` is part -> name -> series; of ranks of one job, their sum over ``ranks``.
 
-    ``step_ns`` are the steady steps one by one, of the first rank.
+    ``step_ns`` are the steady steps one by one, of the first rank. ``whole``: no steps were found, and the capture is the only
+    one.
     """
 
     label: str
@@ -54,6 +55,7 @@ class Captured:
     step_ns: tuple[int, ...]
     steps: int
     ranks: int = 1
+    whole: bool = False
 
     def series(self, part: str) -> Mapping[str | None, Series]:
         """Return the series of a part, none where the Summary does not hold it."""
@@ -140,15 +142,19 @@ def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, 
     return {"gpu_work": Series(work, None, step.steps), "rest": Series(step.ns - work, None, step.steps)}
 
 
-def captured(summary: Mapping[str, Any], label: str) -> Captured:
-    """Return one capture. Errors: NsysxError, exit code 3 for what is no Summary, 4 when nothing was measured."""
+def captured(summary: Mapping[str, Any], label: str, *, spans: bool = False) -> Captured:
+    """Return one capture, with ``spans`` also one without steps, as one step.
+
+    Errors: NsysxError, exit code 3 for what is no Summary, 4 when nothing was measured.
+    """
     if not isinstance(summary, Mapping) or not str(summary.get("schema", "")).startswith("nsysx.summary/1"):
         hint = "Make one with: nsysx report FILE.sqlite --json FILE.json"
         raise NsysxError(f"{label}: is not a Summary of nsysx", slug="not-a-summary", hint=hint, exit_code=EXIT_INPUT)
     try:
         rows = _steady(summary)
         whole = bool((summary.get("steps") or {}).get("whole"))
-        if whole or not rows:
+        alone = spans and whole and bool(summary.get("step_parts"))
+        if (whole and not alone) or not rows:
             hint = "Name the steps: nsysx run -- CMD does, or nsysx report FILE --step-range REGEX --json F"
             what = f"{label}: has no steady steps with GPU work, so nothing can be said per step"
             raise NsysxError(what, slug="no-steps", hint=hint, exit_code=EXIT_EMPTY)
@@ -157,7 +163,7 @@ def captured(summary: Mapping[str, Any], label: str) -> Captured:
         if "gpu" not in parts.get("step", {}):
             parts = _older(summary, rows)
         parts["work"] = _work(parts)
-        return Captured(label, summary, parts, steps, len(steps))
+        return Captured(label, summary, parts, steps, len(steps), whole=whole)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         what = f"{label}: the Summary is damaged ({type(error).__name__})"
         raise NsysxError(what, slug="bad-summary", exit_code=EXIT_INPUT) from error
@@ -195,7 +201,7 @@ def _together(group: Sequence[Captured]) -> Captured:
         keys = dict.fromkeys(k for c in group for k in c.parts[part])
         parts[part] = {key: _mean(group, part, key) for key in keys}
     label = f"{first.label} and {len(group) - 1} more ranks"
-    return Captured(label, first.summary, parts, first.step_ns, first.steps, len(group))
+    return Captured(label, first.summary, parts, first.step_ns, first.steps, len(group), first.whole)
 
 
 def _mean(group: Sequence[Captured], part: str, key: str | None) -> Series:
@@ -265,7 +271,7 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
             for part in ("module", "module_compute"):
                 if part in parts:
                     parts[part] = _merged({k: up(k) for k in parts[part]}, parts[part])
-            captures.append(Captured(c.label, c.summary, parts, c.step_ns, c.steps, c.ranks))
+            captures.append(replace(c, parts=parts))
         result.append(Side(s.name, tuple(captures), s.notes))
     return result, sorted(folded)
 
@@ -281,7 +287,7 @@ def renamed(one: Side, other: Side) -> tuple[Side, dict[str, str]]:
         for part in ("module", "module_compute"):
             if part in parts:
                 parts[part] = _merged({k: new.get(k or "", k) if k else k for k in parts[part]}, parts[part])
-        captures.append(Captured(c.label, c.summary, parts, c.step_ns, c.steps, c.ranks))
+        captures.append(replace(c, parts=parts))
     changed = {to: old for old, to in new.items() if old != to and names.plain(old) != names.plain(to)}
     return Side(one.name, tuple(captures), one.notes), changed
 

@@ -75,6 +75,12 @@ def _number(ns: float, scale: float) -> str:
     return f"{value:.{1 if value >= 10 else 2}f}"
 
 
+def _amount(ns: float) -> str:
+    """Return a difference with its unit, e.g. "17.8 ms"."""
+    scale, unit = _unit(ns)
+    return f"{_number(ns, scale)} {unit}"
+
+
 def _percent(value: float, digits: int = 1) -> str:
     return f"{value:.{digits}f}"
 
@@ -143,6 +149,8 @@ class _Answer(Protocol):
     def margin(self) -> float: ...
     @property
     def parts(self) -> Sequence[Part]: ...
+    @property
+    def whole(self) -> bool: ...
 
 
 def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
@@ -168,6 +176,13 @@ def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
     if answer.verdict == "same":
         same = f"The same within {units.share(answer.margin, 1)}: {both} ({share} {way})"
         return same + (", by the GPU work, which limits the step." if work is not None else ".") + seen
+    if answer.whole:
+        way = "longer" if difference > 0 else "shorter"
+        because = _because(answer.parts, difference)
+        return (
+            f"Cannot tell, because no steps were found: from the first to the last GPU work {both}, {_amount(difference)} "
+            f"{way}{because}. Whether both did the same work is not known."
+        )
     if low is None:
         return f"Cannot tell: {both}, but with so few steps or an older Summary no interval can be given."
     if answer.drift_ns and single and (low > 0 or (high is not None and high < 0)):

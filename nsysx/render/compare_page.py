@@ -46,6 +46,8 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         bars=compare_charts.bars(answer),
         waterfall=compare_charts.waterfall(answer),
         steps=compare_charts.steps(answer),
+        whole=answer.whole,
+        share_head=view.share_head(answer),
         heads=view.HEADS,
         parts=[view.part_line(p, 84, answer.before_ns) for p in answer.parts],
         tables=tables,

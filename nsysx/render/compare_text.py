@@ -73,7 +73,17 @@ def terminal(answer: Comparison, console: Console) -> None:
     if rest := answer.parts[_PARTS:]:
         ns = sum(p.difference_ns for p in rest)
         shown.append((f"{len(rest)} smaller parts", "", "", view.signed(ns), "", ""))
-    out.rows(("part of the step", "before", "after", "difference", "of step", "verdict"), shown)
+    out.rows(
+        (
+            "part" if answer.whole else "part of the step",
+            "before",
+            "after",
+            "difference",
+            view.share_head(answer),
+            "verdict",
+        ),
+        shown,
+    )
     lines: list[tuple[str, ...]] = []
     for key in _KEYS:
         for row in view.changed(answer.tables[key])[:_ROWS]:
@@ -81,7 +91,17 @@ def terminal(answer: Comparison, console: Console) -> None:
             lines.append((c[0], c[1], c[2], c[3], c[5], c[6]))
     if lines:
         out.text("")
-        out.rows(("changed most, a step", "before", "after", "difference", "count", "verdict"), lines)
+        out.rows(
+            (
+                "changed most" + ("" if answer.whole else ", a step"),
+                "before",
+                "after",
+                "difference",
+                "count",
+                "verdict",
+            ),
+            lines,
+        )
     out.text("")
     out.text(view.basis(answer), "dim")
 
@@ -93,12 +113,12 @@ def markdown(answer: Comparison, *, top: int = 10, redact: bool = False) -> str:
     out += [f"- {escape(clean(note, 400))}" for note in answer.notes]
     out += [f"- Not known: {escape(line)}" for line in view.unknowns(answer)]
     out += ["", escape(view.basis(answer)), "", "**What the difference is made of**", ""]
-    heads = ("part", "before", "after", "difference", "interval", "of step", "verdict")
+    heads = ("part", "before", "after", "difference", "interval", view.share_head(answer), "verdict")
     out += _table(heads, [view.part_line(p, 70, answer.before_ns).cells for p in answer.parts])
     for key, rows in answer.tables.items():
         if rows:
             more = f" (first {top} of {len(rows)})" if len(rows) > top else ""
-            out += ["", f"**{view.TITLES[key]}**, per step{more}", ""]
+            out += ["", f"**{view.TITLES[key]}**{'' if answer.whole else ', per step'}{more}", ""]
             out += _table(view.HEADS, [view.line(key, r, 70, redact=redact).cells for r in rows[:top]])
     return "\n".join(out) + "\n"
 

@@ -117,10 +117,21 @@ def unknowns(answer: Comparison) -> list[str]:
     return [clean(x.detail, 600) for x in unknown if x.check in _WORTH_SAYING or x.before != x.after]
 
 
+def share_head(answer: Comparison) -> str:
+    """Return the head of the column of shares of the side before."""
+    return "of capture" if answer.whole else "of step"
+
+
 def basis(answer: Comparison) -> str:
     """Return what the interval rests on, and the smallest change that could have been seen."""
     steps = [sum(len(c) for c in answer.steps[k]) for k in answer.steps]
     text = f"Over {steps[0]} steps before and {steps[1]} after; the interval covers {answer.basis}."
+    if answer.whole:
+        plural = "s" if steps[0] > 1 else ""
+        doubt = "how much captures of one program differ is not known"
+        if answer.low_ns is not None:
+            doubt = f"the interval covers {answer.basis}"
+        return f"{steps[0]} whole capture{plural} before and {steps[1]} after, as no steps were found; {doubt}."
     if answer.detectable_ns is not None:
         text += f" The smallest change of the step that could have been seen: {units.duration(answer.detectable_ns)}."
     if answer.drift_ns:

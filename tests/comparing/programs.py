@@ -23,10 +23,12 @@ def program(
     seed: int = 0,
     cls: str = "Linear",
     utc: int = 1_795_228_332_660_273_255,
+    named: bool = True,
 ) -> Report:
     """``modules``: path -> ns of its only kernel. ``item_in``: this module copies 4 bytes to the host and waits for them.
 
     ``host`` is idle time of the device after each step, because the host works; ``noise`` jitters each kernel by up to so much.
+    Without ``named`` no range says what a step is.
     """
     rng = random.Random(seed)
     report = Report(utc_epoch_ns=utc)
@@ -54,7 +56,8 @@ def program(
             main.add_range(f"{path}:{cls}", enter, call, domain="nsysx")
             call += US
         t = max(gpu, call) + host
-        main.add_range(f"step {i}", begin, t - US, domain="nsysx")
+        if named:
+            main.add_range(f"step {i}", begin, t - US, domain="nsysx")
     return report
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from nsysx.comparing import comparison, differences, names, side
+from nsysx.comparing import comparison, differences, inputs, names, side
 from nsysx.comparing.comparison import Comparison
 from nsysx.errors import NsysxError
+from nsysx.render.compare_text import markdown
 from tests.comparing.programs import MS, US, program, summary
 
 NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
@@ -142,6 +143,25 @@ def test_ranks_of_one_job_are_one_capture(tmp_path: Path) -> None:
     later = summary(tmp_path, program(NET, utc=1_795_228_332_660_273_255 + 10**12), "rank1b")
     apart = side.side("before", [side.captured(ranks[0], "rank0.sqlite"), side.captured(later, "rank1.sqlite")])
     assert len(apart.captures) == 2
+
+
+def test_captures_without_steps_are_compared_as_they_are(tmp_path: Path) -> None:
+    """What is known is said, and that it is no answer; a capture with steps is nothing to hold it against."""
+    files = [
+        program(n, steps=1, named=False).write(tmp_path / f"{i}.sqlite")
+        for i, n in enumerate((NET, {**NET, "c": 9 * MS}))
+    ]
+    before, after = inputs.sides([("before", files[:1]), ("after", files[1:])])
+    answer = comparison.compare(before, after)
+    exact(answer)
+    assert (answer.verdict, answer.whole, answer.difference_ns) == ("cannot_tell", True, 4 * MS)
+    assert "no steps were found" in answer.sentence and "4.00 ms longer" in answer.sentence
+    assert next(x for x in answer.comparability if x.check == "what a step is").status == "unknown"
+    assert "a step" not in markdown(answer).replace("what a step is", "") and "per step" not in markdown(answer)
+    stepped = program(NET).write(tmp_path / "stepped.sqlite")
+    with pytest.raises(NsysxError) as error:
+        inputs.sides([("before", files[:1]), ("after", [stepped])])
+    assert (error.value.slug, error.value.exit_code) == ("no-steps", 4)
 
 
 def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
