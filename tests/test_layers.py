@@ -57,7 +57,7 @@ LIBRARIES = {
     "__init__": {"nvtx"},
     "api": FRAMES,
     "render": {"rich", "jinja2", "matplotlib"},
-    "cli": {"typer", "rich"},
+    "cli": {"typer", "rich", "tomllib", "tomli"},
     "progress": {"rich"},
     "inject": {"torch", "nvtx"},
 }

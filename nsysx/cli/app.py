@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nsysx import __version__
-from nsysx.cli import calibrate, check, compare, doctor, explain, export, report, run, whatif
-from nsysx.cli.talk import talk
+from nsysx.cli import calibrate, check, compare, config, doctor, explain, export, report, run, whatif
+from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_USAGE
 
 app = typer.Typer(
@@ -37,14 +38,33 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _kept(context: typer.Context, verbose: bool) -> None:
+    """Take over the options that a file in this folder keeps, before the command is parsed."""
+    group = context.command
+    commands = {
+        name: {p.name for p in command.params if p.name and p.param_type_name == "option"}
+        for name, command in getattr(group, "commands", {}).items()
+    }
+    file, kept = config.options(commands, Path())
+    context.default_map = kept
+    if verbose:
+        for option, value in kept.get(context.invoked_subcommand or "", {}).items():
+            shown = "" if value is True else f" {value}"
+            talk(harmless(f"nsysx: {context.invoked_subcommand} --{option.replace('_', '-')}{shown} from {file}"))
+
+
 @app.callback()
 def _common(
     context: typer.Context,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say which options come from nsysx.toml or pyproject.toml.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     """Where the step time of a PyTorch program went, from an Nsight Systems capture."""
+    _kept(context, verbose)
     if context.invoked_subcommand is None:
         talk(context.get_help())
         raise typer.Exit(EXIT_USAGE)

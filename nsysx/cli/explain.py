@@ -27,7 +27,8 @@ def explain(
 ) -> None:
     """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known.
 
-    "definitions" are the exact words of a report, "columns" all tables of the JSON; the key of a table gives one.
+    "definitions" are the exact words of a report, "columns" all tables of the JSON; the key of a table gives one. "many-ranks"
+    says how reports are read on Slurm and Kubernetes.
     """
     from nsysx.render import dictionary, glossary
 
@@ -36,7 +37,7 @@ def explain(
         from nsysx import findings
 
         rules = [f"{rule.RULE.code}  {rule.RULE.slug}: {rule.RULE.title}" for rule in findings.rules()]
-        tables = ["definitions", "columns", *dictionary.keys()]
+        tables = [*dictionary.TEXTS, *dictionary.keys()]
         typer.echo("\n".join([*rules, *(entry.name for entry in glossary.ENTRIES), *tables]))
         return
     texts = []

@@ -56,7 +56,16 @@ def definitions() -> str:
     return (files("nsysx") / "definitions.md").read_text(encoding="utf-8").rstrip()
 
 
+def many_ranks() -> str:
+    """Return how the reports of many ranks are read on many machines, as Markdown."""
+    return (files("nsysx") / "many_ranks.md").read_text(encoding="utf-8").rstrip()
+
+
+#: Texts that ``nsysx explain`` prints under a name of their own.
+TEXTS = {"definitions": definitions, "columns": columns, "many-ranks": many_ranks}
+
+
 def lookup(name: str) -> str | None:
-    """Return what ``nsysx explain NAME`` prints for a table, "columns" or "definitions"; None for anything else."""
+    """Return what ``nsysx explain NAME`` prints for a table or a name of TEXTS; None for anything else."""
     asked = name.strip().lower()
-    return definitions() if asked == "definitions" else columns() if asked == "columns" else table(asked)
+    return TEXTS[asked]() if asked in TEXTS else table(asked)

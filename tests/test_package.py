@@ -1,0 +1,94 @@
+"""The package as people get it: a wheel that holds all that is needed and runs without the repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+#: What installing takes; what it needs is far larger.
+ROOM_BYTES = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    (found,) = folder.glob("nsysx-*.whl")
+    return found
+
+
+def test_the_wheel_holds_what_is_needed_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    tracked = subprocess.run(["git", "ls-files", "nsysx"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    for file in tracked or [str(p.relative_to(ROOT)) for p in (ROOT / "nsysx").rglob("*.py")]:
+        assert file in names, file
+    for file in ("py.typed", "__init__.pyi", "definitions.md", "many_ranks.md"):
+        assert f"nsysx/{file}" in names
+    assert {n.split("/")[0] for n in names} == {"nsysx", f"nsysx-{wheel.name.split('-')[1]}.dist-info"}
+    assert wheel.stat().st_size < ROOM_BYTES
+
+
+def test_it_runs_where_nothing_of_the_repository_is(wheel: Path, tmp_path: Path) -> None:
+    """Installed alone, next to the packages that it needs, it starts, explains itself, and draws a page."""
+    place = tmp_path / "installed"
+    words = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(place),
+        str(wheel),
+    ]
+    assert subprocess.run(words, capture_output=True, timeout=300).returncode == 0
+    from tests.reports import training
+
+    training(4).write(tmp_path / "r.sqlite")
+    code = (
+        "import nsysx, sys; from pathlib import Path; assert Path(nsysx.__file__).is_relative_to(sys.argv[1]), nsysx.__file__\n"
+        "s = nsysx.report('r.sqlite'); assert s.kernels.height and '<main' in s.to_html()\n"
+        "print(nsysx.__version__)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(place)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told = subprocess.run(
+        [sys.executable, "-m", "nsysx", "explain", "many-ranks"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert told.stdout.startswith("# Reports of many ranks")
+
+
+def test_every_dependency_stands_with_its_reason() -> None:
+    section = README[README.index("### What it needs") :]
+    for requirement in PROJECT["dependencies"]:
+        name = re.match(r"[\w-]+", requirement)
+        assert name is not None
+        assert f"`{name[0]}`" in section, requirement

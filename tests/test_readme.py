@@ -1,0 +1,162 @@
+"""The README: every console block runs, every option is documented, links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+
+from nsysx.cli.app import app
+from tests.comparing.test_commands import call
+from tests.reports import training
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MANY = (ROOT / "nsysx" / "many_ranks.md").read_text(encoding="utf-8")
+
+
+def commands(text: str) -> list[list[str]]:
+    """Return the words of every command in the console blocks."""
+    lines = [
+        line[2:]
+        for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+        for line in block.replace("\\\n", " ").splitlines()
+        if line.startswith("$ ")
+    ]
+    return [shlex.split(re.sub(r"\s{2,}#.*$|\s# .*$", "", line)) for line in lines]
+
+
+ALL = commands(README) + commands(MANY)
+OURS = [words[1:] for words in ALL if words[0] == "nsysx"]
+#: Commands that profile, ask the machine or talk to a cluster: parsed here; they are run by tests of their own.
+PARSED = [w for w in OURS if w[0] in ("run", "doctor", "calibrate")]
+RUN = [w for w in OURS if w not in PARSED]
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(PARSED) > 3
+    assert len(RUN) > 15
+    assert {words[0] for words in ALL} <= {"nsysx", "scripts/demo", "scripts/test", "pip", "kubectl"}
+
+
+def parsed(words: list[str]) -> None:
+    group = typer.main.get_command(app)
+    name, *rest = words
+    group.commands[name].make_context(name, list(rest))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("words", PARSED, ids=" ".join)
+def test_what_needs_a_machine_is_at_least_right(words: list[str]) -> None:
+    parsed(words)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the README names."""
+    place = tmp_path_factory.mktemp("readme")
+    for name in ("masked_nonzero.sqlite.xz", "masked_nonzero.run.json"):
+        data = (ROOT / "sample_reports" / name).read_bytes()
+        ending = name.removeprefix("masked_nonzero").removesuffix(".xz")
+        (place / f"run{ending}").write_bytes(lzma.decompress(data) if name.endswith("xz") else data)
+    for i, name in enumerate(("out", "before", "a1", "a2", "a3")):
+        training(8, gap=100 + i).write(place / f"{name}.sqlite")
+    for i, name in enumerate(("after", "b1", "b2", "b3")):
+        training(8, gap=60 + i).write(place / f"{name}.sqlite")
+    for n in (0, 1):
+        packed = ROOT / "sample_reports" / f"ddp_per_rank.rank{n}.sqlite.xz"
+        for name in (f"rank{n}", f"job.rank{n}"):
+            (place / f"{name}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
+            shutil.copy(packed.with_name(f"ddp_per_rank.rank{n}.run.json"), place / f"{name}.run.json")
+    return place
+
+
+def prepare(folder: Path, words: list[str], capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> list[str]:
+    """Return the words as a shell would hand them over; what a command before it would have written is written."""
+    if ("budget.toml" in words and words[-1] != "budget.toml") or "--budget" in words:
+        made = call(capsys, patch, "check", "run.sqlite", "--init")[1]
+        (folder / "budget.toml").write_text(made)
+    if "run.json" in words:
+        summary = call(capsys, patch, "report", "run.sqlite", "--json", "-")[1]
+        (folder / "run.json").write_text(summary)
+        (folder / "ticket.md").write_text(f"A step takes {json.loads(summary)['steps']['gpu_mean_ns'] / 1e6:.1f} ms.\n")
+    kept = words[: words.index(">")] if ">" in words else words
+    return [name for word in kept for name in (sorted(p.name for p in folder.glob(word)) if "*" in word else [word])]
+
+
+@pytest.mark.parametrize("words", RUN, ids=" ".join)
+def test_every_command_of_the_readme_runs(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    ready = prepare(folder, words, capsys, monkeypatch)
+    for name in ("page.html", "frames", "run.pftrace"):
+        shutil.rmtree(folder / name, ignore_errors=True) if (folder / name).is_dir() else (folder / name).unlink(True)
+    if "FILE" in " ".join(words) or "--cluster" in words:
+        parsed(ready)
+        return
+    code, out, err = call(capsys, monkeypatch, *ready)
+    wished = any(w.startswith("--") and w not in ("--steps", "--graph") for w in words[1:])
+    if words[0] == "whatif" and wished and code == 2:
+        assert "matches nothing" in err or "copy nothing" in err, err  # the report here has no such line or module
+    else:
+        assert code == 0, err
+        assert out or err
+
+
+def test_every_option_is_documented_in_help_or_readme() -> None:
+    group = typer.main.get_command(app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        assert command.help, name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) or hasattr(parameter, "opts"):
+                told = getattr(parameter, "help", "") or ""
+                assert told or parameter.param_type_name == "argument", (name, parameter.name)
+
+
+def test_links_inside_lead_somewhere() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
+        assert (ROOT / target).exists(), target
+    for named in re.findall(r"`((?:nsysx|tests|scripts|sample_reports)/[\w./]+\.\w+)`", README):
+        if not named.endswith(("130_slow_thing.py", "nsx130_slow_thing.py")):
+            assert (ROOT / named).exists() or (ROOT / "nsysx" / named).exists(), named
+
+
+def test_every_room_stands_on_the_map() -> None:
+    rooms = {
+        p.name.removesuffix(".py")
+        for p in (ROOT / "nsysx").iterdir()
+        if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
+    rooms -= {"__init__", "__main__", "__pycache__"}
+    table = README[README.index("## A map of the rooms") :]
+    named = set(re.findall(r"`(\w+)`", table[: table.index("\n\n`nsysx explain")]))
+    assert rooms <= named, sorted(rooms - named)
+
+
+def test_variables_of_the_environment_are_listed() -> None:
+    users = {"NSYSX_DEBUG", "NSYSX_KERNEL_FAMILIES"}
+    section = README[README.index("## Settings") :]
+    assert users <= set(re.findall(r"NSYSX_[A-Z_]+", section))
+
+
+def test_many_ranks_is_told_by_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = call(capsys, monkeypatch, "explain", "many-ranks")
+    assert code == 0
+    assert out.strip() == MANY.strip()
+    for block in re.findall(r"```yaml\n(.*?)```", MANY, re.DOTALL):
+        import yaml
+
+        kinds = [part["kind"] for part in yaml.safe_load_all(block)]
+        assert kinds == ["Service", "Deployment", "Deployment"]
+    shell = re.findall(r"```bash\n(.*?)```", MANY, re.DOTALL)
+    assert shell
+    for block in shell:
+        assert os.system(f"bash -n <<'EOF'\n{block}EOF") == 0
