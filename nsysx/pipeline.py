@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import polars as pl
 
 import nsysx
 from nsysx import analyses, findings, ids
-from nsysx.analyses import Analysis, api_calls
-from nsysx.analyses.helpers import timelines
+from nsysx.analyses import Analysis
+from nsysx.analyses.helpers import step_record, timelines, totals
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sequence
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, verdict
-from nsysx.model import Check, Row, Scope, Steps, Summary, Table, Unprofiled
+from nsysx.model import Check, Row, Scope, Summary, Table, Unprofiled
 from nsysx.ranks import collect, comparison, one_job, parallel_reading, rank_checks
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
@@ -51,124 +49,6 @@ def _scope(covers: str, given: Profile) -> Scope | None:
     if covers == "shown device":
         return given.scope if given.device is None else given.scope.on(given.device)
     return given.scope if covers == "steady" else given.whole.scope
-
-
-def _totals(given: Profile) -> Row:
-    """Return counts and times of everything, null for what the report has no table for."""
-    time = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
-    by_op = given.ops.group_by("op_kind").agg(pl.len(), time).with_columns(pl.col("op_kind").cast(pl.String))
-    by_kind = {k: (n, ns) for k, n, ns in by_op.iter_rows()}
-    gpu = given.recorded("kernel") or given.recorded("memcpy") or given.recorded("memset") or given.recorded("graph")
-    result: dict[str, Any] = {}
-    for kind, count, ns in (
-        ("kernel", "kernels", "kernel_ns"),
-        ("memcpy", "memcpys", "memcpy_ns"),
-        ("memset", "memsets", "memset_ns"),
-        ("graph", "opaque_graphs", "opaque_graph_ns"),
-    ):
-        result[count], result[ns] = (by_kind.get(kind, (0, 0))) if gpu else (None, None)
-    api = given.recorded("runtime")
-    grouped = api_calls.functions(given).group_by("kind").agg(pl.col("calls", "total_ns", "self_ns").sum())
-    grouped = grouped.with_columns(pl.col("kind").cast(pl.String))
-    result["api_calls"] = given.calls.height if api else None
-    result["api_ns"] = int(grouped["total_ns"].sum()) if api else None
-    result["gpu_ops_without_call"] = int(given.ops["call"].null_count()) if gpu else None
-    kinds = {k: {"calls": n, "ns": ns, "self_ns": own} for k, n, ns, own in grouped.iter_rows()}
-    result["api_by_kind"] = {k: kinds[k] for k in correlate.KINDS if k in kinds} if api else None
-    return result
-
-
-def _step_rows(given: Profile) -> tuple[Row, ...]:
-    """Return one row per step of the shown process, on its busiest device, parts summing to its lengths."""
-    table = given.steps
-    cpu = table.cpu.filter(pl.col("process") == table.process)
-    gpu = table.gpu.filter(pl.col("process") == table.process)
-    device = given.device
-    tiles: dict[int, tuple[int, int]] = {}
-    parts: dict[str, Any] = {}
-    if gpu.height and device is not None:
-        mine = gpu.filter(pl.col("device") == device).sort("index")
-        tiles = {i: (a, b) for i, a, b in mine.select("index", "start_ns", "end_ns").iter_rows()}
-        parts = ledger.gpu_parts(
-            given.ledgers.activity[table.process, device], mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
-        )
-        order = {i: n for n, i in enumerate(mine["index"].to_list())}
-    rows = []
-    # Phase spans of a thread are disjoint, so those of a step are one slice.
-    spans = {
-        t: (s["start_ns"].to_numpy(), s["end_ns"].to_numpy(), s["phase"].to_list())
-        for (t,), s in given.attributed.phase_spans.sort("start_ns").group_by("thread", maintain_order=True)
-    }
-    no_spans = (np.empty(0, np.int64), np.empty(0, np.int64), list[str]())
-    for index, number, thread, start, end, warmup, steady, cut in cpu.select(
-        "index", "number", "thread", "start_ns", "end_ns", "warmup", "steady", "cut"
-    ).iter_rows():
-        phases: dict[str, int] = {}
-        begins, ends, names = spans.get(thread, no_spans)
-        inside = slice(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(begins, end)))
-        for a, b, name in zip(begins[inside].tolist(), ends[inside].tolist(), names[inside], strict=True):
-            phases[name] = phases.get(name, 0) + min(b, end) - max(a, start)
-        row: dict[str, Any] = {
-            "index": index,
-            "number": number,
-            "start_ns": start,
-            "end_ns": end,
-            "warmup": warmup,
-            "steady": steady,
-            "cut": cut,
-            "cpu_ns": end - start,
-            "device": device,
-            "gpu_start_ns": tiles[index][0] if index in tiles else None,
-            "gpu_end_ns": tiles[index][1] if index in tiles else None,
-            "phases": phases,
-        }
-        for name in ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns"):
-            key = "gpu_ns" if name == "window_ns" else f"gpu_{name}"
-            row[key] = int(parts[name][order[index]]) if index in tiles else None
-        rows.append(row)
-    return tuple(rows)
-
-
-def _between(given: Profile) -> tuple[Row, ...]:
-    """Return one row for each stretch between two steps of the shown process that is no step, on its busiest device."""
-    table = given.steps
-    mine = table.between.filter(pl.col("process") == table.process)
-    device = given.device
-    if not mine.height or device is None:
-        return ()
-    mine = mine.filter(pl.col("device") == device)
-    activity = given.ledgers.activity[table.process, device]
-    busy = activity.within(activity.labels > 0, mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
-    rows = mine.select(
-        "index",
-        (pl.col("end_ns") - pl.col("start_ns")).alias("gpu_ns"),
-        pl.Series("gpu_busy_ns", busy),
-        (pl.col("cpu_end_ns") - pl.col("cpu_start_ns")).alias("cpu_ns"),
-        "evaluation",
-    )
-    return tuple(rows.iter_rows(named=True))
-
-
-def _steps(given: Profile) -> Steps:
-    rows = _step_rows(given)
-    steady = [r for r in rows if r["steady"]]
-    gpu = [r["gpu_ns"] for r in steady if r["gpu_ns"] is not None]
-    cpu = [r["cpu_ns"] for r in steady]
-    return Steps(
-        source=given.steps.source,
-        rule=given.steps.rule,
-        count=len(rows),
-        steady=given.steps.steady,
-        cpu_median_ns=int(np.median(cpu)) if cpu else None,
-        gpu_median_ns=int(np.median(gpu)) if gpu else None,
-        rows=rows,
-        whole=given.steps.whole,
-        trend=asdict(given.steps.trend),
-        between=_between(given),
-        cpu_mean_ns=round(sum(cpu) / len(cpu)) if cpu else None,
-        gpu_mean_ns=round(sum(gpu) / len(gpu)) if gpu else None,
-        scope=given.scope,
-    )
 
 
 def _replay(given: Profile) -> Row | None:
@@ -410,8 +290,8 @@ def _judged(given: Profile, options: Options) -> Summary:
         version=nsysx.__version__,
         capture=trace.capture,
         quality=capture_checks.checks(given, tables),
-        totals=_totals(given),
-        steps=_steps(given),
+        totals=totals.totals(given),
+        steps=step_record.steps(given),
         verdict=replace(verdict.judge(given, tables["gpu_ledger"].rows), scope=_scope("shown device", given)),
         tables=tables,
         replay=_replay(given),

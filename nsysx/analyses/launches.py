@@ -98,41 +98,7 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per launching API function, longest first; null idle where the report has no GPU work."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    wanted = ("call", "process", "correlation_id", "start_ns", "end_ns", "name", "kind", "self_ns", "gpu_ops")
-    calls = profile.steady_calls.select(wanted).filter(
-        (pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch")
-    )
-    full = np.minimum(queue_full(profile, calls), calls["self_ns"].to_numpy())
-    waiting = pending(profile, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
-    calls = calls.select(
-        "call",
-        "name",
-        "gpu_ops",
-        "self_ns",
-        pl.Series("_full", full, dtype=pl.Int64),
-        pl.Series("_pending", waiting, dtype=pl.Int64),
-    ).join(one_time_cost.costs(profile).select("call", pl.col("one_time_ns").alias("_once")), on="call", how="left")
-    calls = calls.with_columns((pl.col("self_ns") - pl.col("_full") - pl.col("_once").fill_null(0)).alias("_own"))
-    median = pl.col("_own").median().over("name")
-    slow = (pl.col("_own") > _SLOW_FACTOR * median) & (pl.col("_own") > _SLOW_NS)
-    calls = calls.with_columns(slow.alias("_slow"))
-    rows = calls.group_by("name").agg(
-        pl.len().cast(pl.Int64).alias("launches"),
-        pl.col("gpu_ops").sum(),
-        pl.col("self_ns").sum().alias("total_ns"),
-        pl.col("_own").filter(~pl.col("_slow")).sum().alias("usual_ns"),
-        pl.col("_once").sum().alias("first_call_ns"),
-        pl.col("_full").sum().alias("queue_full_ns"),
-        pl.col("_own").filter("_slow").sum().alias("slow_ns"),
-        pl.col("self_ns").median().alias("median_ns"),
-        pl.col("self_ns").quantile(0.9, "nearest").cast(pl.Float64).alias("p90_ns"),
-        (pl.col("_full") > 0).sum().cast(pl.Int64).alias("queue_full_calls"),
-        pl.col("_slow").sum().cast(pl.Int64).alias("slow_calls"),
-        pl.col("_pending").median().alias("pending_median"),
-    )
-    rows = rows.with_columns(pl.col("name").cast(pl.String)).join(
-        _idle(profile), on="name", how="left", maintain_order="left"
-    )
+    rows = _by_function(_launches(profile)).join(_idle(profile), on="name", how="left", maintain_order="left")
     start, end = profile.window if profile.device is not None else (0, 0)
     window = end - start
     idle = [
@@ -140,7 +106,64 @@ def table(profile: Profile) -> pl.DataFrame:
         for c in ("idle_launch_ns", "idle_host_ns")
     ]
     share = (pl.col("idle_launch_ns") + pl.col("idle_host_ns")) / window if window else pl.lit(None, dtype=pl.Float64)
-    verdict = (
+    each = profile.scope.per_step(1) if profile.scope.steps else None
+    per_step = pl.col("launches") * pl.lit(each, dtype=pl.Float64)
+    return (
+        rows.with_columns(*idle, per_step.alias("launches_per_step"))
+        .with_columns(share.alias("idle_share"))
+        .with_columns(_verdict().alias("verdict"))
+        .sort("total_ns", "name", descending=[True, False])
+    )
+
+
+def _launches(profile: Profile) -> pl.DataFrame:
+    """Return the launches of the steady steps: name, gpu_ops, self_ns, and of it what was one-time, in a full queue, its own.
+
+    ``pending`` are the GPU ops that were launched and not yet run, ``slow`` says that a launch took far more than usual.
+    """
+    wanted = ("call", "process", "correlation_id", "start_ns", "end_ns", "name", "kind", "self_ns", "gpu_ops")
+    launching = (pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch")
+    calls = profile.steady_calls.select(wanted).filter(launching)
+    full = np.minimum(queue_full(profile, calls), calls["self_ns"].to_numpy())
+    waiting = pending(profile, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
+    one_time = one_time_cost.costs(profile).select("call", "one_time_ns")
+    calls = calls.select(
+        "call",
+        "name",
+        "gpu_ops",
+        "self_ns",
+        pl.Series("queue_full_ns", full, dtype=pl.Int64),
+        pl.Series("pending", waiting, dtype=pl.Int64),
+    ).join(one_time, on="call", how="left")
+    own = pl.col("self_ns") - pl.col("queue_full_ns") - pl.col("one_time_ns").fill_null(0)
+    calls = calls.with_columns(own.alias("own_ns"))
+    median = pl.col("own_ns").median().over("name")
+    slow = (pl.col("own_ns") > _SLOW_FACTOR * median) & (pl.col("own_ns") > _SLOW_NS)
+    return calls.with_columns(slow.alias("slow"))
+
+
+def _by_function(launches: pl.DataFrame) -> pl.DataFrame:
+    """Return what ``_launches`` found, summed by API function."""
+    rows = launches.group_by("name").agg(
+        pl.len().cast(pl.Int64).alias("launches"),
+        pl.col("gpu_ops").sum(),
+        pl.col("self_ns").sum().alias("total_ns"),
+        pl.col("own_ns").filter(~pl.col("slow")).sum().alias("usual_ns"),
+        pl.col("one_time_ns").sum().alias("first_call_ns"),
+        pl.col("queue_full_ns").sum(),
+        pl.col("own_ns").filter("slow").sum().alias("slow_ns"),
+        pl.col("self_ns").median().alias("median_ns"),
+        pl.col("self_ns").quantile(0.9, "nearest").cast(pl.Float64).alias("p90_ns"),
+        (pl.col("queue_full_ns") > 0).sum().cast(pl.Int64).alias("queue_full_calls"),
+        pl.col("slow").sum().cast(pl.Int64).alias("slow_calls"),
+        pl.col("pending").median().alias("pending_median"),
+    )
+    return rows.with_columns(pl.col("name").cast(pl.String))
+
+
+def _verdict() -> pl.Expr:
+    """Return what a function's launches are to the GPU: free, critical, queue_full, or cannot_tell."""
+    return (
         pl.when(pl.col("idle_share").is_null())
         .then(pl.lit("cannot_tell"))
         .when(pl.col("idle_share") > _FREE_SHARE)
@@ -148,12 +171,4 @@ def table(profile: Profile) -> pl.DataFrame:
         .when(pl.col("queue_full_ns") * 2 > pl.col("total_ns"))
         .then(pl.lit("queue_full"))
         .otherwise(pl.lit("free"))
-    )
-    each = profile.scope.per_step(1) if profile.scope.steps else None
-    per_step = pl.col("launches") * pl.lit(each, dtype=pl.Float64)
-    return (
-        rows.with_columns(*idle, per_step.alias("launches_per_step"))
-        .with_columns(share.alias("idle_share"))
-        .with_columns(verdict.alias("verdict"))
-        .sort("total_ns", "name", descending=[True, False])
     )

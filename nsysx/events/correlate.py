@@ -19,7 +19,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events import families
-from nsysx.frames import lookup
+from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64, StepFunction, merged, nesting
 from nsysx.reading import schema
 from nsysx.reading.trace import LeftOut, Trace
@@ -297,8 +297,8 @@ def correlate(trace: Trace) -> Correlated:
     counts = np.bincount(call[call >= 0], minlength=calls.height)
     calls = calls.with_columns(pl.Series("gpu_ops", counts, dtype=pl.Int64))
     return Correlated(
-        calls.select(c.name for c in schema.API_CALLS),
-        ops.select(c.name for c in schema.GPU_OPS),
+        calls.select(c.name for c in declared.API_CALLS),
+        ops.select(c.name for c in declared.GPU_OPS),
         threads,
         merged_rows,
     )

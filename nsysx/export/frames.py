@@ -13,6 +13,7 @@ import polars as pl
 from nsysx import ids
 from nsysx.events.host_activity import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.model import Column, Row, Summary
 from nsysx.reading import schema
 
@@ -65,9 +66,9 @@ def _declared(columns: tuple[Column, ...]) -> tuple[Column, ...]:
     return tuple(Column(c.name, "String" if c.dtype == "Categorical" else c.dtype, c.unit, c.meaning) for c in kept)
 
 
-CALLS = (*_declared(schema.API_CALLS), *_PLACE)
+CALLS = (*_declared(declared.API_CALLS), *_PLACE)
 OPS = (
-    *_declared(schema.GPU_OPS),
+    *_declared(declared.GPU_OPS),
     _c("copy_direction", "String", "direction of a copy: HtoD, DtoH, DtoD, ...; null for others"),
     _c("source_memory", "String", "memory that a copy reads: pageable, pinned, device, ...; null for others"),
     _c("target_memory", "String", "memory that a copy writes, likewise"),

@@ -22,7 +22,7 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
-from nsysx.events.attribute import backward_ranges
+from nsysx.events.layers import backward_ranges
 from nsysx.events.profile import Profile
 from nsysx.export import frames
 from nsysx.export import protobuf as pb

@@ -87,14 +87,31 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
         inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     ):
         raise UnpatchableError(f"{function.__qualname__} uses super() in a closure or is a generator")
+    definition = _definition(function)
+    _surround(function, definition, template)
+    tree, scopes = _in_scopes(function, definition, in_class)
+    ast.fix_missing_locations(tree)
+    code: CodeType = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
+    for name in [*scopes, old.co_name]:
+        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+    if not _same_signature(code, old):
+        raise UnpatchableError(f"{function.__qualname__} compiles to another signature")
+    naming: dict[str, Any] = {}
+    if sys.version_info >= (3, 11):
+        naming["co_qualname"] = old.co_qualname
+    return code.replace(**naming)
+
+
+def _definition(function: FunctionType) -> ast.FunctionDef:
+    """Return the definition of a function, parsed from its source and placed where it stands in its file."""
+    code = function.__code__
     try:
-        lines, first = inspect.getsourcelines(old)
-        source = textwrap.dedent("".join(lines))
-        tree = ast.parse(source)
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError) as error:
         raise UnpatchableError(f"no source of {function.__qualname__}") from error
     definition = tree.body[0]
-    if not isinstance(definition, ast.FunctionDef) or definition.name != old.co_name:
+    if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
         raise UnpatchableError(f"source of {function.__qualname__} is not its definition")
     indent = len(lines[0]) - len(lines[0].lstrip())
     for node in ast.walk(tree):
@@ -102,6 +119,11 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
             node.col_offset += indent  # type: ignore[attr-defined]
             node.end_col_offset += indent  # type: ignore[attr-defined]
     ast.increment_lineno(tree, first - 1)
+    return definition
+
+
+def _surround(function: FunctionType, definition: ast.FunctionDef, template: str) -> None:
+    """Put the template around the body of a definition, behind its docstring."""
     body = definition.body
     documented = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     head = [body.pop(0)] if documented and isinstance(body[0].value.value, str) else []  # type: ignore[attr-defined]
@@ -110,24 +132,28 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     frame = ast.parse(template)
     _place(frame, definition.lineno)
     definition.body = head + _Fill(body).visit(frame).body
-    around: list[str] = []  # the scopes that the function must be compiled in
+
+
+def _in_scopes(function: FunctionType, definition: ast.FunctionDef, in_class: bool) -> tuple[ast.Module, list[str]]:
+    """Return a module in which the definition closes over what it did, and the names of the scopes around it."""
+    free = function.__code__.co_freevars
     if in_class:  # only inside a class statement is there a __class__ to close over
-        around = [function.__qualname__.split(".")[-2]]
-        outer = ast.parse(f"class {around[0]}: pass")
-    elif old.co_freevars:  # what the function takes from around it must be around it again
-        around = ["closure"]
-        outer = ast.parse(f"def closure({', '.join(old.co_freevars)}): pass")
-    if around:
-        _place(outer, definition.lineno)
-        outer.body[0].body = [definition]  # type: ignore[attr-defined]
-        tree = outer
-    ast.fix_missing_locations(tree)
-    code: CodeType = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
-    for name in [*around, old.co_name]:
-        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
-    new = code
+        scope = function.__qualname__.split(".")[-2]
+        outer = ast.parse(f"class {scope}: pass")
+    elif free:  # what the function takes from around it must be around it again
+        scope = "closure"
+        outer = ast.parse(f"def closure({', '.join(free)}): pass")
+    else:
+        return ast.Module([definition], []), []
+    _place(outer, definition.lineno)
+    outer.body[0].body = [definition]  # type: ignore[attr-defined]
+    return outer, [scope]
+
+
+def _same_signature(new: CodeType, old: CodeType) -> bool:
+    """Return whether two codes take the same arguments, close over the same names and begin in the same line."""
     count = old.co_argcount + old.co_kwonlyargcount + bool(old.co_flags & 4) + bool(old.co_flags & 8)
-    same = (
+    return (
         new.co_freevars == old.co_freevars
         and new.co_firstlineno == old.co_firstlineno
         and new.co_varnames[:count] == old.co_varnames[:count]
@@ -135,12 +161,6 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
         == (old.co_argcount, old.co_posonlyargcount, old.co_kwonlyargcount)
         and (new.co_flags ^ old.co_flags) & 0xC == 0
     )
-    if not same:
-        raise UnpatchableError(f"{function.__qualname__} compiles to another signature")
-    naming: dict[str, Any] = {}
-    if sys.version_info >= (3, 11):
-        naming["co_qualname"] = old.co_qualname
-    return new.replace(**naming)
 
 
 class Patch:

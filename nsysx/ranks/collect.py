@@ -18,7 +18,7 @@ import polars as pl
 from nsysx import ids
 from nsysx.events import ledger
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import I64, coverage
+from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.reading import nccl_notes
 from nsysx.reading.load import Trace
 
@@ -196,36 +196,15 @@ def processes(trace: Trace) -> dict[int, int]:
 
 def records(profile: Profile) -> tuple[Rank, ...]:
     """Return the ranks of a report: each (process, device) that worked in the steady steps."""
-    result = []
-    cards = {(g.process, g.device): g for g in profile.trace.capture.gpus}
-    comm, compute = 1 << ledger.CLASSES.index("comm"), 1 << ledger.CLASSES.index("compute")
+    cards = {(g.process, g.device): g.name for g in profile.trace.capture.gpus}
     windows = profile.steps.windows.select("process", "device", "start_ns", "end_ns").rows()
-    members = nccl_notes.members(profile.trace)
-    said = profile.trace.nccl
-    noted = "nothing" if said is None else "all" if said["communicator"].null_count() < said.height else "ranges"
-    span = _span(profile)
+    communicators = nccl_notes.members(profile.trace)
+    span, noted = _span(profile), _noted(profile.trace)
+    result = []
     for process, device, start, end in windows:
-        activity = profile.ledgers.activity[process, device]
-        steps = profile.steps.gpu.filter((pl.col("process") == process) & (pl.col("device") == device))
-        steady = profile.steps.steady if not profile.steps.whole else None
-        if steady:
-            steps = steps.filter(pl.col("index").is_between(*steady))
-            begin, finish = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-        else:
-            begin, finish = np.array([start]), np.array([end])
-        parts = ledger.gpu_parts(activity, begin, finish)
-        causes = ledger.idle_parts(profile.ledgers.idle, process, device, begin, finish)
-        tiles = Tiles(begin, finish, {k: parts[k] for k in LEDGER}, causes)
-        figures = tiles.figures()
-        if not steady:
-            median = (steps["end_ns"] - steps["start_ns"]).median()
-            figures |= {"steps": steps.height, "step_ns": int(median) if isinstance(median, (int, float)) else None}
-        inside = activity.clip(start, end)
-        shown = ((inside.labels & comm) > 0) & ((inside.labels & compute) == 0)
-        alone = coverage([(inside.times[:-1][shown], inside.times[1:][shown])])
-        card = cards.get((process, device))
-        own = members.get(process, {})
-        series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, process, device, own)
+        figures, tiles = _ledger(profile, process, device, (start, end))
+        members = communicators.get(process, {})
+        series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, process, device, members)
         # A process that drives several devices is one rank of NCCL per device, and none of them has the process's number.
         only = sum(p == process for p, *_ in windows) == 1
         result.append(
@@ -235,27 +214,63 @@ def records(profile: Profile) -> tuple[Rank, ...]:
                 process=process,
                 pid=ids.pid_of(process),
                 device=device,
-                gpu=card.name if card else "unknown GPU",
+                gpu=cards.get((process, device), "unknown GPU"),
                 host=profile.trace.host,
                 content_id=profile.trace.capture.content_id,
-                number=_number(profile.trace, process, own) if only else None,
+                number=_number(profile.trace, process, members) if only else None,
                 utc_epoch_ns=profile.trace.capture.utc_epoch_ns,
                 **figures,
-                tiles=tiles if steady else None,
-                members=own,
+                tiles=tiles,
+                members=members,
                 noted=noted,
                 series=series,
                 belongs=belongs,
                 start_ns=start_ns,
                 end_ns=end_ns,
                 message_bytes=message_bytes,
-                exposed=(alone.times[:-1][alone.labels > 0], alone.times[1:][alone.labels > 0]),
+                exposed=_exposed(profile.ledgers.activity[process, device].clip(start, end)),
                 kernels=_kernels(profile, process, device, start, end),
                 span=span,
                 command=command_key(profile.trace.run.get("command")),
             )
         )
     return tuple(result)
+
+
+def _noted(trace: Trace) -> str:
+    """Return what NCCL noted: "all", "ranges" without their payload, or "nothing"."""
+    if trace.nccl is None:
+        return "nothing"
+    return "all" if trace.nccl["communicator"].null_count() < trace.nccl.height else "ranges"
+
+
+def _ledger(
+    profile: Profile, process: int, device: int, window: tuple[int, int]
+) -> tuple[dict[str, Any], Tiles | None]:
+    """Return what a Rank says of a device's steady steps and their tiles; of the whole window, without tiles, if none is."""
+    steps = profile.steps.gpu.filter((pl.col("process") == process) & (pl.col("device") == device))
+    steady = profile.steps.steady if not profile.steps.whole else None
+    if steady:
+        steps = steps.filter(pl.col("index").is_between(*steady))
+        begin, finish = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    else:
+        begin, finish = np.array([window[0]]), np.array([window[1]])
+    parts = ledger.gpu_parts(profile.ledgers.activity[process, device], begin, finish)
+    causes = ledger.idle_parts(profile.ledgers.idle, process, device, begin, finish)
+    tiles = Tiles(begin, finish, {k: parts[k] for k in LEDGER}, causes)
+    figures = tiles.figures()
+    if steady:
+        return figures, tiles
+    median = (steps["end_ns"] - steps["start_ns"]).median()
+    return figures | {"steps": steps.height, "step_ns": int(median) if isinstance(median, (int, float)) else None}, None
+
+
+def _exposed(activity: StepFunction) -> tuple[I64, I64]:
+    """Return the stretches [start, end) of communication that no compute hides."""
+    comm, compute = (1 << ledger.CLASSES.index(name) for name in ("comm", "compute"))
+    shown = ((activity.labels & comm) > 0) & ((activity.labels & compute) == 0)
+    alone = coverage([(activity.times[:-1][shown], activity.times[1:][shown])])
+    return alone.times[:-1][alone.labels > 0], alone.times[1:][alone.labels > 0]
 
 
 def file_rank(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Each table that is read and each frame that rooms hand on, once: columns, dtype, unit, meaning, optional or not.
+"""Each table that is read, once: columns, dtype, unit, meaning, optional or not; what is made of them: `frames.declared`.
 
 Exports differ by version, so nothing here asks for a version: a column is looked for by name, an optional one that is
 missing becomes null, and a required one that is missing names itself in the error. All integers are Int64; times are
@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import polars as pl
-
-from nsysx.model import Column
 
 #: eventClass of the copy of an API row that carries the backtrace: the same call, stored a second time.
 BACKTRACE_CLASS = 67
@@ -356,56 +354,3 @@ def dtype(column: SourceColumn) -> pl.DataType:
 def empty(frame: str) -> pl.DataFrame:
     """Return a source frame without rows, typed as declared: what a report without that table loads as."""
     return pl.DataFrame(schema={c.name: dtype(c) for c in SOURCES[frame].columns})
-
-
-def _f(name: str, kind: str, unit: str, meaning: str) -> Column:
-    return Column(name, kind, unit, meaning)
-
-
-#: What ``correlate`` hands on: one row per API call, sorted by (thread, start).
-API_CALLS = (
-    _f("call", "Int64", "", "row number, the key that GPU ops refer to"),
-    _f("process", "Int64", "", "upper 40 bits of the thread key"),
-    _f("thread", "Int64", "", "thread key"),
-    _f("start_ns", "Int64", "ns", "begin of the call on the CPU"),
-    _f("end_ns", "Int64", "ns", "end of the call on the CPU"),
-    _f("name", "Categorical", "", "API function without _v3020, _ptsz, _ptds"),
-    _f(
-        "kind",
-        "Categorical",
-        "",
-        "launch, graph_launch, copy, memset, sync, alloc, free, host_alloc, load, event, other",
-    ),
-    _f("correlation_id", "Int64", "", "joins to GPU ops within the process"),
-    _f("self_ns", "Int64", "ns", "duration minus what nested calls of the same thread cover"),
-    _f("gpu_ops", "Int64", "", "number of GPU ops it launched"),
-    _f("failed", "Boolean", "", "CUDA returned an error code"),
-)
-
-#: What ``correlate`` hands on: one row per GPU op, sorted by start.
-GPU_OPS = (
-    _f("op", "Int64", "", "row number"),
-    _f("process", "Int64", "", "process"),
-    _f("device", "Int64", "", "CUDA ordinal inside the process"),
-    _f("context", "Int64", "", "CUDA context, null when not recorded"),
-    _f("stream", "Int64", "", "stream"),
-    _f("start_ns", "Int64", "ns", "begin on the device"),
-    _f("end_ns", "Int64", "ns", "end on the device"),
-    _f("op_kind", "Categorical", "", "kernel, memcpy, memset, graph"),
-    _f("cls", "Categorical", "", "ledger class: compute, comm, copy, memset"),
-    _f("family", "Categorical", "", "kernel family: gemm, attention, ... ; the op kind for what is no kernel"),
-    _f("name", "Categorical", "", "kernel name, copy direction, memset or graph"),
-    _f("bytes", "Int64", "bytes", "bytes copied or set, null for kernels"),
-    _f("copy_kind", "Int64", "", "direction code, null but for copies"),
-    _f("src_kind", "Int64", "", "source memory code, null but for copies"),
-    _f("dst_kind", "Int64", "", "destination memory code, null but for copies"),
-    _f("graph_node", "Int64", "", "node of a CUDA graph, null outside graphs"),
-    _f("grid", "Int64", "", "grid of a kernel, packed, see GRID; null where not recorded"),
-    _f("block", "Int64", "", "block, registers and shared memory of a kernel, packed, see BLOCK; null likewise"),
-    _f("call", "Int64", "", "API call that launched it, null for launched outside the trace"),
-    _f("thread", "Int64", "", "thread of that call"),
-    _f("call_start_ns", "Int64", "ns", "begin of that call"),
-    _f("call_end_ns", "Int64", "ns", "end of that call"),
-    _f("queue_ns", "Int64", "ns", "max(0, start - call end)"),
-    _f("latency_ns", "Int64", "ns", "max(0, start - call start)"),
-)

@@ -9,7 +9,7 @@ import pytest
 
 from nsysx import pipeline
 from nsysx.events.correlate import KINDS, Correlated, api_kind, correlate, plain_name
-from nsysx.reading import schema
+from nsysx.frames.declared import API_CALLS, GPU_OPS
 from nsysx.reading.load import load
 from tests import builder
 from tests.builder import Report
@@ -212,7 +212,7 @@ def test_kinds_of_gpu_work(tmp_path: Path) -> None:
 
 def test_frames_are_as_declared(tmp_path: Path) -> None:
     found = read(builder.case_a(), tmp_path)
-    for frame, declared in ((found.api_calls, schema.API_CALLS), (found.gpu_ops, schema.GPU_OPS)):
+    for frame, declared in ((found.api_calls, API_CALLS), (found.gpu_ops, GPU_OPS)):
         assert frame.columns == [c.name for c in declared]
         assert [str(t).split("(")[0] for t in frame.dtypes] == [c.dtype for c in declared]
     assert found.api_calls["call"].to_list() == list(range(found.api_calls.height))

@@ -228,83 +228,90 @@ def windows(profile: Profile) -> Windows:
     """Return the event windows of a report; ``reading_ns`` = the sum of PARTS."""
     about = _event_calls(profile)
     records, asked = _records(profile, about), _asked(profile, about)
-    found: list[tuple[int, int, str]] = []
-    for (process,), part in records.group_by("process", maintain_order=True):
-        mine_asked = asked.filter(pl.col("process") == process)
-        read = _read_pairs(records, mine_asked)
-        if read:
-            found += [(a, b, "read") for a, b in read]
-        else:
-            found += [(a, b, "order") for a, b in _ordered_pairs(part, mine_asked)]
+    found = _pairs(records, asked)
     if not found:
         return Windows(records, _NO_PAIRS)
+    first, last = (np.array([pair[i] for pair in found], np.int64) for i in range(2))
     estimate, earliest, latest = _device_times(profile, records, asked)
     stamps = records["stamp_ns"].fill_null(0).to_numpy()
-    a = np.array([p[0] for p in found], np.int64)
-    b = np.array([p[1] for p in found], np.int64)
-    stamped = (stamps[a] > 0) & (stamps[b] >= stamps[a])
-    t0 = np.where(stamped, stamps[a], estimate[a])
-    t1 = np.maximum(np.where(stamped, stamps[b], estimate[b]), t0)
-    parts = {name: np.zeros(len(a), np.int64) for name in PARTS}
-    kernels, ops_count = np.zeros(len(a), np.int64), np.zeros(len(a), np.int64)
-    place = records.select("process", "device", "context", "stream")
-    pair_place = place[a.tolist()]
-    times = np.where(stamps > 0, stamps, estimate)
-    for (process, device, context, stream), rows in pair_place.with_row_index("i").group_by(place.columns):
-        i = rows["i"].to_numpy()
-        ops = _of_stream(profile.attributed.gpu_ops, process, context, stream).filter(pl.col("device") == device)
-        mine = ((place["process"] == process) & (place["context"] == context) & (place["stream"] == stream)).to_numpy()
-        own = _stream_function(ops, records.filter(pl.Series(mine)), times[mine])
-        activity = profile.ledgers.activity.get(
-            (int(process), int(device)), StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
-        )
-        low, high = int(t0[i].min()), int(t1[i].max())
-        borders, (bits, busy) = (
-            overlay([own, activity], low, high) if high > low else (np.array([low, low + 1]), [np.array([0])] * 2)
-        )
-        bits = np.maximum(bits, 0)
-        function = StepFunction(borders, bits)
-        label = np.select(
-            [bits & 1 > 0, bits & 2 > 0, bits & 4 > 0, bits & 8 > 0, busy > 0], [0, 1, 2, 3, 4], default=5
-        )
-        for k, name in enumerate(PARTS):
-            parts[name][i] = function.within(label == k, t0[i], t1[i])
-        starts = np.sort(ops["start_ns"].filter(ops["op_kind"] == "kernel").to_numpy())
-        kernels[i] = np.searchsorted(starts, t1[i]) - np.searchsorted(starts, t0[i])
-        every = np.sort(ops["start_ns"].to_numpy())
-        ops_count[i] = np.searchsorted(every, t1[i]) - np.searchsorted(every, t0[i])
-    bound = (latest[b] < _FAR) & (latest[a] < _FAR)
+    stamped = (stamps[first] > 0) & (stamps[last] >= stamps[first])
+    start = np.where(stamped, stamps[first], estimate[first])
+    end = np.maximum(np.where(stamped, stamps[last], estimate[last]), start)
+    bound = stamped | ((latest[last] < _FAR) & (latest[first] < _FAR))
+    high = np.where(stamped, end - start, latest[last] - earliest[first])
+    low = np.where(stamped, end - start, np.maximum(earliest[last] - np.minimum(latest[first], start), 0))
     pairs = pl.DataFrame(
         {
-            "start_record": a,
-            "end_record": b,
-            "paired_by": [p[2] for p in found],
+            "start_record": first,
+            "end_record": last,
+            "paired_by": [by for *_, by in found],
             "device_stamps": stamped,
-            "start_ns": t0,
-            "end_ns": t1,
-            "reading_ns": t1 - t0,
-            "low_ns": np.where(stamped, t1 - t0, np.maximum(earliest[b] - np.minimum(latest[a], t0), 0)),
-            "high_ns": np.where(stamped, t1 - t0, latest[b] - earliest[a]),
-            "bound": bound | stamped,
-            "kernels": kernels,
-            "gpu_ops": ops_count,
-            **parts,
+            "start_ns": start,
+            "end_ns": end,
+            "reading_ns": end - start,
+            "low_ns": low,
+            "high_ns": pl.Series(high).set(pl.Series(~bound), None),
+            **_inside(profile, records, np.where(stamps > 0, stamps, estimate), (first, start, end)),
         },
         schema_overrides={"paired_by": pl.String},
     )
-    pairs = pairs.with_columns(pl.when(pl.col("bound")).then(pl.col("high_ns")).alias("high_ns")).drop("bound")
-    first = records.select(
-        pl.col("record").alias("start_record"),
-        "process",
-        "thread",
-        "device",
-        "stream",
-        "call",
-        pl.col("event").alias("start_event"),
+    return Windows(records, _placed(profile, records, pairs))
+
+
+def _pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int, str]]:
+    """Return (start record, end record, how they were paired) of each process: by its readings where these are seen."""
+    found: list[tuple[int, int, str]] = []
+    for (process,), of_process in records.group_by("process", maintain_order=True):
+        asked_there = asked.filter(pl.col("process") == process)
+        if read := _read_pairs(records, asked_there):
+            found += [(a, b, "read") for a, b in read]
+        else:
+            found += [(a, b, "order") for a, b in _ordered_pairs(of_process, asked_there)]
+    return found
+
+
+def _inside(profile: Profile, records: pl.DataFrame, reached: I64, pairs: tuple[I64, I64, I64]) -> dict[str, I64]:
+    """Return what the windows [start, end) hold: kernels, gpu_ops, and the PARTS (ns).
+
+    ``reached`` is when the device reached each record; ``pairs`` are the first record, start and end of each window.
+    """
+    first, start, end = pairs
+    found = {name: np.zeros(len(first), np.int64) for name in ("kernels", "gpu_ops", *PARTS)}
+    place = records.select("process", "device", "context", "stream")
+    of_pair = place[first.tolist()]
+    for (process, device, context, stream), rows in of_pair.with_row_index("i").group_by(place.columns):
+        i = rows["i"].to_numpy()
+        ops = _of_stream(profile.attributed.gpu_ops, process, context, stream).filter(pl.col("device") == device)
+        there = (place["process"] == process) & (place["context"] == context) & (place["stream"] == stream)
+        on_stream = _stream_function(ops, records.filter(there), reached[there.to_numpy()])
+        nothing = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
+        activity = profile.ledgers.activity.get((int(process), int(device)), nothing)
+        for name, ns in _parts(on_stream, activity, start[i], end[i]).items():
+            found[name][i] = ns
+        for name, chosen in (("kernels", ops["op_kind"] == "kernel"), ("gpu_ops", ops["op_kind"].is_not_null())):
+            begun = np.sort(ops["start_ns"].filter(chosen).to_numpy())
+            found[name][i] = np.searchsorted(begun, end[i]) - np.searchsorted(begun, start[i])
+    return found
+
+
+def _parts(stream: StepFunction, device: StepFunction, start: I64, end: I64) -> dict[str, I64]:
+    """Return the PARTS of windows, by what their stream does, and else by whether the device is busy."""
+    low, high = int(start.min()), int(end.max())
+    borders, (bits, busy) = (
+        overlay([stream, device], low, high) if high > low else (np.array([low, low + 1]), [np.array([0])] * 2)
     )
+    bits = np.maximum(bits, 0)
+    function = StepFunction(borders, bits)
+    label = np.select([bits & 1 > 0, bits & 2 > 0, bits & 4 > 0, bits & 8 > 0, busy > 0], [0, 1, 2, 3, 4], default=5)
+    return {name: function.within(label == k, start, end) for k, name in enumerate(PARTS)}
+
+
+def _placed(profile: Profile, records: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the pairs with where their first record was made: process, thread, device, stream, events, module, phase."""
+    where = ("process", "thread", "device", "stream", "call")
+    first = records.select(pl.col("record").alias("start_record"), *where, pl.col("event").alias("start_event"))
     last = records.select(pl.col("record").alias("end_record"), pl.col("event").alias("end_event"))
     pairs = pairs.join(first, on="start_record", how="left", maintain_order="left")
     pairs = pairs.join(last, on="end_record", how="left", maintain_order="left")
     calls = profile.attributed.api_calls
-    where = (calls[c].gather(pairs["call"]).cast(pl.String) for c in ("module", "phase"))
-    return Windows(records, pairs.with_columns(where))
+    return pairs.with_columns(calls[c].gather(pairs["call"]).cast(pl.String) for c in ("module", "phase"))

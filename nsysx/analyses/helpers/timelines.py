@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,8 @@ from nsysx.reading import schema
 
 #: More boxes than this in a lane are narrower than a pixel: neighbours of one kind are merged.
 _SPANS = 1500
-_LANES = 12
+#: Lanes of a picture, threads among them, and letters of a kernel's name.
+_LANES, _THREADS, _LABEL = 12, 4, 200
 #: Instants at which the queue is drawn: two pixels each.
 _INSTANTS = 480
 #: Less queued than this does not reach over a launch: the device runs dry.
@@ -101,84 +103,87 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
     return tuple(found[:2])
 
 
+class _Lanes:
+    """The lanes of a picture of [start, end) of a process, as they come; ``merged`` counts the boxes that vanished."""
+
+    def __init__(self, profile: Profile, process: int, start: int, end: int) -> None:
+        self.profile, self.process, self.start, self.end = profile, process, start, end
+        self.lanes: list[Lane] = []
+        self.merged = 0
+        self._api_lane: dict[int, int] = {}  # of each thread
+
+    def _within(self, begin: int, finish: int) -> tuple[int, int]:
+        return max(begin, self.start) - self.start, min(finish, self.end) - self.start
+
+    def _add(self, role: Literal["phases", "api", "stream"], label: str, boxes: list[Span]) -> None:
+        spans, gone = _merge(boxes, self.end - self.start) if role != "phases" else (tuple(boxes), 0)
+        self.merged += gone
+        self.lanes.append(Lane(role, label, spans))
+
+    def add_threads(self) -> None:
+        """Add the phases and the API calls of the busiest threads, those that run the steps first."""
+        calls = self.profile.attributed.api_calls.select(
+            "call", "process", "thread", "start_ns", "end_ns", "kind", "name"
+        )
+        calls = _overlapping(calls, self.process, self.start, self.end)
+        waits = self.profile.ledgers.waits.select("call", "backlog_ns")
+        calls = calls.join(waits, on="call", how="left", maintain_order="left")
+        phases = _overlapping(self.profile.attributed.phase_spans, self.process, self.start, self.end)
+        names = dict(self.profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
+        steps = self.profile.steps.cpu
+        driving = set(steps.filter(pl.col("process") == self.process)["thread"].to_list())
+        busiest = calls.group_by("thread").len().sort("len", "thread", descending=[True, False])["thread"].to_list()
+        for thread in sorted(busiest[:_THREADS], key=lambda t: (t not in driving, busiest.index(t))):
+            label = names.get(thread) or f"thread {ids.tid_of(thread)}"
+            spans = phases.filter(pl.col("thread") == thread).select("start_ns", "end_ns", "phase").iter_rows()
+            if boxes := [Span(*self._within(a, b), phase, phase) for a, b, phase in spans]:
+                self._add("phases", label, boxes)
+            self._api_lane[thread] = len(self.lanes)
+            self._add("api", label, self._calls(calls.filter(pl.col("thread") == thread)))
+
+    def _calls(self, calls: pl.DataFrame) -> list[Span]:
+        text = (pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String))
+        rows = calls.select("start_ns", "end_ns", *text, pl.col("backlog_ns").fill_null(0)).iter_rows()
+        return [
+            Span(*self._within(a, b), kind, name, backlog_ns=max(0, min(a + wait, self.end) - max(a, self.start)))
+            for a, b, kind, name, wait in rows
+        ]
+
+    def add_streams(self) -> None:
+        """Add the GPU ops of the busiest streams, as many as there is room for."""
+        ops = _overlapping(self.profile.attributed.gpu_ops.select(_OPS), self.process, self.start, self.end)
+        streams = ops.group_by("device", "stream").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        streams = streams.sort("ns", "device", "stream", descending=[True, False, False])
+        streams = streams.head(_LANES - len(self.lanes)).sort("device", "stream")
+        for device, stream in streams.select("device", "stream").iter_rows():
+            of_stream = ops.filter((pl.col("device") == device) & (pl.col("stream") == stream))
+            self._add("stream", f"GPU {device} stream {stream}", self._ops(of_stream))
+
+    def _ops(self, ops: pl.DataFrame) -> list[Span]:
+        text = (pl.col("cls").cast(pl.String), pl.col("name").cast(pl.String))
+        rows = ops.select("start_ns", "end_ns", *text, "call_start_ns", "thread").iter_rows()
+        return [
+            Span(
+                *self._within(a, b),
+                cls,
+                name[:_LABEL],
+                None if called is None else called - self.start,
+                None if thread is None else self._api_lane.get(thread),
+            )
+            for a, b, cls, name, called, thread in rows
+        ]
+
+
 def draw(
     profile: Profile, process: int, start: int, end: int, title: str, marks: tuple[tuple[int, str], ...] = ()
 ) -> Timeline:
     """Return the lanes of [start, end): phases and API calls of each thread, GPU ops of each stream, and what is queued."""
-    calls = profile.attributed.api_calls.select("call", "process", "thread", "start_ns", "end_ns", "kind", "name")
-    calls = _overlapping(calls, process, start, end)
-    ops = _overlapping(profile.attributed.gpu_ops.select(_OPS), process, start, end)
-    phases = _overlapping(profile.attributed.phase_spans, process, start, end)
-    waits = profile.ledgers.waits.select("call", "backlog_ns")
-    calls = calls.join(waits, on="call", how="left", maintain_order="left")
-    names = dict(profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
-    lanes: list[Lane] = []
-    api_lane: dict[int, int] = {}
-    merged = 0
-    driving = set(profile.steps.cpu.filter(pl.col("process") == process)["thread"].to_list())
-    busiest = calls.group_by("thread").len().sort("len", "thread", descending=[True, False])["thread"].to_list()
-    threads = sorted(busiest[:4], key=lambda t: (t not in driving, busiest.index(t)))
-    for thread in threads:
-        label = names.get(thread) or f"thread {ids.tid_of(thread)}"
-        own = phases.filter(pl.col("thread") == thread)
-        boxes = [
-            Span(max(a, start) - start, min(b, end) - start, k, k)
-            for a, b, k in own.select("start_ns", "end_ns", "phase").iter_rows()
-        ]
-        if boxes:
-            lanes.append(Lane("phases", label, tuple(boxes)))
-        mine = calls.filter(pl.col("thread") == thread).select(
-            "start_ns",
-            "end_ns",
-            pl.col("kind").cast(pl.String),
-            pl.col("name").cast(pl.String),
-            pl.col("backlog_ns").fill_null(0),
-        )
-        boxes = [
-            Span(
-                max(a, start) - start,
-                min(b, end) - start,
-                k,
-                n,
-                backlog_ns=max(0, min(a + w, end) - max(a, start)),
-            )
-            for a, b, k, n, w in mine.iter_rows()
-        ]
-        spans, gone = _merge(boxes, end - start)
-        merged += gone
-        api_lane[thread] = len(lanes)
-        lanes.append(Lane("api", label, spans))
-    streams = ops.group_by("device", "stream").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
-    top = (
-        streams.sort("ns", "device", "stream", descending=[True, False, False])
-        .head(_LANES - len(lanes))
-        .sort("device", "stream")
-    )
-    for device, stream in top.select("device", "stream").iter_rows():
-        mine = ops.filter((pl.col("device") == device) & (pl.col("stream") == stream)).select(
-            "start_ns",
-            "end_ns",
-            pl.col("cls").cast(pl.String),
-            pl.col("name").cast(pl.String),
-            "call_start_ns",
-            "thread",
-        )
-        boxes = [
-            Span(
-                max(a, start) - start,
-                min(b, end) - start,
-                k,
-                n[:200],
-                None if c is None else c - start,
-                api_lane.get(t) if t is not None else None,
-            )
-            for a, b, k, n, c, t in mine.iter_rows()
-        ]
-        spans, gone = _merge(boxes, end - start)
-        merged += gone
-        lanes.append(Lane("stream", f"GPU {device} stream {stream}", spans))
+    picture = _Lanes(profile, process, start, end)
+    picture.add_threads()
+    picture.add_streams()
     inside = tuple((at - start, name) for at, name in marks if start <= at < end)
-    return Timeline(title, start, end, tuple(lanes), merged, _queues(profile, process, start, end), inside)
+    queues = _queues(profile, process, start, end)
+    return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, inside)
 
 
 def timelines(profile: Profile) -> tuple[Timeline, ...]:

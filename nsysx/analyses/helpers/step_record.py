@@ -1,0 +1,107 @@
+"""The steps of the shown process as the Summary has them: a row per step, what lies between them, their mean and median."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from nsysx.events import ledger
+from nsysx.events.profile import Profile
+from nsysx.model import Row, Steps
+
+
+def _step_rows(profile: Profile) -> tuple[Row, ...]:
+    """Return one row per step of the shown process, on its busiest device, parts summing to its lengths."""
+    table = profile.steps
+    cpu = table.cpu.filter(pl.col("process") == table.process)
+    gpu = table.gpu.filter(pl.col("process") == table.process)
+    device = profile.device
+    tiles: dict[int, tuple[int, int]] = {}
+    parts: dict[str, Any] = {}
+    if gpu.height and device is not None:
+        mine = gpu.filter(pl.col("device") == device).sort("index")
+        tiles = {i: (a, b) for i, a, b in mine.select("index", "start_ns", "end_ns").iter_rows()}
+        parts = ledger.gpu_parts(
+            profile.ledgers.activity[table.process, device], mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+        )
+        order = {i: n for n, i in enumerate(mine["index"].to_list())}
+    rows = []
+    # Phase spans of a thread are disjoint, so those of a step are one slice.
+    spans = {
+        t: (s["start_ns"].to_numpy(), s["end_ns"].to_numpy(), s["phase"].to_list())
+        for (t,), s in profile.attributed.phase_spans.sort("start_ns").group_by("thread", maintain_order=True)
+    }
+    no_spans = (np.empty(0, np.int64), np.empty(0, np.int64), list[str]())
+    for index, number, thread, start, end, warmup, steady, cut in cpu.select(
+        "index", "number", "thread", "start_ns", "end_ns", "warmup", "steady", "cut"
+    ).iter_rows():
+        phases: dict[str, int] = {}
+        begins, ends, names = spans.get(thread, no_spans)
+        inside = slice(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(begins, end)))
+        for a, b, name in zip(begins[inside].tolist(), ends[inside].tolist(), names[inside], strict=True):
+            phases[name] = phases.get(name, 0) + min(b, end) - max(a, start)
+        row: dict[str, Any] = {
+            "index": index,
+            "number": number,
+            "start_ns": start,
+            "end_ns": end,
+            "warmup": warmup,
+            "steady": steady,
+            "cut": cut,
+            "cpu_ns": end - start,
+            "device": device,
+            "gpu_start_ns": tiles[index][0] if index in tiles else None,
+            "gpu_end_ns": tiles[index][1] if index in tiles else None,
+            "phases": phases,
+        }
+        for name in ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns"):
+            key = "gpu_ns" if name == "window_ns" else f"gpu_{name}"
+            row[key] = int(parts[name][order[index]]) if index in tiles else None
+        rows.append(row)
+    return tuple(rows)
+
+
+def _between(profile: Profile) -> tuple[Row, ...]:
+    """Return one row for each stretch between two steps of the shown process that is no step, on its busiest device."""
+    table = profile.steps
+    mine = table.between.filter(pl.col("process") == table.process)
+    device = profile.device
+    if not mine.height or device is None:
+        return ()
+    mine = mine.filter(pl.col("device") == device)
+    activity = profile.ledgers.activity[table.process, device]
+    busy = activity.within(activity.labels > 0, mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+    rows = mine.select(
+        "index",
+        (pl.col("end_ns") - pl.col("start_ns")).alias("gpu_ns"),
+        pl.Series("gpu_busy_ns", busy),
+        (pl.col("cpu_end_ns") - pl.col("cpu_start_ns")).alias("cpu_ns"),
+        "evaluation",
+    )
+    return tuple(rows.iter_rows(named=True))
+
+
+def steps(profile: Profile) -> Steps:
+    """Return the steps of the shown process, times in ns; mean and median are of the steady ones."""
+    rows = _step_rows(profile)
+    steady = [r for r in rows if r["steady"]]
+    gpu = [r["gpu_ns"] for r in steady if r["gpu_ns"] is not None]
+    cpu = [r["cpu_ns"] for r in steady]
+    return Steps(
+        source=profile.steps.source,
+        rule=profile.steps.rule,
+        count=len(rows),
+        steady=profile.steps.steady,
+        cpu_median_ns=int(np.median(cpu)) if cpu else None,
+        gpu_median_ns=int(np.median(gpu)) if gpu else None,
+        rows=rows,
+        whole=profile.steps.whole,
+        trend=asdict(profile.steps.trend),
+        between=_between(profile),
+        cpu_mean_ns=round(sum(cpu) / len(cpu)) if cpu else None,
+        gpu_mean_ns=round(sum(gpu) / len(gpu)) if gpu else None,
+        scope=profile.scope,
+    )

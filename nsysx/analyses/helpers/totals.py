@@ -1,0 +1,42 @@
+"""What a report holds in all: counts and times of calls and GPU work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from nsysx.analyses import api_calls
+from nsysx.events import correlate
+from nsysx.events.profile import Profile
+from nsysx.model import Row
+
+
+def totals(profile: Profile) -> Row:
+    """Return counts and times of everything, null for what the report has no table for."""
+    time = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    by_op = profile.ops.group_by("op_kind").agg(pl.len(), time).with_columns(pl.col("op_kind").cast(pl.String))
+    by_kind = {k: (n, ns) for k, n, ns in by_op.iter_rows()}
+    gpu = (
+        profile.recorded("kernel")
+        or profile.recorded("memcpy")
+        or profile.recorded("memset")
+        or profile.recorded("graph")
+    )
+    result: dict[str, Any] = {}
+    for kind, count, ns in (
+        ("kernel", "kernels", "kernel_ns"),
+        ("memcpy", "memcpys", "memcpy_ns"),
+        ("memset", "memsets", "memset_ns"),
+        ("graph", "opaque_graphs", "opaque_graph_ns"),
+    ):
+        result[count], result[ns] = (by_kind.get(kind, (0, 0))) if gpu else (None, None)
+    api = profile.recorded("runtime")
+    grouped = api_calls.functions(profile).group_by("kind").agg(pl.col("calls", "total_ns", "self_ns").sum())
+    grouped = grouped.with_columns(pl.col("kind").cast(pl.String))
+    result["api_calls"] = profile.calls.height if api else None
+    result["api_ns"] = int(grouped["total_ns"].sum()) if api else None
+    result["gpu_ops_without_call"] = int(profile.ops["call"].null_count()) if gpu else None
+    kinds = {k: {"calls": n, "ns": ns, "self_ns": own} for k, n, ns, own in grouped.iter_rows()}
+    result["api_by_kind"] = {k: kinds[k] for k in correlate.KINDS if k in kinds} if api else None
+    return result

@@ -1,0 +1,145 @@
+"""Layers of ranges: which range of a kind is open on a thread at an instant, and the paths of those that nest."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.nvtx_ranges import Ranges
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64, Labels, Nesting, nesting
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Ranges of some kinds as one nesting per thread; labels are rows of ``rows``."""
+
+    rows: pl.DataFrame
+    threads: dict[int, Nesting]
+
+    def at(self, thread: int, t: I64) -> Labels:
+        """Return the row of the innermost range open on ``thread`` at each instant, -1 for none."""
+        if thread not in self.threads:
+            return np.broadcast_to(np.int32(-1), len(t))
+        return self.threads[thread].top.at(t)
+
+    def parents(self) -> I64:
+        """Return each row's enclosing row, -1 for none."""
+        parts = [n.parent for n in self.threads.values()]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def depths(self) -> I64:
+        """Return how many ranges each row is nested in."""
+        parts = [n.depth for n in self.threads.values()]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+#: What a layer keeps of a range.
+LAYER = ("process", "thread", "start_ns", "end_ns", "label", "kind", "name", "cls", "number", "recompute")
+
+
+def layer_of(rows: pl.DataFrame) -> Layer:
+    """Return ranges, with at least the columns of LAYER, as a layer: sorted by thread, the outer of two before the inner."""
+    rows = lookup.ordered(rows.select(LAYER), "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
+    thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(thread)]
+    return Layer(
+        rows, {int(thread[a]): nesting(start[a:b], end[a:b], a) for a, b in itertools.pairwise(borders) if b > a}
+    )
+
+
+def backward_ranges(ranges: Ranges) -> pl.DataFrame:
+    """Turn ``bwd`` marks into ranges: each lasts until the next one of its thread or the end of its backward phase."""
+    marks = ranges.marks.filter(pl.col("kind") == "backward_module")
+    if not marks.height:
+        return marks
+    phases = ranges.ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward")).sort("start_ns")
+    process, thread, start = (marks[c].to_numpy() for c in ("process", "thread", "start_ns"))
+    last = np.iinfo(np.int64).max
+    following = np.append(start[1:], last)
+    following[np.append(thread[1:] != thread[:-1], True)] = last
+    end = start.copy()
+    for of in np.unique(process).tolist():
+        own = phases.filter(pl.col("process") == of)
+        i = np.searchsorted(own["start_ns"].to_numpy(), start, side="right") - 1
+        mine = (process == of) & (i >= 0)
+        end[mine] = np.minimum(own["end_ns"].to_numpy()[i[mine]], following[mine])
+        # A mark outside every backward phase is nobody's backward.
+        end[mine & (end < start)] = start[mine & (end < start)]
+    inside = np.flatnonzero(end > start)
+    return marks.with_columns(pl.Series("end_ns", end))[inside]
+
+
+def paths(layer: Layer) -> tuple[pl.Series, I64]:
+    """Return the module names that occur and each row's index into them.
+
+    A module range is named by its path (the root by its class); any other range by the path of ranges that it is nested in.
+    """
+    rows, parents = layer.rows, layer.parents()
+    alone = rows["kind"].is_in(["module", "backward_module"]).to_numpy()
+    names, name = lookup.distinct(rows["name"])
+    classes, cls = lookup.distinct(rows["cls"])
+    # The root has no path.
+    code = np.where(alone & np.array([not n for n in names])[name], len(names) + cls, name)
+    words = [*names, *(f"({c})" for c in classes)]
+    if alone.all():
+        used, key = np.unique(code, return_inverse=True)
+        return _merged([words[i] for i in used.tolist()], key)
+    label = pl.Series(words, dtype=pl.String).gather(code)
+    keys = pl.Series("key", [], dtype=pl.String)
+    out = np.full(rows.height, -1, np.int64)
+    depth = layer.depths()
+    for level in range(int(depth.max()) + 1):
+        mine = np.flatnonzero(depth == level)
+        above = np.where(alone[mine] | (parents[mine] < 0), -1, out[np.maximum(parents[mine], 0)])
+        part = pl.DataFrame({"above": above, "own": label.gather(mine)})
+        known = part.unique(maintain_order=True)
+        known = (
+            known.with_columns(lookup.at(keys, known["above"].to_numpy()).alias("path"))
+            .with_columns(
+                pl.when(pl.col("path").is_null())
+                .then("own")
+                .otherwise(pl.format("{} / {}", "path", "own"))
+                .alias("key")
+            )
+            .with_row_index("i", offset=len(keys))
+        )
+        out[mine] = part.join(known, on=["above", "own"], how="left", maintain_order="left")["i"].to_numpy()
+        keys = pl.concat([keys, known["key"]])
+    # One name may have come up at several depths.
+    return _merged(keys.to_list(), out)
+
+
+def _merged(words: list[str | None], index: I64) -> tuple[pl.Series, I64]:
+    """Return the distinct words, and the index that was into ``words`` as one into them."""
+    place: dict[str | None, int] = {}
+    row = np.array([place.setdefault(word, len(place)) for word in words], np.int64)
+    return pl.Series("key", list(place), dtype=pl.String), row[index]
+
+
+def module_layer(ranges: Ranges) -> Layer:
+    """Return the ranges that name modules: the probe's where there are any, else whatever the user wrote."""
+    rows = ranges.ranges.filter(~pl.col("crossing"))
+    own = rows.filter(pl.col("own") & pl.col("kind").is_in(["module", "backward_module"]))
+    if own.height:
+        return layer_of(pl.concat([own.select(LAYER), backward_ranges(ranges).select(LAYER)]))
+    named = rows.filter(pl.col("kind").is_in(["module", "range", "phase"]))
+    outer = _outer_ops(rows.filter(pl.col("kind") == "op"))
+    return layer_of(pl.concat([named.select(LAYER), outer.select(LAYER)]))
+
+
+def _outer_ops(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost autograd ops that are not the backward of an earlier op on another thread.
+
+    Those are left to the sequence number, which ties them to the forward op and so to its module.
+    """
+    if not ops.height:
+        return ops
+    layer = layer_of(ops)
+    outer = layer.rows.filter(pl.Series(layer.parents() < 0))
+    first = ops.sort("start_ns").group_by("process", "number").agg(pl.col("thread").first().alias("_first"))
+    later = (pl.col("number") >= 0) & (pl.col("_first") != pl.col("thread"))
+    return outer.join(first, on=["process", "number"], how="left", maintain_order="left").filter(~later).drop("_first")

@@ -1,0 +1,184 @@
+"""What the probe pushed and what of it arrived, and what it and the profiler cost the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from nsysx import ids, units
+from nsysx.events.profile import Profile
+from nsysx.model import Check, Row
+
+
+def probe_ranges(profile: Profile) -> list[Check]:
+    """Compare the ranges that the probe pushed with those that arrived: some nvtx and nsys versions lose all of them."""
+    trace = profile.trace
+    if isinstance(off := trace.run.get("probe_off"), dict):  # recorded by `nsysx run`, which knows why
+        why = f"`nsysx run` recorded this without ranges of the probe: {off.get('reason', '')}"
+        return [Check("probe ranges", "missing", why, str(off.get("fix", "")))]
+    sent = pl.col("own") & ~pl.col("repeated")
+    own = sum(int(frame.select(sent.sum()).item()) for frame in (profile.ranges.ranges, profile.ranges.marks))
+    if not trace.recorded & {"nvtx"}:
+        return [
+            Check(
+                "nvtx", "missing", "no NVTX range was recorded: no modules, no phases", "nsysx run -- CMD, or -t nvtx"
+            )
+        ]
+    if not trace.capture.probe:
+        if own:
+            return [
+                Check(
+                    "probe ranges",
+                    "ok",
+                    f"{units.count(own)} ranges of the probe are in the report; its own count is not at hand",
+                )
+            ]
+        return [
+            Check(
+                "probe ranges",
+                "missing",
+                "the report was not made by `nsysx run`: modules and phases come from the user's own ranges",
+                "nsysx run -- CMD",
+            )
+        ]
+    # Profile about the probe itself travel as marks too; they are no ranges of the program.
+    pushed = sum(
+        sum(_whole(n) for kind, n in p["ranges"].items() if kind != "info")
+        for p in trace.capture.probe
+        if isinstance(p.get("ranges"), dict)
+    )
+    off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
+    if pushed and not own:
+        detail = f"the probe pushed {units.count(pushed)} ranges and none is in the report: this nsys does not record this nvtx"
+        return [
+            Check(
+                "lost ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
+            )
+        ]
+    if any(p.get("ended") is False for p in trace.capture.probe if p.get("backend") != "off"):
+        what = f"a process ended without Python's exit, so its count is not final; {units.count(own)} ranges are in the report"
+        return [Check("probe ranges", "ok", what)]
+    if not pushed and not off:
+        return [Check("probe ranges", "warn", "the probe was on and saw no module, optimizer or data loader")]
+    if not pushed:
+        return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
+    missing = pushed - own
+    if abs(missing) > max(2, pushed // 1000):
+        detail = f"the probe pushed {units.count(pushed)} ranges, the report holds {units.count(own)}"
+        fix = "the process died before it could flush, or the capture window is shorter than the run"
+        return [Check("probe ranges", "warn", detail, fix)]
+    return [Check("probe ranges", "ok", f"pushed {units.count(pushed)}, in the report {units.count(own)}")]
+
+
+#: From this share of a step on, what profiling adds is a distortion worth a warning.
+_COSTLY = 0.05
+
+
+def probe_cost(profile: Profile) -> list[Check]:
+    """Say what the probe itself cost in the steady steps: its calls times their cost, which it measured at its start."""
+    window = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
+    probes = [p for p in profile.trace.capture.probe if _whole(p.get("pair_cost_ns"))]
+    pid = ids.pid_of(profile.steps.process)
+    probe = next((p for p in probes if p.get("pid") == pid), max(probes, key=_pushed, default=None))
+    if probe is None or not window.height:
+        return []
+    start, end = window.select("start_ns", "end_ns").row(0)
+    pair = _whole(probe["pair_cost_ns"])
+    module, mark = _whole(probe.get("module_cost_ns")) or pair, _whole(probe.get("backward_mark_cost_ns")) or pair
+    inside = pl.col("own") & ~pl.col("repeated") & (pl.col("process") == profile.steps.process)
+    inside &= pl.col("start_ns").is_between(start, end)
+    is_module = pl.col("kind") == "module"
+    modules, others = profile.ranges.ranges.select(
+        (inside & is_module).sum().alias("modules"), (inside & ~is_module).sum().alias("others")
+    ).row(0)
+    marks = profile.ranges.marks.select(inside.sum()).item()
+    share = (modules * module + marks * mark + others * pair) / max(end - start, 1)
+    detail = (
+        f"{units.count(modules)} module calls at {units.duration(module)}, {units.count(marks)} backward marks at "
+        f"{units.duration(mark)}, {units.count(others)} other ranges at {units.duration(pair)} are {share:.1%} of the "
+        "steady CPU time at least; nsys itself comes on top"
+    )
+    costly = share > _COSTLY
+    fix = "--marks few marks the modules of few steps, --depth N fewer modules" if costly else ""
+    return [Check("probe cost", "warn" if costly else "ok", detail + _marks_cost(probe), fix), *_thinned(probe)]
+
+
+def _marks_cost(probe: Row) -> str:
+    """Return what the marks of a step cost where they stood, as the probe measured it; empty where it could not."""
+    cost = probe.get("marks_cost_ns_per_step")
+    median = cost.get("median_ns") if isinstance(cost, dict) else None
+    if not isinstance(cost, dict) or not isinstance(median, int):
+        return ""
+    count = _whole(cost.get("marked_steps"))
+    return f"; a step with marks took {units.duration(abs(median))} {'more' if median >= 0 else 'less'} ({count} steps)"
+
+
+def modules_by_sequence(profile: Profile) -> list[Check]:
+    """Say how the modules of steps without marks are known."""
+    repeats = profile.ranges.repeats
+    if repeats is None:
+        return []
+    matched = repeats.launches - repeats.unmatched
+    weak = repeats.unmatched > _UNMATCHED * repeats.launches
+    detail = (
+        f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them whole) repeat their "
+        f"calls: {units.count(matched)} of {units.count(repeats.launches)} launches, copies and memsets"
+    )
+    fix = "--marks all marks every step, at its cost" if weak else ""
+    return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]
+
+
+#: From this share of launches on that repeat none of a marked step, modules miss something worth a warning.
+_UNMATCHED = 0.03
+
+
+def _pushed(probe: Row) -> int:
+    return _whole(probe.get("ranges_pushed"))
+
+
+def _thinned(probe: Row) -> list[Check]:
+    """Say what the probe left out by itself, to stay cheap."""
+    thinned = probe.get("thinned")
+    if not isinstance(thinned, dict):
+        return []
+    what = "no ranges" if thinned.get("level") == "ranges" else "no marks in backward"
+    detail = (
+        f"from step {_whole(thinned.get('from_step'))} on, modules without children have {what}, which would have cost too "
+        "much of these short steps: their time counts for the module that holds them"
+    )
+    return [Check("cheap modules", "ok", detail, "--backward marks follows all of them, at their cost")]
+
+
+def profiling_cost(profile: Profile) -> list[Check]:
+    """Hold the profiled step against the same step without a profiler (``nsysx run --calibrate``)."""
+    timing = profile.trace.run.get("calibration")
+    if not isinstance(timing, dict):
+        return []
+    if timing.get("error"):
+        return [Check("profiling cost", "missing", f"the run without profiler gave no times: {timing['error']}")]
+    mine = profile.steps.cpu.filter((pl.col("process") == profile.steps.process) & pl.col("steady"))
+    gpu = profile.steps.gpu.filter(pl.col("process") == profile.steps.process)
+    profiled = gpu if timing.get("clock") == "gpu" else mine
+    lengths = profiled.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("ns"))
+    spent = dict(lengths.iter_rows())
+    listed = timing.get("steps_ns")
+    bare = {n: _whole(listed.get(str(n))) for n in mine["number"].to_list()} if isinstance(listed, dict) else {}
+    # The same steps, by their numbers: a program may do other work in others.
+    both = [(bare[n], spent[i]) for i, n in mine.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
+    if not both:
+        return [
+            Check("profiling cost", "missing", "the run without profiler has no step in common with the steady ones")
+        ]
+    without, with_ = (sorted(column)[len(both) // 2] for column in zip(*both, strict=True))
+    share = (with_ - without) / without
+    detail = (
+        f"an un-profiled step took {units.duration(without)}, the profiled one {units.duration(with_)}: profiling cost "
+        f"{share:.1%} of a step (medians of the same {len(both)} steps)"
+    )
+    fix = "waits for launches are overstated by about that much" if share > _COSTLY else ""
+    return [Check("profiling cost", "warn" if share > _COSTLY else "ok", detail, fix)]
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
