@@ -337,25 +337,42 @@ def compare(folder: Path, command: list[str], **extra: str) -> tuple[subprocess.
     return second, probe_files(folder)
 
 
-ENDINGS = {
-    "fine": "",
-    "raises in forward": "net = nn.Sequential(Block())\n    net(torch.randn(3, 3))",
-    "raises in backward": "torch.ones(1).backward()",
-    "raises in a hook": "t = torch.ones(1, requires_grad=True)\n    t.register_hook(lambda g: 1 / 0)\n    (t * 2).backward()",
-    "warns": "import warnings\n    torch.nn.utils.clip_grad_norm_(iter([]), 1.0)",
-    "exits": "sys.exit(3)",
-    "kills itself": "sys.stdout.flush(); os.kill(os.getpid(), 9)",
-    "interrupted": "raise KeyboardInterrupt",
-    "logs": """import logging
-    try:
-        nn.Linear(2, 2)(torch.ones(3))
-    except RuntimeError:
-        logging.exception('x')""",
-    "prints its stack": """import traceback
+#: What a program may do and go on: each prints what came of it.
+TROUBLES = """
+def in_forward():
+    nn.Sequential(Block())(torch.randn(3, 3))
+
+def in_backward():
+    torch.ones(1).backward()
+
+def in_a_hook():
+    t = torch.ones(1, requires_grad=True)
+    t.register_hook(lambda g: 1 / 0)
+    (t * 2).backward()
+
+def warns():
+    torch.nn.utils.clip_grad_norm_(iter([]), 1.0)
+
+def prints_its_stack():
     class Stack(nn.Module):
         def forward(self):
             traceback.print_stack()
-    nn.Sequential(Stack())[0]()""",
+    nn.Sequential(Stack())[0]()
+
+import logging, traceback
+for trouble in (in_forward, in_backward, in_a_hook, warns, prints_its_stack):
+    try:
+        trouble()
+    except Exception:
+        traceback.print_exc()
+        logging.exception(trouble.__name__)
+"""
+ENDINGS = {
+    "after all kinds of trouble": f"exec({TROUBLES!r}, globals())",
+    "raises": "nn.Sequential(Block())(torch.randn(3, 3))",
+    "exits": "sys.exit(3)",
+    "kills itself": "sys.stdout.flush(); os.kill(os.getpid(), 9)",
+    "interrupted": "raise KeyboardInterrupt",
 }
 
 
@@ -364,6 +381,9 @@ def test_output_and_exit_code_are_identical(tmp_path: Path, script: Path, ending
     script.write_text(TRAIN.replace('    print("argv"', f'    {ENDINGS[ending]}\n    print("argv"'))
     result, files = compare(tmp_path, [sys.executable, str(script)])
     assert "loss" in result.stdout
+    if ending == "after all kinds of trouble":
+        said = [line for line in result.stderr.splitlines() if line.startswith("ERROR:root:")]
+        assert said == [f"ERROR:root:{trouble}" for trouble in ("in_forward", "in_backward", "in_a_hook")]
     if ending != "kills itself":
         (file,) = files.values()
         assert file["ranges"]["module"] >= 9 * 4
