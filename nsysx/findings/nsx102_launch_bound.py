@@ -75,7 +75,7 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(Graph(), bound=True)
     cost = case.lost(cost, worth)
     detail = (
-        f"For {units.duration(cost)} per step ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
+        f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
         f"{launches / case.steps:.0f} of them a step{each}."
     )
     blockers = _blockers(case)
@@ -89,7 +89,7 @@ def check(case: Case) -> list[Finding]:
                 detail += f" With the waits gone as well, {units.duration(whole.saving_ns)}."
     if limits.recorded_ns is None:
         detail += " Profiling slows every launch, so the step idles less without it."
-    title = f"The GPU waits {units.duration(cost)} per step for {case.program.host} and launches"
+    title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]
 
 

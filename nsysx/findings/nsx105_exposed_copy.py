@@ -46,7 +46,7 @@ _SITES = 4
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding per place whose copies are exposed, or hold the CPU, for 1 % of the step or more."""
+    """Return a finding per place whose copies are exposed, or make the GPU idle, for 1 % of the step or more."""
     if missing := case.missing("copy_sites"):
         return case.cannot_tell(RULE, missing)
     names = {
@@ -69,7 +69,9 @@ def check(case: Case) -> list[Finding]:
         syncs = after.filter(pl.col("copy").is_in(mine["call"].drop_nulls().implode()))
         exposed = case.per_step(row["exposed_ns"])
         held = case.per_step((row["api_ns"] or 0) + int(syncs["wait_ns"].sum()))
-        if not case.notable(max(exposed, held)):
+        # A call that holds the CPU costs nothing while the GPU has work.
+        holding = waits.filter(pl.col("call").is_in([*mine["call"].drop_nulls(), *syncs["call"]]))
+        if not case.notable(max(exposed, case.per_step(int(holding["idle_caused_ns"].sum())))):
             continue
         limit = row["limit_bytes_per_s"]
         worth = case.worth(OverlapCopies(ops_of(mine), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)

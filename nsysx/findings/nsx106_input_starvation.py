@@ -48,7 +48,7 @@ def check(case: Case) -> list[Finding]:
     starved = sum(r["verdict"] == "starved" for r in rows)
     detail = (
         f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}), in {starved} of {len(rows)} steady steps "
-        f"with an idle GPU: {units.duration(idle)} per step."
+        f"with an idle GPU: {units.duration(idle)} {case.per}."
     )
     after = f"; then {worth.next_limit} limit the step" if worth.next_limit else ""
     detail += f" A loader that is always ready saves up to {units.duration(worth.saving_ns)}{after}."
@@ -58,5 +58,5 @@ def check(case: Case) -> list[Finding]:
     fix = "Prepare the next batch while the GPU works on this one: in another thread, process or stream"
     if case.program.loader:
         fix = "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"
-    title = f"The GPU waits {units.duration(idle)} per step for data"
+    title = f"The GPU waits {units.duration(idle)} {case.per} for data"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where={"phase": "data"}, fix=fix)]

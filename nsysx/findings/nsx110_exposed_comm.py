@@ -54,12 +54,11 @@ def check(case: Case) -> list[Finding]:
         for k, n, ns in longest.head(6).iter_rows()
     ]
     worth = case.worth(RemoveExposedComm(), bound=True)
-    detail = (
-        f"Only communication runs {units.duration(cost)} per step ({case.share(cost)}); {units.duration(hidden)} more are "
-        "hidden behind compute."
+    detail = f"Only communication runs {units.duration(cost)} {case.per} ({case.share(cost)}); " + (
+        f"{units.duration(hidden)} more are hidden behind compute." if hidden else "none is hidden behind compute."
     )
     fix = "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
-    title = f"Communication is exposed {units.duration(cost)} per step"
+    title = f"Communication is exposed {units.duration(cost)} {case.per}"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=evidence)]
 
 

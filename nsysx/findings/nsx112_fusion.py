@@ -104,7 +104,7 @@ def check(case: Case) -> list[Finding]:
     count = chains["run"].n_unique() / case.steps
     title = f"Kernels that torch.compile can fuse: about {units.duration(bound)} of them is moving data again"
     detail = (
-        f"{chains.height / case.steps:.0f} elementwise, normalization and reduction kernels per step, in {count:.0f} chains, take "
+        f"{chains.height / case.steps:.0f} elementwise, normalization and reduction kernels {case.per}, in {count:.0f} chains, take "
         f"{units.duration(case.per_step(int(chains['ns'].sum())))}. If each chain took as long as its longest kernel, the step "
         f"would be {units.duration(bound)} shorter ({case.share(bound)}). A compiler makes kernels of its own: it can do better "
         "than that or worse, and never saves more than these kernels take."

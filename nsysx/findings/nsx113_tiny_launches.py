@@ -82,7 +82,9 @@ def check(case: Case) -> list[Finding]:
         if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             continue
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)
-        title = f"{row['part']}: {each:.0f} tiny launches per step, between which the GPU idles {units.duration(cost)}"
+        title = (
+            f"{row['part']}: {each:.0f} tiny launches {case.per}, between which the GPU idles {units.duration(cost)}"
+        )
         detail = (
             f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {case.share(cost)} of "
             "the step before them."

@@ -104,7 +104,7 @@ def check(case: Case) -> list[Finding]:
         if not case.program.python:
             what = "its own code or the operating system"
         cost = case.lost(cost, worth)
-        title = f"A pause of the launching thread before work{in_module(row)} lets the GPU idle {units.duration(cost)} per step"
+        title = f"A pause of the launching thread before work{in_module(row)} lets the GPU idle {units.duration(cost)} {case.per}"
         detail = (
             f"{row['stalls']} gaps in {case.steps} steps, the longest of {units.duration(row['longest_ns'])} as recorded, in which the "
             f"launching thread makes no CUDA call and the GPU idles. The capture does not say what it does: {what}."

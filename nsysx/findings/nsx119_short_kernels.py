@@ -53,6 +53,6 @@ def check(case: Case) -> list[Finding]:
     if case.program.torch and not case.program.compiled:
         ways.insert(0, "torch.compile, which fuses them")
     fix = f"Fewer, larger kernels: {', '.join(ways)}"
-    title = f"The GPU pauses {units.duration(cost)} per step between short kernels"
+    title = f"The GPU pauses {units.duration(cost)} {case.per} between short kernels"
     worth = case.bound(cost, "all pauses between kernels")
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]
