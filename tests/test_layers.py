@@ -167,6 +167,7 @@ def test_the_probe_needs_nothing_of_ours() -> None:
 def test_commands_start_without_heavy_packages(name: str) -> None:
     """What runs before a command is chosen, and all of ``run``, imports nothing heavy at top level."""
     reached, todo = set(), [PACKAGE / f"{name}.py"]
+    assert todo[0].is_file(), "what is not there imports nothing"
     while todo:
         path = todo.pop()
         if path in reached or not path.exists():

@@ -70,6 +70,12 @@ def test_the_file_is_named_by_its_rule(rule) -> None:
     assert name == f"{rule.RULE.code}_{rule.RULE.slug}".lower().replace("-", "_")
 
 
+@each
+def test_its_tests_are_found_by_its_code(rule) -> None:
+    own = [p for p in Path(__file__).parent.glob("test_*.py") if p != Path(__file__)]
+    assert any(f'"{rule.RULE.code}"' in p.read_text(encoding="utf-8") for p in own)
+
+
 def test_an_unknown_name_has_no_manual() -> None:
     assert findings.manual("NSX999") is None
 
