@@ -11,8 +11,8 @@ from hypothesis import settings
 from nsysx.replay import costs
 from tests.samples import Samples
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("search", derandomize=False)
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
 
 _FREE = costs.Costs("assumed", costs.ASSUMED.launch_ns, {name: costs.Cost(0, 0, 0) for name in costs.ASSUMED.of})

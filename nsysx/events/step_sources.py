@@ -12,6 +12,7 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.attribute import Attributed
 from nsysx.events.kernel_sequence import STEP, from_kernels
 from nsysx.events.nvtx_ranges import Ranges
+from nsysx.frames.intervals import I64
 
 #: The rule whose last step nothing closes.
 MARKS = "NVTX marks named like steps"
@@ -46,10 +47,34 @@ def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+#: So many optimizers under one name are told apart, by this share of equal work from one turn to the next.
+_MOST_OPTIMIZERS, _SAME_TURN = 4, 0.8
+
+
+def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Keep one of several optimizers that share a name and take turns: how often they launch repeats after each turn."""
+    kept = []
+    for (process,), mine in spans.group_by("process", maintain_order=True):
+        launches = calls.filter((pl.col("process") == process) & (pl.col("kind") == "launch"))["start_ns"]
+        called = launches.sort().to_numpy()
+        counts = np.diff(np.searchsorted(called, mine["end_ns"].to_numpy()))
+        every = next(
+            (k for k in range(1, _MOST_OPTIMIZERS + 1) if len(counts) >= 3 * k and _repeats(counts, k)),
+            1,
+        )
+        kept.append(mine[every - 1 :: every])
+    return pl.concat(kept) if kept else spans
+
+
+def _repeats(counts: I64, every: int) -> bool:
+    return bool((counts[every:] == counts[:-every]).mean() >= _SAME_TURN)
+
+
 def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return steps that end where the optimizer's step ends; with several optimizers, the first that is seen."""
+    """Return steps that end where the optimizer's step ends; with several optimizers, the same one each time."""
     spans = ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "optimizer")).sort("process", "start_ns")
     spans = spans.filter(pl.col("label") == pl.col("label").first().over("process"))
+    spans = _turns(spans, calls)
     first = pl.concat([calls.select("process", "start_ns"), ranges.select("process", "start_ns")])
     first = first.group_by("process").agg(pl.col("start_ns").min().alias("first_ns"))
     return (
@@ -92,8 +117,12 @@ def _labelled(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
     return frame.filter(pl.col("label").is_in(labels.filter(labels.str.contains(pattern)).to_list()))
 
 
-def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tuple[str, str, pl.DataFrame]:
-    """Return (source, rule, steps). Errors as in ``steps.find``."""
+#: Source, rule, steps.
+Found = tuple[str, str, pl.DataFrame]
+
+
+def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -> list[Found]:
+    """Return the steps of each process that has any, by the source that suits it. Errors as in ``steps.find``."""
     rows, marks, calls = ranges.ranges, ranges.marks, attributed.api_calls
     if step_range:
         try:
@@ -112,7 +141,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             common = pl.concat([rows["label"], marks["label"]]).value_counts(sort=True)["label"].head(6)
             hint = "There is: " + (", ".join(label[:60] for label in common) or "nothing in this report")
             raise NsysxError(what, slug="step-range-empty", hint=hint, exit_code=EXIT_EMPTY)
-        return "user", f"ranges that match {step_range!r}", found
+        return [("user", f"ranges that match {step_range!r}", found)]
     named = pl.col("kind") == "step"
     own, user, marked = rows.filter(named & pl.col("own")), rows.filter(named & ~pl.col("own")), marks.filter(named)
     sources: tuple[tuple[str, str, int, Callable[[], pl.DataFrame]], ...] = (
@@ -121,22 +150,35 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
         ("user", MARKS, 2, lambda: _from_marks(marked, calls)),
         ("optimizer", "each step ends where the optimizer's step ends", 2, lambda: _from_optimizer(rows, calls)),
     )
-    narrow: tuple[str, str, pl.DataFrame] | None = None
-    for source, rule, least, make in sources:
-        steps = make()
-        if steps.height >= least and narrow is None:
-            if _covers(steps, attributed.gpu_ops):
-                return source, rule, steps
+    made = [(source, rule, least, make()) for source, rule, least, make in sources]
+    chosen_of: list[Found] = []
+    narrow: Found | None = None
+    # A process has its own steps, whatever runs beside it.
+    for process in _processes([steps for *_, steps in made]):
+        own_ops = attributed.gpu_ops.filter(attributed.gpu_ops["process"] == process)
+        for source, rule, least, steps in made:
+            mine = steps.filter(pl.col("process") == process)
+            if mine.height < least:
+                continue
+            if _covers(mine, own_ops):
+                chosen_of.append((source, rule, mine))
+                break
             # Ranges around the warm-up of a CUDA graph say nothing about its replays.
-            narrow = source, rule, steps
+            narrow = narrow or (source, rule, steps)
+    if chosen_of:
+        return chosen_of
     steps = from_kernels(attributed.gpu_ops, attributed.api_calls)
     if steps.height > 1:
         why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
-        return "kernels", f"the repeated kernel sequence ({why})", steps
+        return [("kernels", f"the repeated kernel sequence ({why})", steps)]
     if narrow:
-        return narrow
+        return [narrow]
     why = "no step range, no optimizer range, no repeated kernel sequence"
-    return "capture", f"the whole capture as one step: {why}", whole_capture(attributed)
+    return [("capture", f"the whole capture as one step: {why}", whole_capture(attributed))]
+
+
+def _processes(steps: list[pl.DataFrame]) -> list[int]:
+    return sorted({p for frame in steps for p in frame["process"].unique().to_list()})
 
 
 #: Copies are no work of a step: what a program loads before its first step may take longer than all of them.

@@ -76,7 +76,10 @@ def find(
     of each process wrote about itself. ``whole_in``: steps that do not lie in this time are none. Errors: NsysxError with
     exit code 2 for a malformed window, 4 for one that holds no step.
     """
-    source, rule, found = find_steps(ranges, attributed, step_range)
+    sources = find_steps(ranges, attributed, step_range)
+    found = pl.concat([steps for *_, steps in sources])
+    process = _busiest(found, attributed.gpu_ops)
+    source, rule, _ = next((s for s in sources if process in s[2]["process"]), sources[0])
     probes = probes if source == "nsysx" else ()
     found = _inside(worked(found, probes), whole_in if source != "capture" else None)
     ops = attributed.gpu_ops

@@ -315,11 +315,12 @@ def _without_tracing(pieces: pl.DataFrame, replay: Replay | None) -> pl.DataFram
     left = pl.DataFrame(
         {"op": list(before), "_left": list(before.values())}, schema={"op": pl.Int64, "_left": pl.Int64}
     )
-    # A gap that the replay no longer has is gone; one before an op that it does not hold is told by the others.
+    # A gap that the replay no longer has is gone; one before an op that it does not hold, as the first one after the replayed
+    # steps, is told by the others.
     start, end = replay.window.gpu_span
     inside = (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
     recorded = pl.col("ns").sum().over("op")
-    part = pl.when(inside).then((pl.col("_left").fill_null(0) / recorded).clip(0.0, 1.0))
+    part = pl.when(inside).then((pl.col("_left") / recorded).clip(0.0, 1.0))
     found = pieces.join(left, on="op", how="left", maintain_order="left").with_columns(_part=part)
     own = found.filter(pl.col("_part").is_not_null())
     usual = float((own["_part"] * own["ns"]).sum() / max(int(own["ns"].sum()), 1)) if own.height else 1.0

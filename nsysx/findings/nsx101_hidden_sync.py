@@ -106,6 +106,19 @@ def check(case: Case) -> list[Finding]:
     return found
 
 
+def _of_ddp(row: Row) -> str:
+    """Return what to do about a wait that DistributedDataParallel makes itself; "" for any other.
+
+    It times some of its first steps, and then each hundredth, with events, and waits for them: no value is asked for.
+    """
+    if "EventSynchronize" not in row["api"] or "DistributedDataParallel" not in str(row["module"]):
+        return ""
+    return (
+        "DistributedDataParallel waits here for its own statistics, in its first ten steps and then in each hundredth: capture "
+        "later steps, nsysx run --steps 20:30; there is nothing to change in the program"
+    )
+
+
 def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Finding:
     wait, idle = case.per_step(row["ns"]), round(case.per_step(row["idle_caused_ns"]) * case.real_part(calls))
     times = row["calls"] / case.steps
@@ -125,6 +138,8 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
     if harmless:
         detail += " While the GPU is busy a wait costs nothing: leave it."
         fix = "Leave it: removing it is worth less than 1 % of the step"
+    elif own_statistics := _of_ddp(row):
+        fix = own_statistics
     else:
         fix = "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
     if row["file"] is None and case.program.python:

@@ -64,6 +64,10 @@ _CAVEAT = (
 )
 
 
+#: Passes per step that are this far from a whole number are no regular pattern.
+_PASS = 0.2
+
+
 def idle_groups(profile: Profile, process: int, device: int) -> dict[str, int]:
     """Return the steady idle time of a device by the verdict code of who could remove it (ns); sums to the idle time.
 
@@ -275,6 +279,10 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
         lines[0] += f", without the profiler; recorded were {units.duration(limits.recorded_ns)}"
     if divided := _divided(limits, _PARTS):
         lines.append(f"{'In it' if limits.whole else 'Of a step'}: {divided}")
+    if course := profile.steps.trend.note:
+        lines.append(course)
+    if passes := _passes(profile):
+        lines.append(passes)
     if profile.steps.source == "capture":
         length = profile.trace.capture.duration_ns
         if length and length > limits.window_ns:
@@ -282,6 +290,29 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
             lines.append(f"The other {outside} of the capture lie before the first or after the last GPU work")
         lines.append(_MARK_STEPS)
     return tuple(lines)
+
+
+def _passes(profile: Profile) -> str:
+    """Say where a step is several passes: accumulated gradients, or several optimizers that take turns; else ""."""
+    spans, scope = profile.attributed.phase_spans, profile.scope
+    if not scope.steps:
+        return ""
+    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
+    start, end = (int(x) for x in windows.select("start_ns", "end_ns").row(0))
+    mine = spans.filter((pl.col("process") == profile.steps.process) & pl.col("start_ns").is_between(start, end))
+    # What interrupts a phase on its thread cuts its span: a pass ends where another phase begins.
+    order = mine.sort("thread", "start_ns")["phase"].cast(pl.String)
+    begun = order.filter((order != order.shift(1)).fill_null(True))
+    count = {phase: int((begun == phase).sum()) / scope.steps for phase in ("forward", "backward", "optimizer")}
+    backward, optimizer = round(count["backward"]), round(count["optimizer"])
+    steady = all(abs(count[p] - n) < _PASS for p, n in (("backward", backward), ("optimizer", optimizer)))
+    if backward < 2 or not steady or not optimizer:
+        return ""
+    if optimizer == 1:
+        return (
+            f"A step is {backward} passes forward and backward before one of the optimizer: gradients are accumulated"
+        )
+    return f"A step holds {backward} backward passes and {optimizer} steps of an optimizer"
 
 
 def _launches(profile: Profile, limits: Limits) -> str:

@@ -163,8 +163,8 @@ class Replay:
         return dict(self._real.blocked)
 
     def idle_before(self) -> dict[int, int]:
-        """Return op -> how long the device idles before it without tracing (ns), for the replayed ops that end a gap."""
-        return self._seen.before
+        """Return op -> how long the device idles before it without tracing (ns), for all ops that are replayed."""
+        return {op.op: 0 for item in self._chain.items for op in item.ops} | self._seen.before
 
     def most_ns(self, edit: Edit) -> int:
         """Return what an edit can save at most, per step (ns): the idle time without tracing, and the GPU work that goes."""

@@ -186,6 +186,41 @@ def test_several_optimizers(tmp_path: Path) -> None:
     assert [e for _, e in spans(table)] == [i * PERIOD + 310 * US for i in range(5)]
 
 
+def test_two_optimizers_of_one_name_take_turns(tmp_path: Path) -> None:
+    """A GAN with two Adams: each cycle launches 6 kernels for the one and 4 for the other."""
+    report = Report()
+    main = report.process(100).thread(100, "python")
+    t = 20 * US
+    for _ in range(10):
+        for kernels in (6, 4):
+            for _ in range(kernels):
+                main.launch(t, 2 * US, kernel="w", gpu_start=t + 5 * US, gpu_dur=3 * US)
+                t += 10 * US
+            with_optimizer = t
+            main.launch(t, 2 * US, kernel="adam", gpu_start=t + 5 * US, gpu_dur=3 * US)
+            t += 10 * US
+            main.add_range("optimizer Adam", with_optimizer - US, t - US, domain="nsysx")
+    table = read(report, tmp_path)
+    assert table.source == "optimizer"
+    assert table.cpu.height == 10
+
+
+def test_each_process_has_the_source_that_suits_it(tmp_path: Path) -> None:
+    """A process without ranges that works more beside it does not take the steps from the one that marks them."""
+    report = Report()
+    main, other = report.process(100).thread(100, "python"), report.process(200).thread(200, "python")
+    for i in range(8):
+        t = 20 * US + i * PERIOD
+        main.add_range(f"step {i}", t, t + 900 * US)
+        main.launch(t + 10 * US, 5 * US, kernel="w", gpu_start=t + 20 * US, gpu_dur=300 * US)
+        for k in range(3):
+            at = t + k * 300 * US
+            other.launch(at, 5 * US, kernel=f"x{(i * k) % 7}", gpu_start=at + 9 * US, gpu_dur=280 * US, device=1)
+    table = read(report, tmp_path)
+    assert (table.source, table.cpu.height) == ("user", 8)
+    assert table.cpu["process"].n_unique() == 1
+
+
 def test_inference_only(tmp_path: Path) -> None:
     def forward(main: Thread, i: int, t: int) -> None:
         main.add_range("forward", t, t + 800 * US, domain="nsysx")

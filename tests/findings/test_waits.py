@@ -169,3 +169,17 @@ def test_a_harmless_sync_is_no_reason_to_act(tmp_path: Path) -> None:
     shown = view.build(summary, top=10)
     assert shown.first is None
     assert shown.no_first == "Nothing that was looked for saves 1 % of the step."
+
+
+def test_waits_of_ddp_for_its_own_statistics_are_not_the_programs(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range(":DistributedDataParallel"):
+            program.launch(400)
+            program.sync("cudaEventSynchronize_v3020")
+            program.host(500)
+            program.launch(400)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX101")
+    assert finding.verdict == "found"
+    assert "DistributedDataParallel waits here for its own statistics" in finding.fix
+    assert "Keep the value" not in finding.fix

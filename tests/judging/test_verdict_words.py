@@ -129,3 +129,24 @@ def test_copies_that_nothing_hides(tmp_path, steady):
     assert found.code == "copy_bound"
     assert ("of every 1.00 ms" if steady else "from its first to its last work") in found.sentence
     assert "idle time lies before" not in words(found)
+
+
+def test_steps_that_grow_and_gradients_that_are_accumulated_are_said(tmp_path):
+    report = Report()
+    main = report.process(100).thread(100, "python")
+    t = 20_000
+    for i in range(16):
+        work = 100_000 + i * 20_000
+        begin = t
+        for _ in range(3):
+            for phase in ("forward", "backward"):
+                main.add_range(phase, t, t + work, domain="nsysx")
+                main.launch(t + 1_000, 5_000, kernel=phase, gpu_start=t + 10_000, gpu_dur=work - 12_000)
+                t += work + 1_000
+        main.add_range("optimizer AdamW", t, t + 20_000, domain="nsysx")
+        main.launch(t + 1_000, 5_000, kernel="adam", gpu_start=t + 8_000, gpu_dur=9_000)
+        t += 21_000
+        main.add_range(f"step {i}", begin, t - 500, domain="nsysx")
+    evidence = verdict(report, tmp_path).evidence
+    assert any(line.startswith("The steps are not steady, they keep growing: from ") for line in evidence)
+    assert "A step is 3 passes forward and backward before one of the optimizer: gradients are accumulated" in evidence
