@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nsysx.judging.verdict import pair, short
-from nsysx.model import Row, Table, Verdict
+from nsysx.model import Row, Scope, Table, Verdict
 
 #: From this share of the step on, waiting for one rank is what limits it.
 _MINOR = 0.15
@@ -52,8 +52,8 @@ def _waits(row: Row) -> int:
 
 
 def _sentence(late: Row, waiting: Row, mine: Row, verdict: Verdict) -> str:
-    steps = max(waiting["steps"], 1)
-    part, whole = pair(_waits(waiting) / steps, waiting["window_ns"] / steps)
+    of = Scope("steady", (waiting["process"],), steps=waiting["steps"] or 0)
+    part, whole = pair(of.per_step(_waits(waiting)), of.per_step(waiting["window_ns"]))
     recorded = " recorded" if verdict.recorded_ns else ""
     cause, behind = late["late_cause"], late["late_ns"] or 0
     extra = (late["late_because"] or {}).get("compute", behind) if cause == "compute" else behind
