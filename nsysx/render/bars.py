@@ -160,7 +160,8 @@ def _opened(summary: Summary, first: Finding | None) -> Bar | None:
         return None
     sums: dict[str, float] = {}
     for row in first.evidence:
-        sums[str(row["from"])] = sums.get(str(row["from"]), 0) + row["total_ns"]
+        if row.get("from") and row.get("total_ns"):
+            sums[str(row["from"])] = sums.get(str(row["from"]), 0) + row["total_ns"]
     rest = first.cost_ns_per_step - sum(sums.values())
     if rest < 0 or not sums:
         return None
