@@ -163,12 +163,21 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What limits the step: one code, one sentence, the numbers it rests on, and what they were taken over."""
+    """What limits the step: one code, one sentence, the numbers it rests on, and what they were taken over.
+
+    ``parts`` are what the time of the device goes to, by the parts of ``judging.limits`` (ns of one step, or of the whole
+    window without steps); they sum to ``step_ns``, which is the step that the sentence speaks of: without the profiler where
+    ``recorded_ns`` says how long it was with it, else as recorded. ``estimated``: the step without a profiler was not measured.
+    """
 
     code: str
     sentence: str
     evidence: tuple[str, ...] = ()
     scope: Scope | None = None
+    step_ns: int | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
+    recorded_ns: int | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

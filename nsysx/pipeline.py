@@ -19,7 +19,7 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sequence
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.judging import capture_checks, verdict
+from nsysx.judging import capture_checks, rank_verdict, verdict
 from nsysx.model import Check, Row, Scope, Summary, Table, Unprofiled
 from nsysx.ranks import collect, comparison, one_job, parallel_reading, rank_checks
 from nsysx.reading import load, opening
@@ -197,7 +197,7 @@ def _with_ranks(summary: Summary, everyone: Sequence[collect.Rank], shown: int |
     order = {"missing": 0, "warn": 1, "ok": 2}
     named = [c for c in checks if not c.check.startswith("table ")]
     checks = sorted(named, key=lambda c: order[c.status]) + [c for c in checks if c.check.startswith("table ")]
-    verdict = summary.verdict
+    verdict = rank_verdict.of_ranks(summary.verdict, table, shown)
     if late := comparison.sentence(table.rows or ()):
         verdict = replace(verdict, evidence=(*verdict.evidence, late))
     judged = None if summary.findings is None else findings.with_ranks(summary.findings, table, shown)
@@ -286,17 +286,21 @@ def _judged(given: Profile, options: Options) -> Summary:
     if options.progress:
         options.progress("looking for what can be changed")
     drawn = timelines.timelines(given) if options.timelines else ()
+    judged = findings.judge(given, tables, replay_of(given))
+    said = replace(verdict.judge(given, tables["gpu_ledger"].rows), scope=_scope("shown device", given))
+    if given.steps.source == "capture":
+        said = findings.of_experiment(said, judged)
     return Summary(
         version=nsysx.__version__,
         capture=trace.capture,
         quality=capture_checks.checks(given, tables),
         totals=totals.totals(given),
         steps=step_record.steps(given),
-        verdict=replace(verdict.judge(given, tables["gpu_ledger"].rows), scope=_scope("shown device", given)),
+        verdict=said,
         tables=tables,
         replay=_replay(given),
         unprofiled=_unprofiled(given),
-        findings=findings.judge(given, tables, replay_of(given)),
+        findings=judged,
         timelines=drawn,
         strips=timelines.strips(given) if options.timelines else (),
         zoom=timelines.zoom(given, drawn[0]) if drawn else None,

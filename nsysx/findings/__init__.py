@@ -9,16 +9,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
 
 from nsysx.events.profile import Profile
-from nsysx.findings import nsx110_exposed_comm, nsx111_straggler
+from nsysx.findings import _advice, nsx110_exposed_comm, nsx111_straggler
 from nsysx.findings._case import Case
-from nsysx.model import Finding, Table
+from nsysx.model import Finding, Table, Verdict
 from nsysx.replay.engine import Replay, Withheld
 
+#: Rules about what a program's own clocks read.
+READINGS = ("NSX107", "NSX115")
 _ORDER = {"found": 0, "clear": 1, "cannot_tell": 2}
 
 
@@ -37,7 +40,7 @@ def rank(finding: Finding) -> tuple[int, int, str]:
 def judge(profile: Profile, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
     """Return what every rule has to say, ranked. Without a replay no saving is given."""
     case = Case(profile, tables, replay)
-    return tuple(sorted((f for rule in rules() for f in rule.check(case)), key=rank))
+    return tuple(sorted((_advice.add(f) for rule in rules() for f in rule.check(case)), key=rank))
 
 
 def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = None) -> tuple[Finding, ...]:
@@ -48,7 +51,15 @@ def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = No
             return nsx110_exposed_comm.of_ranks(finding, table, shown)
         return nsx111_straggler.of_ranks(table) if finding.code == nsx111_straggler.RULE.code else finding
 
-    return tuple(sorted(map(compared, findings), key=rank))
+    return tuple(sorted((_advice.add(compared(f)) for f in findings), key=rank))
+
+
+def of_experiment(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict of a capture without steps: where the program times itself, what its clocks read comes first."""
+    first = next((f for f in findings if f.verdict == "found" and f.code in READINGS), None)
+    if first is None:
+        return verdict
+    return replace(verdict, sentence=f"{first.title}. {first.detail.partition('. ')[2]}".strip())
 
 
 def manual(name: str) -> str | None:
@@ -58,15 +69,3 @@ def manual(name: str) -> str | None:
         if asked in (rule.RULE.code.lower(), rule.RULE.slug):
             return inspect.cleandoc(rule.__doc__ or "")
     return None
-
-
-def example(code: str) -> str:
-    """Return the code that the manual of a rule shows under "Good", "" when there is none."""
-    text = manual(code) or ""
-    lines = text.partition("\nGood\n")[2].splitlines()
-    taken = []
-    for line in lines:
-        if line and not line.startswith(" "):
-            break
-        taken.append(line)
-    return inspect.cleandoc("\n".join(taken)).strip()

@@ -34,6 +34,17 @@ from nsysx.replay.engine import RemoveExposedComm
 RULE = Rule("NSX110", "exposed-comm", "Exposed communication")
 
 
+#: Against slow links.
+_EARLIER = (
+    "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
+)
+#: One rank alone shows that it is in a collective, and not whether the data is slow or another rank is late.
+_ALONE = (
+    "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one comes last, give every rank the same work; if "
+    "none does, communicate earlier and in fewer, larger messages"
+)
+
+
 def check(case: Case) -> list[Finding]:
     """Return one finding where communication alone runs for 1 % of the step or more."""
     if case.device is None:
@@ -57,9 +68,8 @@ def check(case: Case) -> list[Finding]:
     detail = f"Only communication runs {units.duration(cost)} {case.per} ({case.share(cost)}); " + (
         f"{units.duration(hidden)} more are hidden behind compute." if hidden else "none is hidden behind compute."
     )
-    fix = "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
     title = f"Communication is exposed {units.duration(cost)} {case.per}"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, evidence=evidence)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_ALONE, evidence=evidence)]
 
 
 def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Finding:
@@ -81,7 +91,7 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     wait, transfer = (round(row[f"exposed_{k}_ns"] / max(row["steps"], 1)) for k in ("wait", "transfer"))
     detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank, {units.duration(transfer)} transfer."
     if 2 * wait < cost:
-        return replace(finding, detail=detail)
+        return replace(finding, detail=detail, fix=_EARLIER)
     late = next((r for r in table.rows if r["straggler"]), None)
     if late is not None:
         fix = (

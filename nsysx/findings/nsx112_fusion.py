@@ -110,6 +110,6 @@ def check(case: Case) -> list[Finding]:
         "than that or worse, and never saves more than these kernels take."
     )
     where = {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
-    fix = "torch.compile(model), or of these modules" if case.program.torch else "Fuse these kernels into one per chain"
+    fix = "torch.compile(model)" if case.program.torch else "Fuse these kernels into one per chain"
     sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel")
     return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

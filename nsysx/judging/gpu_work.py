@@ -17,7 +17,7 @@ _FIRST, _MODULE = 1 / 3, 0.2
 _KIND, _MOST = 0.1, 0.5
 
 #: Kinds of work, in words; a family that is not here is named as it is called.
-_WORDS = {
+WORDS = {
     "gemm": "matrix products",
     "convolution": "convolutions",
     "attention": "attention",
@@ -45,12 +45,13 @@ def folded(name: str) -> str:
 
 
 def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
-    """Return the kernels, copies and memsets of the steady steps: family, module (folded), op_kind, name, ns."""
+    """Return the kernels, copies and memsets of the steady steps: family, module (folded), own (its number), op_kind, name, ns."""
     ops = profile.steady_ops
     ops = ops.filter((ops["process"] == process) & (ops["device"] == device))
     return ops.select(
         pl.col("family").cast(pl.String),
         lookup.changed(ops["module"], folded).cast(pl.String).alias("module"),
+        pl.col("module").to_physical().alias("own"),
         "op_kind",
         pl.col("name").cast(pl.String),
         ns=pl.col("end_ns") - pl.col("start_ns"),
@@ -78,10 +79,12 @@ def most(profile: Profile, process: int, device: int) -> str:
         said = []
         for name, ns in modules[:2]:
             if ns >= _MODULE * whole:
-                kind = _kind(work.filter(pl.col("module") == name))
-                said.append(f"{units.share(ns, whole)} is {name[:80]}" + (f" (most of it {kind})" if kind else ""))
+                mine = work.filter(pl.col("module") == name)
+                count, kind = mine["own"].n_unique(), _kind(mine)
+                more = [f"{count} modules"] * (count > 1) + [f"most of it {kind}"] * bool(kind)
+                said.append(f"{units.share(ns, whole)} is {name[:80]}" + (f" ({', '.join(more)})" if more else ""))
         return f"Of its work, {' and '.join(said)}."
-    kinds = [(_WORDS.get(f, f), t) for f, t in _sums(work, "family") if f not in _UNKNOWN and t >= _KIND * whole][:3]
+    kinds = [(WORDS.get(f, f), t) for f, t in _sums(work, "family") if f not in _UNKNOWN and t >= _KIND * whole][:3]
     if kinds:
         return f"Of its work, {', '.join(f'{units.share(t, whole)} is {f}' for f, t in kinds)}."
     kernels = _sums(work.filter(pl.col("op_kind") == "kernel"), "name")
@@ -94,7 +97,7 @@ def most(profile: Profile, process: int, device: int) -> str:
 def _kind(work: pl.DataFrame) -> str:
     whole = int(work["ns"].sum())
     family, ns = _sums(work, "family")[0]
-    return _WORDS.get(family, family) if ns >= _MOST * whole and family not in _UNKNOWN else ""
+    return WORDS.get(family, family) if ns >= _MOST * whole and family not in _UNKNOWN else ""
 
 
 def _sums(work: pl.DataFrame, column: str) -> list[tuple[str, int]]:

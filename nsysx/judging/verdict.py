@@ -89,30 +89,38 @@ def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     limits = limits_of(profile, gpu_rows)
     if not limits.window_ns or limits.real_ns <= 0:
         return Verdict("unknown", "Cannot tell: the steady steps hold no GPU work.")
+    code, sentence, evidence = _judged(profile, limits)
+    parts = {
+        p: round(limits.per_step(ns)) for p, ns in limits.parts.items() if ns and p not in ("profiler", "elsewhere")
+    }
+    recorded = limits.recorded_ns and round(limits.per_step(limits.recorded_ns))
+    return Verdict(code, sentence, evidence, None, sum(parts.values()), parts, recorded, limits.estimated)
+
+
+def _judged(profile: Profile, limits: Limits) -> tuple[str, str, tuple[str, ...]]:
+    """Return the code, the sentence and the evidence."""
     evidence = _evidence(profile, limits)
     if not limits.kernels:
-        return Verdict("unknown", _without_kernels(limits), evidence)
+        return "unknown", _without_kernels(limits), evidence
     if limits.parts["untraced"] > _HALF * limits.real_ns:
         sentence = f"Cannot tell: for {_lead(limits, limits.parts['untraced'])} the GPU waits for work whose launch is not in the capture."
-        return Verdict("unknown", sentence, evidence)
+        return "unknown", sentence, evidence
     if limits.parts["profiler"] >= _HALF * limits.idle_ns > _HALF * _MINOR * limits.window_ns:
-        return Verdict("unknown", _profiled(limits), evidence)
+        return "unknown", _profiled(limits), evidence
     code = _limit(profile, limits)
     if code == "gpu_bound":
-        return Verdict(code, _busy(profile, limits), evidence)
+        return code, _busy(profile, limits), evidence
     if code == "launch_bound" and limits.recorded_ns is None:
         evidence = (*evidence, _CAVEAT)
     if blamed := _blamed(profile, limits):
         evidence = (*evidence, blamed)
     if code == "unknown":
         divided = _divided(limits, [p for p in _PARTS if p not in ("work", "elsewhere")])
-        return Verdict(
-            code, f"{_works(limits, code)} Without steps it cannot be told what limits it: {divided}.", evidence
-        )
+        return code, f"{_works(limits, code)} Without steps it cannot be told what limits it: {divided}.", evidence
     sentence = f"{_works(limits, code)} {_causes(profile, limits, code)}"
     if code == "warmup" and profile.steps.source == "capture":
         sentence = f"This is start-up, not steady work. {sentence}"
-    return Verdict(code, sentence, evidence)
+    return code, sentence, evidence
 
 
 def _limit(profile: Profile, limits: Limits) -> str:

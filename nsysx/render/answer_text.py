@@ -10,7 +10,10 @@ from typing import Any
 from nsysx import units
 from nsysx.model import Finding, Summary
 from nsysx.render import answer as answers
-from nsysx.render.answer import Answer, Bar
+from nsysx.render import bars, step_time
+from nsysx.render.advice import Also
+from nsysx.render.answer import Answer
+from nsysx.render.bars import Bar
 from nsysx.render.safe_text import clean, scrub
 
 BRIEF_SCHEMA = "nsysx.brief/1"
@@ -29,9 +32,12 @@ def change(said: Answer) -> str:
 
 def parts_text(bar: Bar) -> str:
     """Return the parts of a bar in words, as they stand."""
-    return ", ".join(
-        f"{p.label} {units.duration(p.ns)} ({units.share(p.ns, bar.total_ns)})".strip() for p in bar.parts if p.ns
-    )
+    return ", ".join(bars.words(p, bar.total_ns) for p in bar.parts)
+
+
+def also_worth(line: Also) -> str:
+    """Return what another finding is worth: "up to 1.2 ms", "" where it is no time of the step."""
+    return "" if line.saving_ns is None else f"{'up to ' if line.bound else ''}{units.duration(line.saving_ns)}"
 
 
 def worth_text(said: Answer) -> str:
@@ -71,19 +77,18 @@ def markdown_lines(said: Answer, escape: Any) -> Iterator[str]:
         yield ""
         yield "Also found (savings overlap, do not add):"
         for line in said.also:
-            bound = "up to " if line.bound else ""
-            yield f"- {line.code} {escape(line.text)}: {bound}{units.duration(line.saving_ns)}"
+            yield f"- {line.code} {escape(line.text)}" + (f": {worth}" if (worth := also_worth(line)) else "")
 
 
 # ---------------------------------------------------------------- for programs
 
 
-def _number(finding: Finding, now: int | None) -> dict[str, Any] | None:
-    saving = finding.saving_ns_per_step
-    if saving is None:
+def _number(finding: Finding, summary: Summary, now: int | None) -> dict[str, Any] | None:
+    saving = step_time.saving_ns(summary, finding)
+    if saving is None or now is None:
         return None
     error = finding.error_ns or 0
-    high = saving + error if now is None else min(now, saving + error)
+    high = min(now, saving + error)
     low = 0 if finding.bound else max(0, saving - error)
     return {"value": saving, "unit": "ns per step", "low": low, "high": high, "bound": finding.bound}
 
@@ -123,8 +128,14 @@ def brief(summary: Summary, said: Answer) -> str:
                 "code": f.code,
                 "what": text(f.title, 160),
                 "where": {k: text(v, 160) for k, v in f.where.items() if v is not None},
-                "saving": _number(f, said.now_ns),
-                "cost_ns_per_step": f.cost_ns_per_step,
+                "saving": _number(f, summary, said.now_ns),
+                "cost": None
+                if f.cost_ns_per_step is None
+                else {
+                    "value": f.cost_ns_per_step,
+                    "unit": "ns per step",
+                    "time": "as recorded" if step_time.in_recorded_time(summary) else "of the shown step",
+                },
                 "do": text(f.fix, 300),
                 "check": f"nsysx compare {name} AFTER.sqlite",
                 "stop_if": "the step without profiler is not shorter by at least the low end of the saving",

@@ -17,8 +17,8 @@ from typing import Any
 
 from nsysx import units
 from nsysx.model import Lane, Queue, Row, Span, Strip, Timeline
+from nsysx.render.ledgers import Ledger, StepBar
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
-from nsysx.render.view import Ledger, StepBar
 
 KIND_COLOURS = {
     "compute": "#009E73",

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from nsysx import units
 from nsysx.model import Span, Summary, Timeline
 from nsysx.render import answer as answers
-from nsysx.render.answer import Answer, Bar, Part
+from nsysx.render import bars as pictures
+from nsysx.render.answer import Answer
+from nsysx.render.answer_text import also_worth
+from nsysx.render.bars import Bar, Part
 from nsysx.render.safe_text import clean, shorten_kernel
 
-#: A part at least this wide has room for its words inside the bar.
-_ROOMY = 0.2
+#: The width of the widest bar at 1280 pixels, with and without labels at its left, and what words of a part need (CSS pixels).
+_WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
 #: A gap at least this wide gets its length written into it.
 _LABELLED_GAP = 0.07
 #: Idle of less than this is no reason to look closer.
@@ -73,20 +76,19 @@ class Screen:
     also: tuple[tuple[str, str, str], ...]
 
 
-def _part_words(part: Part, total: float) -> str:
-    return f"{part.label} {units.duration(part.ns)} ({units.share(part.ns, total)})".strip()
-
-
-def _drawn(bar: Bar, longest: float) -> Drawn:
+def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
     boxes, legend, left = [], [], 0.0
+    scale = bar.total_ns / longest
+    room = (_WIDE_LABELLED if several else _WIDE) * scale / 100  # pixels for a percent of the bar
     for part in bar.parts:
         width = 100 * part.ns / bar.total_ns if bar.total_ns else 0.0
-        words = _part_words(part, bar.total_ns)
-        boxes.append(Box(left, width, part.kind, part.idle, words if width >= 100 * _ROOMY else "", words))
+        words = pictures.words(part, bar.total_ns)
+        inside = len(words) * _LETTER + _MARGIN <= width * room
+        boxes.append(Box(left, width, part.kind, part.idle, words if inside else "", words))
         if part.label:
-            legend.append((part, words, width >= 100 * _ROOMY))
+            legend.append((part, words, inside))
         left += width
-    return Drawn(bar.label, units.duration(bar.total_ns), 100 * bar.total_ns / longest, tuple(boxes), tuple(legend))
+    return Drawn(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))
 
 
 def _gaps(spans: Sequence[Span], length: int) -> list[Box]:
@@ -134,7 +136,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     """Return the first screen of a Summary."""
     said = answers.build(summary, redact=redact)
     longest = max((b.total_ns for b in said.bars), default=1) or 1
-    step = answers.step_bar(summary)
+    step = pictures.step_bar(summary)
     idle = sum(p.ns for p in step.parts if p.idle) / step.total_ns if step and step.total_ns else 0.0
     share = said.then_ns / said.now_ns if said.then_ns is not None and said.now_ns else None
     return Screen(
@@ -142,7 +144,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
         now=units.duration(said.now_ns) if said.now_ns is not None else "",
         then=units.duration(said.then_ns) if said.then_ns is not None else "",
         share=share,
-        bars=tuple(_drawn(b, longest) for b in said.bars),
+        bars=tuple(_drawn(b, longest, len(said.bars) > 1) for b in said.bars),
         zoom=_zoom(summary, idle) if not summary.steps.whole else None,
-        also=tuple((a.code, a.text, f"{'up to ' if a.bound else ''}{units.duration(a.saving_ns)}") for a in said.also),
+        also=tuple((a.code, a.text, also_worth(a)) for a in said.also),
     )

@@ -13,6 +13,7 @@ from nsysx import units
 from nsysx.model import Queue, Summary, Timeline
 from nsysx.render import charts, first_screen, glossary, markdown, view
 from nsysx.render.charts import Picture
+from nsysx.render.grids import Grid, Texts
 from nsysx.render.safe_text import clean, shorten_kernel
 
 #: Modules and kinds of work in a bar: one colour each, none that means a kind of GPU work elsewhere.
@@ -102,7 +103,7 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
     common = max(lengths) if lengths and max(lengths) <= 2 * min(lengths) else None
     figures = []
     for entry, window in zip(entries, lengths, strict=True):
-        title = view.Texts(redact, 110)(entry.title, 200)
+        title = Texts(redact, 110)(entry.title, 200)
         words = _lane_words(entry)
         ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
         caption = f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead}".strip()
@@ -182,7 +183,7 @@ class Group:
     key: str
     title: str
     inside: str
-    grids: tuple[view.Grid, ...]
+    grids: tuple[Grid, ...]
 
 
 #: The closed lines in order, with their tables; a table that stands nowhere is for experts.
@@ -204,7 +205,7 @@ _GROUPS = (
 )
 
 
-def _inside(key: str, shown: view.View, grids: tuple[view.Grid, ...], timelines: int) -> str:
+def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int) -> str:
     """Return what a closed line says is inside."""
     if key == "where":
         devices = sum(entry.device for entry in shown.ledgers)

@@ -12,6 +12,9 @@ from nsysx import units
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Summary
 from nsysx.render import view
+from nsysx.render.finding_view import FindingView
+from nsysx.render.grids import Grid
+from nsysx.render.ledgers import Ledger
 from nsysx.render.safe_text import clean, shorten, shorten_column
 
 _STYLES = {
@@ -83,7 +86,7 @@ class _Out:
         return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
-def _ledgers(out: _Out, ledgers: Sequence[view.Ledger]) -> None:
+def _ledgers(out: _Out, ledgers: Sequence[Ledger]) -> None:
     """Print the ledgers in one set of columns, their bars on one time scale."""
     named = [[(f"idle: {p.label}" if p.idle else p.label, p) for p in ledger.parts if p.ns] for ledger in ledgers]
     wide = min(max([len(name) for rows in named for name, _ in rows], default=0), max(14, out.width - 34))
@@ -99,7 +102,7 @@ def _ledgers(out: _Out, ledgers: Sequence[view.Ledger]) -> None:
             out.parts((f"  {out.cell(shorten(name, wide), wide)} {time} {share} ", ""), (bar, style))
 
 
-def _fit(grid: view.Grid, width: int) -> list[tuple[int, int]]:
+def _fit(grid: Grid, width: int) -> list[tuple[int, int]]:
     """Return the columns of ``grid`` that fit into ``width``, most important first, with their widths."""
     rows = grid.rows or ()
     natural = [max([len(h.label), *(cell_len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
@@ -118,7 +121,7 @@ def _fit(grid: view.Grid, width: int) -> list[tuple[int, int]]:
     return list(widths.items())
 
 
-def _grid(out: _Out, grid: view.Grid) -> None:
+def _grid(out: _Out, grid: Grid) -> None:
     """Print one table: the columns that fit."""
     if not grid.rows:
         out.head(grid.title)
@@ -148,7 +151,7 @@ def _quality(out: _Out, shown: view.View) -> None:
             out.line(f"→ {check.fix}", "dim", indent=9)
 
 
-def _first(out: _Out, first: view.FindingView) -> None:
+def _first(out: _Out, first: FindingView) -> None:
     """Print the change that is worth most."""
     out.head("What to do first")
     worth = f": saves {first.saving} per step" if first.saving else ""
@@ -159,7 +162,7 @@ def _first(out: _Out, first: view.FindingView) -> None:
             out.line(text, "dim")
 
 
-def _findings(out: _Out, findings: Iterable[view.FindingView]) -> None:
+def _findings(out: _Out, findings: Iterable[FindingView]) -> None:
     """Print what is worth a change with its fix, and one line for each other finding that was made."""
     found = [f for f in findings if f.verdict == "found"]
     if not found:

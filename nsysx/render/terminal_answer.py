@@ -10,8 +10,10 @@ from rich.text import Text
 from nsysx import units
 from nsysx.model import Summary
 from nsysx.render import answer as answers
-from nsysx.render.answer import Bar
-from nsysx.render.answer_text import worth_text, wrapped
+from nsysx.render import bars as pictures
+from nsysx.render.answer import Answer
+from nsysx.render.answer_text import also_worth, worth_text, wrapped
+from nsysx.render.bars import Bar
 
 #: Characters for the parts of a bar in turn, busy and idle, with and without Unicode.
 _BUSY, _IDLE = "█▓▒", "░·"
@@ -19,7 +21,9 @@ _BUSY_ASCII, _IDLE_ASCII = "#%=", ".-"
 #: Parts of a bar that are named; the rest is in the picture of the page.
 _MOST_NAMED = 4
 _WIDEST = 100
-_MOST_LINES_OF_CODE = 5
+_MOST_LINES, _MOST_LINES_OF_CODE = 25, 5
+#: Bars, other findings and lines of code that are shown, from all to the least: the first that fit are taken.
+_LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1, 3), (1, 1, 2))
 
 
 def _bar(bar: Bar, width: int, plain: bool) -> tuple[str, list[str]]:
@@ -31,7 +35,7 @@ def _bar(bar: Bar, width: int, plain: bool) -> tuple[str, list[str]]:
         sign = signs[n[part.idle] % len(signs)]
         n[part.idle] += 1
         line += sign * max(1, round(width * part.ns / bar.total_ns))
-        words.append(f"{sign} {part.label} {units.duration(part.ns)} ({units.share(part.ns, bar.total_ns)})".strip())
+        words.append(f"{sign} {pictures.words(part, bar.total_ns)}")
     if len(words) > _MOST_NAMED + 1:
         words[_MOST_NAMED:] = ["..."]
     return line[:width], words
@@ -58,18 +62,27 @@ def _code(paste: str, width: int) -> list[str]:
 
 
 def lines(summary: Summary, width: int, *, plain: bool = False) -> list[tuple[str, str]]:
-    """Return (text, style) of each line."""
+    """Return (text, style) of each line: at most 25 where the words allow it, by leaving out what matters least."""
     said = answers.build(summary, redact=False)
     width = max(40, min(width, _WIDEST))
+    for bars, also, code in _LEFT:
+        out = _lines(said, width, plain, bars, also, code)
+        if len(out) <= _MOST_LINES:
+            break
+    return out
+
+
+def _lines(said: Answer, width: int, plain: bool, bars: int, also: int, code: int) -> list[tuple[str, str]]:
+    """Return (text, style) of each line, with at most so many bars, other findings and lines of code."""
     out: list[tuple[str, str]] = [(line, "dim") for line in wrapped(" · ".join(said.facts), width, indent=0)]
     out += [(line, "bold") for line in wrapped(said.sentence, width, indent=0)]
     out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(alarm, width, "Read with care: ", 0)]
     if said.bars:
-        out += [("", "")] + [(line, "") for line in _bars(said.bars[:5], width, plain)]
+        out += [("", "")] + [(line, "") for line in _bars(said.bars[:bars], width, plain)]
     out.append(("", ""))
     where = f" ({said.where})" if said.where else ""
     out += [(line, "") for line in wrapped(f"{said.do}{where}", width, "DO")]
-    out += [(f"         {line}", "cyan") for line in _code(said.paste, width - 9)]
+    out += [(f"         {line}", "cyan") for line in _code(said.paste, width - 9)[:code]]
     out += [(line, "") for line in wrapped(said.condition, width, "")] if said.condition else []
     out += [(line, "") for line in wrapped(worth_text(said), width, "WORTH")]
     head = "SURE"
@@ -78,10 +91,14 @@ def lines(summary: Summary, width: int, *, plain: bool = False) -> list[tuple[st
         out += [(line, "") for line in wrapped(f"{sure.about}: {sure.level}. {sure.reason}{command}", width, head)]
         head = ""
     head = "ALSO"
-    for also in said.also:
-        worth = f"{'up to ' if also.bound else ''}{units.duration(also.saving_ns)}"
-        out += [(line, "") for line in wrapped(f"{also.code} {also.text}: {worth}", width, head)]
+    for entry in said.also[:also]:
+        worth = also_worth(entry)
+        out += [
+            (line, "") for line in wrapped(f"{entry.code} {entry.text}{f': {worth}' if worth else ''}", width, head)
+        ]
         head = ""
+    if left := len(said.also) - also:
+        out += [(f"       and {left} more in the page and in --full", "")] if left > 0 else []
     head = "NEXT"
     for command in said.commands[:3]:
         out.append((f"{head:<7}{command}", "dim"))

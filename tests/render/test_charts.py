@@ -14,6 +14,7 @@ from PIL import Image
 
 from nsysx.model import Lane, Span, Timeline
 from nsysx.render import charts, view
+from nsysx.render.ledgers import StepBar
 from tests.render import factory
 
 MS = factory.MS
@@ -125,14 +126,14 @@ def test_waits_are_hatched_and_arrows_start_inside_the_window():
 
 
 def test_many_steps_stay_few_shapes(full):
-    bars = tuple(view.StepBar(i, 69e6 + i, 69e6, i > 5, {"compute": 60e6, "idle": 9e6 + i}) for i in range(5000))
+    bars = tuple(StepBar(i, 69e6 + i, 69e6, i > 5, {"compute": 60e6, "idle": 9e6 + i}) for i in range(5000))
     picture = charts.steps(bars, True)
     assert len(picture.data) < 250_000
     assert any("neighbours" in text for text in texts(picture))
 
 
 def test_one_long_warm_up_step_is_cut_and_labelled(full):
-    bars = tuple(view.StepBar(i, 2e9 if i == 0 else 50e6, 50e6, i > 0, {"compute": 40e6}) for i in range(8))
+    bars = tuple(StepBar(i, 2e9 if i == 0 else 50e6, 50e6, i > 0, {"compute": 40e6}) for i in range(8))
     assert "2.00 s" in texts(charts.steps(bars, True))
 
 

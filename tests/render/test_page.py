@@ -159,7 +159,7 @@ def test_the_order_of_the_page(full_page):
     ]
     places = [words.index(head) for head in heads]
     assert places == sorted(places)
-    assert "69.25 ms → 47.25 ms" in words
+    assert "69.15 ms → 47.15 ms" in words
     assert "train/losses.py:88" in words
     assert "compute 56.00 ms 81 %" in words
     assert "Device memory re-run with: nsysx run --memory -- python train.py" in words

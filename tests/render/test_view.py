@@ -8,7 +8,7 @@ import pytest
 
 from nsysx.model import Column, Gpu, Table
 from nsysx.ranks import comparison
-from nsysx.render import view
+from nsysx.render import grids, labels, view
 from tests.render import factory
 from tests.render.factory import MS
 
@@ -20,7 +20,7 @@ def modules(*rows: tuple[str | None, str | None, int]) -> list[dict]:
 
 
 def paths(rows: list[dict], top: int = 99) -> list:
-    return [row["path"] for row in view._tree(rows, top)]
+    return [row["path"] for row in grids._tree(rows, top)]
 
 
 def test_the_tree_puts_children_under_their_caller_heaviest_first():
@@ -108,7 +108,7 @@ def test_several_processes_are_told_apart():
     ],
 )
 def test_numbers_carry_their_unit(value, name, unit, text):
-    assert view.number(value, name, unit) == text
+    assert labels.number(value, name, unit) == text
 
 
 def test_a_table_of_tomorrow_needs_no_code():
@@ -118,7 +118,7 @@ def test_a_table_of_tomorrow_needs_no_code():
         Column("tags", "Object", "", "tags"),
     )
     rows = ({"what": "a", "wait_ns": 5_000, "tags": {"x_ns": 3}}, {"what": None, "wait_ns": None, "tags": ["p", "q"]})
-    grid = view.grid(Table("later", "Later", columns, rows), top=5, redact=False, width=80)
+    grid = grids.grid(Table("later", "Later", columns, rows), top=5, redact=False, width=80)
     assert [[cell.text for cell in row] for row in grid.rows] == [["a", "5.0 us", "x 3 ns"], ["-", "-", "p, q"]]
     assert [head.numeric for head in grid.heads] == [False, True, False]
 
@@ -132,6 +132,6 @@ def test_only_the_wanted_sections_are_made():
 def test_of_many_ranks_those_that_are_waited_for_are_shown():
     columns = tuple(Column(n, "Int64", u, "") for n, u in (("rank", ""), ("delay_ns", "ns"), ("steps", "")))
     rows = tuple({"rank": r, "delay_ns": {50: 9_000, 3: 10, 40: 800}.get(r, 0), "steps": 1} for r in range(64))
-    grid = view.grid(Table("ranks", "Ranks", columns, rows, shown=comparison.SHOWN), top=4, redact=True, width=80)
+    grid = grids.grid(Table("ranks", "Ranks", columns, rows, shown=comparison.SHOWN), top=4, redact=True, width=80)
     assert [line[0].text for line in grid.rows] == ["0", "3", "40", "50"]
     assert grid.folded == 60

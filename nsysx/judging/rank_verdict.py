@@ -1,0 +1,64 @@
+"""What limits the step where all ranks are known: the wait for another rank, named with what holds that rank up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nsysx.judging.verdict import pair, short
+from nsysx.model import Row, Scope, Table, Verdict
+
+#: From this share of the step on, waiting for one rank is what limits it.
+_MINOR = 0.15
+#: Below this share of the step, what the data itself takes to cross is no problem.
+_NO_NETWORK = 0.02
+
+#: What the late rank does longer than its peers, by the column ``late_cause`` of the table ``ranks``.
+_DOING = {
+    "compute": "computes {} longer",
+    "input": "loads data {} longer",
+    "host": "spends {} longer in its host code",
+    "clocks": "takes {} longer for the same kernels",
+    "profiler": "is held up {} longer by the profiler",
+}
+
+
+def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdict:
+    """Return the verdict with the sentence that names the late rank, where the shown one waits for it or is it.
+
+    ``shown`` is the rank that the Summary shows, None where one report holds them all.
+    """
+    rows = table.rows or ()
+    late = next((r for r in rows if r["straggler"]), None)
+    if late is None or verdict.step_ns is None:
+        return verdict
+    mine = _mine(rows, verdict, shown)
+    waiting = mine if mine is not late else max((r for r in rows if r is not late), key=_waits, default=None)
+    if mine is None or waiting is None or _waits(waiting) < _MINOR * waiting["window_ns"]:
+        return verdict
+    return replace(verdict, sentence=_sentence(late, waiting, mine, verdict))
+
+
+def _mine(rows: Sequence[Row], verdict: Verdict, shown: int | None) -> Row | None:
+    if shown is not None:
+        return next((r for r in rows if r["rank"] == shown), None)
+    processes = verdict.scope.processes if verdict.scope else ()
+    return next((r for r in rows if r["process"] in processes), None)
+
+
+def _waits(row: Row) -> int:
+    """Return for how long a rank only waits for others, in all of its steps (ns)."""
+    return row["exposed_wait_ns"] or 0
+
+
+def _sentence(late: Row, waiting: Row, mine: Row, verdict: Verdict) -> str:
+    of = Scope("steady", (waiting["process"],), steps=waiting["steps"] or 0)
+    part, whole = pair(of.per_step(_waits(waiting)), of.per_step(waiting["window_ns"]))
+    recorded = " recorded" if verdict.recorded_ns else ""
+    cause, behind = late["late_cause"], late["late_ns"] or 0
+    extra = (late["late_because"] or {}).get("compute", behind) if cause == "compute" else behind
+    why = f", which {_DOING.get(cause, 'takes {} longer').format(short(extra))}" if extra else ""
+    transfer = (waiting["exposed_transfer_ns"] or 0) < _NO_NETWORK * waiting["window_ns"]
+    network = " The network is not the problem." if transfer else ""
+    who = f"rank {late['rank']}" if mine is waiting else f"this rank, {late['rank']}"
+    return f"Rank {waiting['rank']} waits {part} of every {whole}{recorded} for {who}{why}.{network}"

@@ -1,0 +1,266 @@
+"""What the cards of the answer say: what to do first, what that is worth, how sure both are, and what else was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from nsysx import units
+from nsysx.findings import READINGS
+from nsysx.model import Finding, Row, Summary
+from nsysx.render import step_time
+from nsysx.render.bars import folded_path
+from nsysx.render.safe_text import clean, file_name
+
+#: Below this part of the step a saving is no line of its own.
+NOTABLE = 0.01
+#: Lines under "also found", and of them those of one rule.
+_MOST_ALSO, _MOST_OF_A_RULE = 5, 2
+#: A step without a profiler that is known this closely is no reason for doubt, wherever it is from (share of the step).
+_CLOSE = 0.03
+
+#: What to warn of before anything else is read: checks of the capture that make every number doubtful.
+ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad times", "exit code"})
+#: What makes the cause itself doubtful.
+_DOUBTS = ALARMS | {"diagnostics", "gpu ops without call", "attribution", "replay", "probe ranges"}
+#: Rules whose advice is about the whole program.
+_WHOLE = ("NSX102", "NSX112")
+#: The wait that a late rank causes is that of its peers' communication: one time, told once.
+_SAME_TIME = {"NSX111": ("NSX110",)}
+
+Level = Literal["certain", "likely", "unknown"]
+Texts = Callable[[object, int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sure:
+    """How sure one half of the answer is (``about``), why, and the command that would settle it."""
+
+    about: str
+    level: Level
+    reason: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Also:
+    """Another finding in one line; ``saving_ns`` is None where it is no time of the step. Savings overlap: do not add."""
+
+    code: str
+    text: str
+    saving_ns: int | None
+    bound: bool
+
+
+def found(summary: Summary) -> list[Finding]:
+    """Return what was found, what saves most first."""
+    return [f for f in summary.findings or () if f.verdict == "found"]
+
+
+def first(summary: Summary) -> Finding | None:
+    """Return the finding that the first card is about: what saves most, but never another than the verdict's cause.
+
+    Without steps there are no savings: how the program times itself comes first, then what was found first.
+    """
+    all_found, step = found(summary), step_time.step_ns(summary)
+    if step is None:
+        if summary.steps.source != "capture":
+            return None
+        read = (f for f in all_found if f.code in (*READINGS, "NSX108"))
+        return next(read, next((f for f in all_found if f.code != "NSX190"), None))
+    worth = [f for f in all_found if (step_time.saving_ns(summary, f) or 0) >= NOTABLE * step]
+    if step_time.rank_waited_for(summary) is not None:
+        return next((f for f in all_found if f.code == "NSX111"), None)
+    return worth[0] if worth else None
+
+
+#: Names of what lies outside of every module.
+_OUTSIDE = ("outside modules", "no module", "without module")
+
+
+def place(where: Row, texts: Texts) -> str:
+    """Return a place in the program as text; what stands for "outside of modules" is none."""
+    module = str(where.get("module") or "")
+    named = [] if any(word in module for word in _OUTSIDE) else [module.strip("()")]
+    parts = dict.fromkeys(texts(name, 120) for name in (*named, where.get("phase") or "") if name)
+    if where.get("file"):
+        line = f":{where['line']}" if where.get("line") else ""
+        parts[f"{texts(file_name(str(where['file'])[:2000], True), 160)}{line}"] = None
+    return ", ".join(parts)
+
+
+def to_do(chosen: Finding | None, summary: Summary, texts: Texts) -> tuple[str, str, str, str]:
+    """Return what to do, code to paste, what must hold for it, and where."""
+    if chosen is not None:
+        # Whole programs are compiled: the place of a finding is then only where most of it is.
+        where = "" if chosen.code in _WHOLE else place(chosen.where, texts)
+        condition = " ".join(filter(None, (chosen.condition, _spread_evenly(chosen, summary))))
+        return texts(chosen.fix or chosen.title, 400), chosen.paste, texts(condition, 300), where
+    if step_time.ledger_row(summary) is None:
+        return "Record a part of the program in which the GPU works.", "", "", ""
+    if step_time.step_ns(summary) is None:
+        return "Mark the steps, so that start-up and steady work are told apart: nsysx run -- CMD", "", "", ""
+    if summary.replay is None or not summary.replay.get("trusted", True):
+        return "What a change would save cannot be said: no replay of the steady steps can be trusted.", "", "", ""
+    return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself.", "", "", ""
+
+
+def _spread_evenly(chosen: Finding, summary: Summary) -> str:
+    """Return what the step takes when no rank has more to compute than another, "" where a rank is late for another reason."""
+    rows = [r for r in summary.rows("ranks") if r.get("exposed_wait_ns") is not None]
+    late = step_time.rank_waited_for(summary)
+    if chosen.code != "NSX111" or late is None or late.get("late_cause") != "compute" or not rows:
+        return ""
+    own = [summary.scope_of(r).per_step(r["window_ns"] - r["exposed_wait_ns"]) for r in rows]
+    return f"The same work spread evenly takes about {units.duration(sum(own) / len(own))} a step; the rest must go."
+
+
+def is_bound(chosen: Finding | None, summary: Summary) -> bool:
+    """Return whether the change brings at most what is given: work that a rank has more of can go, or only move."""
+    return chosen is not None and (chosen.bound or bool(_spread_evenly(chosen, summary)))
+
+
+def worth(chosen: Finding | None, summary: Summary) -> tuple[int | None, str]:
+    """Return the step after the change (ns; None where that cannot be said), and what to say of it."""
+    now = step_time.step_ns(summary)
+    if chosen is None:
+        return None, "The parts below say where the time is."
+    if now is None:
+        return None, _of_reading(chosen)
+    saving = step_time.saving_ns(summary, chosen)
+    if saving is None:
+        return None, _sentence(chosen.confidence)
+    if is_bound(chosen, summary):
+        return now - saving, "at best"
+    return now - saving, f"saves {units.duration(saving)} of each step"
+
+
+def _of_reading(chosen: Finding) -> str:
+    """Return what a program's clocks would read without what is not the kernel's; the detail where it is no such finding."""
+    ways = {str(r.get("way")): r.get("reads_ns") for r in chosen.evidence}
+    kernel, both = ways.get("the kernel itself"), ways.get("a synchronize before and after")
+    if kernel and both:
+        reads = f"With a synchronize on both sides a clock reads {units.duration(both)}: that adds the launch and the return."
+        return f"The kernel takes {units.duration(kernel)}. {reads}"
+    return chosen.detail.partition(". ")[0] + "." if chosen.code in READINGS else chosen.detail
+
+
+def _sentence(text: str) -> str:
+    """Return a remark as a sentence."""
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+#: Where a step without a profiler comes from: what that says, and what would make it surer.
+_SOURCES: Mapping[str, tuple[Level, str, str]] = {
+    "in_process": ("likely", "The step without profiler was measured in the same process:", ""),
+    "second_run": ("likely", "The step without profiler was measured in a second run:", ""),
+    "modelled": ("likely", "What tracing costs on this machine is taken out of the step:", "nsysx run --calibrate"),
+    "assumed": ("unknown", "What tracing costs is from a table, not from this machine:", "nsysx run --calibrate"),
+}
+#: What the share of a step in which the cause shows is called, and the columns of a step that hold it.
+_SHARES = {
+    "gpu_bound": ("GPU busy", ("gpu_compute_ns", "gpu_comm_ns", "gpu_copy_ns", "gpu_memset_ns")),
+    "comm_bound": ("Communication alone takes", ("gpu_comm_ns",)),
+    "copy_bound": ("Copies alone take", ("gpu_copy_ns",)),
+}
+_IDLE = ("GPU idle", ("gpu_idle_ns",))
+
+
+def sure(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Sure, ...]:
+    """Return how sure the cause is, and how sure the size."""
+    cause = _cause(summary, chosen, texts)
+    return (cause,) if chosen is None or chosen.saving_ns_per_step is None else (cause, _size(summary, chosen, texts))
+
+
+def _cause(summary: Summary, chosen: Finding | None, texts: Texts) -> Sure:
+    """Return how sure the cause is: the share that it takes in each of the steady steps."""
+    about = "What limits it"
+    if summary.steps.source == "capture" and chosen is not None and chosen.code in READINGS:
+        return Sure("What the clocks read", "certain", "The kernels are recorded with times of their own.")
+    if summary.steps.source == "capture":
+        return Sure(about, "unknown", "No steps were found, so start-up and steady work are not told apart.")
+    if summary.verdict.code == "unknown":
+        return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
+    late = step_time.rank_waited_for(summary)
+    warned = [c for c in summary.quality if c.status == "warn" and c.check in _DOUBTS]
+    more = f" But: {texts(warned[0].detail, 110)}" if warned else ""
+    if late is not None and late.get("last_share") is not None:
+        share = units.share(late["last_share"], 1)
+        level: Level = "likely" if warned else "certain"
+        return Sure(about, level, f"Rank {late['rank']} comes last in {share} of the collectives.{more}")
+    name, columns = _SHARES.get(summary.verdict.code, _IDLE)
+    steady = [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")]
+    shares = [sum(r.get(c) or 0 for c in columns) / r["gpu_ns"] for r in steady]
+    if not shares:
+        return Sure(about, "unknown", "No GPU work lies in steady steps.")
+    low, high = units.share(min(shares), 1), units.share(max(shares), 1)
+    spread = low if low == high else f"{low} to {high}"
+    if len(shares) < 3:
+        return Sure(about, "likely", f"{name} {spread}, but only {len(shares)} steady steps with GPU work.{more}")
+    if summary.verdict.code == "comm_bound" and len(summary.rows("ranks")) < 2:
+        alone = f"{name} {spread} in all {len(shares)} steps. Whether links are slow or a rank is late, this report alone cannot tell."
+        return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
+    recorded = ", as recorded" if step_time.in_recorded_time(summary) else ""
+    return Sure(
+        about, "likely" if warned else "certain", f"{name} {spread} in all {len(shares)} steps{recorded}.{more}"
+    )
+
+
+def _size(summary: Summary, chosen: Finding, texts: Texts) -> Sure:
+    """Return how sure the size of the change is: by where it comes from, and by what tracing did to the step."""
+    about, real = "How much", summary.unprofiled
+    how = _sentence(texts(chosen.confidence.removeprefix("at most, ").removeprefix("at most: "), 160))
+    if is_bound(chosen, summary):
+        how = f"An upper bound: {how[:1].lower()}{how[1:]}"
+    if real is None:
+        return Sure(
+            about, "unknown", f"{how} The step is as long as the profiler made it.".strip(), "nsysx run --calibrate"
+        )
+    if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns or not step_time.in_recorded_time(summary):
+        return Sure(about, "likely", f"{how} Tracing hardly changes this step.".strip())
+    level, reason, command = _SOURCES[real.source]
+    span = f"{units.duration(real.low_ns)} to {units.duration(real.high_ns)} a step."
+    return Sure(about, level, f"{how} {reason} {span}".strip(), command)
+
+
+def also(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Also, ...]:
+    """Return the other findings that are worth a line; the same rule in repeated blocks is one line."""
+    step, lines = step_time.step_ns(summary), dict[str, Also]()
+    same = _SAME_TIME.get(chosen.code, ()) if chosen else ()
+    for f in found(summary):
+        if f is chosen or f.code in same or f.code == "NSX190":
+            continue
+        saving = step_time.saving_ns(summary, f)
+        if step is not None and (saving is None or saving < NOTABLE * step or saving < (f.error_ns or 0)):
+            continue
+        title = folded_path(texts(f.title, 110))
+        text = step_time.told(summary, f"repeated blocks{title[1:]}" if title.startswith("*:") else title)
+        key = f"{f.code} {_without_numbers(text)}"
+        if key not in lines or (lines[key].saving_ns or 0) < (saving or 0):
+            lines[key] = Also(f.code, text, saving if step is not None else None, f.bound)
+    chosen_lines: list[Also] = []
+    for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
+        if sum(other.code == line.code for other in chosen_lines) < _MOST_OF_A_RULE:
+            chosen_lines.append(line)
+    return tuple(chosen_lines[:_MOST_ALSO])
+
+
+def _without_numbers(text: str) -> str:
+    """Return a text without its digits: two lines that differ in numbers alone are about one thing."""
+    return "".join(c for c in text if not c.isdigit() and c != ".")
+
+
+def report_name(summary: Summary) -> str:
+    """Return the name of the (first) report, without the folders that it lies in."""
+    return summary.capture.files[0].rpartition("/")[2] if summary.capture.files else "REPORT"
+
+
+def commands(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
+    """Return what to ask next."""
+    name = clean(report_name(summary), 80)
+    said = [f"nsysx explain {chosen.code}"] if chosen else []
+    if summary.replay is not None:
+        said.append(f"nsysx whatif {name}")
+    return (*said, f"nsysx report {name} --full", f"nsysx report {name} --html page.html")

@@ -1,0 +1,286 @@
+"""The bars of the answer: one picture, chosen by the cause, as parts that sum to the whole of each bar."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nsysx import units
+from nsysx.judging.gpu_work import WORDS
+from nsysx.model import Finding, Row, Summary
+from nsysx.render import step_time
+from nsysx.render.safe_text import clean
+
+#: A part of a bar below this share is shown with the other small ones.
+_SMALL = 0.02
+#: Bars in a picture, and named parts of a bar by module or kind of work.
+_MOST_BARS, _MOST_NAMED = 8, 5
+#: Windows of cuda.Event in a picture, and how far above the usual one a reading may be to stand beside the others.
+_MOST_WINDOWS, _FAR = 6, 20
+#: From this share of the step on, what the GPU works on is the picture.
+_BUSY = 0.8
+
+#: What the GPU does or waits for, in the words of somebody who writes PyTorch: kind (a colour), label, idle. By the parts of
+#: the verdict.
+PARTS = {
+    "work": ("compute", "computes", False),
+    "comm": ("comm", "only communicates", False),
+    "copy": ("copy", "only copies", False),
+    "migration": ("copy", "moves pages of memory", False),
+    "host": ("outside", "waits for Python", True),
+    "launch": ("launch", "waits for launch calls", True),
+    "sync": ("sync", "waits after a synchronize", True),
+    "input": ("data", "waits for data", True),
+    "alloc": ("alloc", "waits for the allocator", True),
+    "load": ("load", "waits for code to load", True),
+    "start_up": ("load", "waits for what is paid once", True),
+    "dependency": ("dependency", "waits for other GPU work", True),
+    "pause": ("gap", "pauses between kernels", True),
+    "untraced": ("idle", "waits for an untraced launch", True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a bar: ``idle`` parts are hatched."""
+
+    label: str
+    ns: float
+    kind: str
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar; its parts sum to ``total_ns``."""
+
+    label: str
+    total_ns: float
+    parts: tuple[Part, ...]
+
+
+def folded_path(path: str) -> str:
+    """Return a name with the numbers of repeated blocks as "*": "blocks.3.attn" and "blocks.7.attn" are one."""
+    return re.sub(r"(?<=[A-Za-z_]\.)\d+(?![\w])|(?<![\w.])\d+(?=\.[A-Za-z_])|^\d+$", "*", path)
+
+
+def folded_label(pattern: str, rows: Iterable[Row]) -> str:
+    """Return what repeated modules are called: "10 x Conv2d", "8 x blocks.*.attn"."""
+    rows = list(rows)
+    if len(rows) < 2 or "*" not in pattern:
+        return pattern
+    classes = {str(r.get("cls") or "") for r in rows}
+    name = pattern
+    if pattern.rpartition(".")[2] == "*" and len(classes) == 1 and "" not in classes:
+        name = classes.pop() + (f" ({pattern})" if pattern != "*" else "")
+    return f"{len(rows)} x {'module' if name == '*' else name}"
+
+
+def each(summary: Summary, row: Row | None = None) -> Callable[[float], float]:
+    """Return what makes a sum over steps (those of a row, else the shown ones) the part of one of them."""
+    scope = summary.steps.scope if row is None else summary.scope_of(row)
+    return scope.per_step if scope is not None else float
+
+
+def merged(parts: Iterable[Part], total: float) -> tuple[Part, ...]:
+    """Return the parts, those below 2 % as one."""
+    shown = [p for p in parts if p.ns >= _SMALL * total and p.ns > 0]
+    small = [p for p in parts if 0 < p.ns < _SMALL * total]
+    if len(small) < 2:
+        return (*shown, *small)
+    return (*shown, Part("other", sum(p.ns for p in small), "other", all(p.idle for p in small)))
+
+
+def step_bar(summary: Summary) -> Bar | None:
+    """Return one step on the busiest GPU: what it does, and what it waits for, as the verdict has it."""
+    row, said = step_time.ledger_row(summary), summary.verdict
+    if row is None or not said.step_ns:
+        return None
+    known = [(PARTS[p], ns) for p, ns in said.parts.items() if p in PARTS]
+    busy = [Part(label, ns, kind) for (kind, label, idle), ns in known if not idle]
+    waits = [Part(label, ns, kind, True) for (kind, label, idle), ns in known if idle]
+    waits.sort(key=lambda p: -p.ns)
+    return Bar(f"GPU {row['device']}", said.step_ns, merged([*busy, *waits], said.step_ns))
+
+
+def _rank_bars(summary: Summary, late: Row) -> tuple[Bar, ...]:
+    """Return one bar a rank: what it computes, what it waits for another. The late one is always among them."""
+    rows = list(summary.rows("ranks"))
+    if len(rows) > _MOST_BARS:
+        rows = [*[r for r in rows if r is not late][: _MOST_BARS - 1], late]
+    bars = []
+    for row in rows:
+        of = each(summary, row)
+        wait, transfer = row.get("exposed_wait_ns") or 0, row.get("exposed_transfer_ns") or 0
+        parts = [
+            Part("computes", of(row["compute_ns"]), "compute"),
+            Part("copies", of(row["copy_ns"] + row["memset_ns"]), "copy"),
+            Part("transfers", of(transfer + max(0, row["comm_ns"] - wait - transfer)), "comm"),
+            Part(f"waits for rank {late['rank']}" if row is not late else "waits for others", of(wait), "comm", True),
+            Part("idle", of(row["idle_ns"]), "outside", True),
+        ]
+        total = of(row["window_ns"])
+        bars.append(Bar(f"rank {row['rank']}", total, merged(parts, total)))
+    return tuple(bars)
+
+
+def _named(sums: list[tuple[str, float]], label: str, rest: str) -> Bar | None:
+    """Return a bar of the largest sums, those of less than 2 % with the rest."""
+    total = sum(ns for _, ns in sums)
+    top = [(name, ns) for name, ns in sorted(sums, key=lambda e: -e[1])[:_MOST_NAMED] if ns >= _SMALL * total]
+    if total <= 0 or not top:
+        return None
+    parts = [Part(name, ns, f"m{i}") for i, (name, ns) in enumerate(top)]
+    left = total - sum(p.ns for p in parts)
+    return Bar(label, total, (*parts, *([Part(rest, left, "other")] if left > 0.5 else [])))
+
+
+def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
+    """Return the GPU's own work of one step by module, repeated ones folded, largest first: label, ns, rows."""
+    of, groups = each(summary), dict[str, list[Row]]()
+    for row in summary.rows("modules"):
+        if row["self_gpu_ns"]:
+            groups.setdefault(folded_path(str(row["path"] or "(no module)")), []).append(row)
+    sums = [
+        (clean(folded_label(path, rows), 60), of(sum(r["self_gpu_ns"] for r in rows)), rows)
+        for path, rows in groups.items()
+    ]
+    return sorted(sums, key=lambda e: -e[1])
+
+
+def _module_bar(summary: Summary) -> Bar | None:
+    sums = module_sums(summary)
+    return _named([(name, ns) for name, ns, _ in sums], "by module", "other modules") if len(sums) > 1 else None
+
+
+def _opened(summary: Summary, first: Finding | None) -> Bar | None:
+    """Return what the module of a finding about mask work runs, by where its kernels come from."""
+    if first is None or first.code != "NSX120" or not first.where.get("module") or not first.cost_ns_per_step:
+        return None
+    sums: dict[str, float] = {}
+    for row in first.evidence:
+        if row.get("from") and row.get("total_ns"):
+            sums[str(row["from"])] = sums.get(str(row["from"]), 0) + row["total_ns"]
+    rest = first.cost_ns_per_step - sum(sums.values())
+    if rest < 0 or not sums:
+        return None
+    parts = [Part(clean(k, 50), ns, f"m{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
+    total = first.cost_ns_per_step
+    name = clean(first.where["module"], 40)
+    return Bar(name, total, merged([*parts, Part("the rest of it", rest, "other")], total))
+
+
+def _family_bar(summary: Summary) -> Bar | None:
+    """Return the GPU's work of one step by what it does."""
+    of = each(summary)
+    rows = summary.rows("kernel_families")
+    sums = [(clean(WORDS.get(r["family"], str(r["family"])), 40), of(r["total_ns"])) for r in rows]
+    return _named(sums, "by kind of work", "other kinds")
+
+
+def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
+    """Return the steady steps in order: how long the GPU waits for the batch of each, and how long for nothing."""
+    rows = [r for r in summary.rows("data_loader") if r["steady"] and r["step_ns"]]
+    bars = []
+    for row in rows[: _MOST_BARS // 2]:
+        wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
+        parts = (Part("waits for its batch", wait, "data", True), Part("the rest", row["step_ns"] - wait, "compute"))
+        bars.append(Bar(f"step {row['index']}", row["step_ns"], tuple(p for p in parts if p.ns > 0)))
+    return tuple(bars)
+
+
+def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
+    """Return a usual step and the one in which the allocator gives most memory back, by what the GPU does in them."""
+    steps = {r["index"]: r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")}
+    lost: dict[int, int] = {}
+    for row in summary.rows("alloc_flushes"):
+        if row["step"] in steps:
+            lost[row["step"]] = lost.get(row["step"], 0) + (row["idle_caused_ns"] or 0)
+    usual = sorted((r for i, r in steps.items() if i not in lost), key=lambda r: r["gpu_ns"])
+    if not lost or not usual:
+        return ()
+    worst = max(lost, key=lambda i: lost[i])
+    bars = []
+    for name, row, ns in (("a usual step", usual[len(usual) // 2], 0), (f"step {worst}", steps[worst], lost[worst])):
+        idle = min(ns, row["gpu_idle_ns"])
+        parts = (
+            Part("works", row["gpu_ns"] - row["gpu_idle_ns"], "compute"),
+            Part("waits for cudaFree and cudaMalloc", idle, "alloc", True),
+            Part("other waits", row["gpu_idle_ns"] - idle, "outside", True),
+        )
+        bars.append(Bar(name, row["gpu_ns"], tuple(p for p in parts if p.ns > 0)))
+    return tuple(bars)
+
+
+def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
+    """Return, of the kernel that the program times itself, its true time and what each way of timing reads."""
+    rows = [r for r in summary.rows("stopwatch") if r.get("both_ns") is not None or r.get("after_ns") is not None]
+    own = [r for r in rows if r.get("custom")] or rows
+    if not own:
+        return ()
+    ways = (
+        ("the kernel itself", "kernel_ns", "compute"),
+        ("synchronize before and after", "both_ns", "launch"),
+        ("synchronize only before", "before_ns", "outside"),
+        ("synchronize only after", "after_ns", "sync"),
+        ("no synchronize", "none_ns", "outside"),
+    )
+    return tuple(
+        Bar(label, own[0][key], (Part("", own[0][key], kind),)) for label, key, kind in ways if own[0].get(key)
+    )
+
+
+def _window_bars(summary: Summary) -> tuple[Bar, ...]:
+    """Return what the first cuda.Event windows read, in order: how much of it is kernels.
+
+    One that reads far more than is usual, as the very first does, would press the others flat and is left out.
+    """
+    bars = []
+    windows = list(enumerate(sorted(summary.rows("event_windows"), key=lambda r: r["start_ns"]), 1))
+    usual = sorted(r["reading_ns"] for _, r in windows)[len(windows) // 2] if windows else 0
+    several = len({r["site"] for _, r in windows}) > 1
+    shown = [(n, r) for n, r in windows if r["reading_ns"] <= _FAR * usual][:_MOST_WINDOWS]
+    for number, row in shown:
+        kernel = min(row["kernel_ns"] or 0, row["reading_ns"])
+        copies = min((row["copy_ns"] or 0) + (row["memset_ns"] or 0), row["reading_ns"] - kernel)
+        parts = (
+            Part("kernels", kernel, "compute"),
+            Part("copies", copies, "copy"),
+            Part("waits", row["reading_ns"] - kernel - copies, "launch", True),
+        )
+        total = row["reading_ns"]
+        name = f"window {number}" + (f", pair {row['site'] + 1}" if several else "")
+        bars.append(Bar(name, total, tuple(p for p in parts if p.ns > 0)))
+    return tuple(bars)
+
+
+def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, ...]]:
+    """Return the bars that show the cause, with a title."""
+    late = step_time.rank_waited_for(summary)
+    if late is not None:
+        return "One step, rank by rank", _rank_bars(summary, late)
+    code = first.code if first else ""
+    if summary.steps.source == "capture":
+        if code == "NSX107" and (windows := _window_bars(summary)):
+            return "What the first windows between two cuda.Events read", windows
+        if code in ("NSX107", "NSX108", "NSX115") and (readings := _reading_bars(summary)):
+            return "What each way of timing reads", readings
+    step = step_bar(summary)
+    if step is None:
+        return "", ()
+    if summary.steps.whole or summary.steps.source == "capture":
+        return "The whole capture on the GPU", (step,)
+    more: Iterable[Bar | None] = ()
+    if code == "NSX106":
+        more = _loader_bars(summary)
+    elif code == "NSX104":
+        more = _flush_bars(summary)
+    elif summary.verdict.code == "gpu_bound" and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
+        more = (_module_bar(summary), _opened(summary, first) or _family_bar(summary))
+    return "One step on the GPU", (step, *(b for b in more if b is not None))
+
+
+def words(part: Part, total: float) -> str:
+    """Return a part in words: "computes 40.84 ms (57 %)"."""
+    return f"{part.label} {units.duration(part.ns)} ({units.share(part.ns, total)})".strip()

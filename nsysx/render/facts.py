@@ -1,0 +1,136 @@
+"""Labelled facts about a capture and its steps: allow-listed, and nothing that is not known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nsysx import units
+from nsysx.model import Summary
+from nsysx.render.grids import Texts
+from nsysx.render.labels import label
+from nsysx.render.ledgers import Ledger, process_words
+from nsysx.render.safe_text import clean
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One labelled number or text."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def steps_line(summary: Summary) -> str:
+    """Return one line about the steps: how many, which rule, how long."""
+    steps = summary.steps
+    if not steps.count:
+        return clean(steps.rule or "No steps were found: the numbers cover the whole capture.", 300)
+    text = f"{units.count(steps.count)} step{'s' * (steps.count != 1)}"
+    if steps.steady and steps.count > 1:
+        text += (
+            f", {units.count(steps.steady[1] - steps.steady[0] + 1)} steady ({steps.steady[0]} to {steps.steady[1]})"
+        )
+    rule = clean(steps.rule or steps.source, 200).rstrip(".")
+    if steps.source == "capture":
+        return f"No steps: {rule}."
+    return f"{text}. Found by: {rule}." if rule else f"{text}."
+
+
+def step_times(summary: Summary) -> str:
+    """Return the mean steady step as text, "" when it is not known; and that of the replay where it is another."""
+    steps, replay = summary.steps, summary.replay or {}
+    if steps.source == "capture":
+        return ""
+    times = [
+        f"{who} {units.duration(ns)}"
+        for who, ns in (("GPU", steps.gpu_mean_ns), ("CPU", steps.cpu_mean_ns))
+        if ns is not None
+    ]
+    text = f"Steady step, mean: {', '.join(times)}." if times else ""
+    count = steps.scope.steps if steps.scope else 0
+    if text and count > (replay.get("steps") or count):
+        again = f"the last {replay['steps']} of the {count} steady steps, mean {units.duration(replay['recorded_ns'])}"
+        text += f" Savings are from a replay of {again}."
+    return text
+
+
+def shown_facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
+    """Return the few numbers that stand beside the verdict. What is not known is left out, never shown as zero."""
+    steps, totals = summary.steps, summary.totals
+    facts = []
+    stepped = steps.source != "capture"
+    if stepped and steps.gpu_mean_ns is not None:
+        facts.append(Fact("GPU step, mean", units.duration(steps.gpu_mean_ns)))
+    if stepped and steps.cpu_mean_ns is not None:
+        facts.append(Fact("CPU step, mean", units.duration(steps.cpu_mean_ns)))
+    devices = [row for row in summary.rows("gpu_ledger") if row.get("busy_ns") is not None and row.get("window_ns")]
+    if devices:
+        shares = [row["busy_ns"] / row["window_ns"] for row in devices]
+        text = (
+            units.share(min(shares), 1)
+            if len(shares) == 1
+            else f"{units.share(min(shares), 1)} to {units.share(max(shares), 1)}"
+        )
+        facts.append(Fact("GPU busy", text, "whole capture" if steps.whole else "steady steps"))
+    if stepped and steps.count and steps.steady:
+        facts.append(Fact("Steady steps", f"{steps.steady[1] - steps.steady[0] + 1} of {steps.count}"))
+    for key, text in (("kernels", "Kernels"), ("api_calls", "CUDA calls")):
+        if totals.get(key) is not None:
+            facts.append(Fact(text, units.count(totals[key]), "whole capture"))
+    return tuple(facts)
+
+
+_PROCESS_FIELDS = ("pid", "rank", "name")
+_PROBE_FIELDS = ("python", "torch", "nvtx", "backend", "ranges_pushed", "reason")
+
+
+def capture_facts(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
+    """Return the allow-listed facts about the capture; nothing else of it is ever shown."""
+    capture = summary.capture
+    facts = [
+        Fact(
+            "Report" if len(capture.files) == 1 else "Reports",
+            ", ".join(texts(base_name(f) if texts.redact else f, 300) for f in capture.files),
+        )
+    ]
+    if capture.duration_ns is not None:
+        facts.append(Fact("Length", units.duration(capture.duration_ns)))
+    if capture.nsys_version:
+        schema = f" (schema {texts(capture.schema_version, 30)})" if capture.schema_version else ""
+        facts.append(Fact("Nsight Systems", f"{texts(capture.nsys_version, 60)}{schema}"))
+    for gpu in capture.gpus:
+        limits = [
+            text
+            for value, text in (
+                (gpu.memory_bytes, f"{units.size(gpu.memory_bytes)} memory"),
+                (gpu.memory_bandwidth, f"{units.bandwidth(gpu.memory_bandwidth)} memory bandwidth"),
+                (gpu.l2_bytes, f"{units.size(gpu.l2_bytes)} L2"),
+                (gpu.sm_count, f"{gpu.sm_count} SMs"),
+            )
+            if value
+        ]
+        facts.append(
+            Fact(f"{process_words(summary, gpu.process)}GPU {gpu.device}", ", ".join([texts(gpu.name, 60), *limits]))
+        )
+    for row in capture.processes[:16]:
+        said = [f"{name} {texts(row[name], 60)}" for name in _PROCESS_FIELDS if row.get(name) not in (None, "")]
+        if said and len(capture.processes) > 1:
+            facts.append(Fact("Process", ", ".join(said)))
+    for row in capture.probe[:16]:
+        said = [f"{label(name)} {texts(row[name], 120)}" for name in _PROBE_FIELDS if row.get(name) not in (None, "")]
+        facts.append(Fact("Probe", ", ".join(said)))
+        facts.extend(Fact("Probe error", texts(error, 300)) for error in (row.get("errors") or ())[:5])
+    if capture.exit_code is not None:
+        facts.append(Fact("Exit code of the program", str(capture.exit_code)))
+    if not texts.redact:
+        facts.extend(Fact(f"Option {texts(k, 40)}", texts(v, 300)) for k, v in capture.options.items())
+    facts.append(Fact("nsysx", texts(summary.version, 30)))
+    return tuple(facts)
+
+
+def base_name(path: str) -> str:
+    """Return the last component of a path."""
+    return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]

@@ -1,0 +1,211 @@
+"""Tables ready to print: which rows and columns, in which order, and each cell as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nsysx.model import Column, Row, Scope, Table, TableSpec
+from nsysx.render import glossary
+from nsysx.render.labels import is_numeric, label, number
+from nsysx.render.safe_text import clean, file_name, scrub, shorten_cell, shorten_column
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of one column of a grid."""
+
+    name: str
+    label: str
+    meaning: str
+    numeric: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell: what is printed, what it sorts by, the whole name where it was shortened, and its glossary key."""
+
+    text: str
+    sort: float | str | None = None
+    full: str = ""
+    term: str = ""
+    part: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One table ready to print. ``rows`` is None where the capture holds no answer; ``reason`` then says why."""
+
+    key: str
+    title: str
+    intro: str
+    heads: tuple[Head, ...]
+    rows: tuple[tuple[Cell, ...], ...] | None
+    reason: str = ""
+    folded: int = 0
+    scope: str = ""
+    depth: int = 0
+    without_data: tuple[str, ...] = ()
+
+
+class Texts:
+    """Cleans, scrubs and shortens the strings of one output."""
+
+    def __init__(self, redact: bool, width: int) -> None:
+        self.redact = redact
+        self.width = width
+
+    def __call__(self, value: object, limit: int = 400) -> str:
+        """Return ``value`` as harmless text of at most ``limit`` characters."""
+        text = str(value)[: 4 * limit]
+        return clean(scrub(text) if self.redact else text, limit)
+
+    def cell(self, value: object, column: str) -> tuple[str, str]:
+        """Return a text for a cell, and the whole text if that is longer."""
+        if column == "file" and self.redact:
+            value = file_name(str(value)[:2000], True)
+        full = self(value, 600)
+        text = shorten_cell(full, column, self.width)
+        return text, "" if text == full else full
+
+
+def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = None) -> Cell:
+    """Return the cell of one value; whole numbers are sums over ``scope``."""
+    if value is None or value == "":
+        return Cell("-", None)
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no", float(value))
+    if isinstance(value, Mapping):
+        inner = (
+            f"{label(str(k))} {number(v, str(k), column.unit) if isinstance(v, int | float) else texts(v, 80)}"
+            for k, v in value.items()
+        )
+        text, full = texts.cell(", ".join(inner), column.name)
+        return Cell(text, text, full)
+    if isinstance(value, list | tuple | set | frozenset):
+        text, full = texts.cell(", ".join(texts(v, 80) for v in value), column.name)
+        return Cell(text, text, full)
+    if (is_numeric(column) and isinstance(value, int | float)) or hasattr(value, "item"):
+        if scope is not None and scope.steps and column.dtype.startswith(("Int", "UInt")):
+            value = scope.per_step(value)
+        return Cell(number(value, column.name, column.unit), float(value))
+    text, full = texts.cell(value, column.name)
+    return Cell(
+        text,
+        (full or text).lower(),
+        full,
+        glossary.key(str(value)[:100]) or "" if column.name in ("name", "api") else "",
+    )
+
+
+def _tree(rows: Sequence[Row], top: int) -> list[Row]:
+    """Return the ``top`` module rows by GPU time with the modules that call them, each followed by what it calls.
+
+    Siblings stand in order of GPU time, so the first line of every level is the one to look at.
+    """
+    by_path: dict[Any, Row] = {}
+    for row in rows:
+        by_path.setdefault(row.get("path"), row)
+
+    def order(path: Any) -> tuple[float, str]:
+        row = by_path[path]
+        return -float((row.get("forward_gpu_ns") or 0) + (row.get("backward_gpu_ns") or 0)), str(path)
+
+    def chain(path: Any) -> list[Any]:
+        above = {path: None}  # in order, and quick to look into
+        while (up := by_path[path].get("parent")) is not None and up in by_path and up not in above:
+            above[up] = None
+            path = up
+        return list(above)[::-1]
+
+    keep: dict[Any, None] = {}
+    for path in sorted(by_path, key=order):
+        if len(keep) == top:
+            break
+        wanted = [p for p in chain(path) if p not in keep]
+        if len(keep) + len(wanted) <= top:
+            keep.update(dict.fromkeys(wanted))
+    return [by_path[path] for path in sorted(keep, key=lambda path: [order(p) for p in chain(path)])]
+
+
+def _scope_of(row: Row, column: Column, spec: TableSpec, table: Table) -> Scope | None:
+    """Return what a cell is a sum over, None where it is none."""
+    if column.name in spec.per_row:
+        return Scope("steady", (), steps=row.get("steps") or 0)
+    return table.scope if spec.sums and column.name != "steps" else None
+
+
+def _sorted(table: Table, spec: TableSpec) -> list[Row]:
+    """Return the rows by the bar column, largest first; as given where there is no such column."""
+    rows = list(table.rows or ())
+    if spec.bar and any(c.name == spec.bar for c in table.columns):
+        rows.sort(key=lambda r: (r.get("what") == "rest", -(r.get(spec.bar) or 0)))
+    return rows
+
+
+def _head(column: Column, spec: TableSpec) -> Head:
+    """Return the head of a column: its words are the table's own, else those of every such column."""
+    text = clean(spec.labels.get(column.name, ""), 40) or label(column.name)
+    return Head(column.name, text, clean(column.meaning, 300), is_numeric(column))
+
+
+def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
+    """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named.
+
+    Sums over steps are shown per step.
+    """
+    spec = table.shown
+    top = min(top, spec.rows)
+    title = clean(table.title or label(table.key).capitalize(), 100)
+    texts = Texts(redact, width)
+    if table.rows is None:
+        return Grid(table.key, title, spec.intro, (), None, texts(table.reason or "not recorded in this capture", 600))
+    columns = [c for c in table.columns if c.name not in spec.hide]
+    if {"file", "line"} <= {c.name for c in columns}:
+        columns = [c for c in columns if c.name not in ("line", "function")]
+    rank = {name: i for i, name in enumerate(spec.first)}
+    columns.sort(key=lambda c: rank.get(c.name, len(rank)))
+    rows = _tree(table.rows, top) if spec.tree else _sorted(table, spec)
+    if spec.keep and len(rows) > top:
+        kept = sorted(range(len(rows)), key=lambda i: (-(rows[i].get(spec.keep) or 0), i))[:top]
+        rows = [rows[i] for i in sorted(kept)]
+    rows = rows[:top]
+    empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
+    columns = [c for c in columns if c not in empty or c is columns[0]]
+    empty = [c for c in empty if c not in columns]
+    largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
+    scope = "per step, mean of each row's own steps" if spec.per_row else table.scope.label if table.scope else ""
+
+    def cell(row: Row, column: Column) -> Cell:
+        value = row.get(column.name)
+        if value in (None, "") and column is columns[0]:
+            return Cell(spec.unknown)
+        made = _describe(value, column, texts, _scope_of(row, column, spec, table))
+        if value is not None and row.get(f"{column.name.removesuffix('_ns')}_from") == "composed":
+            made = replace(made, text=f"≈ {made.text}")
+        if column.name == "file" and value and row.get("line"):
+            function = f" {texts(row['function'], 60)}" if row.get("function") else ""
+            place = f":{int(row['line'])}{function}"
+            return replace(made, text=made.text + place, full=made.full and made.full + place)
+        if column.name == spec.bar and largest and value:
+            return replace(made, part=abs(value) / largest)
+        return made
+
+    cells = [[cell(r, c) for c in columns] for r in rows]
+    if columns and not is_numeric(columns[0]):
+        names = [line[0].full or line[0].text for line in cells]
+        for line, name, text in zip(cells, names, shorten_column(names, columns[0].name, width), strict=True):
+            line[0] = replace(line[0], text=text, full="" if text == name else name)
+    return Grid(
+        key=table.key,
+        title=title,
+        intro=spec.intro,
+        heads=tuple(_head(c, spec) for c in columns),
+        rows=tuple(tuple(line) for line in cells),
+        reason="" if table.rows else "nothing of this kind in the capture",
+        folded=max(0, len(table.rows) - len(rows)),
+        scope=scope,
+        depth=spec.depth,
+        without_data=tuple(label(c.name) for c in empty),
+    )

@@ -1,0 +1,159 @@
+"""Words for columns, parts of ledgers, causes and verdicts, and numbers with their units: the same in every output."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from nsysx import units
+from nsysx.model import Column
+from nsysx.render.safe_text import clean
+
+VERDICTS = {
+    "gpu_bound": "GPU-bound",
+    "launch_bound": "launch-bound",
+    "input_bound": "input-bound",
+    "sync_bound": "sync-bound",
+    "copy_bound": "copy-bound",
+    "comm_bound": "communication-bound",
+    "alloc_bound": "allocator-bound",
+    "warmup": "warm-up only",
+    "unknown": "cannot tell",
+}
+
+#: What a part of a ledger is called, in the order in which it is drawn.
+GPU_PARTS = {
+    "compute_ns": ("compute", "compute"),
+    "comm_ns": ("comm", "communication"),
+    "copy_ns": ("copy", "copy"),
+    "memset_ns": ("memset", "memset"),
+}
+
+CPU_PARTS = {
+    "launch_ns": ("launch", "launch calls"),
+    "copy_ns": ("copy", "copy calls"),
+    "sync_wait_ns": ("sync", "waiting in sync calls"),
+    "alloc_ns": ("alloc", "alloc and free"),
+    "load_ns": ("load", "loading code"),
+    "other_api_ns": ("other", "other CUDA calls"),
+    "outside_api_ns": ("outside", "outside CUDA calls"),
+}
+
+CAUSES = {
+    "launch_latency": ("launch", "launch latency"),
+    "sync": ("sync", "inside a sync call"),
+    "alloc": ("alloc", "alloc and free"),
+    "load": ("load", "loading code"),
+    "copy_call": ("copy", "inside a copy call"),
+    "other_api": ("other", "other CUDA call"),
+    "data_loader": ("data", "data loader"),
+    "profiler": ("profiler", "profiler itself"),
+    "host_code": ("outside", "host code (Python)"),
+    "dependency": ("dependency", "waiting for other GPU work"),
+    "kernel_gap": ("gap", "between kernels"),
+    "untraced_launch": ("idle", "launched outside the trace"),
+    "no_further_work": ("idle", "nothing more launched"),
+}
+
+_LABELS = {
+    "cls": "class",
+    "path": "module",
+    "queue_ns": "queue, summed",
+    "parent": "called by",
+    "wait_ns": "backlog waited",
+    "file": "Python line",
+    "api": "call",
+    "own_op_ns": "own work",
+    "host_ns": "host cost",
+    "idle_caused_ns": "GPU idle caused",
+    "idle_blamed_ns": "GPU idle blamed",
+    "saving_ns": "saving",
+    "moves_to": "wait moves to",
+    "forward_gpu_ns": "forward GPU",
+    "backward_gpu_ns": "backward GPU",
+    "self_gpu_ns": "self GPU",
+    "gpu_busy_ns": "GPU busy",
+    "gpu_idle_ns": "GPU idle",
+    "cpu_ns": "CPU",
+    "api_self_ns": "API self time",
+    "std_ns": "std dev",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "src_kind": "from memory",
+    "dst_kind": "to memory",
+    "steady_median_ns": "steady median",
+    "pid": "pid",
+    "tid": "tid",
+    "sm_count": "SMs",
+    "l2_bytes": "L2 cache",
+    "one_time_ns": "paid once",
+    "work_ns": "GPU work",
+    "range_ns": "CPU range",
+    "alone_ns": "on an idle GPU",
+    "repeated_ns": "paid every time",
+    "later_median_ns": "later, median",
+    "first_ns": "first call",
+    "both_ns": "sync before and after",
+    "before_ns": "sync only before",
+    "after_ns": "sync only after",
+    "none_ns": "no sync",
+    "event_idle_ns": "cuda.Event, idle GPU",
+    "event_queued_ns": "cuda.Event, queued",
+    "benchmark_ns": "torch benchmark",
+    "sync_return_ns": "sync return",
+    "kernels_each": "kernels in each",
+    "idle_launch_ns": "GPU idle in launch",
+    "idle_host_ns": "GPU idle before it",
+    "pending_median": "queued, median",
+    "gpu_ops": "GPU ops",
+    "limit_bytes_per_s": "possible",
+    "exposed_wait_ns": "waits for a rank",
+    "exposed_transfer_ns": "exposed transfer",
+    "exposed_unmatched_ns": "exposed, on no other rank",
+    "bus_bytes_per_s": "bus bandwidth",
+    "delay_ns": "makes others wait",
+    "last_share": "comes last",
+    "late_because": "spends more on",
+    "step_ns": "step",
+    "index": "step",
+    "reading_ns": "reading",
+    "start_ns": "time",
+    "time_ns": "time",
+}
+
+_UNIT_SUFFIX = re.compile(r"_(?:ns|bytes|bytes_per_s|per_s)$")
+_TEXT_TYPES = ("String", "Utf8", "Categorical", "Enum", "Boolean", "List", "Struct", "Object")
+
+
+def label(name: str) -> str:
+    """Return a column's name for people: its unit goes, because every cell carries it."""
+    text = _LABELS.get(name) or _UNIT_SUFFIX.sub("", name).replace("_", " ")
+    for word, full in (("gpu", "GPU"), ("cpu", "CPU"), ("api", "API"), ("l2", "L2")):
+        text = re.sub(rf"\b{word}\b", full, text)
+    return clean(text, 40)
+
+
+def is_numeric(column: Column) -> bool:
+    """Return whether a column holds numbers that are worth adding, comparing and right-aligning."""
+    return not column.dtype.startswith(_TEXT_TYPES)
+
+
+def number(value: Any, name: str, unit: str) -> str:
+    """Return one number of a column with its unit; "-" for None and for what is no number."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    if unit == "ns" or name.endswith("_ns"):
+        return units.duration(value)
+    if unit in ("bytes/s", "B/s", "bytes_per_s") or name.endswith("_per_s"):
+        return units.bandwidth(value)
+    if unit in ("bytes", "B") or name.endswith("_bytes") or name == "bytes":
+        return units.size(value)
+    if unit in ("share", "fraction", "ratio", "1") or name in ("share", "error", "spread") or name.endswith("_share"):
+        return units.share(value, 1)
+    if unit in ("%", "percent"):
+        return units.share(value, 100)
+    if float(value).is_integer():
+        text = units.count(value)
+    else:
+        text = f"{value:,.2g}" if abs(value) < 1 else f"{value:,.1f}"
+    return f"{text} {clean(unit, 20)}" if unit and unit not in ("count", "calls", "rows") else text

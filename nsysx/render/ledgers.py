@@ -1,0 +1,132 @@
+"""Ledgers as parts that sum to their window, and the steps of the step-by-step picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nsysx import ids, units
+from nsysx.model import Row, Summary
+from nsysx.render.labels import CAUSES, CPU_PARTS, GPU_PARTS, label
+from nsysx.render.safe_text import clean
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a ledger; ``idle`` marks the causes of idle time."""
+
+    kind: str
+    label: str
+    ns: float
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One device or thread over one window: the parts sum to ``window_ns``."""
+
+    label: str
+    device: bool
+    window_ns: float
+    parts: tuple[Part, ...]
+
+    def sentence(self) -> str:
+        """Return the ledger in words, largest parts first."""
+        top = sorted((p for p in self.parts if p.ns), key=lambda p: -p.ns)[:4]
+        said = ", ".join(
+            f"{'idle: ' if p.idle else ''}{p.label} {units.duration(p.ns)} ({units.share(p.ns, self.window_ns)})"
+            for p in top
+        )
+        return f"{self.label}: {units.duration(self.window_ns)}; {said}."
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """One step of the step-by-step picture: kinds of GPU work where they are known, else phases of the CPU step."""
+
+    index: int
+    length_ns: float
+    cpu_ns: float | None
+    steady: bool
+    parts: Mapping[str, float]
+
+
+def process_words(summary: Summary, process: Any) -> str:
+    """Return what tells a process apart: nothing when there is one, else its rank or pid."""
+    pids = {g.process: g.pid for g in summary.capture.gpus}
+    if len(pids) < 2 and len(summary.capture.processes) < 2:
+        return ""
+    row = next((r for r in summary.capture.processes if r.get("process") == process), {})
+    if row.get("rank") is not None:
+        return f"rank {row['rank']} "
+    pid = pids.get(process) or row.get("pid") or (ids.pid_of(process) if isinstance(process, int) else process)
+    return f"process {clean(pid, 20)} "
+
+
+def busy_threads(summary: Summary) -> list[Row]:
+    """Return the rows of the CPU ledger without threads that spend under 1 % in CUDA calls; the first always stays."""
+    rows = list(summary.rows("cpu_ledger"))
+
+    def busy(row: Row) -> bool:
+        window, outside = row.get("window_ns") or 0, row.get("outside_api_ns")
+        return outside is None or (window - outside) * 100 >= window
+
+    return rows[:1] + [row for row in rows[1:] if busy(row)]
+
+
+def ledgers_of(summary: Summary) -> Iterable[Ledger]:
+    """Yield the ledgers of the devices, then of the threads, each per its own steps."""
+    names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
+    for row in summary.rows("gpu_ledger"):
+        scope = summary.scope_of(row)
+        parts = [Part(kind, text, scope.per_step(row.get(name) or 0)) for name, (kind, text) in GPU_PARTS.items()]
+        idle = row.get("idle_ns") or 0
+        causes = {k: v for k, v in (row.get("idle_causes") or {}).items() if v}
+        for cause, ns in sorted(causes.items(), key=lambda c: -c[1]):
+            kind, text = CAUSES.get(cause.removesuffix("_ns"), ("idle", label(cause)))
+            parts.append(Part(kind, text, scope.per_step(ns), idle=True))
+        rest = idle - sum(causes.values())
+        if rest > 0:
+            text = "cause not known" if causes else "GPU idle"
+            parts.append(Part("idle", text, scope.per_step(rest), idle=True))
+        name = names.get((row.get("process"), row.get("device")), "")
+        name = "" if name.startswith("unknown") else name
+        where = f"{process_words(summary, row.get('process'))}GPU {row.get('device')}"
+        yield _ledger(summary, row, f"{where} ({name})" if name else where, True, parts)
+    for row in busy_threads(summary):
+        scope = summary.scope_of(row)
+        parts = [Part(kind, text, scope.per_step(row.get(name) or 0)) for name, (kind, text) in CPU_PARTS.items()]
+        thread = clean(row.get("thread_name") or row.get("name") or row.get("thread"), 30)
+        yield _ledger(summary, row, f"CPU {process_words(summary, row.get('process'))}thread {thread}", False, parts)
+
+
+def _ledger(summary: Summary, row: Row, where: str, device: bool, parts: Sequence[Part]) -> Ledger:
+    """Return one ledger; it says how many steps it is the mean of where those are not the shown ones."""
+    scope, shown = summary.scope_of(row), summary.steps.scope
+    text = clean(where, 60)
+    if shown is not None and scope.steps != shown.steps:
+        text += f", {scope.mean}"
+    return Ledger(text, device, scope.per_step(row.get("window_ns") or 0), tuple(parts))
+
+
+def step_bars(summary: Summary) -> tuple[StepBar, ...]:
+    """Return the steps for their picture: on the GPU where every step has a GPU side, else on the CPU."""
+    rows = [r for r in summary.steps.rows if not r.get("cut")]
+    steady = summary.steps.steady or (0, -1)
+    on_gpu = bool(rows) and sum(r.get("gpu_ns") is not None for r in rows) * 2 > len(rows)
+    bars = []
+    for row in rows:
+        index = int(row.get("index") or 0)
+        start, end = row.get("start_ns"), row.get("end_ns")
+        cpu = row.get("cpu_ns", end - start if start is not None and end is not None else None)
+        length = row.get("gpu_ns") if on_gpu else cpu
+        if not length or length < 0:
+            continue
+        if on_gpu:
+            parts = {kind: float(row.get(f"gpu_{name}") or 0) for name, (kind, _) in GPU_PARTS.items()}
+            parts["idle"] = float(row.get("gpu_idle_ns") or 0)
+        else:
+            parts = {str(k): float(v) for k, v in (row.get("phases") or {}).items() if v}
+        bars.append(StepBar(index, float(length), cpu, steady[0] <= index <= steady[1], parts))
+    return tuple(bars)

@@ -1,0 +1,70 @@
+"""The one step that everything is told in: without a profiler where the verdict knows it, else as recorded."""
+
+from __future__ import annotations
+
+import re
+
+from nsysx.model import Finding, Row, Summary
+
+#: Replayed steps that differ from the shown ones by less than this stand for them (share of the step).
+_SAME = 0.05
+#: A time in a text.
+_TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
+
+
+def step_ns(summary: Summary) -> int | None:
+    """Return the mean steady step that the verdict speaks of (ns); None without steps."""
+    steps = summary.steps
+    if steps.whole or steps.source == "capture":
+        return None
+    if summary.verdict.step_ns is not None:
+        return summary.verdict.step_ns
+    return recorded_ns(summary)
+
+
+def recorded_ns(summary: Summary) -> int | None:
+    """Return the mean of the same steps as recorded (ns), on the GPU where it has work; None without steps."""
+    steps = summary.steps
+    if steps.whole or steps.source == "capture":
+        return None
+    return summary.verdict.recorded_ns or (steps.cpu_mean_ns if steps.gpu_mean_ns is None else steps.gpu_mean_ns)
+
+
+def saving_ns(summary: Summary, finding: Finding) -> int | None:
+    """Return what a finding saves of the shown step (ns): never more than that step.
+
+    Where the replayed steps are not as long as the shown ones, the same share of them is meant: only their mean differs.
+    """
+    saving, step = finding.saving_ns_per_step, step_ns(summary)
+    if saving is None or step is None:
+        return saving
+    base = summary.unprofiled.step_ns if summary.unprofiled else (summary.replay or {}).get("recorded_ns")
+    if finding.error_ns is not None and base and abs(base - step) > _SAME * step:
+        saving = round(saving * step / base)
+    return min(saving, step)
+
+
+def in_recorded_time(summary: Summary) -> bool:
+    """Return whether times of the capture are not those of the shown step, and so must be named as recorded."""
+    return summary.verdict.recorded_ns is not None
+
+
+def told(summary: Summary, text: str) -> str:
+    """Return a text of a finding; times in it are of the capture, and named so where the shown step is not."""
+    return f"{text}, as recorded" if in_recorded_time(summary) and _TIME.search(text) else text
+
+
+def ledger_row(summary: Summary) -> Row | None:
+    """Return the row of the busiest device of the shown process, None without GPU work."""
+    rows = summary.rows("gpu_ledger")
+    scope = summary.verdict.scope or summary.steps.scope
+    shown = scope.processes if scope is not None else ()
+    mine = [r for r in rows if r["process"] in shown] or list(rows)
+    return max(mine, key=lambda r: r["busy_ns"], default=None)
+
+
+def rank_waited_for(summary: Summary) -> Row | None:
+    """Return the row of the rank that the verdict names as late, None where it names none."""
+    found = any(f.code == "NSX111" and f.verdict == "found" for f in summary.findings or ())
+    late = next((r for r in summary.rows("ranks") if r.get("straggler")), None)
+    return late if found and summary.verdict.sentence.startswith("Rank ") else None

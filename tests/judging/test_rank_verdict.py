@@ -1,0 +1,66 @@
+"""The sentence of several ranks: who waits, for whom, why, and whether the network is to blame."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsysx.judging import rank_verdict
+from nsysx.model import Scope, Table, Verdict
+
+MS = 1_000_000
+
+
+def ranks(*rows):
+    usual = {"exposed_transfer_ns": 0, "straggler": False, "late_ns": None, "late_cause": None, "late_because": {}}
+    whole = [
+        {**usual, "rank": i, "process": 100 + i, "steps": 10, "window_ns": 720 * MS, "exposed_wait_ns": 0, **row}
+        for i, row in enumerate(rows)
+    ]
+    return Table("ranks", "Ranks", (), tuple(whole))
+
+
+def verdict(process=100, **more):
+    parts = {"work": 41 * MS, "comm": 31 * MS}
+    return Verdict("comm_bound", "x", (), Scope("steady", (process,), steps=10), 72 * MS, parts, **more)
+
+
+LATE = {"straggler": True, "late_ns": 30 * MS, "late_cause": "compute", "late_because": {"compute": 31 * MS}}
+
+
+def test_the_late_rank_is_named_with_what_it_does_longer():
+    said = rank_verdict.of_ranks(verdict(), ranks({"exposed_wait_ns": 309 * MS}, LATE)).sentence
+    assert said == (
+        "Rank 0 waits 30.9 of every 72.0 ms for rank 1, which computes 31.0 ms longer. The network is not the problem."
+    )
+
+
+def test_from_the_late_rank_itself_the_wait_of_the_others_is_named():
+    said = rank_verdict.of_ranks(verdict(101), ranks({"exposed_wait_ns": 309 * MS}, LATE), 1).sentence
+    assert said.startswith("Rank 0 waits 30.9 of every 72.0 ms for this rank, 1, which computes 31.0 ms longer.")
+
+
+@pytest.mark.parametrize(
+    ("late", "words"),
+    [
+        ({"late_cause": "input", "late_because": {"idle_data_loader": 31 * MS}}, "loads data 30.0 ms longer"),
+        ({"late_cause": "clocks"}, "takes 30.0 ms longer for the same kernels"),
+        ({"late_cause": "unknown"}, "which takes 30.0 ms longer"),
+    ],
+)
+def test_each_cause_has_its_words(late, words):
+    assert words in rank_verdict.of_ranks(verdict(), ranks({"exposed_wait_ns": 309 * MS}, LATE | late)).sentence
+
+
+def test_the_network_is_cleared_only_where_it_takes_next_to_nothing():
+    slow = {"exposed_wait_ns": 200 * MS, "exposed_transfer_ns": 109 * MS}
+    assert "network" not in rank_verdict.of_ranks(verdict(), ranks(slow, LATE)).sentence
+
+
+@pytest.mark.parametrize("rows", [({"exposed_wait_ns": 309 * MS}, {}), ({"exposed_wait_ns": 70 * MS}, LATE)])
+def test_without_a_late_rank_or_a_long_wait_the_verdict_stays(rows):
+    assert rank_verdict.of_ranks(verdict(), ranks(*rows)) == verdict()
+
+
+def test_waits_are_named_as_recorded_where_the_step_is_not():
+    said = rank_verdict.of_ranks(verdict(recorded_ns=80 * MS), ranks({"exposed_wait_ns": 309 * MS}, LATE)).sentence
+    assert "of every 72.0 ms recorded for rank 1" in said
