@@ -22,6 +22,7 @@ from nsysx.replay.window import Window
 
 #: What an item does. A copy waits for its own op, a sync for others; plain calls only take CPU time.
 LAUNCH, SYNC, COPY, RECORD, WAIT_EVENT, PLAIN = range(6)
+_MOST_EVENTS = (1 << 62) - 1
 
 #: A launch with this many pending ops or more can find the queue full; CUDA's limit is 1024.
 _DEEP = 900
@@ -205,12 +206,12 @@ def _classified(item: Item, own: list[_Ran], when: tuple[int, int], facts: _Fact
     if item.call in facts.records:
         event, stream = facts.records[item.call]
         queues.held[event] = queues.free.get(stream, queues.start_ns)
-        return item._replace(kind=RECORD, target=-2 - event, stream=queues.number(stream))
+        return item._replace(kind=RECORD, target=_awaited(event), stream=queues.number(stream))
     if item.call in facts.edges:
         event, stream = facts.edges[item.call]
         held = queues.held.get(event, queues.start_ns)
         queues.free[stream] = max(queues.free.get(stream, queues.start_ns), held)
-        return item._replace(kind=WAIT_EVENT, target=-2 - event, stream=queues.number(stream))
+        return item._replace(kind=WAIT_EVENT, target=_awaited(event), stream=queues.number(stream))
     return item
 
 
@@ -301,6 +302,11 @@ def _usual_latency(ops: pl.DataFrame) -> int:
     return int(np.median(latencies)) if len(latencies) else 0
 
 
+def _awaited(event: int) -> int:
+    """Return the ``target`` of an event: below -1, and in 64 bits whatever a damaged report calls it."""
+    return -2 - (event & _MOST_EVENTS)
+
+
 def _events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
     """Return call -> (event, stream) of event records, and of stream waits."""
     key = ["process", "correlation_id"]
@@ -324,7 +330,7 @@ def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
         if "Stream" in name and stream not in (None, schema.NO_STREAM):
             result[call] = stream
         elif "Event" in name and event not in (None, schema.NO_STREAM):
-            result[call] = -2 - event
+            result[call] = _awaited(event)
     return result
 
 

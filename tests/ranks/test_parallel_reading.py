@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,15 +93,38 @@ def test_a_killed_worker_of_a_cluster_loses_nothing(paths: list[Path]) -> None:
     assert parallel_reading.run(dies_once, paths, cluster="local", workers=2) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("cluster", [None, "local"])
-def test_a_file_that_kills_every_worker_is_named(paths: list[Path], cluster: str | None) -> None:
-    """It never reaches the process that asks: what kills a worker would kill that too."""
-    if cluster:
-        pytest.importorskip("distributed")
+#: What asks for files of which one kills whoever reads it, and says what it got.
+_ASKS = """
+import sys
+from pathlib import Path
+from nsysx.errors import NsysxError
+from nsysx.ranks import parallel_reading
+from tests.ranks.test_parallel_reading import dies_always
+if __name__ == "__main__":
+    try:
+        parallel_reading.run(dies_always, [Path(p) for p in sys.argv[1:]], workers=2)
+    except NsysxError as error:
+        print(error.slug, error.exit_code)
+"""
+
+
+def test_a_file_that_kills_every_worker_is_no_end(paths: list[Path], tmp_path: Path) -> None:
+    """It never reaches the process that asks: what kills a worker would kill that too. Here that is one of its own."""
+    script = tmp_path / "asks.py"
+    script.write_text(_ASKS)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, script, *paths], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "worker-died 3\n"), done.stderr
+    assert len(by(paths[1])) == 3, "it was tried three times, the last time alone"
+
+
+def test_a_file_that_kills_every_worker_of_a_cluster_is_named(paths: list[Path]) -> None:
+    pytest.importorskip("distributed")
     with pytest.raises(NsysxError) as caught:
-        parallel_reading.run(dies_always, paths, cluster=cluster, workers=2)
-    assert caught.value.slug == "worker-died"
-    assert cluster is None or caught.value.message.startswith("b:")
+        parallel_reading.run(dies_always, paths, cluster="local", workers=2)
+    assert caught.value.slug == "worker-died" and caught.value.message.startswith("b:")
     assert os.getpid() not in by(paths[1])
 
 
