@@ -400,7 +400,8 @@ def test_every_export_of_one_capture_is_that_capture(tmp_path: Path, monkeypatch
     assert nsys, "set NSYSX_TEST_NSYS to a real nsys; scripts/test does, scripts/install_nsys gets one"
 
     def run(*words: str) -> None:
-        subprocess.run([nsys, *words], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+        done = subprocess.run([nsys, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
 
     run("profile", "-t", "osrt", "--sample=none", "--cpuctxsw=none", "-o", "a", sys.executable, "-c", "print()")
     run("export", "-t", "sqlite", "--lazy=false", "-o", "full.sqlite", "a.nsys-rep")
