@@ -7,21 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from nsysx.model import Summary
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One explained name. ``kind`` is ``call`` or ``word``; ``normal`` and ``cheaper`` are empty where they do not apply."""
-
-    name: str
-    kind: str
-    what: str
-    normal: str = ""
-    cheaper: str = ""
-    aliases: tuple[str, ...] = ()
+from nsysx.render.entries import Entry as Entry
+from nsysx.render.operations import OPERATIONS
 
 
 def _call(name: str, what: str, normal: str = "", cheaper: str = "", *aliases: str) -> Entry:
@@ -532,14 +521,14 @@ WORDS = (
     ),
 )
 
-ENTRIES: tuple[Entry, ...] = CALLS + WORDS
+ENTRIES: tuple[Entry, ...] = CALLS + OPERATIONS + WORDS
 
 _BY_NAME = {name.lower(): entry for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 _SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
 
 def lookup(name: str) -> Entry | None:
-    """Return what is known about a CUDA call (any version suffix) or a word of the report, None for anything else."""
+    """Return what is known about a CUDA call (any version suffix), an operation or a word of the report, else None."""
     bare = _SUFFIX.sub("", name.strip())
     return _BY_NAME.get(bare.lower()) or _BY_NAME.get(re.sub(r"_v\d+", "", bare).lower())
 

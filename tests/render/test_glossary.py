@@ -55,3 +55,13 @@ def test_a_page_explains_the_calls_that_it_names():
     used = {entry.name for entry in glossary.used(factory.summary())}
     assert {"cudaStreamSynchronize", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaHostAlloc", "backlog", "step"} <= used
     assert "cuLibraryLoadData" not in used
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [("nonzero", "nonzero"), ("item", "item"), (".item()", "item"), ("unique", "unique"), ("masks", "boolean mask")],
+)
+def test_operations_that_wait_are_explained(name: str, entry: str) -> None:
+    found = glossary.lookup(name)
+    assert found is not None and found.name == entry
+    assert "wait" in found.what and found.cheaper
