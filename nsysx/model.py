@@ -117,7 +117,8 @@ class Gpu:
 class Capture:
     """Allow-listed facts about where the numbers come from. ``utc_epoch_ns`` is event time zero.
 
-    ``content_id`` is the same for every export and copy of one capture, and differs between captures.
+    ``content_id`` is the same for every export and copy of one capture, and differs between captures. ``driver_version`` and
+    ``sm_clock_mhz``, the median clock of the busiest GPU as `nsysx run --clocks` sampled it, are null where nobody noted them.
     """
 
     files: tuple[str, ...]
@@ -132,6 +133,8 @@ class Capture:
     probe: tuple[Row, ...] = ()
     exit_code: int | None = None
     content_id: str = ""
+    driver_version: str | None = None
+    sm_clock_mhz: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

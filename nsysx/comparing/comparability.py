@@ -71,12 +71,6 @@ def _torch(summary: Mapping[str, Any]) -> str | None:
     return next((str(p["torch"]) for p in probes if p.get("torch")), None)
 
 
-def _driver(summary: Mapping[str, Any]) -> str | None:
-    capture = summary.get("capture") or {}
-    gpus = capture.get("gpus") or []
-    return capture.get("driver_version") or next((g["driver_version"] for g in gpus if g.get("driver_version")), None)
-
-
 def _steps(summary: Mapping[str, Any]) -> str | None:
     return (summary.get("steps") or {}).get("rule")
 
@@ -89,7 +83,7 @@ def _real(summary: Mapping[str, Any]) -> str:
 #: What is compared word for word: name, how to get it, what a difference means.
 _FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
     ("gpu", _gpus, "Different GPUs: the difference is of machine and program together."),
-    ("driver", _driver, "Different drivers."),
+    ("driver", _capture("driver_version"), "Different drivers."),
     ("torch", _torch, "Different PyTorch versions: kernels and host cost change with them."),
     ("nsys", _capture("nsys_version"), "Different versions of nsys: what tracing costs may differ."),
     (
@@ -117,7 +111,13 @@ def lines(before: Side, after: Side) -> list[Line]:
             found.append(Line(check, "differs", detail, a, b))
         else:
             found.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
-    found += [_count(before, after), *_found_alone(before, after), *_work(before, after), *_partial(before, after)]
+    found += [
+        _count(before, after),
+        *_found_alone(before, after),
+        *_work(before, after),
+        *_clocks(before, after),
+        *_partial(before, after),
+    ]
     order = {"differs": 0, "unknown": 1, "same": 2}
     return sorted(found, key=lambda x: order[x.status])
 
@@ -202,6 +202,20 @@ def _work(before: Side, after: Side) -> list[Line]:
         )
         found.append(Line("speed of kernels", "differs", detail))
     return found
+
+
+def _clocks(before: Side, after: Side) -> list[Line]:
+    """Return whether the GPUs ran at one clock, where `nsysx run --clocks` noted it on both sides."""
+    sides = [[(c.summary.get("capture") or {}).get("sm_clock_mhz") for c in s.captures] for s in (before, after)]
+    known = [[mhz for mhz in side if mhz] for side in sides]
+    if not all(known):
+        return []
+    a, b = (float(np.mean(side)) for side in known)
+    words = f"median SM clock {a:.0f} MHz before, {b:.0f} after"
+    if abs(a - b) > _CLOCKS * max(a, b):
+        detail = f"The GPU ran at another clock: {words}. All that it computes takes longer at the lower one."
+        return [Line("clock", "differs", detail, f"{a:.0f} MHz", f"{b:.0f} MHz")]
+    return [Line("clock", "same", words, f"{a:.0f} MHz", f"{b:.0f} MHz")]
 
 
 def _partial(before: Side, after: Side) -> list[Line]:

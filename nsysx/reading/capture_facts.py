@@ -8,6 +8,7 @@ import re
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,21 @@ def _program(path: str | None) -> str:
     return re.split(r"[/\\\\]", path or "")[-1]
 
 
+def _version_of(told: object) -> str | None:
+    """Return a version that a run noted, None for anything that is none."""
+    return told if isinstance(told, str) and re.fullmatch(r"[\d.]{1,40}", told) else None
+
+
+def _clock_of(told: object) -> int | None:
+    """Return the median SM clock (MHz) of the device where it is highest, None without samples. Unused devices idle."""
+    devices = told.get("devices") if isinstance(told, dict) else None
+    if not isinstance(devices, list):
+        return None
+    columns = [d.get("sm_mhz") for d in devices if isinstance(d, dict)]
+    seen = [[v for v in c if isinstance(v, int) and 0 < v < 100_000] for c in columns if isinstance(c, list)]
+    return max((round(median(values)) for values in seen if values), default=None)
+
+
 def content_id(frames: Mapping[str, pl.DataFrame], utc_epoch_ns: int | None) -> str:
     """Return what tells captures apart, whatever the file is called: the same for every export of one capture.
 
@@ -188,4 +204,6 @@ def capture_of(
         options=options,
         probe=tuple(run.get("probe", ())),
         exit_code=exit_code if isinstance(exit_code, int) else None,
+        driver_version=_version_of(run.get("driver_version")),
+        sm_clock_mhz=_clock_of(run.get("clocks")),
     )

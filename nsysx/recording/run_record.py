@@ -22,9 +22,22 @@ from nsysx.recording.reports import lines_said
 RUN_SCHEMA = "nsysx.run/1"
 
 
+#: NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build ...
+_DRIVER = re.compile(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)")
+
+
 def _text(word: str) -> str:
     """Return a word of the command line as text: bytes that are no UTF-8 as \\xNN."""
     return os.fsencode(word).decode("utf-8", "backslashreplace")
+
+
+def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """Return the version of NVIDIA's kernel driver, None where it does not say. nsys does not record it."""
+    try:
+        match = _DRIVER.search(told.read_text(errors="replace"))
+    except OSError:
+        return None
+    return match[1] if match else None
 
 
 def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recording, result: Result) -> dict[str, Any]:
@@ -54,6 +67,8 @@ def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recor
             "html": None,
         },
     }
+    if version := driver_version():
+        found["driver_version"] = version
     if machine := calibrate.known(nsys.version):
         found["machine_profile"] = machine
     return found if recording.clocks is None else found | {"clocks": recording.clocks}

@@ -187,6 +187,20 @@ def test_differences_of_the_captures_are_said(tmp_path: Path) -> None:
     assert (said["gpu"], said["steps"], said["kernels"]) == ("differs", "differs", "same")
 
 
+def test_drivers_and_clocks_are_held_against_each_other(tmp_path: Path) -> None:
+    one = summary(tmp_path, program(NET), "one")
+    assert next(x for x in compare(one, one).comparability if x.check == "driver").status == "unknown"
+    assert all(x.check != "clock" for x in compare(one, one).comparability), "nobody noted it"
+
+    def noted(driver: str, mhz: int) -> dict[str, Any]:
+        return {**one, "capture": {**one["capture"], "driver_version": driver, "sm_clock_mhz": mhz}}
+
+    for other, driver, clock in ((noted("580.95", 1975), "same", "same"), (noted("570.1", 1500), "differs", "differs")):
+        lines = {x.check: x for x in compare(noted("580.95", 1980), other).comparability}
+        assert (lines["driver"].status, lines["clock"].status) == (driver, clock)
+    assert "1980 MHz before, 1500 after" in lines["clock"].detail
+
+
 def test_whole_numbers_sum() -> None:
     assert differences.whole([1.6, 1.6, -0.9], 2) == [2, 1, -1]
     assert sum(differences.whole([0.4] * 10, 4)) == 4

@@ -581,3 +581,16 @@ def test_capture_facts(tmp_path: Path) -> None:
     assert capture.schema_version == "3.24.7"
     assert trace.python_lines is not None
     assert trace.python_lines["frames"].to_list() == [["/home/me/train.py:12 main"]]
+
+
+def test_what_a_run_noted_of_driver_and_clocks(good: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    path.write_bytes(good.read_bytes())
+    devices = [{"sm_mhz": [345, 345]}, {"sm_mhz": [1980, 1965, None, 1980, "x"]}, {"sm_mhz": None}, 3]
+    noted = {"driver_version": "580.95.05", "clocks": {"devices": devices}}
+    path.with_suffix(".run.json").write_text(json.dumps(noted))
+    capture = load(path).capture
+    assert (capture.driver_version, capture.sm_clock_mhz) == ("580.95.05", 1980)
+    path.with_suffix(".run.json").write_text(json.dumps({"driver_version": "<b>", "clocks": [1]}))
+    capture = load(path).capture
+    assert (capture.driver_version, capture.sm_clock_mhz) == (None, None)

@@ -955,3 +955,18 @@ def test_a_window_that_no_process_opened_is_said() -> None:
     assert window_missed([worker, trainer, off]) == "5 steps"
     assert window_missed([worker, trainer | {"window_missed": None}]) is None
     assert window_missed([off]) is None
+
+
+def test_the_version_of_the_driver(tmp_path: Path) -> None:
+    told = tmp_path / "version"
+    assert run_record.driver_version(told) is None
+    for text, version in (
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (x)\nGCC version: 12.3",
+            "580.95.05",
+        ),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12", "535.183.01"),
+        ("nothing", None),
+    ):
+        told.write_text(text)
+        assert run_record.driver_version(told) == version
