@@ -20,6 +20,9 @@ from nsysx.replay import costs
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_reports"
 NAMES = sorted(f.name.removesuffix(".sqlite.xz") for f in SAMPLES.glob("*.sqlite.xz"))
+#: Ranks that look like another one of theirs, for tests that are slow.
+_ALIKE = ("ddp_four.rank1", "ddp_four.rank2", "ddp_per_rank.rank1")
+DISTINCT = [name for name in NAMES if name not in _ALIKE]
 
 #: Before any test makes tracing free: the samples were recorded under a profiler.
 _COSTS = costs.ASSUMED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ from nsysx.errors import NsysxError
 from nsysx.events import attribute, correlate, families, ledger, nvtx_ranges, steps
 from nsysx.pipeline import summarize
 from nsysx.reading.load import load
-from tests import builder, oracle, strategies
+from tests import builder, oracle, samples, strategies
 from tests.builder import Report
-
-SAMPLES = sorted((Path(__file__).resolve().parent.parent / "sample_reports").glob("*.sqlite.xz"))
 
 slow = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 few = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
@@ -132,10 +129,9 @@ def test_case(name: str, tmp_path: Path) -> None:
     innermost(path)
 
 
-@pytest.mark.parametrize("packed", SAMPLES, ids=lambda p: p.name.removesuffix(".sqlite.xz"))
-def test_sample(packed: Path, tmp_path: Path) -> None:
-    path = tmp_path / "r.sqlite"
-    path.write_bytes(lzma.decompress(packed.read_bytes()))
+@pytest.mark.parametrize("name", samples.DISTINCT)
+def test_sample(name: str, tmp_path: Path) -> None:
+    path = samples.unpack(name, tmp_path)
     compare(path)
     innermost(path)
 

@@ -17,7 +17,7 @@ import pytest
 from nsysx.model import Summary
 from tests.render.test_browser import AXE, CHROMIUM, DRIVER, REQUIRED, browser, js, visit
 from tests.render.test_page import Page
-from tests.samples import NAMES, Samples
+from tests.samples import DISTINCT, NAMES, Samples
 
 VALIDATE = os.environ.get("NSYSX_HTML_VALIDATE", "")
 
@@ -67,7 +67,7 @@ def test_the_pages_are_valid_html(made, tmp_path):
 
 
 @pytest.mark.skipif(not (CHROMIUM and DRIVER) and not REQUIRED, reason="needs chromium and chromedriver")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_a_page_works_for_everybody(browser, made, name):
     _, page = made(name)
     shots = os.environ.get("NSYSX_SCREENSHOTS")
