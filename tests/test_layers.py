@@ -56,7 +56,7 @@ LIBRARIES = {
     "export": FRAMES,
     "__init__": {"nvtx"},
     "api": FRAMES,
-    "render": {"rich", "jinja2", "matplotlib"},
+    "render": {"rich", "jinja2", "matplotlib", "tomllib", "tomli"},
     "cli": {"typer", "rich", "tomllib", "tomli"},
     "progress": {"rich"},
     "inject": {"torch", "nvtx"},

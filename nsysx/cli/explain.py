@@ -38,7 +38,7 @@ def explain(
 
         rules = [f"{rule.RULE.code}  {rule.RULE.slug}: {rule.RULE.title}" for rule in findings.rules()]
         tables = [*dictionary.TEXTS, *dictionary.keys()]
-        typer.echo("\n".join([*rules, *(entry.name for entry in glossary.ENTRIES), *tables]))
+        typer.echo("\n".join([*rules, *(entry.name for entry in glossary.entries()), *tables]))
         return
     texts = []
     for name in names:

@@ -8,7 +8,7 @@ from html import escape
 from nsysx import units
 from nsysx.comparing.comparison import Comparison
 from nsysx.comparing.differences import Difference
-from nsysx.render.charts import KIND_COLOURS
+from nsysx.render.charts.colours import KIND_COLOURS
 from nsysx.render.compare_view import signed
 from nsysx.render.safe_text import clean, shorten
 

@@ -12,7 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from nsysx import units
 from nsysx.model import Queue, Summary, Timeline
 from nsysx.render import charts, first_screen, glossary, markdown, view
-from nsysx.render.charts import Picture
+from nsysx.render.charts.canvas import Picture
+from nsysx.render.charts.colours import KIND_COLOURS
 from nsysx.render.grids import Grid, Texts
 from nsysx.render.safe_text import clean, shorten_kernel
 
@@ -294,7 +295,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
             if whole and table.shown.picture and (figure := _FIGURES[table.shown.picture](summary)) is not None
         },
         ticket=markdown.render(summary, redact=redact) if whole else "",
-        colours=charts.KIND_COLOURS | _MODULE_COLOURS,
+        colours=KIND_COLOURS | _MODULE_COLOURS,
         duration=units.duration,
         share=units.share,
         anchor=glossary.anchor,

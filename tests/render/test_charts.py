@@ -14,6 +14,8 @@ from PIL import Image
 
 from nsysx.model import Lane, Span, Timeline
 from nsysx.render import charts, view
+from nsysx.render.charts import colours
+from nsysx.render.charts.rank_bars import RANK_PARTS
 from nsysx.render.ledgers import StepBar
 from tests.render import factory
 
@@ -63,7 +65,7 @@ def test_bars_have_the_length_of_their_numbers(full):
     for path in root.iter("{http://www.w3.org/2000/svg}path"):
         style = path.get("style") or ""
         for part in entry.parts:
-            colour = charts.KIND_COLOURS[part.kind].lower()
+            colour = colours.KIND_COLOURS[part.kind].lower()
             if not part.idle and f"fill: {colour}" in style:
                 x = [float(number) for number in re.findall(r"[ML] ([\d.]+)", path.get("d"))]
                 widths[part.kind] = max(widths.get(part.kind, 0.0), max(x) - min(x))
@@ -99,8 +101,8 @@ def test_a_busy_looking_lane_was_busy(share, merged):
     picture = charts.timeline(Timeline("t", 0, window, (Lane("stream", "GPU 0", spans),)))
     full = charts.timeline(Timeline("t", 0, window, (Lane("stream", "GPU 0", (Span(0, window, "compute", ""),)),)))
     drawn = (
-        near(pixels(picture), charts.KIND_COLOURS["compute"]).sum()
-        / near(pixels(full), charts.KIND_COLOURS["compute"]).sum()
+        near(pixels(picture), colours.KIND_COLOURS["compute"]).sum()
+        / near(pixels(full), colours.KIND_COLOURS["compute"]).sum()
     )
     assert drawn == pytest.approx(max(share, 0.05), abs=0.06)
 
@@ -118,7 +120,7 @@ def test_waits_are_hatched_and_arrows_start_inside_the_window():
     )
     hatched = pixels(charts.timeline(Timeline("t", 0, 100 * MS, (api, gpu))))
     flat = pixels(charts.timeline(Timeline("t", 0, 100 * MS, (plain, gpu))))
-    sync = charts.KIND_COLOURS["sync"]
+    sync = colours.KIND_COLOURS["sync"]
     assert near(hatched, sync).sum() < 0.95 * near(flat, sync).sum()
     dark = near(flat, "#333333", 10)
     left_of_lanes = dark[:, : 2 * 176]
@@ -138,8 +140,8 @@ def test_one_long_warm_up_step_is_cut_and_labelled(full):
 
 
 def test_ink_can_be_read_on_every_colour():
-    for colour in {*charts.KIND_COLOURS.values(), *charts.PHASE_COLOURS.values()}:
-        light, ink = charts._luminance(colour), charts._luminance(charts._ink_on(colour))
+    for colour in {*colours.KIND_COLOURS.values(), *colours.PHASE_COLOURS.values()}:
+        light, ink = colours.luminance(colour), colours.luminance(colours.ink_on(colour))
         high, low = max(light, ink), min(light, ink)
         assert (high + 0.05) / (low + 0.05) >= 4.5, colour
 
@@ -190,5 +192,5 @@ def test_many_ranks_are_a_heat_map(count):
 
 
 def test_ranks_that_did_nothing_can_be_drawn():
-    rows = [{**r, **dict.fromkeys((name for name, *_ in charts.RANK_PARTS), 0)} for r in rank_rows(40)]
+    rows = [{**r, **dict.fromkeys((name for name, *_ in RANK_PARTS), 0)} for r in rank_rows(40)]
     assert charts.ranks(rows).data

@@ -60,7 +60,7 @@ def test_without_a_name_all_names_are_listed() -> None:
     lines = done.stdout.split("\n")[:-1]
     assert [line.split()[0] for line in lines[: len(rules)]] == [rule.RULE.code for rule in rules]
     tables = ["definitions", "columns", "many-ranks", *dictionary.keys()]
-    assert lines[len(rules) :] == [*(entry.name for entry in glossary.ENTRIES), *tables]
+    assert lines[len(rules) :] == [*(entry.name for entry in glossary.entries()), *tables]
 
 
 def test_a_table_is_explained_by_its_declarations() -> None:
@@ -77,7 +77,7 @@ def test_the_manual_of_a_finding_is_printed(name: str) -> None:
     assert "Harmless when" in done.stdout
 
 
-@pytest.mark.parametrize("entry", glossary.ENTRIES, ids=lambda e: e.name)
+@pytest.mark.parametrize("entry", glossary.entries(), ids=lambda e: e.name)
 def test_every_manual_fits_a_terminal(entry: glossary.Entry) -> None:
     text = glossary.manual(entry)
     assert entry.what.split()[0] in text

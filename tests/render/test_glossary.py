@@ -1,26 +1,50 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from nsysx.render import glossary
 from tests.render import factory
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 
 def test_every_name_is_explained_once():
-    names = [name.lower() for entry in glossary.ENTRIES for name in (entry.name, *entry.aliases)]
+    names = [name.lower() for entry in glossary.entries() for name in (entry.name, *entry.aliases)]
     assert len(names) == len(set(names))
-    assert len({glossary.anchor(entry) for entry in glossary.ENTRIES}) == len(glossary.ENTRIES)
+    assert len({glossary.anchor(entry) for entry in glossary.entries()}) == len(glossary.entries())
+
+
+def test_the_file_holds_entries_and_nothing_else():
+    """A misspelled key would be dropped text: every table has the keys of an Entry, and text without line breaks or blanks
+    that belong to the file.
+    """
+    data = tomllib.loads((Path(glossary.__file__).parent / "glossary.toml").read_text(encoding="utf-8"))
+    assert set(data) == set(glossary.KINDS)
+    for kind, tables in data.items():
+        for table in tables:
+            assert set(table) <= {"name", "what", "normal", "cheaper", "aliases"}, table
+            assert {"name", "what"} <= set(table), table
+            for text in (v for v in table.values() if isinstance(v, str)):
+                assert text == " ".join(text.split()), (kind, table["name"], text)
+    assert [e.name for e in glossary.entries()] == [t["name"] for kind in glossary.KINDS for t in data[kind]]
 
 
 def test_every_call_says_what_it_does_and_when_it_is_normal():
-    for entry in glossary.CALLS:
+    for entry in glossary.entries("call"):
         assert entry.what.endswith("."), entry.name
         assert entry.normal.endswith("."), entry.name
         assert not entry.cheaper or entry.cheaper.endswith("."), entry.name
-    for entry in glossary.WORDS:
+    for entry in glossary.entries("word"):
         assert entry.what.endswith("."), entry.name
+    for entry in glossary.entries("operation"):
+        assert entry.what.endswith(".") and entry.normal.endswith(".") and entry.cheaper.endswith("."), entry.name
 
 
 @pytest.mark.parametrize(
@@ -47,7 +71,7 @@ def test_what_is_not_explained_is_not_guessed(name):
 
 
 def test_anchors_are_made_of_harmless_characters():
-    for entry in glossary.ENTRIES:
+    for entry in glossary.entries():
         assert re.fullmatch(r"g-[A-Za-z0-9_-]+", glossary.anchor(entry))
 
 

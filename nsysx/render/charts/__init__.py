@@ -1,0 +1,9 @@
+"""Pictures of a report, a family a file: bars as SVG whose text stays text, dense timelines as PNG at twice the pixels."""
+
+from nsysx.render.charts.canvas import Picture as Picture
+from nsysx.render.charts.kernel_strips import strips as strips
+from nsysx.render.charts.ledger_bars import ledger as ledger
+from nsysx.render.charts.memory_lines import memory as memory
+from nsysx.render.charts.rank_bars import ranks as ranks
+from nsysx.render.charts.step_bars import steps as steps
+from nsysx.render.charts.timelines import timeline as timeline

@@ -1,0 +1,130 @@
+"""What every picture is drawn on: matplotlib with our settings, and the file that comes of it.
+
+matplotlib is imported only when a picture is asked for, is used without pyplot, and ignores the user's own settings.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from nsysx.render.charts.colours import INK, NEUTRAL
+
+_SVG_STYLE = (
+    "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif!important}"
+    "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}"
+    "text[style*='#6b6b6b']{fill:#a9a9a9!important}[style*='stroke: #1b1b1b']{stroke:#f2f2f2!important}}</style>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image file in memory, with the size in CSS pixels at which it is meant to be seen."""
+
+    mime: str
+    data: bytes
+    width: int
+    height: int
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Run with matplotlib's defaults and ours, whatever the user's matplotlibrc says."""
+    import matplotlib as mpl
+
+    ours: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "nsysx",
+        "font.size": 9,
+        "font.family": "sans-serif",
+        "text.parse_math": False,
+        "hatch.linewidth": 0.6,
+        "axes.facecolor": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": NEUTRAL,
+        "xtick.color": NEUTRAL,
+        "ytick.color": NEUTRAL,
+        "xtick.labelcolor": NEUTRAL,
+    }
+    noise = logging.getLogger("matplotlib")
+    level = noise.level
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update(ours)
+        warnings.simplefilter("ignore")  # glyphs that the font lacks: the name is in the table too
+        noise.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            noise.setLevel(level)
+
+
+def new_figure(width: int, height: int) -> Any:
+    """Return an empty transparent figure of ``width`` x ``height`` CSS pixels."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width / 96, height / 96), dpi=96, facecolor="none")
+
+
+def svg(figure: Any, width: int, height: int) -> Picture:
+    """Return ``figure`` as SVG: the same bytes for the same picture."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    head, _, body = text.partition("<defs>")
+    return Picture("image/svg+xml", f"{head}{_SVG_STYLE}<defs>{body}".encode(), width, height)
+
+
+def png(figure: Any, width: int, height: int) -> Picture:
+    """Return ``figure`` as PNG with two pixels for each CSS pixel."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=192, facecolor="white", metadata={"Software": None})
+    return Picture("image/png", buffer.getvalue(), width, height)
+
+
+def time_scale(longest_ns: float) -> tuple[float, str]:
+    """Return the divisor and unit in which ``longest_ns`` reads well on an axis."""
+    for divisor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if longest_ns >= 2 * divisor:
+            return divisor, unit
+    return 1.0, "ns"
+
+
+def side_text(
+    axes: Any, text: str, y: float, offset: tuple[float, float], *, size: float = 8, colour: str = INK
+) -> None:
+    """Write a text beside the axes at the height ``y`` of the data: left of them for a negative ``offset``, else right."""
+    left = offset[0] < 0
+    axes.annotate(
+        text,
+        (0 if left else 1, y),
+        offset,
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="center",
+        fontsize=size,
+        color=colour,
+    )
+
+
+def legend_above(axes: Any, y: float, columns: int, **more: Any) -> None:
+    """Write the legend in one line above the axes."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, y),
+        ncols=columns,
+        fontsize=8,
+        frameon=False,
+        labelcolor=INK,
+        **{"borderpad": 0, **more},
+    )

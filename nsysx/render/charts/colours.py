@@ -1,0 +1,88 @@
+"""Colours that mean something: one colour is one kind of work on every picture, and every colour has its name beside it.
+
+The palette is Okabe and Ito's, which colour-blind readers can tell apart.
+"""
+
+from __future__ import annotations
+
+KIND_COLOURS = {
+    "compute": "#009E73",
+    "comm": "#56B4E9",
+    "copy": "#E69F00",
+    "memset": "#F0E442",
+    "launch": "#0072B2",
+    "graph_launch": "#0072B2",
+    "sync": "#D55E00",
+    "alloc": "#CC79A7",
+    "free": "#CC79A7",
+    "host_alloc": "#CC79A7",
+    "load": "#4D4D4D",
+    "event": "#999999",
+    "other": "#999999",
+    "data": "#B58900",
+    "profiler": "#BFBFBF",
+    "dependency": "#BFBFBF",
+    "gap": "#009E73",
+    "outside": "#D9D9D9",
+    "idle": "#D9D9D9",
+}
+KIND_NAMES = {
+    "compute": "compute",
+    "comm": "communication",
+    "copy": "copy",
+    "memset": "memset",
+    "launch": "launch",
+    "graph_launch": "graph launch",
+    "sync": "sync",
+    "alloc": "alloc and free",
+    "free": "alloc and free",
+    "host_alloc": "alloc and free",
+    "load": "loading code",
+    "event": "other CUDA call",
+    "other": "other CUDA call",
+}
+#: Phases are pale, so that they are never taken for a kind of work; their names are written on them.
+PHASE_COLOURS = {
+    "data": "#E8D9A0",
+    "h2d": "#F6D9A8",
+    "forward": "#BBD7EE",
+    "loss": "#D5CBE8",
+    "backward": "#F3C6B4",
+    "clip": "#E0E0E0",
+    "optimizer": "#BFE3D3",
+    "zero_grad": "#EDEDED",
+    "evaluation": "#F2CFE2",
+}
+_PALE = ("#CFE2CF", "#E6D3C5", "#CDD9E5", "#E9E3C8", "#DCCFE0")
+INK = "#1b1b1b"
+NEUTRAL = "#6b6b6b"
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of ``#rrggbb`` as WCAG defines it."""
+    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever reads better on ``colour``."""
+    light = luminance(colour)
+    return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
+
+
+def mix(colour: str, share: float) -> str:
+    """Return ``colour`` mixed with white; ``share`` of it stays."""
+    return "#" + "".join(f"{round(255 - (255 - int(colour[i : i + 2], 16)) * share):02x}" for i in (1, 3, 5))
+
+
+def shade(colour: str) -> str:
+    """Return ``colour`` a little darker: borders that are not mistaken for gaps."""
+    return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * 0.8):02x}" for i in (1, 3, 5))
+
+
+def phase_colour(name: str, seen: dict[str, str]) -> str:
+    """Return the colour of a phase; phases of the user's own get one in the order in which they come."""
+    if name in PHASE_COLOURS:
+        return PHASE_COLOURS[name]
+    return seen.setdefault(name, _PALE[len(seen) % len(_PALE)])

@@ -1,0 +1,94 @@
+"""The times of single executions of the kernels that take most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nsysx import units
+from nsysx.model import Strip
+from nsysx.render.charts.canvas import Picture, new_figure, settings, side_text, svg
+from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL
+from nsysx.render.safe_text import clean, shorten_kernel
+
+_ROW, _LEFT, _RIGHT = 34, 400, 190
+#: Ends of the axis over the median that are tried, and the share of dots that may lie beyond.
+_LIMITS, _BEYOND = (1.5, 2.0, 4.0, 8.0), 0.02
+
+
+def _axis_end(ratios: Sequence[float]) -> float:
+    """Return how far from the median the axis goes: the least that leaves few dots outside."""
+    out = {limit: sum(not 1 / limit <= r <= limit for r in ratios) for limit in _LIMITS}
+    return next((limit for limit, count in out.items() if count <= _BEYOND * len(ratios)), _LIMITS[-1])
+
+
+def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120) -> Picture:
+    """Return the times of each kernel as dots in order of time from top to bottom, over their median; the first ringed.
+
+    ``verdicts`` stand beside them. A dot outside the axis is drawn at its edge as an arrow head.
+    """
+    medians = [sorted(e.durations_ns)[len(e.durations_ns) // 2] or 1 for e in entries]
+    high = _axis_end([ns / median for e, median in zip(entries, medians, strict=True) for ns in e.durations_ns])
+    low, middle = 1 / high, high**0.5
+    with settings():
+        height = _ROW * len(entries) + 64
+        figure = new_figure(width, height)
+        axes = figure.add_axes((_LEFT / width, 40 / height, 1 - (_LEFT + _RIGHT) / width, _ROW * len(entries) / height))
+        axes.axvline(1, color=NEUTRAL, linewidth=0.8)
+        for index, (entry, verdict) in enumerate(zip(entries, verdicts, strict=True)):
+            y = len(entries) - 1 - index
+            if index % 2 == 0:
+                axes.axhspan(y - 0.5, y + 0.5, color="#7f7f7f", alpha=0.08, linewidth=0)
+            _draw_dots(axes, entry, y, medians[index], high)
+            said = f"{units.count(entry.count)} runs, median {units.duration(medians[index])}"
+            side_text(axes, shorten_kernel(clean(entry.name, 200), 56), y, (-10, 4))
+            side_text(axes, said, y, (-10, -7), size=7.5, colour=NEUTRAL)
+            side_text(axes, clean(verdict, 40), y, (12, 0), size=8.5)
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        axes.set_xticks(
+            [low, 1 / middle, 1, middle, high],
+            [f"x {low:.2g}", f"x {1 / middle:.2g}", "median", f"x {middle:.2g}", f"x {high:.2g}"],
+        )
+        axes.minorticks_off()
+        axes.set_ylim(-0.5, len(entries) - 0.5)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("time of one execution over the kernel's median", fontsize=8.5, color=NEUTRAL)
+        axes.tick_params(labelsize=8)
+        return svg(figure, width, height)
+
+
+def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) -> None:
+    """Draw one kernel's executions, the first at the top, those beyond the axis as arrow heads at its edge."""
+    low = 1 / high
+    step = 0.7 / max(1, len(entry.durations_ns) - 1)
+    places = [(ns / median, y + 0.35 - i * step) for i, ns in enumerate(entry.durations_ns)]
+    inside = [(x, at) for x, at in places if low <= x <= high]
+    if inside:
+        axes.scatter(
+            [x for x, _ in inside],
+            [at for _, at in inside],
+            s=7,
+            color=KIND_COLOURS["compute"],
+            alpha=0.6,
+            linewidths=0,
+            rasterized=True,
+        )
+    for edge, marker, beyond in (
+        (low, "<", [at for x, at in places if x < low]),
+        (high, ">", [at for x, at in places if x > high]),
+    ):
+        if beyond:
+            axes.scatter(
+                [edge] * len(beyond),
+                beyond,
+                s=16,
+                marker=marker,
+                color=KIND_COLOURS["sync"],
+                clip_on=False,
+                linewidths=0,
+                rasterized=True,
+            )
+    first = min(max(places[0][0], low), high)
+    axes.scatter([first], [places[0][1]], s=34, facecolors="none", edgecolors=INK, linewidths=0.9, clip_on=False)

@@ -1,0 +1,53 @@
+"""Memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nsysx import units
+from nsysx.render.charts.canvas import Picture, legend_above, new_figure, settings, svg, time_scale
+from nsysx.render.charts.colours import KIND_COLOURS, NEUTRAL
+from nsysx.render.safe_text import clean
+
+#: Kinds of memory, in colours that no kind of work has on the same picture.
+_MEMORY_COLOURS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
+
+
+def memory(lines: Mapping[str, Sequence[tuple[float, float]]], width: int = 1120, height: int = 230) -> Picture:
+    """Return bytes over time (ns) as one stepped line for each kind of memory, its peak written beside it."""
+    with settings():
+        figure = new_figure(width, height)
+        axes = figure.add_axes((0.075, 42 / height, 0.921, 1 - 74 / height))
+        last = max((at for points in lines.values() for at, _ in points), default=1)
+        most = max((size for points in lines.values() for _, size in points), default=1) or 1
+        time, unit = time_scale(last)
+        divisor, name = next(
+            ((d, n) for d, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")) if most >= 2 * d), (1, "bytes")
+        )
+        for position, (label, points) in enumerate(lines.items()):
+            kind = label.rpartition(" ")[2]
+            colour = _MEMORY_COLOURS.get(kind, KIND_COLOURS["other"])
+            x = [at / time for at, _ in points] + [last / time]
+            y = [size / divisor for _, size in points] + [points[-1][1] / divisor]
+            dashes: Any = "solid" if position == 0 else (0, (5, 2))
+            peak = units.size(max(size for _, size in points))
+            axes.plot(
+                x,
+                y,
+                drawstyle="steps-post",
+                color=colour,
+                linewidth=1.4,
+                linestyle=dashes,
+                label=f"{clean(label, 40)}, peak {peak}",
+            )
+            if position == 0:
+                axes.fill_between(x, y, 0, step="post", color=colour, alpha=0.15, linewidth=0)
+        axes.set_ylim(0, most / divisor * 1.06)
+        begun = min((at for points in lines.values() for at, size in points if size > most / 50), default=0)
+        axes.set_xlim(max(0, begun - 0.03 * (last - begun)) / time, last / time)
+        axes.set_xlabel(f"{unit} from the start of the capture", fontsize=8.5, color=NEUTRAL)
+        axes.set_ylabel(name, fontsize=8.5, color=NEUTRAL)
+        axes.tick_params(labelsize=8, labelcolor=NEUTRAL)
+        legend_above(axes, 1.02, 4)
+        return svg(figure, width, height)
