@@ -191,7 +191,8 @@ class Unprofiled:
     ``second_run`` (measured by ``--calibrate``), ``modelled`` (costs of tracing measured on the machine taken out) or
     ``assumed`` (the same with costs from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound
     it. ``steps`` were replayed for the rest: ``gpu_busy`` is the share in which the device works, ``idle_causes`` sum to
-    ``gpu_idle_ns``. ``overhead`` is what tracing added to the CPU's time, by class of event.
+    ``gpu_idle_ns``; of ``gpu_busy_ns`` the ``exposed_comm_ns`` are communication with nothing beside it. ``overhead`` is what
+    tracing added to the CPU's time, by class of event.
     """
 
     step_ns: int
@@ -208,6 +209,7 @@ class Unprofiled:
     gpu_idle_ns: int
     idle_causes: Mapping[str, int]
     overhead: Mapping[str, int]
+    exposed_comm_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,11 +145,13 @@ def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
 def _unprofiled(recorded: Limits, known: Unprofiled) -> Limits:
     """Return the limits without tracing, which stretches what the host does: its code, launches and what follows a wait.
 
-    What the GPU does, and what it waits for besides, stays as recorded. The rest of the real step is divided between host
-    code and launches as the replay without tracing has it; the part that waits left behind is the recorded one.
+    What the GPU does, and what it waits for besides, stays as recorded; but communication is no longer than the replay without
+    tracing has it, because ranks wait less for each other. The rest of the real step is divided between host code and launches
+    as that replay has it; the part that waits left behind is the recorded one.
     """
     window, steps = known.step_ns * recorded.steps, recorded.steps
     stay = {p: ns for p, ns in recorded.parts.items() if p not in ("host", "launch", "sync", "profiler")}
+    stay["comm"] = min(stay["comm"], known.exposed_comm_ns * steps)
     rest = window - sum(stay.values())
     if rest < 0 or recorded.window_ns <= (1 + SAME) * window:
         return recorded  # tracing changed nothing worth a word

@@ -166,6 +166,9 @@ _SHARES = {
     "copy_bound": ("Copies alone take", ("gpu_copy_ns",)),
 }
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
+#: Where a GPU that idles under the profiler may work more of the real step than this, its idle time is no sure limit; and none
+#: at all where it may have no idle time worth a word.
+_MOSTLY_BUSY, _ALL_BUSY = 0.75, 0.95
 
 
 def sure(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Sure, ...]:
@@ -202,10 +205,13 @@ def _cause(summary: Summary, chosen: Finding | None, texts: Texts) -> Sure:
     if summary.verdict.code == "comm_bound" and len(summary.rows("ranks")) < 2:
         alone = f"{name} {spread} in all {len(shares)} steps. Whether links are slow or a rank is late, this report alone cannot tell."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
-    recorded = ", as recorded" if step_time.in_recorded_time(summary) else ""
-    return Sure(
-        about, "likely" if warned else "certain", f"{name} {spread} in all {len(shares)} steps{recorded}.{more}"
-    )
+    level, said = "likely" if warned else "certain", f"{name} {spread} in all {len(shares)} steps"
+    if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
+        most = min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
+        works = f"{units.share(real.gpu_busy_ns / max(real.high_ns, 1), 1)} to {units.share(most, 1)}"
+        said += f", as recorded. Without the profiler the GPU works {works} of the step"
+        level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
+    return Sure(about, level, f"{said}.{more}")
 
 
 def _size(summary: Summary, chosen: Finding, texts: Texts) -> Sure:

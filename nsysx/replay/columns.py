@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -98,18 +99,29 @@ def _changed(cols: Columns, chain: Chain, places: I64) -> Columns:
 
 
 class Relief:
-    """The chain with what tracing added to it, to be taken out again and again at other scales."""
+    """The chain with what tracing added to it, to be taken out again and again at other scales.
 
-    def __init__(self, chain: Chain) -> None:
+    ``waiting`` is op -> how long it does no work but waits for another rank (ns): that goes on a scale of its own.
+    """
+
+    def __init__(self, chain: Chain, waiting: Mapping[int, int] | None = None) -> None:
         self._chain = chain
         self.recorded = columns(chain)
+        known = waiting or {}
+        self._waiting = np.array([known.get(op.op, 0) for item in chain.items for op in item.ops], np.float64)
+        self.waits = bool(self._waiting.any())
         self._before = np.array([item.added_before for item in chain.items], np.float64)
         self._inside = np.array([item.added_inside for item in chain.items], np.float64)
         self._any = bool(self._before.any() or self._inside.any())
 
-    def columns(self, scale: float, host: float = 1.0) -> Columns:
-        """Return the columns without ``scale`` times what tracing added; all other host time times ``host``."""
+    def columns(self, scale: float, host: float = 1.0, waits: float = 1.0) -> Columns:
+        """Return the columns without ``scale`` times what tracing added; all other host time times ``host``.
+
+        Ops wait for other ranks ``waits`` times as long as recorded.
+        """
         had = self.recorded
+        if self.waits and waits != 1:
+            had = replace(had, op_duration=had.op_duration - _whole(self._waiting * (1 - waits)))
         if (scale == 0 and host == 1) or not self._any:
             return had
         before, inside = self._before * scale, self._inside * scale
@@ -140,20 +152,23 @@ class Relief:
         pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - _STAYS)))
         return latency, pause
 
-    def chain(self, scale: float, host: float = 1.0) -> Chain:
-        """Return the chain of ``columns(scale, host)``."""
-        less = self.columns(scale, host)
+    def chain(self, scale: float, host: float = 1.0, waits: float = 1.0) -> Chain:
+        """Return the chain of ``columns(scale, host, waits)``."""
+        less = self.columns(scale, host, waits)
         if less is self.recorded:
             return self._chain
-        latency, pause = less.op_latency.tolist(), less.op_pause.tolist()
+        latency, pause, duration = (c.tolist() for c in (less.op_latency, less.op_pause, less.op_duration))
         items = []
         rows = zip(self._chain.items, less.gap.tolist(), less.cost.tolist(), less.first_op.tolist(), strict=False)
         for item, gap, cost, at in rows:
-            kind, call, api, _, loading, _, waits, tail, target, stream, ops, before, inside = item
+            kind, call, api, _, loading, _, wait, tail, target, stream, ops, before, inside = item
             if ops:
-                op, own, _, _, offset, duration = ops[0]
-                ops = (Op(op, own, latency[at], pause[at], offset, duration), *ops[1:])
-            items.append(Item(kind, call, api, gap, loading, cost, waits, tail, target, stream, ops, before, inside))
+                op, own, _, _, offset, _ = ops[0]
+                rest = ops[1:]
+                if self.waits:
+                    rest = tuple(o._replace(duration=duration[at + n]) for n, o in enumerate(rest, 1))
+                ops = (Op(op, own, latency[at], pause[at], offset, duration[at]), *rest)
+            items.append(Item(kind, call, api, gap, loading, cost, wait, tail, target, stream, ops, before, inside))
         return replace(self._chain, items=items)
 
 

@@ -25,8 +25,7 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 from nsysx.model import Scope, Unprofiled
-from nsysx.replay import chain as chains
-from nsysx.replay import overhead, unprofiled
+from nsysx.replay import unprofiled
 from nsysx.replay.columns import columns
 from nsysx.replay.edits import (
     Edit,
@@ -112,13 +111,12 @@ class Replay:
         self._facts = profile
         self.window = window
         self.start_ns, self.steps, self.recorded_ns = window.start_ns, window.steps, window.recorded_ns
-        added = overhead.added(profile, window)
-        recorded = chains.chain(profile, window, added)
-        self.unchanged_ns = self._step(run(recorded))
+        model = unprofiled.Model(profile, window)
+        self.unchanged_ns = self._step(run(model.relief.recorded))
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR
-        self.items = len(recorded.items)
-        self.unprofiled, self._chain, self._seen = unprofiled.unprofiled(profile, recorded, window, added)
+        self.items = len(model.chain.items)
+        self.unprofiled, self._chain, self._seen = unprofiled.unprofiled(profile, model)
         self._columns = columns(self._chain)
         self._real = run(self._columns)
         self.real_ns = self._step(self._real)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +10,13 @@ import numpy as np
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.model import Unprofiled
+from nsysx.replay import chain as chains
 from nsysx.replay import costs as tables
+from nsysx.replay import overhead, peers
 from nsysx.replay.chain import Chain
 from nsysx.replay.columns import Columns, Relief
-from nsysx.replay.overhead import Added
 from nsysx.replay.simulate import Happened, run, traced
-from nsysx.replay.window import Window
+from nsysx.replay.window import Window, Withheld, choose
 
 #: A modelled step is never surer than this: GPU-bound programs, whose work no model changes, were off by up to 2 %.
 _LEAST_BAR = 0.02
@@ -27,28 +28,67 @@ _HALVINGS = 9
 _LEAST_HOST = 0.3
 
 
-def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> tuple[Unprofiled, Chain, Seen]:
+@dataclass(frozen=True)
+class Modelled:
+    """A step without tracing (ns): likely, at least, at most."""
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+
+
+class Model:
+    """One rank, whose step can be told at any cost of tracing: ``scale`` times the known one, with host time times ``host``.
+
+    ``waits`` is how much of the waiting for other ranks stays that was recorded.
+    """
+
+    def __init__(self, profile: Profile, window: Window) -> None:
+        self.window, self.added = window, overhead.added(profile, window)
+        self.chain = chains.chain(profile, window, self.added)
+        self.relief = Relief(self.chain, peers.waiting(profile, *window.gpu_span))
+
+    def step(self, scale: float, host: float = 1.0, waits: float = 1.0) -> int:
+        """Return the step (ns)."""
+        return run(self.relief.columns(scale, host, waits)).round_ns // self.window.steps - self.window.between_ns
+
+    def alone(self) -> Modelled:
+        """Return the step of a rank that never waits for another, by the costs that are known or assumed."""
+        added = self.added
+        step = self.step(1.0, added.host, 0.0)
+        if not added.totals:
+            return Modelled(step, step, step)
+        # The bounds are also those of a host that was slower, or faster, while it was recorded, as hosts are now and then.
+        low = self.step(added.high, min(1 - tables.HOST_DRIFT, added.host), 0.0)
+        high = min(self.step(added.low, 1 + tables.HOST_DRIFT_UP, 0.0), self.step(0.0, 1.0, 0.0))
+        return Modelled(
+            step,
+            min(low, round(step * (1 - _LEAST_BAR))),
+            max(high, round(step * (1 + _LEAST_BAR))),
+        )
+
+
+def of_job(ranks: Sequence[Modelled]) -> Modelled:
+    """Return the step of ranks that wait for each other in every step: that of the slowest, which nobody keeps waiting."""
+    return Modelled(max(r.step_ns for r in ranks), max(r.low_ns for r in ranks), max(r.high_ns for r in ranks))
+
+
+def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]:
     """Return the step without tracing, the chain that yields it, and what it shows on the device."""
+    window, added, relief = model.window, model.added, model.relief
     steps = window.steps
-    relief = Relief(chain)
-
-    def step_of(scale: float, host: float = 1.0) -> int:
-        return run(relief.columns(scale, host)).round_ns // steps - window.between_ns
-
     told = tables.measured(profile, window.numbers)
     if told is None:
-        scale, host = 1.0, added.host
-        step = step_of(scale, host)
-        # The low bound is also that of a host which was slow while it was recorded, as hosts are now and then.
-        drift = tables.HOST_DRIFT if added.totals else 0.0
-        low, high = min(step_of(added.high, min(1 - drift, added.host)), step), max(step_of(added.low), step)
-        if added.totals:
-            low, high = min(low, round(step * (1 - _LEAST_BAR))), max(high, round(step * (1 + _LEAST_BAR)))
-        source, count = added.source, 0
+        scale, host, count, source = 1.0, added.host, 0, added.source
+        known = of_job([model.alone(), *(_peers(profile) if relief.waits else ())])
+        waits = _waiting(known.step_ns, lambda part: model.step(1.0, host, part)) if relief.waits else 1.0
+        step = model.step(1.0, host, waits)
+        low, high = min(known.low_ns, step), max(known.high_ns, step)
     else:
-        scale, host = _meeting(told.step_ns, step_of)
+        waits = _waiting(told.step_ns, lambda part: model.step(1.0, 1.0, part)) if relief.waits else 1.0
+        scale, host = _meeting(told.step_ns, lambda scale, host=1.0: model.step(scale, host, waits))
         step, low, high, source, count = told.step_ns, told.low_ns, told.high_ns, told.source, told.count
-    shown = seen(chain, relief.columns(scale, host))
+    shown = seen(model.chain, relief.columns(scale, host, waits), peers.communication(profile))
     # Where something lies between steps, its work and idle time are told by the same shares as those of the steps.
     part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
     return (
@@ -67,10 +107,26 @@ def unprofiled(profile: Profile, chain: Chain, window: Window, added: Added) -> 
             gpu_idle_ns=round((shown.whole_ns - shown.busy_ns) * part) // steps,
             idle_causes={cause: round(ns * part) // steps for cause, ns in shown.causes.items() if ns >= steps},
             overhead={name: round(ns * scale) // steps for name, ns in added.totals.items()},
+            exposed_comm_ns=round(shown.exposed_comm_ns * part) // steps,
         ),
-        relief.chain(scale, host),
+        relief.chain(scale, host, waits),
         shown,
     )
+
+
+def _peers(profile: Profile) -> list[Modelled]:
+    """Return the other ranks of the report, each for itself; those that cannot be replayed are left out."""
+    found = [(other, choose(other)) for other in peers.others(profile)]
+    return [Model(other, window).alone() for other, window in found if not isinstance(window, Withheld)]
+
+
+def _waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
+    """Return how much of the recorded waiting for other ranks stays, so that the step becomes that of the job."""
+    if step_of(1.0) <= step_ns * (1 + _CLOSE):
+        return 1.0
+    if step_of(0.0) >= step_ns:
+        return 0.0
+    return 1.0 - _halved(0.0, 1.0, step_ns, lambda less: step_of(1.0 - less))
 
 
 def _meeting(step_ns: int, step_of: Callable[..., int]) -> tuple[float, float]:
@@ -103,11 +159,12 @@ def _halved(low: float, high: float, step_ns: int, step_of: Callable[[float], in
 class Seen:
     """One round of a chain on its device: its length, the union of its GPU work, idle time by cause (ns, over all steps).
 
-    ``before`` is the idle time before each op that ends a gap.
+    ``exposed_comm_ns`` of the union is communication alone. ``before`` is the idle time before each op that ends a gap.
     """
 
     whole_ns: int
     busy_ns: int
+    exposed_comm_ns: int
     causes: dict[str, int]
     before: dict[int, int]
 
@@ -127,8 +184,11 @@ _HOST, _LOADER, _OTHER_CALL = "host_code", "data_loader", "other_api"
 _PAUSES = "kernel_gap"
 
 
-def seen(chain: Chain, cols: Columns) -> Seen:
-    """Return what a replay of the columns of a chain shows on the device. Causes sum to the idle time."""
+def seen(chain: Chain, cols: Columns, communicating: Collection[int] = ()) -> Seen:
+    """Return what a replay of the columns of a chain shows on the device. Causes sum to the idle time.
+
+    ``communicating`` are the ops that communicate.
+    """
     replayed, at = traced(cols)
     ends = replayed.ends
     start, end = ends[-3] if len(ends) > 2 else 0, ends[-2]
@@ -137,6 +197,7 @@ def seen(chain: Chain, cols: Columns) -> Seen:
     op_begin = at.op_begin.ravel()
     order = np.argsort(op_begin, kind="stable")
     begin, finish = op_begin[order], (op_begin + np.tile(cols.op_duration, rounds))[order]
+    names = np.array([op.op for item in chain.items for op in item.ops], np.int64)
     reach = np.maximum.accumulate(np.append(start, finish))[:-1]
     gaps = np.flatnonzero((begin > reach) & (begin > start) & (reach < end))
     g0, g1 = np.maximum(reach[gaps], start), np.minimum(begin[gaps], end)
@@ -153,9 +214,19 @@ def seen(chain: Chain, cols: Columns) -> Seen:
     causes[_PAUSES] = int(after[short].sum())
     causes["dependency"] = int(after[~late & queued & ~short].sum())
     causes[_HOST] = causes.get(_HOST, 0) + idle - sum(causes.values())
-    names = np.array([op.op for item in chain.items for op in item.ops], np.int64)
     before = dict(zip(names[first % max(len(names), 1)].tolist(), (g1 - g0).tolist(), strict=True))
-    return Seen(end - start, end - start - idle, {cause: ns for cause, ns in causes.items() if ns > 0}, before)
+    exposed = 0
+    if communicating and len(names):
+        own = ~np.isin(names, list(communicating))[order % len(names)]
+        exposed = end - start - idle - _union(begin[own], finish[own], start, end)
+    return Seen(end - start, end - start - idle, exposed, {cause: ns for cause, ns in causes.items() if ns > 0}, before)
+
+
+def _union(begin: I64, finish: I64, start: int, end: int) -> int:
+    """Return how long at least one of these intervals, sorted by their begin, lasts within [start, end)."""
+    begin, finish = np.clip(begin, start, end), np.clip(finish, start, end)
+    reach = np.maximum.accumulate(np.append(start, finish))[:-1]
+    return int(np.maximum(finish - np.maximum(begin, reach), 0).sum())
 
 
 def _host_causes(chain: Chain, cols: Columns, at: Happened, windows: tuple[I64, I64]) -> dict[str, int]:

@@ -1,0 +1,94 @@
+"""Ranks that wait for each other: what tracing makes of their waiting goes with it, what the ranks compute stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Unprofiled
+from nsysx.pipeline import Options, gather
+from nsysx.replay.engine import Replay, replay_of, unprofiled_of
+from tests.builder import Report
+from tests.replay.test_unprofiled import LAUNCH, MARK, US, table
+
+pytestmark = pytest.mark.traced
+
+LAUNCHES, STEPS = 100, 8
+#: Host code before each launch and what the launch takes.
+HOST, CALL = 8 * US, 3 * US
+TRANSFER = 20 * US
+BARE = LAUNCHES * (HOST + CALL) + TRANSFER
+
+
+def job(*, marks: tuple[int, int], kernels: tuple[int, int] = (6, 6), traced: bool = True) -> Report:
+    """Two processes, whose steps of ``LAUNCHES`` kernels (us each) end in an all-reduce, which ends on both at once, and a synchronize.
+
+    ``marks``: how many backward marks each has in a step; ``traced`` stretches the host by LAUNCH and MARK where they stand.
+    """
+    report = Report()
+    threads = []
+    for pid in (100, 200):
+        process = report.process(pid)
+        process.context()
+        threads.append(process.thread(pid, "python"))
+    added, price = (LAUNCH, MARK) if traced else (0, 0)
+    at, free = [0, 0], [0, 0]
+    for number in range(STEPS):
+        begin = list(at)
+        arrived, called = [0, 0], [0, 0]
+        for rank, thread in enumerate(threads):
+            for k in range(LAUNCHES):
+                if k % (LAUNCHES // marks[rank]) == 0:
+                    thread.mark("bwd layer:Linear", at[rank] + US, domain="nsysx")
+                    at[rank] += price
+                at[rank] += HOST + added // 2
+                took = CALL + added // 2
+                start = max(free[rank], at[rank] + took + 2 * US)
+                if k < LAUNCHES - 1:
+                    thread.launch(at[rank], took, kernel="work", gpu_start=start, gpu_dur=kernels[rank] * US)
+                    free[rank] = start + kernels[rank] * US
+                arrived[rank], called[rank] = start, at[rank]
+                at[rank] += took
+        done = max(arrived) + TRANSFER
+        for rank, thread in enumerate(threads):
+            took = CALL + added // 2
+            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+            thread.launch(called[rank], took, kernel=name, gpu_start=arrived[rank], gpu_dur=done - arrived[rank])
+            thread.sync(at=at[rank], dur=done + US - at[rank])
+            free[rank], at[rank] = done, done + US
+            thread.add_range(f"step {number}", begin[rank], at[rank], domain="nsysx")
+    return report
+
+
+def told(report: Report, path: Path) -> tuple[Unprofiled, Replay]:
+    report.write(path)
+    path.with_suffix(".run.json").write_text(json.dumps({"schema": "nsysx.run/1", "machine_profile": table()}))
+    given = gather(path, Options())
+    known, replay = unprofiled_of(given), replay_of(given)
+    assert isinstance(known, Unprofiled), known
+    assert isinstance(replay, Replay)
+    return known, replay
+
+
+@pytest.mark.parametrize("marks", [(5, 50), (50, 5), (20, 20)])
+def test_waiting_that_tracing_caused_goes_with_it(tmp_path: Path, marks: tuple[int, int]) -> None:
+    known, replay = told(job(marks=marks), tmp_path / "r.sqlite")
+    assert replay.recorded_ns > 1.4 * BARE, "tracing makes one rank slower, and the other waits for it"
+    assert known.step_ns == pytest.approx(BARE, rel=0.03)
+    assert known.low_ns < BARE < known.high_ns
+
+
+@pytest.mark.parametrize("kernels", [(6, 40), (40, 6)])
+def test_waiting_for_a_rank_that_computes_longer_stays(tmp_path: Path, kernels: tuple[int, int]) -> None:
+    known, _ = told(job(marks=(5, 5), kernels=kernels), tmp_path / "r.sqlite")
+    slowest = max(kernels) * US * (LAUNCHES - 1) + TRANSFER
+    assert known.step_ns == pytest.approx(slowest, rel=0.03)
+    assert known.low_ns > 0.95 * slowest, "the GPU of the slowest rank is what every step takes"
+
+
+def test_a_rank_that_waits_idles_no_less_than_its_step_leaves(tmp_path: Path) -> None:
+    known, _ = told(job(marks=(5, 50)), tmp_path / "r.sqlite")
+    assert known.gpu_busy_ns + known.gpu_idle_ns == pytest.approx(known.step_ns, abs=2)
+    assert sum(known.idle_causes.values()) == pytest.approx(known.gpu_idle_ns, rel=0.01)
