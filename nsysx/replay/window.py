@@ -74,7 +74,10 @@ def choose(profile: Profile) -> Window | Withheld:
         return Withheld("the steady steps hold no GPU time")
     begin, finish = (int(x) for x in tiles.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0))
     span = (finish - begin) // (last - first + 1)
-    start, end = int(cpu["start_ns"][first]), _end(profile, cpu, device, last)
+    start, end = _begun(profile, cpu, device, first, last) or (
+        int(cpu["start_ns"][first]),
+        _end(profile, cpu, device, last),
+    )
     driving = _driving(profile, device, start, end)
     if isinstance(driving, Withheld):
         return driving
@@ -89,6 +92,27 @@ def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
     mine = (pl.col("process") == profile.steps.process) & (pl.col("device") == device) & (pl.col("index") == last)
     after = between.filter(mine)["cpu_start_ns"].min()
     return int(after) if isinstance(after, int) else int(cpu["start_ns"][last + 1])
+
+
+def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: int) -> tuple[int, int] | None:
+    """Return when the CPU launched what the first step begins with on the device, and what the one after the last does.
+
+    A step lasts there from its first work to that of the next, and with it what the host does before: waiting for data is of
+    very different length, and the steps on the CPU hold one wait too many and one too few. None where this is not seen.
+    """
+    own = (pl.col("process") == profile.steps.process) & (pl.col("device") == device)
+    tiles = profile.steps.gpu.filter(own & pl.col("index").is_in([first, last + 1])).sort("index")
+    if tiles.height != 2 or profile.steps.between.filter(own).height:
+        return None
+    ops = profile.attributed.gpu_ops.filter(own & pl.col("start_ns").is_in(tiles["start_ns"].implode()))
+    called = (
+        ops.sort("start_ns").select("start_ns", "call_start_ns").unique("start_ns", keep="first", maintain_order=True)
+    )
+    starts = cpu["start_ns"]
+    if called.height != 2 or called["call_start_ns"].null_count():
+        return None
+    begin, end = called["call_start_ns"].to_list()
+    return (begin, end) if starts[first] <= begin < starts[first + 1] and starts[last + 1] <= end else None
 
 
 #: What a chain is made of.

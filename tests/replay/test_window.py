@@ -98,3 +98,33 @@ def test_calls_of_other_steps_are_not_in_the_replay(tmp_path: Path, monkeypatch:
     scope = replayed_scope(given)
     assert scope is not None and scope.last is not None and given.steps.steady is not None
     assert scope.last < given.steps.steady[1]  # steps after the replayed ones are steady too
+
+
+def starved(waits: list[int]) -> Report:
+    """Steps that wait for a batch (ns) before their work of 20 x 50 us, and synchronize after it."""
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at = 20 * US
+    for i, wait in enumerate(waits):
+        main.add_range(f"step {i}", at, at + wait + 1_100 * US, domain="nsysx")
+        main.add_range("data loading", at, at + wait, domain="nsysx")
+        at += wait
+        for k in range(20):
+            begin = at + 20 * US + k * 50 * US
+            main.launch(at + 10 * US + k * 10 * US, 4 * US, kernel="w", gpu_start=begin, gpu_dur=50 * US)
+        main.sync("cudaDeviceSynchronize_v3020", at=at + 250 * US, dur=780 * US)
+        at += 1_100 * US
+    return report
+
+
+def test_the_waits_for_data_of_the_replayed_steps_are_those_in_their_gpu_time(tmp_path: Path) -> None:
+    """On the CPU a step begins with the wait for its batch, on the GPU it ends with that for the next one."""
+    waits = [1, 2, 90, 5, 40, 70, 3, 60, 4, 120]
+    given, made = replayed(starved([ns * MS for ns in waits]), tmp_path)
+    assert given.steps.steady is not None
+    first, last = given.steps.steady
+    assert made.recorded_ns == pytest.approx(sum(waits[first + 1 : last + 2]) / made.steps * MS + 1_100 * US, rel=0.01)
+    assert made.error < 0.005
