@@ -168,6 +168,9 @@ def essence(path: Path, shift: int = 0) -> Any:
     for row in summary["steps"]["rows"]:
         for key in ("start_ns", "end_ns", "gpu_start_ns", "gpu_end_ns"):
             row[key] = None if row[key] is None else row[key] - shift
+    # A session begins at 0 wherever its events lie, and what lies before the first is told.
+    told = summary["verdict"]["evidence"]
+    summary["verdict"]["evidence"] = [line for line in told if not line.startswith("The other ")]
     return summary
 
 

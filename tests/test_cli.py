@@ -190,10 +190,11 @@ def test_a_reader_that_goes_away(sqlite: Path) -> None:
 # --- report ---------------------------------------------------------------------------------------------------------------
 
 
-def test_tables_are_the_default(sqlite: Path) -> None:
+def test_the_answer_is_the_default_and_tables_are_asked_for(sqlite: Path) -> None:
     done = nsysx("report", sqlite)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "gemm" in done.stdout
+    assert "The GPU works" in done.stdout
+    assert "gemm" in nsysx("report", sqlite, "--full").stdout
 
 
 def test_json_alone_on_stdout(sqlite: Path) -> None:
@@ -332,7 +333,7 @@ def test_streams_that_take_nothing(sqlite: Path, tmp_path: Path, words: str, cod
 
 def test_a_terminal_that_does_not_know_its_width(sqlite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "0")
-    assert "gemm" in nsysx("report", sqlite).stdout
+    assert "The GPU works" in nsysx("report", sqlite).stdout
 
 
 def test_ctrl_c_is_said(sqlite: Path, tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ def _passes(profile: Profile) -> str:
     # What interrupts a phase on its thread cuts its span: a pass ends where another phase begins.
     order = mine.sort("thread", "start_ns")["phase"].cast(pl.String)
     begun = order.filter((order != order.shift(1)).fill_null(True))
-    count = {phase: int((begun == phase).sum()) / scope.steps for phase in ("forward", "backward", "optimizer")}
+    count = {phase: scope.per_step(int((begun == phase).sum())) for phase in ("forward", "backward", "optimizer")}
     backward, optimizer = round(count["backward"]), round(count["optimizer"])
     steady = all(abs(count[p] - n) < _PASS for p, n in (("backward", backward), ("optimizer", optimizer)))
     if backward < 2 or not steady or not optimizer:

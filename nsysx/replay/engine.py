@@ -112,7 +112,7 @@ class Replay:
         self.window = window
         self.start_ns, self.steps, self.recorded_ns = window.start_ns, window.steps, window.recorded_ns
         model = unprofiled.Model(profile, window)
-        self.unchanged_ns = self._step(run(model.relief.recorded))
+        self.unchanged_ns = model.step(0.0)
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR
         self.items = len(model.chain.items)

@@ -47,10 +47,15 @@ class Model:
         self.window, self.added = window, overhead.added(profile, window)
         self.chain = chains.chain(profile, window, self.added)
         self.relief = Relief(self.chain, peers.waiting(profile, *window.gpu_span))
+        self._known: dict[tuple[float, float, float], int] = {}
 
     def step(self, scale: float, host: float = 1.0, waits: float = 1.0) -> int:
         """Return the step (ns)."""
-        return run(self.relief.columns(scale, host, waits)).round_ns // self.window.steps - self.window.between_ns
+        asked = (scale, host, waits if self.relief.waits else 1.0)
+        if asked not in self._known:
+            round_ns = run(self.relief.columns(*asked)).round_ns
+            self._known[asked] = round_ns // self.window.steps - self.window.between_ns
+        return self._known[asked]
 
     def alone(self) -> Modelled:
         """Return the step of a rank that never waits for another, by the costs that are known or assumed."""

@@ -322,6 +322,7 @@ class Terminal:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the tests themselves ignore it
             os.execve(words[0], words, ENVIRONMENT)
         self.seen = ""
 
