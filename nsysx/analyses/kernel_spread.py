@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.events import clocks
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.rank_tests import F64, explained, mann_whitney, spearman
@@ -96,7 +97,7 @@ class _Features:
         process, device = ops["process"].to_numpy(), ops["device"].to_numpy()
         places = [(p, np.flatnonzero((process == p[0]) & (device == p[1]))) for p in sorted(profile.ledgers.activity)]
         places = [(p, rows) for p, rows in places if len(rows)]
-        self.clock = _sampled_clock(profile, self.start, len({p[1] for p, _ in places}))
+        self.clock = clocks.at(clocks.sm_clock(profile.trace, len({p[1] for p, _ in places})), self.start)
         #: Row by place in the order device by device, and the other way round; where each device begins in it.
         self.order = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in places)])
         self.position = np.empty_like(self.order)
@@ -210,29 +211,6 @@ def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple
     detail = f"{words[0]} {a / 1e3:.1f} us ({int(slow.sum())}), {words[1]} {b / 1e3:.1f} us ({int(fast.sum())})"
     either = slow | fast
     return explained(duration[either], slow[either].astype(np.int64)), p, detail
-
-
-def _sampled_clock(profile: Profile, start: I64, count: int) -> F64:
-    """Return the SM clock at the start of each op (MHz), NaN where it was not sampled. ``count``: devices that worked.
-
-    NVML counts devices its own way, so samples are used only where there is one device on both sides.
-    """
-    found = np.full(len(start), np.nan)
-    clocks, epoch = profile.trace.run.get("clocks"), profile.trace.capture.utc_epoch_ns
-    devices = clocks.get("devices") if isinstance(clocks, dict) else None
-    if epoch is None or not isinstance(devices, list) or len(devices) != 1 or count != 1:
-        return found
-    times, values = (devices[0].get(key) if isinstance(devices[0], dict) else None for key in ("utc_ns", "sm_mhz"))
-    if not isinstance(times, list) or not isinstance(values, list):
-        return found
-    pairs = [(t, v) for t, v in zip(times, values, strict=False) if isinstance(t, int) and isinstance(v, int)]
-    if len(pairs) < _LEAST:
-        return found
-    at = np.array([t for t, _ in pairs], np.int64) - epoch
-    row = np.searchsorted(at, start, side="right") - 1
-    known = (row >= 0) & (start <= at[-1] + 1_000_000_000)
-    found[known] = np.array([v for _, v in pairs], np.float64)[row[known]]
-    return found
 
 
 def _clock(sampled: F64, every: F64, common: F64, range_log: float) -> tuple[float, float, str] | None:

@@ -7,13 +7,16 @@ nsysx's own ranges say what they are (``inject.nsysx_ranges``). A stranger's are
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.events import pauses
 from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.inject import nsysx_ranges
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
@@ -73,12 +76,14 @@ class Ranges:
     Columns: range, process, thread, start_ns, end_ns, kind (step, phase, module, backward_module, op, range), name, cls,
     number (step or sequence number, -1 without), recompute, own (written by nsysx's probe), crossing (ends on another
     thread), open (never closed; it then ends with the capture), repeated (copied from a marked step, see ``sequence``).
-    ``notes``: process, start_ns, name: what the probe said about itself, JSON. ``repeats``: what ``sequence`` found out.
+    ``notes``: process, start_ns, name: what the probe said about itself, JSON. ``pauses``: where Python stood still, see
+    ``events.pauses``. ``repeats``: what ``sequence`` found out.
     """
 
     ranges: pl.DataFrame
     marks: pl.DataFrame
     notes: pl.DataFrame
+    pauses: pl.DataFrame
     repeats: Repeats | None = None
 
 
@@ -129,15 +134,9 @@ def read(trace: Trace) -> Ranges:
     # What a text means is found once per text, for those that the probe wrote and for a stranger's.
     occurring, which = lookup.numbered(2 * label + own)
     meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
-    notes = np.array([m[0] == "info" for m in meanings], np.bool_)[which] & own & is_mark
-    said = pl.DataFrame(
-        {
-            "process": rows["process"].filter(notes),
-            "start_ns": rows["start_ns"].filter(notes),
-            "name": pl.Series([meanings[i][1] for i in which[notes].tolist()], dtype=pl.String),
-        }
-    )
-    wanted &= np.array([m[0] != "info" for m in meanings], np.bool_)[which]
+    said = _said(rows, ("info",), meanings, which, own & is_mark)
+    paused = _said(rows, pauses.KINDS, meanings, which, own & is_mark)
+    wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which]
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
@@ -165,4 +164,29 @@ def read(trace: Trace) -> Ranges:
     ).filter(wanted & (end >= start))
     frame = lookup.ordered(frame, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
     marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
-    return Ranges(ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"), said)
+    notes = said.select("process", "start_ns", "name")
+    return Ranges(ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"), notes, pauses.decode(paused))
+
+
+#: Kinds of text that tell something and lie in nobody's step.
+_TOLD = ("info", *pauses.KINDS)
+
+
+def _said(
+    rows: pl.DataFrame,
+    kinds: Sequence[str],
+    meanings: Sequence[tuple[str, str, str, int, bool]],
+    which: I64,
+    own: Flags,
+) -> pl.DataFrame:
+    """Return the marks of the probe of these kinds: process, thread, start_ns, kind, name (JSON)."""
+    mine = np.array([m[0] in kinds for m in meanings], np.bool_)[which] & own
+    told = [meanings[i] for i in which[mine].tolist()]
+    return (
+        rows.select("process", "thread", "start_ns")
+        .filter(mine)
+        .with_columns(
+            pl.Series("kind", [m[0] for m in told], dtype=pl.String),
+            pl.Series("name", [m[1] for m in told], dtype=pl.String),
+        )
+    )

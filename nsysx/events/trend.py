@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from math import comb
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,8 @@ _FEWEST = 5
 _CHANGE = 0.15
 #: Mann-Kendall: the normal score beyond which a trend is no accident, 99 % on both sides.
 _SCORE = 2.58
+#: How often a period may be seen in steps whose order is random, and which part of the other steps may be as long.
+_ACCIDENT, _OTHERS = 0.005, 0.1
 #: A middle 80 % wider than this share of the median is uneven.
 _SPREAD = 0.25
 
@@ -37,6 +40,14 @@ class Trend:
     note: str = ""
 
 
+class Period(NamedTuple):
+    """Each ``every``-th value, from ``phase`` on, takes ``excess_ns`` longer than the others (difference of medians)."""
+
+    every: int
+    phase: int
+    excess_ns: int
+
+
 def _slope(values: I64) -> tuple[float, float]:
     """Return the change over the window by the Theil-Sen slope, and the Mann-Kendall score of the trend.
 
@@ -51,13 +62,39 @@ def _slope(values: I64) -> tuple[float, float]:
     return float(np.median(difference / (j - i)) * (n - 1)), float(np.sign(statistic) * max(score, 0.0))
 
 
-def _period(values: I64, least: float) -> tuple[int, int] | None:
-    """Return (k, excess in ns) where every k-th value, three or more of them, lies above all others by ``least`` and more."""
-    for k in range(2, len(values) // 3 + 1):
-        for phase in range(k):
-            chosen = np.arange(len(values)) % k == phase
-            if chosen.sum() >= 3 and values[chosen].min() > np.quantile(values[~chosen], 0.9) + least:
-                return k, int(np.median(values[chosen]) - np.median(values[~chosen]))
+def _accident(high: int, size: int, n: int) -> float:
+    """Return how likely it is that the ``high`` highest of n values in random order hold a whole class of ``size`` or more.
+
+    A class is each k-th value. One of c values is held by C(high, c) of C(n, c) choices; all classes are summed.
+    """
+    sizes: dict[int, int] = {}
+    for k in range(2, (n - 1) // 2 + 1):
+        for c, count in ((n // k + 1, n % k), (n // k, k - n % k)):
+            sizes[c] = sizes.get(c, 0) + count
+    return sum(count * comb(high, c) / comb(n, c) for c, count in sizes.items() if size <= c <= high)
+
+
+def period(values: I64, least: float) -> Period | None:
+    """Return the smallest k of which each k-th value, three or more, lies above nine tenths of the others by ``least`` and more.
+
+    None where as many high values would stand like that by accident in one of 200 random orders.
+    """
+    n = len(values)
+    ordered = np.sort(values)
+    for k in range(2, (n - 1) // 2 + 1):
+        rows = -(-n // k)
+        table = np.full(rows * k, np.iinfo(np.int64).max)
+        table[:n] = values
+        lowest = table.reshape(rows, k).min(axis=0)
+        size = rows - (np.arange(k) >= n - (rows - 1) * k)
+        high = n - np.searchsorted(ordered, lowest)
+        for phase in np.flatnonzero((size >= 3) & (high <= size + _OTHERS * (n - size))).tolist():
+            chosen = np.arange(n) % k == phase
+            mine, others = values[chosen], values[~chosen]
+            if mine.min() <= np.quantile(others, 1 - _OTHERS) + least:
+                continue
+            if _accident(int(high[phase]), len(mine), n) <= _ACCIDENT:
+                return Period(k, phase, int(np.median(mine) - np.median(others)))
     return None
 
 
@@ -82,16 +119,16 @@ def trend(lengths: I64) -> Trend:
         kind: Literal["growing", "falling"] = "growing" if change > 0 else "falling"
         note = f"The steps are not steady, they keep {kind}: from {units.duration(first)} to {units.duration(last)}."
         return Trend(kind, share, spread, note=note)
-    if len(values) == len(lengths) and (found := _period(values, _CHANGE * middle)):
-        every, excess = found
-        note = f"Every {_ordinal(every)} step takes {units.duration(excess)} longer than the others."
-        return Trend("periodic", share, spread, every, excess, note)
+    if len(values) == len(lengths) and (found := period(values, _CHANGE * middle)):
+        note = f"Every {ordinal(found.every)} step takes {units.duration(found.excess_ns)} longer than the others."
+        return Trend("periodic", share, spread, found.every, found.excess_ns, note)
     if spread > _SPREAD:
         ends = f"{units.duration(int(low))} to {units.duration(int(high))}"
         return Trend("uneven", share, spread, note=f"The steps differ: the middle 80 % take {ends}.")
     return Trend("level", share, spread)
 
 
-def _ordinal(number: int) -> str:
+def ordinal(number: int) -> str:
+    """Return 10th of 10."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"

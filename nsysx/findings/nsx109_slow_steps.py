@@ -2,7 +2,9 @@
 
 What it means
     A mean hides them. Each slow step is compared with the usual ones, part by part of the GPU ledger: more compute means
-    other shapes or a lower clock, more idle time names its cause (data loader, allocator, waits, host code).
+    other shapes or a lower clock, more idle time names its cause (data loader, allocator, waits, host code). Garbage
+    collections, recompilations and the clock are named where they were recorded (`nsysx run`, with --clocks for the clock),
+    and so is a period: every 10th step. A period is told only where chance makes one in hardly any random order of the steps.
 
 In the trace
     Single long steps; the component that grew is listed as evidence.
@@ -22,16 +24,27 @@ Harmless when
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
-from nsysx.events import ledger
+from nsysx.events import clocks, ledger, trend
+from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings._case import Case, Rule, Worth
+from nsysx.frames.intervals import I64
 from nsysx.model import Finding
+
+Mask = npt.NDArray[np.bool_]
 
 RULE = Rule("NSX109", "slow-steps", "Slow steps")
 _SLOWER, _LEAST_STEPS = 0.2, 4
+#: From this share of the difference on a cause is mentioned, and from this on it is the title.
+_NAMED, _MOSTLY = 0.1, 0.5
+#: The clock changes by a few percent all the time.
+_SLOWER_CLOCK = 0.05
 _PARTS = ("compute_ns", "comm_ns", "copy_ns", "memset_ns")
 
 
@@ -48,6 +61,71 @@ def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
     np.add.at(sums, (cause, step), ns)  # what lies before the first step lands in the extra last place
     causes = zip(ledger.CAUSES, sums[:, :-1], strict=True)
     return table.with_columns(pl.Series(f"idle: {name}", values) for name, values in causes if values.any())
+
+
+class _Cause(NamedTuple):
+    """What slow steps have more of than the others: its name, ns a step, a sentence about it, what to change."""
+
+    name: str
+    ns: float
+    detail: str
+    fix: str
+
+
+def _more(values: I64, slow: Mask) -> float:
+    """Return how much more slow steps have of something than a usual one (ns)."""
+    return float(values[slow].mean() - np.median(values[~slow]))
+
+
+def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
+    """Return the pauses of Python, as the probe noted them, that leave the device without work in slow steps."""
+    found = []
+    begin, end = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
+    idle_start = np.maximum(case.idle["start_ns"].to_numpy(), case.window[0])
+    idle_end = idle_start + case.idle["ns"].to_numpy()
+    step = np.searchsorted(begin, idle_start, side="right") - 1
+    for kind in _pauses_of.KINDS:
+        rows = _pauses_of.of(case, kind)
+        if not rows.height:
+            continue
+        sums = np.zeros(tiles.height + 1, np.int64)
+        np.add.at(sums, step, _pauses_of.time_in(rows, idle_start, idle_end))
+        more = _more(sums[:-1], slow)
+        if more <= 0:
+            continue
+        row = np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right") - 1
+        inside = (row >= 0) & (rows["start_ns"].to_numpy() < end[row])
+        mine = rows.filter(pl.Series(inside & slow[row], dtype=pl.Boolean))
+        what = _pauses_of.told(kind, mine)
+        detail = f"In {units.duration(more)} of it the GPU idles during {what} in these steps."
+        found.append(_Cause(kind.name, more, detail, kind.fix))
+    return found
+
+
+def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[_Cause]:
+    """Return the clock where slow steps ran at a lower one: what computing took longer, as far as the clock explains it."""
+    working = len({d for _, d in case.profile.ledgers.activity})
+    samples = clocks.sm_clock(case.profile.trace, working)
+    mhz = clocks.means(samples, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
+    known = np.isfinite(mhz)
+    if (known & slow).sum() == 0 or (known & ~slow).sum() < _LEAST_STEPS:
+        return []
+    late, usual = float(mhz[known & slow].mean()), float(np.median(mhz[known & ~slow]))
+    if late > usual * (1 - _SLOWER_CLOCK):
+        return []
+    compute = table["compute_ns"].to_numpy()
+    # At a lower clock a kernel takes at most as much longer as the clock is lower.
+    most = float(np.median(compute[~slow])) * (usual / late - 1)
+    more = min(_more(compute, slow), most)
+    detail = f"The SM clock was {late:.0f} MHz in them and {usual:.0f} MHz in the others."
+    fix = "See what lowers the clock: power limit, temperature (nvidia-smi -q -d PERFORMANCE); lock it to compare: nvidia-smi -lgc"
+    return [_Cause("a lower GPU clock", more, detail, fix)] if more > 0 else []
+
+
+def _every(ns: I64) -> str:
+    """Return ", every 10th" where slow steps come in a fixed period, else nothing."""
+    found = trend.period(ns, _SLOWER * float(np.median(ns)))
+    return f", every {trend.ordinal(found.every)}" if found else ""
 
 
 def check(case: Case) -> list[Finding]:
@@ -74,6 +152,13 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(cost):
         return case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
                             f"the median {units.duration(median)}")  # fmt: skip
+    return [_found(case, tiles, table, slow, cost)]
+
+
+def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cost: int) -> Finding:
+    """Return the finding about these slow steps: what they have more of, and what that comes from where it is known."""
+    ns = table["ns"].to_numpy()
+    median = float(np.median(ns))
     usual, late = table.filter(pl.Series(~slow)), table.filter(pl.Series(slow))
     names = [c for c in table.columns if c not in ("index", "ns")]
     more = {
@@ -81,21 +166,30 @@ def check(case: Case) -> list[Finding]:
     }
     ranked = sorted(more.items(), key=lambda item: (-item[1], item[0]))
     worst, excess = ranked[0]
-    longer = float(late["ns"].cast(pl.Float64).sum()) / late.height - median
     label = worst.removesuffix("_ns").replace("_", " ")
+    longer = float(late["ns"].cast(pl.Float64).sum()) / late.height - median
+    causes = [c for c in (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow)) if c.ns >= _NAMED * longer]
+    cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= _MOSTLY * longer), None)
+    reason, explained = (cause.name, cause.ns) if cause else (label, excess)
+    every = _every(ns)
     indices = ", ".join(map(str, late["index"].head(8).to_list()))
     title = (
-        f"{late.height} of {len(ns)} steady steps are slow: {label} explains {units.share(min(excess, longer), longer)}"
+        f"{late.height} of {len(ns)} steady steps are slow{every}: {reason} explains "
+        f"{units.share(min(explained, longer), longer)}"
     )
     detail = (
         f"Steps {indices} take {units.duration(float(late['ns'].to_numpy().mean()))} on average, the median step "
         f"{units.duration(median)}. Of the difference, {units.duration(excess)} are {label}."
     )
+    detail = " ".join((detail, *(c.detail for c in causes)))
+    if every:
+        detail += f" Look for what is done{every[1:]} step: logging, evaluation, checkpoints, or as many workers of a DataLoader."
     evidence = [
         {"part": n.removesuffix("_ns").replace("_", " "), "more in slow steps_ns": round(v)}
         for n, v in ranked[:5]
         if v > 0
     ]
+    evidence += [{"part": c.name, "more in slow steps_ns": round(c.ns)} for c in causes]
     fix = "Look at what these steps do besides: checkpoints, logging, validation, garbage collection, larger shapes"
     sure = Worth(None, "from step lengths, not replayed")
-    return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, evidence=evidence)]
+    return case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=cause.fix if cause else fix, evidence=evidence)

@@ -2,8 +2,9 @@
 
 What it means
     Between two launches lie far more than the usual few microseconds: another thread holds the GIL, the garbage
-    collector runs, Python computes, logs, or reads a file. A capture of CUDA calls shows where and how long, not which of
-    these it was: for that, sample Python's stacks (py-spy, or nsys with --python-sampling=true) while the program runs.
+    collector runs, Python computes, logs, or reads a file. Garbage collections and recompilations are named where `nsysx run`
+    noted them. What else it was a capture of CUDA calls does not show: for that, sample Python's stacks (py-spy, or nsys with
+    --python-sampling=true) while the program runs.
 
 In the trace
     A single long gap on the GPU that ends with a launch, and no API call of the thread in it.
@@ -28,34 +29,38 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.ledger import CAUSES
+from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Rule, in_module, same_place
 from nsysx.frames import lookup
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
 
 RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches")
 _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
+#: From this share of the gaps on a pause that the probe noted is mentioned, and from this on it is the title.
+_NAMED, _MOSTLY = 0.1, 0.5
 
 
 def _stalls(case: Case) -> pl.DataFrame:
     """Return op, ns, real_ns (without tracing) of gaps of the busiest device that are host code for far longer than usual.
 
-    A gap that began in a call that waits belongs to that call (NSX101).
+    And of their ns those in pauses that the probe noted, by kind (columns gc, compile). A gap that began in a call that waits
+    belongs to that call (NSX101).
     """
     host = case.idle.filter((pl.col("cause") == CAUSES.index("host_code")) & pl.col("op").is_not_null())
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
-    gaps = (
-        host.filter(~kind.is_in(["sync", "copy"]).fill_null(False))
-        .group_by("gap")
-        .agg(pl.col("op").first(), pl.col("ns", "real_ns").sum())
-    )
+    host = host.filter(~kind.is_in(["sync", "copy"]).fill_null(False))
+    start, end = (host[c].to_numpy() for c in ("start_ns", "end_ns"))
+    paused = [pl.Series(k.key, _pauses.time_in(_pauses.of(case, k), start, end)) for k in _pauses.KINDS]
+    keys = [k.key for k in _pauses.KINDS]
+    gaps = host.with_columns(paused).group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())
     thread, start, end = (case.calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     launch = case.calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
     before = np.flatnonzero(launch[1:] & (thread[1:] == thread[:-1]))  # sorted by thread and time
     usual = np.median(start[before + 1] - end[before]) if len(before) else None
     least = max(_STALL_NS, _TIMES * usual) if usual is not None else _STALL_NS
-    return gaps.filter(pl.col("ns") >= least).select("op", "ns", "real_ns")
+    return gaps.filter(pl.col("ns") >= least).select("op", "ns", "real_ns", *keys)
 
 
 def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
@@ -76,6 +81,14 @@ def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[
     return frozenset(found), frozenset(own.filter(case.is_call(own)))
 
 
+def _said(case: Case, row: Row, known: list[_pauses.Kind], what: str) -> str:
+    """Return what is known of what the thread does in these gaps."""
+    if not known:
+        return f"The capture does not say what it does: {what}."
+    parts = [f"{units.share(row[k.key], row['gaps_ns'])} of that is {k.name}" for k in known]
+    return f"{', and '.join(parts)}."
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which such stalls sum to 1 % of the step or more."""
     if case.stepless:
@@ -90,7 +103,11 @@ def check(case: Case) -> list[Finding]:
     calls = case.profile.attributed.api_calls
     stalls = stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
     rows = stalls.group_by(*SITE).agg(
-        pl.len().alias("stalls"), pl.col("real_ns").sum(), pl.col("ns").max().alias("longest_ns")
+        pl.len().alias("stalls"),
+        pl.col("real_ns").sum(),
+        pl.col("ns").max().alias("longest_ns"),
+        pl.col("ns").sum().alias("gaps_ns"),
+        pl.col(*(k.key for k in _pauses.KINDS)).sum(),
     )
     rows = rows.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
     found = []
@@ -104,13 +121,17 @@ def check(case: Case) -> list[Finding]:
         if not case.program.python:
             what = "its own code or the operating system"
         cost = case.lost(cost, worth)
+        known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
+        mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
         title = f"A pause of the launching thread before work{in_module(row)} lets the GPU idle {units.duration(cost)} {case.per}"
+        if mostly:
+            title += f": {mostly.name}"
         detail = (
             f"{row['stalls']} gaps in {case.steps} steps, the longest of {units.duration(row['longest_ns'])} as recorded, in which the "
-            f"launching thread makes no CUDA call and the GPU idles. The capture does not say what it does: {what}."
+            f"launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, what)}"
         )
-        fix = "Move that work out of the loop"
-        if case.program.python:
+        fix = mostly.fix if mostly else "Move that work out of the loop"
+        if case.program.python and not mostly:
             fix += "; to see what it is, sample the stacks: py-spy dump, or --nsys-arg=--python-sampling=true in Nsight Systems"
         found.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
     return found or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

@@ -109,6 +109,21 @@ NOTES = (
     _f("start_ns", "Int64", "ns", "when it was written"),
     _f("name", "String", "", "what the probe says about itself, JSON"),
 )
+PAUSES = (
+    _PROCESS,
+    _THREAD,
+    *_span("CPU"),
+    _f("kind", "String", "", "gc or compile"),
+    _f("generation", "Int64", "", "generation that was collected; null but for gc"),
+    _f("collected", "Int64", "", "objects collected; null but for gc"),
+    _f("id", "String", "", "number that torch gave the compilation, as 3/1 for the second of function 3"),
+    _f("function", "String", "", "function that was compiled"),
+    _f("file", "String", "", "its file"),
+    _f("line", "Int64", "", "its first line"),
+    _f("backward", "Boolean", "", "its backward was compiled; null but for compile"),
+    _f("reason", "String", "", "why it was compiled again; null for the first time"),
+    _f("failed", "String", "", "what kind of error ended it; null where none did"),
+)
 
 #: What ``attribute`` hands on besides calls and ops.
 MODULES = (
@@ -177,6 +192,7 @@ HANDED_ON: Mapping[str, tuple[Column, ...]] = {
     "ranges.ranges": RANGES,
     "ranges.marks": MARKS,
     "ranges.notes": NOTES,
+    "ranges.pauses": PAUSES,
     "steps.cpu": CPU_STEPS,
     "steps.gpu": GPU_STEPS,
     "steps.between": BETWEEN_STEPS,

@@ -11,6 +11,7 @@ from nsysx_calls import ModuleCalls
 from nsysx_clock import StepClock
 from nsysx_marking import Marking
 from nsysx_output import Output
+from nsysx_pauses import Pauses
 from nsysx_steps import Steps
 from nsysx_timing import Timing
 from nsysx_window import Window
@@ -34,6 +35,7 @@ class Borders:
         self.timing = Timing(torch, between) if timed else None
         out.recording = not self.window.wanted and not timed
         self.marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")), self._switched)
+        self.pauses = Pauses(out)
         self.calls: ModuleCalls | None = None
         self.hello: Callable[[], None] = lambda: None
         self.facts: Callable[[], dict[str, Any]] = dict
@@ -61,6 +63,7 @@ class Borders:
             self.timing.border(index)
             return
         out = self.out
+        self.pauses.send()
         if self.window.wanted and self.window.opens(index):
             self._start_capture()
         self.marking.step_begins(index)
@@ -90,6 +93,7 @@ class Borders:
         end, self._step_end = self._step_end, None
         if end is not None:
             end()
+        self.pauses.send()
         border = self.steps.closed_by == "border"
         shape = self._shape()
         self.clock.end(border)

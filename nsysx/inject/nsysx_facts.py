@@ -38,6 +38,7 @@ class Facts:
                 "torch": str(self.torch.__version__),
                 "backward": self.backward.wanted,
                 "marks": self.borders.marking.on,
+                "pauses": self.borders.pauses.listens,
             }
         )
 
@@ -88,6 +89,8 @@ class Facts:
             "aliases": self.naming.aliases,
             "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
             "window_missed": window.never_opened(borders.steps.index + 1, borders.steps.rule),
+            "pauses": borders.pauses.listens,
+            "pauses_left_out": borders.pauses.left_out,
             "rank": self.out.environ.get("RANK"),
         }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import nsysx_ranges as ranges
 
-KINDS = ("step", "phase", "module", "backward_module", "sync", "info")
+KINDS = ("step", "phase", "module", "backward_module", "sync", "info", "gc", "compile")
 
 #: Phases that say what a step is made of; a fetch or a loss may come and go without the work being another.
 _SHAPE = frozenset(("forward", "evaluation", "backward", "optimizer"))
@@ -106,6 +106,11 @@ class Output:
         """Send a mark with facts about the probe."""
         self.backend.mark(self.backend.prepare(ranges.info(json.dumps(facts, separators=(",", ":")))))
         next(self.counts["info"])
+
+    def pause(self, kind: str, facts: dict[str, Any]) -> None:
+        """Send a mark about a pause of Python that has ended: kind is gc or compile."""
+        self.backend.mark(self.backend.prepare(ranges.pause(kind, json.dumps(facts, separators=(",", ":")))))
+        next(self.counts[kind])
 
     def open_phase(self, name: str, detail: str = "") -> int:
         """Open a phase on this thread and return the level that ``close`` needs."""

@@ -10,12 +10,14 @@
 
 The parts: ``nsysx_steps`` finds steps from events that ``nsysx_phases`` and ``nsysx_calls`` see; ``nsysx_borders`` does
 what is due between steps; ``nsysx_marking`` chooses the steps whose modules are marked, ``nsysx_window`` those that are
-captured; ``nsysx_names`` knows modules by path; ``nsysx_backward`` marks autograd nodes; ``nsysx_output`` sends.
+captured; ``nsysx_names`` knows modules by path; ``nsysx_backward`` marks autograd nodes; ``nsysx_pauses`` notes garbage
+collections and compilations; ``nsysx_output`` sends.
 
 Environment: NSYSX_PROBE_DIR (where probe-<pid>.json goes), NSYSX_MARKS=few|all|off (in which steps modules are marked),
 NSYSX_DEPTH=N (modules of at most N path parts), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
 NSYSX_STEPS=A:B|auto (only these steps are captured, all others run without ranges), NSYSX_LINES=1 (a mark with the Python
-line of each wait), NSYSX_TIMING=1 (no ranges at all, only the length of each step).
+line of each wait), NSYSX_PAUSES=0 (collections and compilations are not noted), NSYSX_TIMING=1 (no ranges at all, only the
+length of each step).
 """
 
 from __future__ import annotations
@@ -90,6 +92,7 @@ class Probe:
         try:
             if self.armed:
                 self.steps.exit()
+                self.borders.pauses.send()
                 self.disarm()
                 if self.out.recording:
                     self.out.info(self.facts.facts())
@@ -137,6 +140,10 @@ class Probe:
                 self._removers.append(end)
         if self.out.environ.get("NSYSX_LINES") == "1":
             nsysx_extras.mark_lines(torch, self.out, lambda: self.armed)
+        if self.borders.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
+            end = self.borders.pauses.arm()
+            if end is not None:
+                self._removers.append(end)
         self.armed = True
 
     def _begin_capture(self, graph: Any) -> None:

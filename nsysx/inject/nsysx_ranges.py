@@ -14,6 +14,8 @@ prefix ``nsysx:`` in the default domain instead. The grammar is meant to be read
     bwd blocks.0.attn.qkv:Linear     backward of that module, on whatever thread autograd runs it
     sync train.py:41 training_step   a mark: the Python line that is about to wait for the device
     info {"pair_cost_ns": 700, ...}  a mark: facts about the probe itself, as JSON
+    gc {"ago_ns": 9, "ns": 5, ...}   a mark: a garbage collection that ended ``ago_ns`` before it and took ``ns``, as JSON
+    compile {"ago_ns": 9, ...}       a mark: a compilation of torch.compile, likewise
 
 ``bwd`` texts are marks, too: what the thread does from there to the next mark of its kind, or to the end of the backward
 phase that holds it, is backward of that module.
@@ -31,6 +33,9 @@ PREFIX = "nsysx:"
 #: Phases in the order in which people think of a step.
 PHASES = ("data", "h2d", "forward", "loss", "backward", "clip", "optimizer", "zero_grad", "evaluation")
 
+#: Marks about a time in which Python itself stood still.
+PAUSES = ("gc", "compile")
+
 FLAGS = ("recompute", "compiled", "graph")
 
 #: nsys drops a range whose name has 65,535 bytes or more; nobody reads more than this anyway.
@@ -40,9 +45,9 @@ MAX_TEXT = 200
 class Label(NamedTuple):
     """A decoded range text.
 
-    ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``sync``, ``info`` or ``other``. ``name`` is the
-    phase, or the module's qualified path ("" for the root), or the ``file:line function`` of a sync mark, or the JSON of
-    an info mark. ``number`` is the step's.
+    ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``sync``, ``info``, ``gc``, ``compile`` or ``other``.
+    ``name`` is the phase, or the module's qualified path ("" for the root), or the ``file:line function`` of a sync mark, or
+    the JSON of an info, gc or compile mark. ``number`` is the step's.
     """
 
     kind: str
@@ -92,6 +97,13 @@ def info(json_text: str) -> str:
     return f"info {json_text}"
 
 
+def pause(kind: str, json_text: str) -> str:
+    """Return the text of a mark about a pause; ``kind`` must be one of PAUSES."""
+    if kind not in PAUSES:
+        raise ValueError(f"not a pause: {kind}")
+    return f"{kind} {json_text}"
+
+
 def sync(file: str, line: int, function: str) -> str:
     """Return the text of the mark in front of a wait; a long path loses its front, never the line."""
     tail = f":{line} {word(function)[:60]}"
@@ -105,7 +117,7 @@ def decode(text: str) -> Label:
     head, _, tail = text.partition(" ")
     if head == "step" and tail.isascii() and tail.isdigit() and len(tail) <= 18:
         return Label("step", text, number=int(tail))
-    if head in ("info", "sync"):
+    if head in ("info", "sync") or (head in PAUSES and tail.startswith("{")):
         return Label(head, tail)
     kind = "module"
     if head == "bwd":

@@ -8,6 +8,7 @@ import polars as pl
 
 from nsysx import ids, units
 from nsysx.events.profile import Profile
+from nsysx.inject import nsysx_ranges
 from nsysx.model import Check, Row
 
 
@@ -42,9 +43,9 @@ def probe_ranges(profile: Profile) -> list[Check]:
                 "nsysx run -- CMD",
             )
         ]
-    # Profile about the probe itself travel as marks too; they are no ranges of the program.
+    # What the probe tells travels as marks too; they are no ranges of the program.
     pushed = sum(
-        sum(_whole(n) for kind, n in p["ranges"].items() if kind != "info")
+        sum(_whole(n) for kind, n in p["ranges"].items() if kind not in ("info", *nsysx_ranges.PAUSES))
         for p in trace.capture.probe
         if isinstance(p.get("ranges"), dict)
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsysx.events.trend import trend
+from nsysx.events.trend import period, trend
 
 MS = 1_000_000
 #: The steady steps of a capture of texts of growing length, ms.
@@ -42,6 +42,23 @@ def test_every_kth_step(k: int, phase: int) -> None:
     assert (found.kind, found.every) == ("periodic", k)
     assert found.excess_ns == pytest.approx(3.9 * MS, abs=0.2 * MS)
     assert found.note.startswith(f"Every {'2nd' if k == 2 else '5th'} step takes 3.9")
+
+
+def test_a_period_is_found_in_long_runs_too_and_from_any_step_on() -> None:
+    values = np.full(500, 10 * MS, np.int64)
+    values[7::13] += 5 * MS
+    values[[100, 250]] += 9 * MS  # something else
+    assert period(values, MS) == (13, 7, 5 * MS)
+
+
+@pytest.mark.parametrize("n", [10, 16, 20, 31, 60])
+def test_random_steps_have_hardly_ever_a_period(n: int) -> None:
+    """Steps with heavy tails, and steps of two kinds, in random order: an alarm in one of a hundred at most."""
+    random = np.random.default_rng(n)
+    tails = [random.pareto(1.5, n) + 1 for _ in range(150)]
+    kinds = [np.where(random.random(n) < rate, 3.0, 1.0) for rate in random.uniform(0.05, 0.5, 150)]
+    steps = [(one * 1e7).astype(np.int64) for one in (*tails, *kinds)]
+    assert sum(period(one, 0.15 * float(np.median(one))) is not None for one in steps) <= 0.01 * len(steps)
 
 
 def test_one_long_step_is_no_period() -> None:

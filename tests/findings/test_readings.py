@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,93 @@ def test_what_makes_a_step_slow_is_named(tmp_path: Path) -> None:
     assert "1 of" in finding.title
     assert "host code" in finding.title
     assert finding.evidence[0]["more in slow steps_ns"] == pytest.approx(8_000_000, rel=0.02)
+
+
+def paused(kind: str, us: float, **facts: object) -> Callable[[Program], None]:
+    """Return what stops a program for ``us`` in a pause that the probe notes."""
+
+    def stop(program: Program) -> None:
+        program.host(us)
+        said = {"ago_ns": 0, "ns": int(us * 1_000), "thread": 100, **facts}
+        program.main.mark(f"{kind} {json.dumps(said)}", at=program.t, domain="nsysx")
+
+    return stop
+
+
+def every(n: int, stop: Callable[[Program], None]) -> Callable[[Program, int], None]:
+    """Return steps that the GPU limits, with a wait, and every n-th of them with a pause between two launches."""
+
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        program.sync()
+        program.launch(20)
+        if number % n == n - 1:
+            stop(program)
+        program.launch(20)
+
+    return body
+
+
+def test_garbage_collections_that_make_steps_slow_are_named_with_their_period(tmp_path: Path) -> None:
+    stop = paused("gc", 8_000, generation=2, collected=5)
+    found = Program().steps(every(5, stop), 26)
+    finding = found.finding(tmp_path, "NSX109")
+    assert finding.verdict == "found"
+    assert finding.title == "5 of 25 steady steps are slow, every 5th: garbage collection explains 100 %"
+    assert "5 garbage collections (5 of them full)" in finding.detail
+    assert "every 5th step" in finding.detail
+    assert "gc.freeze()" in finding.fix
+    row = next(r for r in finding.evidence if r["part"] == "garbage collection")
+    assert row["more in slow steps_ns"] == pytest.approx(8_000_000, rel=0.01)
+    (stall,) = found.findings(tmp_path, "NSX114")
+    assert stall.title.endswith(": garbage collection")
+    assert "100 % of that is garbage collection" in stall.detail
+
+
+def test_a_recompilation_is_named_with_its_reason(tmp_path: Path) -> None:
+    stop = paused("compile", 9_000, id="0/1", function="forward", reason="0/0: len(x) == 4")
+    finding = Program().steps(every(9, stop), 12).finding(tmp_path, "NSX109")
+    assert "recompilation by torch.compile explains 100 %" in finding.title
+    assert "len(x) == 4" in finding.detail
+    assert "every" not in finding.title
+
+
+def test_a_collection_behind_which_the_gpu_works_explains_nothing(tmp_path: Path) -> None:
+    """The step is slow for another reason: the collection costs no GPU time."""
+    stop = paused("gc", 1_000, generation=2)
+
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        if number == 6:
+            stop(program)
+        program.sync()
+        if number == 6:
+            program.host(8_000)
+
+    finding = Program().steps(body, 10).finding(tmp_path, "NSX109")
+    assert "host code explains" in finding.title
+    assert "garbage" not in finding.title + finding.detail
+
+
+def test_a_slow_clock_is_named_where_it_was_sampled(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        for _ in range(20):
+            program.launch(2_000 if number in (6, 7) else 1_000)
+        program.sync()
+
+    program = Program().steps(body, 12)
+    epoch = 1_795_228_332_660_273_255
+    times = range(0, program.t, 1_000_000)
+    windows = [(r["start"], r["end"]) for r in program.report.rows["NVTX_EVENTS"] if r["text"] in ("step 6", "step 7")]
+    slow = [any(a <= t < b for a, b in windows) for t in times]
+    samples = {"utc_ns": [epoch + t for t in times], "sm_mhz": [990 if s else 1980 for s in slow]}
+    (tmp_path / "r.run.json").write_text(json.dumps({"clocks": {"devices": [samples]}}))
+    finding = program.finding(tmp_path, "NSX109")
+    assert "a lower GPU clock explains" in finding.title
+    assert "990 MHz in them and 1980 MHz in the others" in finding.detail
+    samples["sm_mhz"] = [1980 for _ in times]
+    (tmp_path / "r.run.json").write_text(json.dumps({"clocks": {"devices": [samples]}}))
+    assert "compute explains" in program.finding(tmp_path, "NSX109").title
 
 
 def test_equal_steps_are_clear_and_few_cannot_be_told(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Lab:
 
     def __init__(self, **environ: str) -> None:
         self.tape = Tape()
-        self.probe = nsysx_probe.Probe(torch, self.tape.backend, {"NSYSX_MARKS": "all", **environ})
+        self.probe = nsysx_probe.Probe(torch, self.tape.backend, {"NSYSX_MARKS": "all", "NSYSX_PAUSES": "0", **environ})
         self.probe.arm()
 
     def close(self) -> None:

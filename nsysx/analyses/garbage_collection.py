@@ -1,0 +1,40 @@
+"""Each garbage collection of Python that was full or long, with what the GPU did meanwhile."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.analyses.helpers import pauses
+from nsysx.events.profile import Profile
+from nsysx.model import Column, TableSpec
+
+KEY = "garbage_collection"
+TITLE = "Garbage collections"
+COLUMNS = (
+    Column("start_ns", "Int64", "ns", "begin"),
+    Column("step", "Int64", "", "index of the step; null before the first step and where steps are not known"),
+    Column("steady", "Boolean", "", "whether that is a steady step"),
+    Column("duration_ns", "Int64", "ns", "time in which no thread of the process runs Python"),
+    Column("gpu_idle_ns", "Int64", "ns", "part of it in which the device had no work; null where it never has any"),
+    Column("generation", "Int64", "", "2 for a collection of everything, 0 and 1 for the younger objects"),
+    Column("collected", "Int64", "", "objects that were garbage"),
+    Column("phase", "String", "", "phase of the step in which it began"),
+)
+SHOWN = TableSpec(
+    covers="whole",
+    place=192,
+    intro=(
+        "Python's collector stops every thread while it looks for garbage: each collection of everything, and each other one "
+        "of 100 us or longer."
+    ),
+    first=("start_ns", "step", "duration_ns", "gpu_idle_ns", "generation", "collected", "phase", "steady"),
+    bar="duration_ns",
+    depth=1,
+    rows=40,
+    keep="duration_ns",
+)
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return one row per collection of the whole capture, in order of time. Raises NotRecorded."""
+    return pauses.placed(profile, "gc")

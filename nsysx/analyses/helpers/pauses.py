@@ -1,0 +1,60 @@
+"""Pauses of Python (``Ranges.pauses``) with the step, the phase and the idle time of the GPU that they lie in."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.events import pauses as noted
+from nsysx.events.profile import NotRecorded, Profile
+
+
+def _idle(profile: Profile, process: int, start: pl.Series, end: pl.Series) -> pl.Series:
+    """Return how much of each [start, end) a device of the process had no work: the shown one, else its first; null without."""
+    own = sorted(d for p, d in profile.ledgers.activity if p == process)
+    device = profile.device if process == profile.process else next(iter(own), None)
+    if device is None or device not in own:
+        return pl.Series([None] * len(start), dtype=pl.Int64)
+    activity = profile.ledgers.activity[process, device]
+    begin, stop = start.to_numpy(), end.to_numpy()
+    busy = activity.within(activity.labels > 0, begin, stop)
+    return pl.Series(stop - begin - busy, dtype=pl.Int64)
+
+
+def _phases(profile: Profile, rows: pl.DataFrame) -> pl.Series:
+    """Return the phase of the thread in which each begins, null outside."""
+    spans = profile.attributed.phase_spans.select(
+        "thread", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"), "phase"
+    ).sort("_a")
+    found = rows.select("thread", "start_ns").with_row_index("_row").sort("start_ns")
+    found = found.join_asof(spans, left_on="start_ns", right_on="_a", by="thread", check_sortedness=False)
+    inside = pl.when(pl.col("start_ns") < pl.col("_b")).then("phase")
+    return found.with_columns(inside.alias("phase")).sort("_row")["phase"]
+
+
+def placed(profile: Profile, kind: str) -> pl.DataFrame:
+    """Return the pauses of one kind of the whole capture in order of time, with duration_ns, step, steady, phase, gpu_idle_ns.
+
+    Raises NotRecorded where no probe told that it notes them.
+    """
+    rows = profile.ranges.pauses.filter(pl.col("kind") == kind)
+    told = {p for p in profile.ranges.notes["process"].unique().to_list() if noted.listened(profile.ranges.notes, p)}
+    if not told and not rows.height:
+        raise NotRecorded("this report was not made by a probe that notes them", "nsysx run -- CMD")
+    steps = profile.steps.cpu if profile.steps.source != "capture" else profile.steps.cpu.clear()
+    bounds = steps.select("process", "index", "steady", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"))
+    rows = rows.sort("start_ns").join_asof(
+        bounds.sort("_a"), left_on="start_ns", right_on="_a", by="process", check_sortedness=False
+    )
+    inside = pl.col("start_ns") < pl.col("_b")
+    rows = rows.with_columns(
+        pl.when(inside).then("index").alias("step"),
+        pl.when(inside).then("steady").alias("steady"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+        gpu_idle_ns=pl.lit(None, dtype=pl.Int64),
+    ).drop("index", "_a", "_b")
+    parts = [
+        part.with_columns(_idle(profile, int(process), part["start_ns"], part["end_ns"]).alias("gpu_idle_ns"))
+        for (process,), part in rows.drop_nulls("process").group_by("process", maintain_order=True)
+    ]
+    rows = pl.concat([rows.clear(), *parts]).sort("start_ns", "end_ns")
+    return rows.with_columns(_phases(profile, rows).alias("phase"))
