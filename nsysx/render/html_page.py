@@ -189,7 +189,7 @@ class Group:
 
 #: The closed lines in order, with their tables; a table that stands nowhere is for experts.
 _GROUPS = (
-    ("where", "Where the step goes", ("phases", "data_loader")),
+    ("where", "Where the step goes", ("phases", "data_loader", "garbage_collection", "compilations")),
     ("timelines", "Timeline", ()),
     ("module-tables", "Which module", ("modules",)),
     ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_spread")),

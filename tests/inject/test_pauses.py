@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import nsysx_pauses
-import nsysx_probe
 import nsysx_ranges as ranges
 import pytest
 import torch
@@ -254,16 +252,16 @@ def test_a_torch_that_says_nothing_of_its_compilations_is_no_error(monkeypatch: 
 
 
 PLANTED = """
-import gc, json, time
+import atexit, gc, json, time
 import torch
 
 class Node: pass
+node = Node()
+node.me = node  # garbage as Python ends
+atexit.register(gc.collect)
 net = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 heap = [[[] for _ in range(10)] for _ in range(30_000)]
-gc.collect()
-gc.freeze()
-gc.unfreeze()
 took = []
 for number in range(31):
     optimizer.zero_grad()
@@ -288,6 +286,8 @@ def test_planted_collections_in_a_real_report(nsys: str, tmp_path: Path) -> None
     (tmp_path / "planted.py").write_text(PLANTED)
     run = profile(nsys, tmp_path, [sys.executable, "planted.py"])
     assert run.code == 0, run.err
+    assert "ignored" not in run.err, "Python says so of an exception in a callback"
+    run.check()
     took = json.loads(next(line for line in run.out.splitlines() if line.startswith("[")))
     marks = {}
     with sqlite3.connect(tmp_path / "r.sqlite") as db:
@@ -297,25 +297,10 @@ def test_planted_collections_in_a_real_report(nsys: str, tmp_path: Path) -> None
     steps = sorted(start for start, label in marks.items() if label.kind == "step")
     full = [(start, json.loads(label.name)) for start, label in sorted(marks.items()) if label.kind == "gc"]
     full = [(start - one["ago_ns"], one) for start, one in full if one["generation"] == 2]
-    mine = full[-len(took) :]
+    mine = full[-len(took) - 1 : -1]  # the last one is that of atexit
     assert len(took) == 4 and len(mine) == 4
     for (_, one), ns in zip(mine, took, strict=True):
         assert one["ns"] == pytest.approx(ns, rel=0.1)
     # They lie in steps 0, 10, 20 and 30, which last to the beginning of the next one.
     at = [sum(start < end for start in steps) - 1 for end, _ in mine]
     assert at == [0, 10, 20, 30]
-
-
-def test_python_as_it_ends_is_left_alone(tmp_path: Path) -> None:
-    """A program that makes garbage while Python shuts down, with the probe armed."""
-    code = "import torch, gc, atexit\natexit.register(gc.collect)\nclass N: pass\nn = N(); n.n = n\nprint('done')"
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("NSYSX_")},
-        "PYTHONPATH": str(Path(nsysx_probe.__file__).parent),
-        "NSYSX_FORCE": "1",
-        "NSYSX_PROBE_DIR": str(tmp_path),
-    }
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
-    (file,) = tmp_path.glob("probe-*.json")
-    assert json.loads(file.read_text())["errors"] == []
