@@ -8,6 +8,7 @@ as long as the stretch launches no more ops than the queue holds. Where stretche
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,7 @@ class _Machine:
 
     def __init__(self, cols: Columns, calls: tuple[list[int], list[int]] | None) -> None:
         self.cols = cols
+        self.plan = _plan(cols, calls is not None)
         self.limit = cols.limit or _QUEUE
         self.t = 0
         self.free = [0] * (cols.streams + 1)
@@ -96,11 +98,16 @@ class _Machine:
         self.blocked: list[tuple[int, int]] = []  # item, ns; emptied by who asks for a round's
 
     @cached_property
-    def _op_rows(self) -> list[tuple[int, int, int, int, int]]:
-        """Stream, latency, pause, offset and duration of each op."""
+    def _op_rows(self) -> dict[int, list[tuple[int, int, int, int, int]]]:
+        """First op -> stream, latency, pause, offset and duration of the ops of each item that runs alone."""
         cols = self.cols
+        spans = [
+            (row[-2], row[-1]) for part in self.plan if isinstance(part, list) for row in part if row[-2] < row[-1]
+        ]
+        ops = np.fromiter((op for a, b in spans for op in range(a, b)), np.int64)
         of = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration)
-        return list(zip(*(column.tolist() for column in of), strict=True))
+        rows = zip(*(column[ops].tolist() for column in of), strict=True)
+        return {a: list(itertools.islice(rows, b - a)) for a, b in spans}
 
     def one_by_one(self, rows: list[_Row]) -> None:
         """Run these items, one after the other."""
@@ -114,7 +121,7 @@ class _Machine:
                 if len(begins) >= limit and begins[-limit] > t:
                     begun = begins[-limit]  # the queue is full until then
                 head = -1
-                for op_stream, latency, pause, offset, duration in ops[a:b]:
+                for op_stream, latency, pause, offset, duration in ops[a]:
                     begin = begun + latency if offset < 0 or head < 0 else head + offset
                     if (at := free[op_stream] + pause) > begin:
                         begin = at
@@ -279,12 +286,11 @@ def traced(cols: Columns, rounds: int = ROUNDS) -> tuple[Run, Happened]:
 
 
 def _run(cols: Columns, machine: _Machine, rounds: int) -> Run:
-    plan = _plan(cols, machine.calls is not None)
     blocked: dict[int, int] = {}
     ends: list[int] = []
     for number in range(rounds):
         machine.blocked.clear()
-        for part in plan:
+        for part in machine.plan:
             if isinstance(part, _Stretch):
                 machine.at_once(part)
             else:
