@@ -71,6 +71,10 @@ class Report:
         self.summary = summary
         self._file, self._options, self._given = file, options, given
 
+    def __fspath__(self) -> str:
+        """Return the path of the file, so that a report can stand wherever its path can: ``nsysx.compare(a, b)``."""
+        return str(self._file)
+
     def __repr__(self) -> str:
         """Return the files and the verdict in a line."""
         return f"<nsysx.Report {', '.join(self.capture.files)}: {self.verdict.sentence}>"
