@@ -192,7 +192,8 @@ class Report:
             "vmId": 1 << 48, "id": number, "name": name, "busLocation": f"0000:{number + 6:02x}:00.0", "isDiscrete": 1,
             "l2CacheSize": 62914560, "totalMemory": 150109880320, "memoryBandwidth": 4814304000000, "clockRate": 1980000000,
             "smCount": 132, "uuid": f"0e174c5d-7bd0-d291-b31e-{number:012x}", "chipName": "GH100", "cuDevice": number,
-            "computeMajor": 9, "computeMinor": 0,
+            "computeMajor": 9, "computeMinor": 0, "maxWarpsPerSm": 64, "maxBlocksPerSm": 32, "maxRegistersPerSm": 65536,
+            "maxRegistersPerBlock": 65536, "maxShmemPerSm": 233472, "threadsPerWarp": 32,
         }  # fmt: skip
         self.add("TARGET_INFO_GPU", **(facts | values))
         for pid, ordinal in pids:
@@ -351,7 +352,7 @@ class Process:
         short = self.report.string(re.split(r"[<(]", name)[0] if isinstance(name, str) else name)
         facts = {
             "demangledName": string, "shortName": short, "mangledName": string, "launchType": 1, "registersPerThread": 32,
-            "gridX": 1, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
+            "gridX": 1056, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
         } | self._op(start, dur, stream, device, correlation)  # fmt: skip
         return self.report.add("CUPTI_ACTIVITY_KIND_KERNEL", **(facts | values))
 

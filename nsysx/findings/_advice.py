@@ -54,6 +54,15 @@ _ALL = (
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
         "No torch.cuda.empty_cache() in the loop.",
     ),
+    *(
+        Advice(
+            code,
+            "gc.freeze()",
+            "gc.collect(); gc.freeze(); gc.disable()  # after warm-up\ngc.collect()  # between epochs",
+            "Memory grows by the garbage in reference cycles that steps leave until the next collection.",
+        )
+        for code in ("NSX109", "NSX114")
+    ),
     Advice(
         "NSX105",
         "Pin the memory",

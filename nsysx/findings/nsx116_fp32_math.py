@@ -29,20 +29,14 @@ import re
 import polars as pl
 
 from nsysx import units
+from nsysx.events import kernel_math
 from nsysx.findings._case import Case, Rule, Worth, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores")
-#: FP32 on ordinary cores, by how cuBLAS, cuDNN and CUTLASS name it.
-_FP32 = (
-    r"sgemm|cgemm|_simt_|simt_s|ffma|f32f32_f32f32_f32_(?!.*tf32)|(wgrad|dgrad)\w*engine<float|implicit_convolve_sgemm"
-    r"|explicit_convolve_sgemm|scudnn"
-)
-_TENSOR = r"tf32|tensorop|1688|16816|wgmma|nvjet|hmma|h884|bf16|f16f16"
-#: Cards without tensor cores, and with those that know no TF32.
-_WITHOUT = re.compile(r"GTX|TITAN X|Tesla [KMP]\d|Quadro [KMP]\d|\b[KMP](4|40|60|80|100)\b", re.IGNORECASE)
+#: Cards whose tensor cores know no TF32.
 _WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
 #: How much more tensor cores do: FP32 against TF32 on A100 and H100 (data sheets).
 _FASTER = 8
@@ -52,12 +46,14 @@ def check(case: Case) -> list[Finding]:
     """Return one finding where FP32 products and convolutions take 1 % of the step or more."""
     if missing := case.missing("kernels"):
         return case.cannot_tell(RULE, missing)
-    cards = [g.name for g in case.profile.trace.capture.gpus if g.process == case.process and g.name]
-    if any(_WITHOUT.search(name) for name in cards):
+    trace = case.profile.trace
+    cards = {(g.process, g.device): g.name for g in trace.capture.gpus if g.process == case.process and g.name}
+    computes = {place: limits.compute for place, limits in trace.limits.items()}
+    if any(not kernel_math.has_tensor_cores(name, computes.get(place)) for place, name in cards.items()):
         return case.clear(RULE, "this GPU has no tensor cores")
     kernels = case.kernels
-    tensor = lookup.matching(kernels["name"], _TENSOR)
-    mine = kernels.filter(pl.Series(lookup.matching(kernels["name"], _FP32) & ~tensor, dtype=pl.Boolean))
+    tensor = kernel_math.on_tensor_cores(kernels["name"])
+    mine = kernels.filter(pl.Series(kernel_math.fp32(kernels["name"]), dtype=pl.Boolean))
     taken = case.per_step(int(mine["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
@@ -78,7 +74,7 @@ def check(case: Case) -> list[Finding]:
         f"Kernels that multiply in FP32 take {units.duration(taken)} {case.per} ({case.share(taken)}). Tensor cores do up to "
         f"{_FASTER} times as much in TF32 or BF16; what then waits for memory gains less."
     )
-    fix = _fix(case, any(_WITHOUT_TF32.search(name) for name in cards), bool(tensor.any()), what)
+    fix = _fix(case, any(_WITHOUT_TF32.search(name) for name in cards.values()), bool(tensor.any()), what)
     title = f"{what} in FP32 take {units.duration(taken)}; the GPU has tensor cores for TF32 and BF16"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, evidence=evidence)]
 

@@ -65,21 +65,34 @@ def _limit(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
+#: (pid, CUDA ordinal) -> the number by which nsys knows the GPU.
+Numbers = dict[tuple[int, int], int]
+
+
+def gpu_numbers(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> Numbers:
+    """Return which GPU each ordinal of a process is; nothing where the report does not say (before schema 3.17)."""
+    rows = query(connection, tables, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
+    return {(pid, cuda): gpu for gpu, cuda, pid in rows}
+
+
+def card_of(cards: list[tuple[Any, ...]], numbers: Numbers, pid: int, device: int) -> tuple[Any, ...] | None:
+    """Return the row of TARGET_INFO_GPU (id, deviceId, cuDevice, ...) of a device, None where the report does not say."""
+    gpu = numbers.get((pid, device))
+    card = next((c for c in cards if gpu is not None and c[0] == gpu), None)
+    if card is None and not numbers:
+        card = next((c for c in cards if device in (c[2], c[1])), None)
+    return card
+
+
 def _gpus(connection: sqlite3.Connection, tables: dict[str, set[str]], used: list[tuple[int, int]]) -> tuple[Gpu, ...]:
     """Return one Gpu per (process, device) that did work, named where the report says which card it is."""
     columns = ("id", "deviceId", "cuDevice", "name", "l2CacheSize", "totalMemory", "memoryBandwidth", "smCount")
     cards = query(connection, tables, "TARGET_INFO_GPU", *columns)
-    mapping = {
-        (pid, cuda): gpu
-        for gpu, cuda, pid in query(connection, tables, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
-    }
+    numbers = gpu_numbers(connection, tables)
     result = []
     for process, device in used:
         pid = ids.pid_of(process)
-        gpu = mapping.get((pid, device))
-        card = next((c for c in cards if gpu is not None and c[0] == gpu), None)
-        if card is None and not mapping:
-            card = next((c for c in cards if device in (c[2], c[1])), None)
+        card = card_of(cards, numbers, pid, device)
         if card is None:
             result.append(Gpu(process, pid, device, "unknown GPU"))
         else:

@@ -3,7 +3,7 @@
 as_sqlite     whatever holds a report -> a finished SQLite file
 selecting     what is asked of it            rows       integers and blobs, fast
 placing       rows that belong nowhere       decoding   names, columns as ``schema`` declares them
-capture_facts, backtraces, nccl_ranges       what is read beside the tables
+capture_facts, device_limits, backtraces, nccl_ranges       what is read beside the tables
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from nsysx.reading import (
     capture_facts,
     columnar,
     decoding,
+    device_limits,
     nccl_ranges,
     opening,
     placing,
@@ -136,12 +137,15 @@ def _read(
     run = capture_facts.run_json(path)
     lines = backtraces.python_lines(connection, tables, domains) if noted else None
     nccl = nccl_ranges.nccl(connection, tables, domains) if noted else None
+    capture = capture_facts.capture_of(path, connection, tables, frames, run)
+    limits = device_limits.limits_of(connection, tables, [(g.process, g.device) for g in capture.gpus])
     trace = Trace(
         path=path,
         frames=frames,
         recorded=recorded,
         domains=domains,
-        capture=capture_facts.capture_of(path, connection, tables, frames, run),
+        capture=capture,
+        limits=limits,
         run=run,
         python_lines=None if lines is None else placing.since(lines, zero),
         nccl=None if nccl is None else placing.since(nccl, zero),

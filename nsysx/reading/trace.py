@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,32 @@ REVERSED = "an end before their begin"
 
 
 @dataclass(frozen=True)
+class DeviceLimits:
+    """One device. ``gpu`` is the number by which nsys knows it (not the CUDA ordinal); what is not recorded is None.
+
+    ``compute`` is its compute capability. Per SM: warps, blocks, registers (32 bits), shared memory in bytes. ``clock_hz`` is
+    the highest SM clock, ``memory_bandwidth`` that of the data sheet in bytes per second.
+    """
+
+    gpu: int | None = None
+    compute: tuple[int, int] | None = None
+    sm_count: int | None = None
+    warps_per_sm: int | None = None
+    blocks_per_sm: int | None = None
+    registers_per_sm: int | None = None
+    registers_per_block: int | None = None
+    shared_per_sm: int | None = None
+    clock_hz: int | None = None
+    memory_bandwidth: int | None = None
+
+    @property
+    def missing(self) -> str:
+        """Return which of the limits that an occupancy needs the report does not name, "" where it names all."""
+        wanted = ("compute", "sm_count", "warps_per_sm", "blocks_per_sm", "registers_per_sm", "shared_per_sm")
+        return ", ".join(f.name for f in fields(self) if f.name in wanted and getattr(self, f.name) is None)
+
+
+@dataclass(frozen=True)
 class Trace:
     """A report as frames, columns as ``schema.SOURCES`` declares them.
 
@@ -40,7 +67,8 @@ class Trace:
     ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
     ``nccl`` has what NCCL says of its own calls, see ``nccl_ranges``, None where it said nothing. ``host`` stands for the
     machine: equal for reports from the same one, None where the report does not name it.
-    ``left_out`` counts what was left out, mended or merged. ``window`` is set where only a part of the capture was read.
+    ``limits``: (process, CUDA ordinal) -> what the device can hold, where the report says so. ``left_out`` counts what was
+    left out, mended or merged. ``window`` is set where only a part of the capture was read.
     """
 
     path: Path
@@ -54,6 +82,7 @@ class Trace:
     host: str | None = None
     window: Window | None = None
     left_out: tuple[LeftOut, ...] = ()
+    limits: Mapping[tuple[int, int], DeviceLimits] = field(default_factory=dict)
 
     @property
     def unplaced_rows(self) -> int:

@@ -192,7 +192,7 @@ _GROUPS = (
     ("where", "Where the step goes", ("phases", "data_loader", "garbage_collection", "compilations")),
     ("timelines", "Timeline", ()),
     ("module-tables", "Which module", ("modules",)),
-    ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_spread")),
+    ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_limits", "kernel_spread")),
     (
         "waiting",
         "Waits, copies, memory",

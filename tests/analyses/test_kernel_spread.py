@@ -54,7 +54,7 @@ def test_equal_times_are_steady(tmp_path: Path) -> None:
     row = verdict(line, tmp_path)
     assert (row["verdict"], row["count"]) == ("steady", 20)
     assert row["spread"] < 0.03
-    assert (row["grid"], row["block"], row["registers"], row["shared_bytes"]) == ("1x1x1", "128x1x1", 32, 0)
+    assert (row["grid"], row["block"], row["registers"], row["shared_bytes"]) == ("1056x1x1", "128x1x1", 32, 0)
 
 
 def test_a_slow_first_execution(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_the_waits_of_the_masked_loss_are_worth_nothing_its_kernels_22_ms(of) ->
     assert summary.findings[0] == masks
 
 
-#: What is left to do in a program without faults: its kernels.
-OF_KERNELS = ("NSX112", "NSX116", "NSX117")
+#: What is left to do in a program without faults: its kernels. The backward of a layer norm runs in 16 blocks on 132 SMs.
+OF_KERNELS = ("NSX112", "NSX116", "NSX117", "NSX122")
 
 
 @pytest.mark.parametrize("name", ["gpt_graph", "gpt", "masked_ignore_index"])

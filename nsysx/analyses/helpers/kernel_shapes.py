@@ -1,0 +1,140 @@
+"""Kernels of the steady steps by launch shape, and what the shape says: blocks, waves, occupancy, number format."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.events import kernel_math, occupancy
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames.intervals import I64
+from nsysx.reading import schema
+from nsysx.reading.trace import DeviceLimits
+
+#: What a row of ``shapes`` is about: one kernel, launched in one way, on one kind of device.
+SHAPE = ("name", "grid", "block", "card")
+#: A grid of at most this many blocks per SM leaves a fifth of the SMs or more without any.
+SMALL = 0.8
+#: From this share of empty places on the last wave is worth a word.
+TAIL = 0.25
+SMALL_GRID, LAST_WAVE, FP32 = "fewer blocks than SMs", "last wave", "FP32 beside tensor cores"
+
+
+def cards(profile: Profile) -> dict[tuple[int, int], int]:
+    """Return (process, device) -> the number of its kind: devices with the same limits are of one kind."""
+    kinds: dict[DeviceLimits, int] = {}
+    found = {}
+    for place in sorted(profile.ledgers.activity):
+        limits = profile.trace.limits.get(place, DeviceLimits())
+        # Which of several equal devices it is makes no difference.
+        same = DeviceLimits(**{n: getattr(limits, n) for n in DeviceLimits.__dataclass_fields__ if n != "gpu"})
+        found[place] = kinds.setdefault(same, len(kinds))
+    return found
+
+
+def with_card(profile: Profile, ops: pl.DataFrame) -> pl.DataFrame:
+    """Add ``card``, see ``cards``, to GPU ops."""
+    known = [(p, d, card) for (p, d), card in cards(profile).items()]
+    table = pl.DataFrame(known, schema={"process": pl.Int64, "device": pl.Int64, "card": pl.Int64}, orient="row")
+    return ops.join(table, on=["process", "device"], how="left", maintain_order="left")
+
+
+def _limits(profile: Profile, card: int) -> tuple[DeviceLimits, str]:
+    """Return the limits of a kind of device, and its name."""
+    place = next(p for p, c in cards(profile).items() if c == card)
+    names = {(g.process, g.device): g.name for g in profile.trace.capture.gpus}
+    return profile.trace.limits.get(place, DeviceLimits()), names.get(place, "")
+
+
+def _unpacked(packed: pl.Series, fields: tuple[tuple[str, int], ...]) -> list[I64]:
+    # A copy: it is shifted in place.
+    return list(schema.unpack(packed.to_numpy().astype(np.int64), fields))  # type: ignore[arg-type]
+
+
+def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
+    """Add what the launch says to the shapes of one kind of device; null where the report lacks what that needs."""
+    limits, name = _limits(profile, card)
+    tensor = kernel_math.has_tensor_cores(name, limits.compute)
+    known = rows.select("grid", "block").with_row_index("row").drop_nulls()
+    at = known["row"].cast(pl.Int64).to_numpy()
+    columns: dict[str, pl.Series] = {}
+
+    def put(column: str, values: np.ndarray, kind: pl.DataType) -> None:
+        whole = np.full(rows.height, None, object)
+        whole[at] = values
+        columns[column] = pl.Series(column, whole.tolist(), dtype=kind)
+
+    gx, gy, gz = _unpacked(known["grid"], schema.GRID)
+    bx, by, bz, registers, shared = _unpacked(known["block"], schema.BLOCK)
+    blocks, threads = gx * gy * gz, bx * by * bz
+    put("blocks", blocks, pl.Int64())
+    put("threads", threads, pl.Int64())
+    put("registers", registers, pl.Int64())
+    put("shared_bytes", shared, pl.Int64())
+    put("_grid", np.array([f"{x}x{y}x{z}" for x, y, z in zip(gx, gy, gz, strict=True)], object), pl.String())
+    put("_block", np.array([f"{x}x{y}x{z}" for x, y, z in zip(bx, by, bz, strict=True)], object), pl.String())
+    frame = rows.with_columns(columns.values())
+    measured = not limits.missing and bool(len(at))
+    nothing = np.full(len(at), None, object)
+    found = dict.fromkeys(("waves", "tail_share", "occupancy", "occupancy_limit"), nothing)
+    if measured:
+        assert limits.sm_count and limits.warps_per_sm
+        resident = occupancy.resident(limits, threads, registers, shared)
+        fits = resident.blocks > 0
+        waves = np.where(fits, blocks / np.maximum(limits.sm_count * resident.blocks, 1), np.nan)
+        found["waves"] = _or_none(waves, fits)
+        found["tail_share"] = _or_none(1 - waves / np.ceil(np.maximum(waves, 1e-9)), fits & (waves > 1))
+        found["occupancy"] = _or_none(resident.blocks * resident.warps / limits.warps_per_sm, fits)
+        found["occupancy_limit"] = _or_none(np.array(occupancy.LIMITS, object)[resident.limit], fits)
+    for column in ("waves", "tail_share", "occupancy"):
+        put(column, found[column], pl.Float64())
+    put("occupancy_limit", found["occupancy_limit"], pl.String())
+    frame = frame.with_columns(columns.values())
+    small = pl.col("blocks") <= SMALL * limits.sm_count if limits.sm_count else pl.lit(None, dtype=pl.Boolean)
+    return frame.with_columns(
+        pl.lit(limits.sm_count, dtype=pl.Int64).alias("sm_count"),
+        pl.when(small)
+        .then(pl.lit(SMALL_GRID))
+        .when((pl.col("number_format") == "fp32") & tensor)
+        .then(pl.lit(FP32))
+        .when(pl.col("tail_share") >= TAIL)
+        .then(pl.lit(LAST_WAVE))
+        .alias("limit"),
+    )
+
+
+def _or_none(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    found = np.full(len(values), None, object)
+    found[known] = values[known]
+    return found
+
+
+def shapes(profile: Profile) -> pl.DataFrame:
+    """Return one row per shape (SHAPE) of the kernels of the steady steps, longest total first. Raises NotRecorded.
+
+    Columns besides: family, cls, count, total_ns, median_ns, blocks, threads, registers, shared_bytes, sm_count, waves,
+    tail_share, occupancy, occupancy_limit, number_format, limit, and _grid and _block for people.
+    """
+    if not profile.recorded("kernel"):
+        raise NotRecorded("no kernel was recorded", "-t cuda")
+    ops = profile.steady_ops.filter(profile.steady_ops["op_kind"] == "kernel")
+    ns = pl.col("ns")
+    kernels = with_card(
+        profile, ops.select("process", "device", "name", "grid", "block", "family", "cls", "start_ns", "end_ns")
+    )
+    grouped = kernels.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")).group_by(SHAPE).agg(
+        pl.col("family", "cls").first(),
+        pl.len().cast(pl.Int64).alias("count"),
+        ns.sum().alias("total_ns"),
+        ns.median().alias("median_ns"),
+    )  # fmt: skip
+    grouped = grouped.with_columns(kernel_math.number_format(grouped["name"], grouped["family"]).alias("number_format"))
+    parts = [
+        _described(profile, part, int(card))
+        for (card,), part in grouped.group_by("card", maintain_order=True)
+        if card is not None
+    ]
+    if not parts:
+        return _described(profile, grouped.clear(), 0) if cards(profile) else grouped.clear()
+    rows = pl.concat(parts).with_columns(pl.col("name").cast(pl.String).alias("_name"))
+    return rows.sort("total_ns", "_name", "grid", "block", "card", descending=[True, *[False] * 4]).drop("_name")

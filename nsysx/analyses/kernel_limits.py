@@ -1,0 +1,68 @@
+"""What a kernel's launch says about its limit: too few blocks for the device, a last wave that is nearly empty, FP32."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.analyses.helpers.kernel_shapes import shapes
+from nsysx.events.profile import Profile
+from nsysx.model import Column, TableSpec
+
+KEY = "kernel_limits"
+TITLE = "How near kernels are to the limits of the device"
+COLUMNS = (
+    Column("name", "String", "", "kernel; in parentheses what is not one"),
+    Column("family", "String", "", "kernel family by pattern"),
+    Column("limit", "String", "", "what the launch says: fewer blocks than SMs, FP32 beside tensor cores, last wave; null for nothing"),
+    Column("share", "Float64", "", "part of the kernel time of the steady steps, 0 to 1"),
+    Column("count", "Int64", "", "executions in the steady steps"),
+    Column("total_ns", "Int64", "ns", "kernel time, summed over the steady steps; over all rows, the kernel time"),
+    Column("median_ns", "Float64", "ns", "median of one execution"),
+    Column("grid", "String", "", "blocks in x, y and z; null when not recorded"),
+    Column("block", "String", "", "threads per block; null likewise"),
+    Column("blocks", "Int64", "", "blocks in the grid"),
+    Column("sm_count", "Int64", "", "SMs of the device; null when not recorded"),
+    Column("waves", "Float64", "", "blocks over what all SMs hold at once; null where the device's limits are not recorded"),
+    Column("tail_share", "Float64", "", "places for blocks that the last wave leaves empty, of those of all waves; null up to one wave"),
+    Column("occupancy", "Float64", "", "theoretical: warps that an SM holds of this kernel over those that it can hold, 0 to 1"),
+    Column("occupancy_limit", "String", "", "what ends it: warps, blocks, registers or shared memory"),
+    Column("registers", "Int64", "", "registers per thread"),
+    Column("shared_bytes", "Int64", "bytes", "static and dynamic shared memory per block"),
+    Column("number_format", "String", "", "what the name says a product multiplies: fp32, tf32, bf16, fp16, fp8, int8, fp64; else null"),
+)  # fmt: skip
+SHOWN = TableSpec(
+    covers="steady",
+    place=85,
+    intro=(
+        "What the launch alone can say. Fewer blocks than SMs leave SMs without work; a kernel of few waves waits for the last "
+        "one. A low occupancy is no fault by itself: kernels that keep tensor cores busy often hold few warps."
+    ),
+    first=("name", "total_ns", "share", "count", "median_ns", "limit", "blocks", "waves", "tail_share", "occupancy",
+           "occupancy_limit", "number_format"),
+    bar="total_ns",
+    hide=("sm_count", "grid", "block"),
+    sums=True,
+    depth=1,
+    rows=40,
+)  # fmt: skip
+#: Shapes that are told apart; the others are one row, so that the sum is all kernel time.
+_ROWS = 60
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return one row per kernel and launch shape of the steady steps, longest total first. Raises NotRecorded."""
+    rows = profile.once(shapes)
+    whole = int(rows["total_ns"].sum())
+    share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)
+    rows = rows.with_columns(
+        share.alias("share"),
+        pl.col("name", "family").cast(pl.String),
+        pl.col("_grid").alias("grid"),
+        pl.col("_block").alias("block"),
+    ).select(c.name for c in COLUMNS)
+    rest = rows.slice(_ROWS)
+    if not rest.height:
+        return rows
+    sums = {c: int(rest[c].sum()) for c in ("count", "total_ns")}
+    other = {"name": f"({rest.height} other kernels and shapes)", "share": float(rest["share"].sum()), **sums}
+    return pl.concat([rows.head(_ROWS), pl.DataFrame([other], schema=rows.schema)])

@@ -1,0 +1,67 @@
+"""What the name of a matrix product, a convolution or an attention says about the numbers that it multiplies.
+
+cuBLAS, cuDNN, CUTLASS and Triton spell their types into the names of their kernels. A name that says nothing stays unknown:
+nothing is guessed from the time that a kernel takes.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx.frames import lookup
+
+Mask = npt.NDArray[np.bool_]
+
+#: FP32 on ordinary cores, by how cuBLAS, cuDNN and CUTLASS name it.
+_FP32 = (
+    r"sgemm|cgemm|_simt_|simt_s|ffma|f32f32_f32f32_f32_(?!.*tf32)|(wgrad|dgrad)\w*engine<float|implicit_convolve_sgemm"
+    r"|explicit_convolve_sgemm|scudnn"
+)
+_TENSOR = r"tf32|tensorop|1688|16816|wgmma|nvjet|hmma|h884|bf16|f16f16"
+#: Formats by name, the first that matches counts, for a kernel names its accumulator too. cuDNN's "wgmma_f16" is any format of
+#: 16 bits.
+_FORMATS = (
+    ("fp8", r"e4m3|e5m2|fp8|f8f8|_qgmma"),
+    ("tf32", r"tf32"),
+    ("bf16", r"bf16|bfloat16"),
+    ("fp16", r"f16f16|(?<![a-z0-9])(?<!wgmma_)f16|fp16|__half|\bhalf\b|hgemm|h884|h1688|h16816|s884|_hmma"),
+    ("int8", r"s8s8|i8i8|_imma|int8"),
+    ("fp64", r"dgemm|_f64|d884|double"),
+)
+#: Families whose kernels multiply.
+PRODUCTS = ("gemm", "convolution", "attention")
+
+#: Cards without tensor cores, where the report does not tell the compute capability.
+_WITHOUT = re.compile(r"GTX|TITAN X|Tesla [KMP]\d|Quadro [KMP]\d|\b[KMP](4|40|60|80|100)\b", re.IGNORECASE)
+
+
+def fp32(names: pl.Series) -> Mask:
+    """Return which kernels multiply FP32 on ordinary cores, by their names."""
+    return lookup.matching(names, _FP32) & ~on_tensor_cores(names)
+
+
+def on_tensor_cores(names: pl.Series) -> Mask:
+    """Return which kernels name an instruction or a format of tensor cores."""
+    return lookup.matching(names, _TENSOR)
+
+
+def number_format(names: pl.Series, families: pl.Series) -> pl.Series:
+    """Return fp8, tf32, bf16, fp16, int8, fp64 or fp32 for kernels that multiply; null for others and where no name says so."""
+    found = np.full(len(names), None, object)
+    found[fp32(names)] = "fp32"
+    for name, pattern in reversed(_FORMATS):
+        found[lookup.matching(names, pattern)] = name
+    products = families.cast(pl.String).is_in(PRODUCTS).fill_null(False).to_numpy()
+    found[~products] = None
+    return pl.Series(found.tolist(), dtype=pl.String)
+
+
+def has_tensor_cores(card: str, compute: tuple[int, int] | None = None) -> bool:
+    """Say whether a device has tensor cores: from compute capability 7.0 on, but for the GTX 16 series (7.5 without)."""
+    if _WITHOUT.search(card):
+        return False
+    return compute is None or compute[0] >= 7

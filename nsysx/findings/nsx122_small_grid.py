@@ -1,0 +1,112 @@
+"""NSX122 small-grid: kernels of few blocks work on a part of the device, and the rest of it waits for them.
+
+What it means
+    A block runs on one SM. A kernel with fewer blocks than the device has SMs leaves SMs without work for as long as it runs,
+    however fast it is there: a reduction over few columns, a matrix product of few rows, a loop over one row. More blocks do
+    the same work in less time. The saving given is that of the SMs that have none, an upper bound: where the few SMs already
+    take all of the memory's bandwidth, more of them bring less.
+
+In the trace
+    A kernel of 10 us or more whose grid (blocks) is smaller than the number of SMs, with nothing else beside it.
+
+Bad
+    layer_norm = torch.nn.LayerNorm(768)               # eager: the backward of its weights runs in 16 blocks
+    y = x.sum(0)                                       # 8 columns: as many blocks
+
+Good
+    model = torch.compile(model)                       # splits such reductions over the device
+    y = x.view(64, -1, 8).sum(1).sum(0)                # two stages, many blocks
+
+Harmless when
+    Other kernels run beside it on another stream, or the kernel is a small part of the step.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers import kernel_shapes
+from nsysx.events import beside
+from nsysx.findings._case import Case, Rule, Worth, in_module, ops_of
+from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
+
+RULE = Rule("NSX122", "small-grid", "Kernels too small for the device")
+#: Shorter kernels take the time of their start, whatever their grid (ns).
+_LONG_NS = 10_000
+#: Of a kernel that is alone for less of its time, others may use what it leaves empty.
+_ALONE = 0.9
+#: Kernels that a replay is made for, and that are listed.
+_KERNELS = 8
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where kernels of too few blocks cost 1 % of the step or more."""
+    if missing := case.missing("kernel_limits"):
+        return case.cannot_tell(RULE, missing)
+    shapes = case.profile.once(kernel_shapes.shapes)
+    if shapes["sm_count"].null_count() == shapes.height or shapes["blocks"].null_count() == shapes.height:
+        return case.cannot_tell(
+            RULE, "the report does not say how many SMs the device has, or how kernels were launched"
+        )
+    small = shapes.filter(
+        (pl.col("limit") == kernel_shapes.SMALL_GRID) & (pl.col("median_ns") >= _LONG_NS) & (pl.col("cls") == "compute")
+    )
+    ops = kernel_shapes.with_card(case.profile, case.ops.filter(case.ops["op_kind"] == "kernel")).join(
+        small.select(*kernel_shapes.SHAPE, "blocks", "sm_count"), on=kernel_shapes.SHAPE, how="inner", nulls_equal=True
+    )
+    ops = ops.filter(pl.Series(beside.alone(ops, case.profile.attributed.gpu_ops) >= _ALONE, dtype=pl.Boolean))
+    ops = ops.with_columns(
+        ns=pl.col("end_ns") - pl.col("start_ns"), idle_part=1 - pl.col("blocks") / pl.col("sm_count")
+    ).with_columns(lost=pl.col("ns") * pl.col("idle_part"))
+    cost = case.per_step(float(ops["lost"].sum()))
+    if not case.notable(cost):
+        return case.clear(
+            RULE, f"kernels of fewer blocks than SMs leave {case.share(cost)} of the device's time unused"
+        )
+    rows = ops.group_by("name", "blocks", "sm_count", "idle_part").agg(
+        pl.len().alias("count"), pl.col("ns", "lost").sum(), pl.col("op"), pl.col("module").cast(pl.String).first()
+    )
+    rows = rows.with_columns(pl.col("name").cast(pl.String)).sort(
+        "lost", "name", "blocks", descending=[True, False, False]
+    )
+    edits = [
+        ScaleOps(ops_of(r.select(pl.col("op").explode())), 1 - r["idle_part"].item())
+        for r in rows.head(_KERNELS).iter_slices(1)
+    ]
+    worth = case.worth(*edits, bound=True)
+    if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+        return case.clear(RULE, "kernels of few blocks take GPU time, but the step would be no shorter with more")
+    return [_found(case, rows, cost, worth)]
+
+
+def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
+    """Return the finding about these kernels, the dearest first."""
+    evidence = [
+        {
+            "kernel": r["name"],
+            "blocks": r["blocks"],
+            "SMs": r["sm_count"],
+            "count": r["count"] / case.steps,
+            "total_ns": case.per_step(r["ns"]),
+        }
+        for r in rows.head(_KERNELS).iter_rows(named=True)
+    ]
+    worst = rows.row(0, named=True)
+    taken = case.per_step(int(rows["ns"].sum()))
+    most = "most" if cost >= 0.5 * taken else "a part of the"
+    title = f"Kernels of too few blocks take {units.duration(taken)} {case.per}: {most} SMs have nothing to do"
+    detail = (
+        f"The dearest of them runs in {worst['blocks']} block{'s' * (worst['blocks'] != 1)} on {worst['sm_count']} SMs"
+        f"{in_module(worst)}. With a block for every SM they would take {units.duration(cost)} less at most."
+    )
+    ways = [
+        "a fused or Triton kernel that splits the work along another axis",
+        "a larger batch, where the grid grows with it",
+    ]
+    if case.program.torch and not case.program.compiled:
+        ways.insert(0, "torch.compile of that part, which splits reductions over the device")
+    fix = f"More blocks: {', '.join(ways[:-1])}, or {ways[-1]}"
+    where = {"module": worst["module"]}
+    return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, evidence=evidence)

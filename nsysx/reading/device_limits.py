@@ -1,0 +1,42 @@
+"""What a device can hold at once, as the report describes it: for the occupancy of kernels, and which GPU metrics are its own."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from nsysx import ids
+from nsysx.reading import capture_facts
+from nsysx.reading.trace import DeviceLimits
+
+_COLUMNS = (
+    "id", "deviceId", "cuDevice", "smCount", "maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxRegistersPerBlock",
+    "maxShmemPerSm", "clockRate", "memoryBandwidth", "computeMajor", "computeMinor",
+)  # fmt: skip
+#: No device has as much of anything; what is larger is damage.
+_MOST = 1 << 53
+
+
+def _limit(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 < value < _MOST else None
+
+
+def limits_of(
+    connection: sqlite3.Connection, tables: dict[str, set[str]], used: list[tuple[int, int]]
+) -> dict[tuple[int, int], DeviceLimits]:
+    """Return (process, CUDA ordinal) -> its limits, for those that the report describes."""
+    cards = capture_facts.query(connection, tables, "TARGET_INFO_GPU", *_COLUMNS)
+    mapping = capture_facts.gpu_numbers(connection, tables)
+    found = {}
+    for process, device in used:
+        card = capture_facts.card_of(cards, mapping, ids.pid_of(process), device)
+        if card is None:
+            continue
+        sm, warps, blocks, registers, per_block, shared, clock, bandwidth = map(_limit, card[3:11])
+        major, minor = card[11:13]
+        known = _limit(major) is not None and isinstance(minor, int) and 0 <= minor < 100
+        found[process, device] = DeviceLimits(
+            card[0] if isinstance(card[0], int) else None,
+            (major, minor) if known else None,
+            sm, warps, blocks, registers, per_block, shared, clock, bandwidth,
+        )  # fmt: skip
+    return found

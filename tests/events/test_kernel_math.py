@@ -1,0 +1,41 @@
+"""What the names of kernels say about their numbers: real names of cuBLAS, cuDNN, CUTLASS and PyTorch."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nsysx.events import kernel_math
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "format_"),
+    [
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_warpsize2x2x1_ffma_aligna4", "gemm", "fp32"),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8", "gemm", "tf32"),
+        ("ampere_sgemm_128x64_nn", "gemm", "fp32"),
+        ("volta_s884gemm_fp16_128x64_ldg8_f2f_nn", "gemm", "fp16"),
+        ("ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_nn", "gemm", "bf16"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x128_32x3_nn_align8>", "gemm", "fp16"),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128", "gemm", "fp8"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", "gemm", "bf16"),
+        ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "gemm", None),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x64x128", "attention", None),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, false, false, cutlass::bfloat16_t>>",
+         "attention", "bf16"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>>", "elementwise", None),
+        ("void dgemm_kernel", "gemm", "fp64"),
+        ("my_gemm", "gemm", None),
+    ],
+)  # fmt: skip
+def test_the_number_format_that_a_name_says(name: str, family: str, format_: str | None) -> None:
+    names, families = pl.Series([name], dtype=pl.Categorical), pl.Series([family], dtype=pl.Categorical)
+    assert kernel_math.number_format(names, families).to_list() == [format_]
+
+
+def test_tensor_cores_are_told_from_the_compute_capability_and_else_the_name() -> None:
+    assert kernel_math.has_tensor_cores("NVIDIA H200", (9, 0))
+    assert kernel_math.has_tensor_cores("unknown GPU")
+    assert not kernel_math.has_tensor_cores("unknown GPU", (6, 1))
+    assert not kernel_math.has_tensor_cores("NVIDIA GeForce GTX 1660", (7, 5))
+    assert not kernel_math.has_tensor_cores("Tesla P40")
