@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx import units
 from nsysx.events import clocks
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
@@ -196,7 +197,7 @@ def _by_module(module: I64, every: F64) -> tuple[float, float, str] | None:
     ordered, first = every[np.lexsort((every, group))], np.cumsum(counts) - counts
     medians = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
     share = explained(every, group)
-    detail = f"{groups} modules, medians {medians.min() / 1e3:.1f} to {medians.max() / 1e3:.1f} us"
+    detail = f"{groups} modules, medians {units.duration(medians.min())} to {units.duration(medians.max())}"
     return share, _kruskal(share, len(every), groups), detail
 
 
@@ -208,7 +209,7 @@ def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple
     p = mann_whitney(duration[slow], duration[fast])
     if a <= b:
         return None
-    detail = f"{words[0]} {a / 1e3:.1f} us ({int(slow.sum())}), {words[1]} {b / 1e3:.1f} us ({int(fast.sum())})"
+    detail = f"{words[0]} {units.duration(a)} ({int(slow.sum())}), {words[1]} {units.duration(b)} ({int(fast.sum())})"
     either = slow | fast
     return explained(duration[either], slow[either].astype(np.int64)), p, detail
 
@@ -244,12 +245,12 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
     slow_first = features.from_the_start and every[0] > _FIRST * median and every[0] - median > 2 * _RESOLUTION_NS
     if calm and slow_first:
         if len(rows) >= 20 and every[0] > rest.max():
-            return spread, "first_call", f"first {every[0] / 1e3:.1f} us, later {median / 1e3:.1f} us"
+            return spread, "first_call", f"first {units.duration(every[0])}, later {units.duration(median)}"
         if len(rows) < 20:
             return (
                 spread,
                 "cannot_tell",
-                f"first {every[0] / 1e3:.1f} us, later {median / 1e3:.1f} us: too few executions",
+                f"first {units.duration(every[0])}, later {units.duration(median)}: too few executions",
             )
     if calm:
         return spread, "steady", ""

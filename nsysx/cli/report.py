@@ -84,9 +84,9 @@ class _Wanted:
 
             texts[self.markdown] = markdown_page.render(summary, redact=redact)
         if self.brief is not None:
-            from nsysx.render import answer_text
+            from nsysx.render import brief
 
-            texts[self.brief] = answer_text.of(summary, redact=redact)
+            texts[self.brief] = brief.of(summary, redact=redact)
         return texts
 
 

@@ -201,6 +201,13 @@ class Case:
         """Return a sum over the frames as its part of one step."""
         return round(self.scope.per_step(ns))
 
+    def often(self, count: int, one: str, several: str) -> str:
+        """Return how often something happens in a step: "1 copy", "2 copies", or "20 copies in 30 steps"."""
+        each, rest = divmod(count, self.steps)
+        if rest:
+            return f"{units.count(count)} {one if count == 1 else several} in {self.steps} steps"
+        return f"{units.count(each)} {one if each == 1 else several}"
+
     def notable(self, ns_per_step: float, share: float = NOTABLE) -> bool:
         """Return whether a time per step is at least this part of the step."""
         return ns_per_step > 0 and ns_per_step >= share * self.step_ns

@@ -121,11 +121,10 @@ def _of_ddp(row: Row) -> str:
 
 def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Finding:
     wait, idle = case.per_step(row["ns"]), round(case.per_step(row["idle_caused_ns"]) * case.real_part(calls))
-    times = row["calls"] / case.steps
     host = case.program.host
     detail = (
         f"{host[:1].upper() + host[1:]} waits in {row['api']} for {units.duration(wait)} {case.per} "
-        f"({times:.3g} call{'s' * (times != 1)}), {units.duration(case.per_step(row['backlog_ns']))} of it for work that was "
+        f"({case.often(row['calls'], 'call', 'calls')}), {units.duration(case.per_step(row['backlog_ns']))} of it for work that was "
         f"queued before. The GPU has no work for {units.duration(case.lost(idle, worth))} because of it."
     )
     harmless = worth.saving_ns is not None and not case.notable(worth.saving_ns)

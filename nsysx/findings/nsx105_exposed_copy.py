@@ -76,16 +76,17 @@ def check(case: Case) -> list[Finding]:
         limit = row["limit_bytes_per_s"]
         worth = case.worth(OverlapCopies(ops_of(mine), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
         way = _WAYS[row["direction"]]
+        obstacle = _OBSTACLES.get(row["obstacle"], row["obstacle"])
         detail = (
-            f"{row['count'] / case.steps:.3g} copies {way} {case.per} from {row['src_kind']} to {row['dst_kind']} memory "
-            f"({units.size(row['bytes'] / case.steps)}) run for {units.duration(exposed)} with no kernel beside them: "
-            f"{_OBSTACLES.get(row['obstacle'], row['obstacle'])}."
+            f"{case.often(row['count'], f'copy {way}', f'copies {way}')}, from {row['src_kind']} to {row['dst_kind']} memory "
+            f"({units.size(row['bytes'] / case.steps)} {case.per}): {units.duration(exposed)} with no kernel at the "
+            f"same time, because {obstacle}."
         )
         if held:
             detail += f" They hold the CPU for {units.duration(held)}, the wait after them included."
         if row["bandwidth_bytes_per_s"]:
-            detail += f" They reach {row['bandwidth_bytes_per_s'] / 1e9:.1f} GB/s"
-            detail += f" of {limit / 1e9:.1f} GB/s ({row['limit_from']})." if limit else "."
+            detail += f" They reach {units.bandwidth(row['bandwidth_bytes_per_s'])}"
+            detail += f" of {units.bandwidth(limit)} ({row['limit_from']})." if limit else "."
         what = f"take {units.duration(exposed)} of the GPU" if case.notable(exposed) else "hardly take GPU time"
         hold = f" and hold the CPU for {units.duration(held)}" if case.notable(held) else ""
         title = f"Copies {way}{in_module(row)} {what}{hold}"

@@ -54,7 +54,7 @@ def check(case: Case) -> list[Finding]:
         f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}), in {starved} of {len(rows)} steady steps "
         f"with an idle GPU: {units.duration(idle)} {case.per}."
     )
-    after = f"; then {worth.next_limit} limit the step" if worth.next_limit else ""
+    after = f"; after that the limit is {worth.next_limit}" if worth.next_limit else ""
     detail += f" A loader that is always ready saves up to {units.duration(worth.saving_ns)}{after}."
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:

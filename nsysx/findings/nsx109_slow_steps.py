@@ -172,14 +172,17 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= _MOSTLY * longer), None)
     reason, explained = (cause.name, cause.ns) if cause else (label, excess)
     every = _every(ns)
-    indices = ", ".join(map(str, late["index"].head(8).to_list()))
+    several = late.height > 1
+    takes = (
+        f"Step{'s' * several} {', '.join(map(str, late['index'].head(8).to_list()))} {'take' if several else 'takes'}"
+    )
     title = (
         f"{late.height} of {len(ns)} steady steps are slow{every}: {reason} explains "
         f"{units.share(min(explained, longer), longer)}"
     )
     detail = (
-        f"Steps {indices} take {units.duration(float(late['ns'].to_numpy().mean()))} on average, the median step "
-        f"{units.duration(median)}. Of the difference, {units.duration(excess)} are {label}."
+        f"{takes} {units.duration(float(late['ns'].to_numpy().mean()))}{' on average' * several}, the median step "
+        f"{units.duration(median)}. Of the difference, {units.duration(excess)} is {label}."
     )
     detail = " ".join((detail, *(c.detail for c in causes)))
     if every:

@@ -82,14 +82,14 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     # By its cost, because ranks of several machines can have one process and device number.
     cost = finding.cost_ns_per_step
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
-    of = "Of it"
+    of = "Of that,"
     if row is None and shown is not None:  # the ranks have fewer steady steps in common than this one has
         row = next((r for r in table.rows if r["rank"] == shown), None)
         of = "In the steps that are steady on all ranks,"
     if row is None or row["exposed_wait_ns"] is None:
         return finding
     wait, transfer = (round(row[f"exposed_{k}_ns"] / max(row["steps"], 1)) for k in ("wait", "transfer"))
-    detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank, {units.duration(transfer)} transfer."
+    detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank and {units.duration(transfer)} transfer."
     if 2 * wait < cost:
         return replace(finding, detail=detail, fix=_EARLIER)
     late = next((r for r in table.rows if r["straggler"]), None)

@@ -57,7 +57,7 @@ def of_ranks(table: Table | None) -> Finding:
         f"{units.share(late['alone_share'], 1)}."
     )
     if late["late_drift_ns"]:
-        detail += f" Of it {units.duration(late['late_drift_ns'])} may be what two healthy processes differ by."
+        detail += f" Two healthy processes may differ by {units.duration(late['late_drift_ns'])} of that."
     why = list((late["late_because"] or {}).items())
     return _answer(
         "found",

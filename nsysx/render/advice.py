@@ -242,7 +242,7 @@ def also(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Also, 
         if step is not None and (saving is None or saving < NOTABLE * step or saving < (f.error_ns or 0)):
             continue
         title = folded_path(texts(f.title, 110))
-        text = step_time.told(summary, f"repeated blocks{title[1:]}" if title.startswith("*:") else title)
+        text = step_time.title(summary, f, f"repeated blocks{title[1:]}" if title.startswith("*:") else title)
         key = f"{f.code} {_without_numbers(text)}"
         if key not in lines or (lines[key].saving_ns or 0) < (saving or 0):
             lines[key] = Also(f.code, text, saving if step is not None else None, f.bound)

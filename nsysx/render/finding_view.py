@@ -11,6 +11,8 @@ from nsysx.render.advice import NOTABLE
 from nsysx.render.grids import Grid, Texts, grid
 from nsysx.render.safe_text import clean, file_name
 
+#: Rules whose cost is from the steps as recorded; that of all others is of the shown step, as savings are.
+_RECORDED_COSTS = ("NSX103", "NSX109", "NSX110")
 #: How the confidence of a saving begins that is an upper bound.
 _BOUND = "at most, "
 
@@ -68,14 +70,14 @@ def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> 
     return FindingView(
         code=clean(finding.code, 20),
         verdict=finding.verdict,
-        title=step_time.told(summary, texts(finding.title, 200))
+        title=step_time.title(summary, finding, texts(finding.title, 200))
         if finding.verdict == "found"
         else texts(finding.title, 200),
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, texts),
         cost=cost,
-        cost_time="as recorded" if step_time.in_recorded_time(summary) else "",
-        saving="" if saving is None else ("at most " if bound else "") + units.duration(saving),
+        cost_time="as recorded" if step_time.in_recorded_time(summary) and finding.code in _RECORDED_COSTS else "",
+        saving="" if not saving else ("at most " if bound else "") + units.duration(saving),
         confidence=texts(finding.confidence.removeprefix(_BOUND), 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,

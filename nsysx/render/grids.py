@@ -8,7 +8,7 @@ from typing import Any
 
 from nsysx.model import Column, Row, Scope, Table, TableSpec
 from nsysx.render import glossary
-from nsysx.render.labels import is_numeric, label, number
+from nsysx.render.labels import is_numeric, label, number, plain, worded
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_cell, shorten_column
 
 
@@ -90,7 +90,7 @@ def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = No
         if scope is not None and scope.steps and column.dtype.startswith(("Int", "UInt")):
             value = scope.per_step(value)
         return Cell(number(value, column.name, column.unit), float(value))
-    text, full = texts.cell(value, column.name)
+    text, full = texts.cell(worded(value, column.name) if isinstance(value, str) else value, column.name)
     return Cell(
         text,
         (full or text).lower(),
@@ -147,7 +147,7 @@ def _sorted(table: Table, spec: TableSpec) -> list[Row]:
 def _head(column: Column, spec: TableSpec) -> Head:
     """Return the head of a column: its words are the table's own, else those of every such column."""
     text = clean(spec.labels.get(column.name, ""), 40) or label(column.name)
-    return Head(column.name, text, clean(column.meaning, 300), is_numeric(column))
+    return Head(column.name, text, clean(plain(column.meaning), 300), is_numeric(column))
 
 
 def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
 from nsysx.model import Queue, Summary, Timeline
-from nsysx.render import charts, first_screen, glossary, markdown, view
+from nsysx.render import charts, first_screen, glossary, markdown, module_icicle, step_waterfall, view
 from nsysx.render.charts.canvas import Picture
 from nsysx.render.charts.colours import KIND_COLOURS
 from nsysx.render.grids import Grid, Texts
@@ -287,6 +287,8 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         script_hash=_sha256(script),
         ledger_figure=_ledger_figure(shown) if whole else None,
         steps_figure=_steps_figure(shown) if whole else None,
+        waterfall=step_waterfall.build(summary) if whole else (),
+        modules=module_icicle.build(summary) if whole else (),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
         figures={

@@ -121,6 +121,13 @@ _LABELS = {
     "time_ns": "time",
 }
 
+#: Columns whose text is the program's own, and is shown as it is.
+_NAMES = frozenset(
+    {"name", "path", "parent", "cls", "module", "phase", "api", "file", "function", "kernel", "removed", "moves_to"}
+)
+#: A value that the code names, such as "queue_full"; and the parts of a meaning that only the code's reader understands.
+_CODE = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
+_FOR_CODE = re.compile(r"[;,] null likewise|[;,] see [a-z]+_from\b")
 _UNIT_SUFFIX = re.compile(r"_(?:ns|bytes|bytes_per_s|per_s)$")
 _TEXT_TYPES = ("String", "Utf8", "Categorical", "Enum", "Boolean", "List", "Struct", "Object")
 
@@ -131,6 +138,17 @@ def label(name: str) -> str:
     for word, full in (("gpu", "GPU"), ("cpu", "CPU"), ("api", "API"), ("l2", "L2")):
         text = re.sub(rf"\b{word}\b", full, text)
     return clean(text, 40)
+
+
+def worded(value: str, name: str) -> str:
+    """Return the text of a cell: what the code names is words, as "queue full"; names of the program stay as they are."""
+    return value.replace("_", " ") if name not in _NAMES and _CODE.fullmatch(value) else value
+
+
+def plain(meaning: str) -> str:
+    """Return what a column means in the words of its reader, who sees labels and a dash for null."""
+    text = _CODE.sub(lambda m: _UNIT_SUFFIX.sub("", m[0]).replace("_", " "), _FOR_CODE.sub("", meaning))
+    return re.sub(r"\bnull\b", "a dash", text).replace(", ...", " and so on")
 
 
 def is_numeric(column: Column) -> bool:

@@ -8,6 +8,8 @@ from nsysx.model import Finding, Row, Summary
 
 #: Replayed steps that differ from the shown ones by less than this stand for them (share of the step).
 _SAME = 0.05
+#: Findings whose titles give lengths as they were recorded.
+_AS_RECORDED = re.compile(r"NSX101 A wait of |NSX103 |NSX110 ")
 #: A time in a text.
 _TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
 
@@ -50,8 +52,15 @@ def in_recorded_time(summary: Summary) -> bool:
 
 
 def told(summary: Summary, text: str) -> str:
-    """Return a text of a finding; times in it are of the capture, and named so where the shown step is not."""
+    """Return a text with times of the capture, which are named so where the shown step is another."""
     return f"{text}, as recorded" if in_recorded_time(summary) and _TIME.search(text) else text
+
+
+def title(summary: Summary, finding: Finding, text: str) -> str:
+    """Return the title of a finding. Costs are of the shown step, as savings are; lengths of waits and of what is paid once
+    are not, and are named so.
+    """
+    return told(summary, text) if _AS_RECORDED.match(f"{finding.code} {finding.title}") else text
 
 
 def ledger_row(summary: Summary) -> Row | None:

@@ -1,0 +1,249 @@
+"""The answer for programs: a few kB of JSON with stable ids, numbers with their units and scope, and how to check each.
+
+It answers without the tables of ``--json``: what limits the step and how long the step is without a profiler (``verdict``,
+``step``, ``gpu``), what to change, what that saves and when to stop (``findings``), what waits cost and where they move
+(``waits``), what launches cost (``launches``), what is paid once (``paid_once``), what the program's own clocks read over the true
+time of the kernels (``clocks``), and what is not known and which flag would record it (``unknown``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from nsysx import units
+from nsysx.model import Finding, Row, Scope, Summary
+from nsysx.render import answer as answers
+from nsysx.render import bars, step_time
+from nsysx.render.answer import Answer
+from nsysx.render.safe_text import clean, scrub, shorten_kernel
+
+BRIEF_SCHEMA = "nsysx.brief/1"
+
+#: Rows of each list: more than anybody acts on.
+_MOST_FINDINGS, _MOST_ROWS, _MOST_BARS, _MOST_UNKNOWN = 12, 3, 8, 8
+
+Json = dict[str, Any]
+
+
+def _text(value: object, limit: int) -> str:
+    return clean(scrub(str(value)[: 4 * limit]), limit)
+
+
+def _ns(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _where(row: Row) -> Json:
+    """Return the place in the program that a row names."""
+    return {k: _text(row[k], 160) for k in ("module", "phase", "file", "line") if row.get(k) is not None}
+
+
+def of(summary: Summary, *, redact: bool = True) -> str:
+    """Return the answer of a Summary as JSON; times are ns, of one step where ``over`` names steps."""
+    said = answers.build(summary, redact=redact)
+    content = {
+        "schema": BRIEF_SCHEMA,
+        "report": said.facts[0],
+        "verdict": {"code": summary.verdict.code, "sentence": said.sentence},
+        "step": _step(summary, said),
+        "gpu": _parts(summary),
+        "picture": [_bar(b) for b in said.bars[:_MOST_BARS] if b != bars.step_bar(summary)],
+        "do_first": _do_first(said),
+        "findings": _findings(summary, said),
+        "how_sure": [
+            {"about": s.about, "level": s.level, "reason": s.reason, "settle_with": s.command} for s in said.sure
+        ],
+        "waits": _rows(summary, "waits", "total_ns", _wait),
+        "launches": _rows(summary, "launches", "launches", _launch),
+        "paid_once": _paid_once(summary),
+        "clocks": {
+            "synchronize": _rows(summary, "stopwatch", "custom", _clock, measured="both_from"),
+            "events": _rows(summary, "events", "windows", _window),
+        },
+        "unknown": [
+            {"what": _text(c.check, 80), "why": _text(c.detail, 200), "record_with": _text(c.fix, 120)}
+            for c in summary.quality
+            if c.status == "missing" and c.fix
+        ][:_MOST_UNKNOWN],
+        "ask_next": list(said.commands),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _step(summary: Summary, said: Answer) -> Json:
+    """Return the step as recorded and without the profiler, with its bounds; null where there are no steps."""
+    real = summary.unprofiled
+    return {
+        "recorded_ns": said.profiled_ns,
+        "unprofiled_ns": None if real is None else real.step_ns,
+        "low_ns": None if real is None else real.low_ns,
+        "high_ns": None if real is None else real.high_ns,
+        "source": None if real is None else real.source,
+        "steady": sum(bool(r.get("steady")) for r in summary.steps.rows),
+        "found_by": _text(summary.steps.rule, 160),
+    }
+
+
+def _bar(bar: bars.Bar) -> Json:
+    """Return one more bar of the first screen: a rank, a module, a window, a way of timing."""
+    parts = [{"what": p.label, "ns": round(p.ns), "idle": p.idle} for p in bar.parts if p.label]
+    return {"label": bar.label, "total_ns": round(bar.total_ns), "parts": parts}
+
+
+def _parts(summary: Summary) -> Json | None:
+    """Return what the busiest GPU does in the step, or in the capture where there is none; null without GPU work."""
+    said = summary.verdict
+    if step_time.ledger_row(summary) is None or not said.step_ns:
+        return None
+    parts = [{"what": bars.PARTS[p][1], "ns": ns, "idle": bars.PARTS[p][2]} for p, ns in said.parts.items() if ns]
+    stepped = step_time.step_ns(summary) is not None
+    return {
+        "over": "one step" if stepped else "the whole capture",
+        "total_ns": said.step_ns,
+        "busy_ns": sum(p["ns"] for p in parts if not p["idle"]),
+        "parts": parts,
+    }
+
+
+# ---------------------------------------------------------------- findings
+
+
+def _do_first(said: Answer) -> Json:
+    """Return the first card: the change, and the step before and after it; ``code`` is empty where there is none."""
+    return {
+        "code": said.code,
+        "do": said.do,
+        "paste": said.paste,
+        "condition": said.condition,
+        "where": said.where,
+        "now_ns": said.now_ns,
+        "then_ns": said.then_ns,
+        "at_best": said.bound,
+    }
+
+
+def _findings(summary: Summary, said: Answer) -> list[Json]:
+    found = [f for f in summary.findings or () if f.verdict == "found"][:_MOST_FINDINGS]
+    seen: dict[str, int] = {}
+    return [_finding(f, summary, said, seen) for f in found]
+
+
+def _id(finding: Finding, seen: dict[str, int]) -> str:
+    """Return what a finding is called: its code and place, which the same finding of another report has too."""
+    place = "/".join(_text(finding.where[k], 80) for k in ("module", "phase", "file", "line") if finding.where.get(k))
+    name = finding.code + (f"@{place}" if place else "")
+    seen[name] = seen.get(name, 0) + 1
+    return name if seen[name] == 1 else f"{name}#{seen[name]}"
+
+
+def _finding(finding: Finding, summary: Summary, said: Answer, seen: dict[str, int]) -> Json:
+    saving, cost = _saving(finding, summary, said.now_ns), finding.cost_ns_per_step
+    return {
+        "id": _id(finding, seen),
+        "code": finding.code,
+        "what": _text(finding.title, 160),
+        "where": _where(finding.where),
+        "over": finding.scope.label if finding.scope else "",
+        "saving": saving,
+        "cost": None if cost is None else {"value": cost, "unit": "ns per step"},
+        "do": _text(finding.fix, 300),
+        "check": f"nsysx compare {said.facts[0]} AFTER.sqlite",
+        "stop_if": _stop(finding, saving, said.now_ns),
+    }
+
+
+def _saving(finding: Finding, summary: Summary, now: int | None) -> Json | None:
+    saving = step_time.saving_ns(summary, finding)
+    if saving is None or now is None:
+        return None
+    error = finding.error_ns or 0
+    high = min(now, saving + error)
+    low = 0 if finding.bound else max(0, saving - error)
+    return {"value": saving, "unit": "ns per step", "low": low, "high": high, "bound": finding.bound}
+
+
+def _stop(finding: Finding, saving: Json | None, now: int | None) -> str:
+    """Return when the change is known not to work."""
+    if saving is None or now is None:
+        return f"a report of the changed program still has {finding.code} here"
+    if not saving["low"]:
+        return f"a step of the changed program is no shorter than {units.duration(now)}"
+    return f"a step of the changed program takes more than {units.duration(now - saving['low'])}"
+
+
+# ---------------------------------------------------------------- what tables say
+
+
+def _rows(
+    summary: Summary, key: str, largest: str, make: Callable[[Row, Scope | None], Json], *, measured: str = ""
+) -> list[Json] | None:
+    """Return the rows of a table with most in the column ``largest``; null where the table was not recorded."""
+    table = summary.tables.get(key)
+    if table is None or table.rows is None:
+        return None
+    rows = [r for r in table.rows if not measured or r.get(measured) == "measured"]
+    rows.sort(key=lambda r: -(r.get(largest) or 0))
+    scope = table.scope if table.scope is None or len(table.scope.processes) < 2 else None
+    over = table.scope.label if table.scope else "in the whole capture"
+    return [{**make(row, scope), "over": over} for row in rows[:_MOST_ROWS]]
+
+
+def _each(value: float | None, scope: Scope | None) -> int | None:
+    """Return a sum of a table as its part of one step; the sum itself where it has no steps."""
+    return None if value is None else round(scope.per_step(value) if scope else value)
+
+
+def _wait(row: Row, scope: Scope | None) -> Json:
+    return {
+        "call": _text(row["api"], 80),
+        "where": _where(row),
+        "wait_ns": _each(row["total_ns"], scope),
+        "for_earlier_work_ns": _each(row["backlog_ns"], scope),
+        "gpu_idle_ns": _each(row["idle_caused_ns"], scope),
+        "saving_ns": _each(row.get("saving_ns"), scope),
+        "moves_to": None if not row.get("moves_to") else _text(row["moves_to"], 160),
+    }
+
+
+def _launch(row: Row, scope: Scope | None) -> Json:
+    calls = row["launches"] if scope is None or not scope.steps else scope.per_step(row["launches"])
+    return {"call": _text(row["name"], 80), "calls": calls, "median_ns": _ns(row["median_ns"])}
+
+
+def _paid_once(summary: Summary) -> Json | None:
+    """Return the CPU time that is paid once in a run, and what for; null where the start was not recorded."""
+    table = summary.tables.get("first_calls")
+    if table is None or table.rows is None:
+        return None
+    rows = sorted(table.rows, key=lambda r: -(r["one_time_ns"] or 0))
+    return {
+        "total_ns": sum(r["one_time_ns"] or 0 for r in rows),
+        "largest": [
+            {"what": shorten_kernel(_text(r["name"], 400), 100), "kind": r["what"], "ns": r["one_time_ns"]}
+            for r in rows[:_MOST_ROWS]
+        ],
+    }
+
+
+def _clock(row: Row, _: Scope | None) -> Json:
+    """Return what a clock on the CPU reads around a kernel, by where it synchronizes; medians."""
+    return {
+        "kernel": shorten_kernel(_text(row["name"], 400), 100),
+        "kernel_ns": _ns(row["kernel_ns"]),
+        "before_and_after_ns": _ns(row["both_ns"]),
+        "only_before_ns": _ns(row["before_ns"]),
+        "only_after_ns": _ns(row["after_ns"]),
+        "nowhere_ns": _ns(row["none_ns"]),
+    }
+
+
+def _window(row: Row, _: Scope | None) -> Json:
+    """Return what the windows between two cuda.Events read at one place: medians, and the first."""
+    return {
+        "windows": row["windows"],
+        "first_ns": _ns(row["first_ns"]),
+        "median_ns": _ns(row["median_ns"]),
+        "kernel_ns": _ns(row["kernel_median_ns"]),
+    }

@@ -1,0 +1,105 @@
+"""The GPU time of one step by module as an icicle: what calls stands above what it calls, repeated blocks are one box.
+
+A box is as wide as the GPU time of its modules and of all that they call, so what no box stands under is their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nsysx import units
+from nsysx.model import Row, Summary
+from nsysx.render.bars import each, folded_path
+from nsysx.render.first_screen import Box, LaneBoxes
+from nsysx.render.safe_text import clean
+
+#: Levels that are drawn, and the share of the step below which a module is none of its own boxes.
+_MOST_LEVELS, _LEAST = 7, 0.004
+#: Shades of a box, by the share of its time that is its own.
+_SHADES = 4
+
+
+@dataclass(slots=True)
+class _Node:
+    """Modules that are drawn as one box: repeated ones with their children together."""
+
+    name: str
+    rows: list[Row] = field(default_factory=list)
+    own_ns: float = 0.0
+    all_ns: float = 0.0
+    below: list[_Node] = field(default_factory=list)
+
+
+def _children(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
+    """Return the rows by what calls them; one that names nobody of the table stands at the top."""
+    rows = list(rows)
+    known = {r["path"] for r in rows}
+    called: dict[str | None, list[Row]] = {}
+    for row in rows:
+        above = row.get("parent")
+        called.setdefault(above if above in known and above != row["path"] else None, []).append(row)
+    return called
+
+
+def _nodes(rows: list[Row], called: dict[str | None, list[Row]], level: int) -> list[_Node]:
+    """Return the modules of one level, repeated ones of a class as one, what takes most first."""
+    nodes: dict[tuple[str, str], _Node] = {}
+    for row in rows:
+        pattern = folded_path(str(row["path"] or "(no module)"))
+        nodes.setdefault((pattern, str(row.get("cls") or "")), _Node(pattern)).rows.append(row)
+    for node in nodes.values():
+        below = [r for row in node.rows for r in called.get(row["path"], ())]
+        node.own_ns = sum(row["self_gpu_ns"] or 0 for row in node.rows)
+        node.below = _nodes(below, called, level + 1) if below and level < 4 * _MOST_LEVELS else []
+        node.all_ns = node.own_ns + sum(n.all_ns for n in node.below)
+    return sorted(nodes.values(), key=lambda n: (-n.all_ns, n.name))
+
+
+def _label(node: _Node, above: str) -> str:
+    """Return what a box is called under the one above it: "attn", "blocks x 8", "Conv2d x 10"."""
+    name = node.name
+    if len(node.rows) == 1:
+        name = str(node.rows[0]["path"] or "(no module)")
+    short = name[len(above) + 1 :] if above and name.startswith(f"{above}.") else name
+    if len(node.rows) > 1:
+        kind = str(node.rows[0].get("cls") or "")
+        base = short.removesuffix("*").rstrip(".") or kind or "module"
+        short = f"{base} x {len(node.rows)}"
+    return clean(short, 60)
+
+
+def build(summary: Summary) -> tuple[LaneBoxes, ...]:
+    """Return the levels from the top as boxes in percent of the GPU's work of one step; none without modules."""
+    called = _children(summary.rows("modules"))
+    roots = _nodes(called.get(None, []), called, 0)
+    whole = sum(n.all_ns for n in roots)
+    if whole <= 0 or len(summary.rows("modules")) < 2:
+        return ()
+    of = each(summary)
+    levels: list[list[Box]] = []
+    todo = [(0, 0.0, "", roots)]
+    for level, left, above, nodes in todo:  # grows while it is read
+        if level == _MOST_LEVELS:
+            continue
+        for node in nodes:
+            width = 100 * node.all_ns / whole
+            if width < 100 * _LEAST:
+                break  # all that follow are smaller
+            if level == len(levels):
+                levels.append([])
+            levels[level].append(_box(node, left, width, above, of(node.all_ns), of(node.own_ns), of(whole)))
+            todo.append((level + 1, left, node.name, node.below))
+            left += width
+    return tuple(LaneBoxes("", tuple(sorted(boxes, key=lambda b: b.left))) for boxes in levels)
+
+
+def _box(node: _Node, left: float, width: float, above: str, all_ns: float, own_ns: float, whole: float) -> Box:
+    label = _label(node, above)
+    kinds = sorted({str(r["cls"]) for r in node.rows if r.get("cls")})
+    named = f" ({clean(kinds[0], 60)})" if len(kinds) == 1 and kinds[0] not in label else ""
+    title = f"{label}{named}: {units.duration(all_ns)} a step, {units.share(all_ns, whole)} of the GPU's work"
+    if node.below:
+        title += f"; {units.duration(own_ns)} of it its own"
+    shade = round(_SHADES * own_ns / all_ns) if all_ns else 0
+    return Box(left, width, f"own{shade}", False, label, title)

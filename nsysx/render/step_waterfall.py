@@ -1,0 +1,41 @@
+"""The step of the verdict as a waterfall: each part begins where the one before it ends, and the last row is the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nsysx import units
+from nsysx.model import Summary
+from nsysx.render import bars, step_time
+from nsysx.render.first_screen import Box
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """One row: a part of the step where it stands, in percent of the step, and its time and share as text."""
+
+    label: str
+    value: str
+    share: str
+    box: Box
+
+
+def build(summary: Summary) -> tuple[Fall, ...]:
+    """Return the parts of the step, what the GPU does first and then what it waits for, each largest first, and the whole."""
+    said = summary.verdict
+    if step_time.ledger_row(summary) is None or not said.step_ns:
+        return ()
+    whole = said.step_ns
+    known = [(*bars.PARTS[p], ns) for p, ns in said.parts.items() if p in bars.PARTS and ns > 0]
+    known.sort(key=lambda part: (part[2], -part[3]))
+    falls, left = [], 0.0
+    for kind, label, idle, ns in known:
+        falls.append(_fall(label, kind, idle, ns, left, whole))
+        left += 100 * ns / whole
+    name = "the step" if step_time.step_ns(summary) is not None else "the capture"
+    return (*falls, _fall(name, "other", False, whole, 0.0, whole))
+
+
+def _fall(label: str, kind: str, idle: bool, ns: float, left: float, whole: float) -> Fall:
+    time, share = units.duration(ns), units.share(ns, whole)
+    return Fall(label, time, share, Box(left, 100 * ns / whole, kind, idle, "", f"{label}: {time}, {share}"))

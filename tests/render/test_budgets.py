@@ -1,0 +1,75 @@
+"""The page as a ticket: how much of it there is to read, measured in a browser at the width of a screen and of a phone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nsysx.render import html_page
+from tests.render import factory
+from tests.render.test_browser import CHROMIUM, DRIVER, REQUIRED, browser, js, visit
+from tests.render.test_page import Page
+from tests.samples import DISTINCT, NAMES, Samples
+
+__all__ = ["browser"]  # the fixture
+
+#: A screen in CSS pixels, and how many of them the first screen and the whole page (details closed) may fill.
+SCREEN = 800
+FIRST = {1280: 1.4, 390: 2.0}
+WHOLE = 3.0
+MOST_WORDS, MOST_BYTES = 350, 1_000_000
+
+
+@pytest.fixture(scope="module")
+def first(recorded: Samples, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function from a sample's name to its first screen as a page: what stands above the closed lines."""
+    folder = tmp_path_factory.mktemp("first")
+
+    def of(name: str) -> Path:
+        path = folder / f"{name}.html"
+        path.write_text(html_page.first(recorded.summary(name)), encoding="utf-8")
+        return path
+
+    return of
+
+
+def words_of(page: Page) -> int:
+    text = re.sub(r"Skip to the numbers|Made by nsysx .*", "", page.words())
+    return len(text.split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_there_is_to_read_at_first(name: str, first: Callable[[str], Path]) -> None:
+    assert words_of(Page(first(name).read_text(encoding="utf-8"))) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_small(name: str, recorded: Samples) -> None:
+    assert recorded.page(name).stat().st_size <= MOST_BYTES
+
+
+@pytest.mark.skipif(not (CHROMIUM and DRIVER) and not REQUIRED, reason="needs chromium and chromedriver")
+@pytest.mark.parametrize("width", FIRST)
+def test_the_first_screen_is_about_a_screen(width: int, browser: object, first: Callable[[str], Path]) -> None:
+    """All samples in one session; what is too long is named with its length."""
+    long = {}
+    for name in DISTINCT:
+        visit(browser, first(name), width=width)
+        bottom = js(browser, "return document.querySelector('main').getBoundingClientRect().bottom + scrollY")
+        if bottom > FIRST[width] * SCREEN:
+            long[name] = round(bottom / SCREEN, 2)
+    assert not long, f"screens of {SCREEN} px at {width} px"
+
+
+@pytest.mark.skipif(not (CHROMIUM and DRIVER) and not REQUIRED, reason="needs chromium and chromedriver")
+def test_the_whole_page_is_few_screens(browser: object, recorded: Samples, tmp_path: Path) -> None:
+    """Closed, the page ends soon, at both widths: that with most findings, and one that names as much as a page can."""
+    crowded = tmp_path / "crowded.html"
+    crowded.write_text(html_page.render(factory.summary()), encoding="utf-8")
+    for path in (recorded.page("varlen"), crowded):
+        for width in FIRST:
+            visit(browser, path, width=width)
+            assert js(browser, "return document.documentElement.scrollHeight") <= WHOLE * SCREEN, (path.name, width)

@@ -1,0 +1,133 @@
+"""What nobody should have to read: names of our code in cells, broken English, figures that say nothing. Over all samples."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+from rich.console import Console
+
+from nsysx.render import markdown, terminal, terminal_answer, view
+from tests.render.test_page import Page
+from tests.samples import DISTINCT, Samples
+
+#: Patterns that no output has. With each, what to write instead.
+BANNED = {
+    r"null likewise|see limit_from|\bnull\b": "say when a cell is empty in words of the reader",
+    r"\b(?:queue_full|cannot_tell|nothing_beside|gpu_bound|launch_wait|no_further_work)\b": "words, not names of the code",
+    r"(?<![\w.])(\w{4,}): \1(?![\w.])": "a label that repeats its value",
+    r"\bOf it\b": "name what it is part of",
+    r"saves at most 0 ns|\bup to 0 ns": "a saving of nothing is none",
+    r"\+-": "give or take",
+    r"[Ss]teps \d+ (?:take|is)\b": "one step takes",
+    r"\b1 (?:steps|calls|copies|launches|kernels|gaps|windows|runs|ranks|threads|checks)\b(?! of)": "the singular of one",
+    r"\b0\.\d+ (?:\w+ )?(?:copies|calls|launches)\b": "a whole number, or how often",
+    r"are not passed": "failed",
+    r"what is no kernel": "name what it is",
+    r"\bNone\b|\bnan\b|(?<![-\w])inf\b": "a value that is not there",
+    r"\(s\)|\bn/a\b": "the plural or the singular",
+    r"\d{4,}\.\d+ (?:ns|us|ms|s)\b": "a larger unit",
+    r" {2,}[,.;]| ,(?! *[\d'\"])|(?<!\.)\.\.(?!\.)|;\.|(?<!\.),\.": "punctuation",
+    r"\bprocess \d{7,}": "the number of a process as the report holds it",
+}
+
+
+#: Columns whose text is the program's own.
+NAMES_OF_THE_PROGRAM = (
+    "name",
+    "path",
+    "module",
+    "api",
+    "call",
+    "file",
+    "cls",
+    "parent",
+    "phase",
+    "kernel",
+    "function",
+    "moves_to",
+    "removed",
+)
+
+
+@pytest.fixture(scope="module")
+def outputs(recorded: Samples) -> Callable[[str], dict[str, str]]:
+    """A function from a sample's name to the text of each of its outputs."""
+
+    @cache
+    def of(name: str) -> dict[str, str]:
+        summary = recorded.summary(name)
+        texts = {
+            "page": Page(recorded.page(name).read_text(encoding="utf-8")).words(),
+            "markdown": html.unescape(markdown.render(summary)),
+        }
+        for title, render in (("terminal", terminal_answer.render), ("--full", terminal.render)):
+            file = io.StringIO()
+            render(summary, Console(file=file, width=120))
+            texts[title] = re.sub(r"\s+", " ", file.getvalue())
+        return texts
+
+    return of
+
+
+def found(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what stands in a text and must not, with what stands around it."""
+    for pattern, instead in BANNED.items():
+        for match in list(re.finditer(pattern, text))[:3]:
+            yield instead, text[max(0, match.start() - 60) : match.end() + 30]
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_no_output_says_what_nobody_should_read(name: str, outputs: Callable[[str], dict[str, str]]) -> None:
+    bad = {(title, *what) for title, text in outputs(name).items() for what in found(text)}
+    assert not bad
+
+
+def test_the_patterns_find_what_they_ban() -> None:
+    """Each sentence was once in an output."""
+    for bad in (
+        "when it is recorded; null likewise",
+        "verdict: queue_full",
+        "module: module",
+        "Of it 30.88 ms is waiting",
+        "saves at most 0 ns",
+        "3.0 ms +- 1.0",
+        "Steps 7 take 61.2 ms",
+        "0.667 HtoD copies",
+        "1 of 5 checks of the capture are not passed",
+        "what is no kernel",
+        "1 calls",
+        "step None",
+    ):
+        assert list(found(bad)), bad
+    good = (
+        "A step takes 12.34 ms. The GPU waits 3.1 ms for blocks.1.attn: attention; 1 of 5 steps is slow, 0.4 % of it."
+    )
+    assert not list(found(good))
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_cells_hold_words(name: str, recorded: Samples) -> None:
+    """Values that the code names (a verdict, a cause, a grade) are words in a table; names of the program stay as they are."""
+    bad = {
+        (grid.key, head.label, cell.text)
+        for grid in view.build(recorded.summary(name), top=50).grids
+        for row in grid.rows or ()
+        for head, cell in zip(grid.heads, row, strict=True)
+        if head.name not in NAMES_OF_THE_PROGRAM and re.fullmatch(r"[a-z]+(_[a-z]+)+", cell.text)
+    }
+    assert not bad
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_markdown_can_be_read_before_it_is_rendered(name: str, recorded: Samples) -> None:
+    """Digits, letters and blanks stand as they are; only signs of markup are escaped."""
+    text = markdown.render(recorded.summary(name))
+    assert not [
+        chr(int(code)) for code in re.findall(r"&#(\d+);", text) if re.fullmatch(r"[\w\s.,;%()]", chr(int(code)))
+    ]
+    assert len(text.splitlines()) <= 25
