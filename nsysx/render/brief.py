@@ -140,12 +140,13 @@ def _id(finding: Finding, seen: dict[str, int]) -> str:
 
 def _finding(finding: Finding, summary: Summary, said: Answer, seen: dict[str, int]) -> Json:
     saving, cost = _saving(finding, summary, said.now_ns), finding.cost_ns_per_step
+    scope = finding.scope or summary.steps.scope
     return {
         "id": _id(finding, seen),
         "code": finding.code,
         "what": _text(finding.title, 160),
         "where": _where(finding.where),
-        "over": finding.scope.label if finding.scope else "",
+        "over": scope.label if scope else "",
         "saving": saving,
         "cost": None if cost is None else {"value": cost, "unit": "ns per step"},
         "do": _text(finding.fix, 300),

@@ -62,7 +62,7 @@ def outputs(recorded: Samples) -> Callable[[str], dict[str, str]]:
     def of(name: str) -> dict[str, str]:
         summary = recorded.summary(name)
         texts = {
-            "page": Page(recorded.page(name).read_text(encoding="utf-8")).words(),
+            "page": html.unescape(Page(recorded.page(name).read_text(encoding="utf-8")).words()),
             "markdown": html.unescape(markdown.render(summary)),
         }
         for title, render in (("terminal", terminal_answer.render), ("--full", terminal.render)):
