@@ -26,6 +26,7 @@ _IDLE = {
     "gap": pl.Int64,
     "op": pl.Int64,
     "began_in": pl.Int64,
+    "thread": pl.Int64,
     "waited_device": pl.Int64,
     "waited_stream": pl.Int64,
 }
@@ -162,6 +163,9 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
     s, e, label, why = (np.concatenate([p[i] for p in pieces]) for i in range(4))
     began_in, until = host.began_in(np.where(called, control, -1), g0)
     s, e, label, why = _cut(s, e, label, why, until)
+    # Before L was called somebody was late: whoever was in control, then the thread of L.
+    late = in_gap[label] & (s < begin[label])
+    who = np.where(late, np.where(s < taken[label], control[label], gaps.thread[label]), -1)
     waits = why == CAUSE["dependency"]
     on_device, on_stream = (np.where(waits, found[label], -1) for found in _waited_for(gaps, device, work))
     return pl.DataFrame(
@@ -174,6 +178,7 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
             "gap": label,
             "op": _or_null(gaps.op[label]),
             "began_in": _or_null(np.where(s < until[label], began_in[label], -1)),
+            "thread": _or_null(who),
             "waited_device": _or_null(on_device),
             "waited_stream": _or_null(on_stream),
         },
@@ -207,7 +212,8 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
 
     Columns: process, device, start_ns, end_ns, cause (row of CAUSES), gap, op (that ended the gap), began_in (the API call in
     which the thread that kept the device waiting was when it ran dry, null for none and for what idles longer than that call
-    lasted), waited_device and waited_stream (of a dependency, where the work that ended last tells; else null).
+    lasted), thread (the one that was late with the launch, null where none was), waited_device and waited_stream (of a dependency,
+    where the work that ended last tells; else null).
     """
     ops = attributed.gpu_ops
     of_process = hosts(trace, attributed)

@@ -27,7 +27,7 @@ _OPEN = np.iinfo(np.int64).min
 
 #: Libraries annotate themselves; their ranges say nothing about the user's modules.
 _LIBRARY_DOMAINS = re.compile(
-    r"^(cu(BLAS|DNN|FFT|SPARSE|SOLVER|RAND|DF|ML|Tensor)\w*|NCCL|NVSHMEM|CCCL|NPP|TensorRT|libcu\w+|Python .*)$",
+    r"^(cu(BLAS|DNN|FFT|SPARSE|SOLVER|RAND|DF|ML|Tensor)\w*|NCCL|NVSHMEM|CCCL|NPP|TensorRT|libcu\w+|Python .*|GIL Trace)$",
     re.IGNORECASE,
 )
 # Numbers of more digits count nothing, and do not fit 64 bits.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from nsysx.events import stacks
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import lookup
 from nsysx.reading.load import Trace
@@ -18,13 +19,10 @@ _LINE_EARLY_NS = 500
 #: torch calls the copy and the wait for it from one C++ function; between two calls from Python lies more than this.
 _SAME_BREATH_NS = 1_500
 
-#: Code that is not the user's: installed packages, the standard library, the interpreter itself.
-_LIBRARY = re.compile(r"(site|dist)-packages/|/lib/python\d|^<|/torch/")
-
 
 def _own_frame(frames: list[str]) -> str:
     """Return the innermost frame of the user's own code, else the innermost one."""
-    return next((f for f in frames if not _LIBRARY.search(f)), frames[0])
+    return next((f for f in frames if not stacks.is_library(f)), frames[0])
 
 
 def _place(frame: str | None) -> tuple[str, int | None, str]:
@@ -67,9 +65,9 @@ def _native_frames(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     if marks is None or not marks.height:
         return pl.DataFrame(schema=_FRAMES)
     # A stack is many strings, and there are few stacks.
-    stacks, stack = lookup.distinct(marks["frames"].list.join("\0").cast(pl.Categorical))
+    texts, stack = lookup.distinct(marks["frames"].list.join("\0").cast(pl.Categorical))
     marks = marks.select("thread", "time_ns", pl.Series("stack", stack))
-    own = pl.Series([_own_frame(s.split("\0")) if s else None for s in stacks], dtype=pl.Categorical)
+    own = pl.Series([_own_frame(s.split("\0")) if s else None for s in texts], dtype=pl.Categorical)
     known = np.zeros(calls.height, np.int64)
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     for low, high, part in _on_threads(calls, marks, "time_ns"):

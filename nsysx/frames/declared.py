@@ -170,6 +170,7 @@ IDLE = (
     _f("gap", "Int64", "", "number of the gap that it is a piece of"),
     _f("op", "Int64", "", "GPU op that ended the gap, null at the end"),
     _f("began_in", "Int64", "", "API call in which the device ran dry, null for none"),
+    _f("thread", "Int64", "", "thread that kept the device waiting before the launch, null for what no thread did"),
     _f("waited_device", "Int64", "", "device of the work that was waited for, null for none"),
     _f("waited_stream", "Int64", "", "stream of that work, null for none"),
 )
@@ -183,8 +184,25 @@ WAITS = (
     _f("idle_caused_ns", "Int64", "ns", "idle time of the device that began in it"),
 )
 
+#: What ``reading`` hands on of Python's stacks: who was sampled when, and the frames of each distinct stack.
+SAMPLES = (
+    _THREAD,
+    _f("time_ns", "Int64", "ns", "when it was sampled"),
+    _f("stack", "Int64", "", "number of its stack"),
+    _PROCESS,
+)
+STACKS = (
+    _f("stack", "Int64", "", "number of the stack"),
+    _f("depth", "Int64", "", "place of the frame, 0 for the innermost"),
+    _f("function", "Categorical", "", "function as Python names it; null when not recorded"),
+    _f("file", "Categorical", "", "its file; null when not recorded"),
+    _f("line", "Int64", "", "line that runs; null when not recorded"),
+)
+
 #: Where a `Profile` holds a frame -> its columns.
 HANDED_ON: Mapping[str, tuple[Column, ...]] = {
+    "trace.samples": SAMPLES,
+    "trace.stacks": STACKS,
     "attributed.api_calls": (*API_CALLS, *PLACE),
     "attributed.gpu_ops": (*GPU_OPS, *PLACE),
     "attributed.modules": MODULES,

@@ -3,7 +3,7 @@
 as_sqlite     whatever holds a report -> a finished SQLite file
 selecting     what is asked of it            rows       integers and blobs, fast
 placing       rows that belong nowhere       decoding   names, columns as ``schema`` declares them
-capture_facts, device_limits, backtraces, nccl_ranges       what is read beside the tables
+capture_facts, device_limits, backtraces, nccl_ranges, samples   what is read beside the tables
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from nsysx.reading import (
     opening,
     placing,
     rows,
+    samples,
     schema,
     selecting,
 )
@@ -112,7 +113,8 @@ def _read(
 ) -> Trace:
     tables = _tables(path, connection)
     zero = capture_facts.time_zero(connection, tables)
-    raw, pieces = _asked(path, connection, tables, window and (window[0] + zero, window[1] + zero))
+    asked = window and (window[0] + zero, window[1] + zero)
+    raw, pieces = _asked(path, connection, tables, asked)
     raw |= dict(rows.read(database, pieces, progress))
     recorded, long = frozenset(raw), len(pieces) > len(raw)
     notes: list[LeftOut] = []
@@ -139,6 +141,11 @@ def _read(
     nccl = nccl_ranges.nccl(connection, tables, domains) if noted else None
     capture = capture_facts.capture_of(path, connection, tables, frames, run)
     limits = device_limits.limits_of(connection, tables, [(g.process, g.device) for g in capture.gpus])
+    sampled = samples.python_samples(database, connection, tables, domains, asked, around) if noted else None
+    if sampled is not None:
+        recorded |= {"python_sample"}
+        notes += sampled.left_out
+    sampled = sampled or samples.nothing()
     trace = Trace(
         path=path,
         frames=frames,
@@ -148,6 +155,8 @@ def _read(
         limits=limits,
         run=run,
         python_lines=None if lines is None else placing.since(lines, zero),
+        samples=placing.with_process(placing.since(sampled.samples, zero)),
+        stacks=sampled.stacks,
         nccl=None if nccl is None else placing.since(nccl, zero),
         host=capture_facts.host_of(connection, tables),
         window=window,

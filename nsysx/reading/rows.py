@@ -101,7 +101,8 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _piece(reader: Reader, wanted: Piece) -> pl.DataFrame:
+def piece(reader: Reader, wanted: Piece) -> pl.DataFrame:
+    """Read a piece through the fast reader, or else through the one that always works."""
     try:
         frame = reader.frame(wanted)
     except sqlite3.Error:
@@ -114,7 +115,7 @@ def _piece(reader: Reader, wanted: Piece) -> pl.DataFrame:
 def read(path: Path, pieces: list[Piece], progress: Callable[[str], None] | None) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield each table as integers and blobs, through the fast reader or else the one that always works."""
     with Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
-        found = pool.map(partial(_piece, reader), pieces)
+        found = pool.map(partial(piece, reader), pieces)
         try:
             for name, mine in itertools.groupby(pieces, key=lambda p: p.frame):
                 if progress:

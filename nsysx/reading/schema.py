@@ -20,6 +20,12 @@ NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, NVTX_DOMAIN = 34, 59, 60, 75
 #: The NVTX domain in which ``--python-backtrace=cuda`` writes its marks.
 PYTHON_BACKTRACE_DOMAIN = "Python Backtrace on CUDA"
 
+#: The NVTX domains in which ``--python-sampling=true`` writes its marks, by version of nsys.
+PYTHON_SAMPLING_DOMAINS = ("Python Periodic Sampling", "Python Backtrace")
+
+#: The NVTX domain of ``-t python-gil``: who holds Python's lock, who waits for it.
+GIL_DOMAIN = "GIL Trace"
+
 #: The NVTX domain of NCCL's own ranges, and the fields of their payload that are read (ours: theirs).
 NCCL_DOMAIN = "NCCL"
 NCCL_PAYLOAD = {

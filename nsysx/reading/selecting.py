@@ -111,7 +111,7 @@ def inside(source: schema.Source, window: Window | None) -> str:
     return f'({begun} AND ("end" > {window[0]} OR "end" IS NULL))'
 
 
-def borders(connection: sqlite3.Connection, table: str) -> list[int]:
+def borders(connection: sqlite3.Connection, table: str, rows: int = PIECE_ROWS) -> list[int]:
     """Return the rowids that end a piece each, but for the last piece: [] for a table of one piece.
 
     nsys numbers rows from 1 without holes, so equal parts of the numbers are equal parts of the rows. Where the numbers span
@@ -128,10 +128,10 @@ def borders(connection: sqlite3.Connection, table: str) -> list[int]:
     (pages,), (page_bytes,) = (connection.execute(f"PRAGMA {p}").fetchone() for p in ("page_count", "page_size"))
     span = high - low + 1
     if span <= pages * page_bytes // _LEAST_ROW_BYTES:
-        count = -(-span // PIECE_ROWS)
+        count = -(-span // rows)
         return [low - 1 + span * i // count for i in range(1, count)]
     found: list[int] = []
-    query = f'SELECT rowid FROM "{table}" WHERE rowid >= ? ORDER BY rowid LIMIT 1 OFFSET {PIECE_ROWS}'
+    query = f'SELECT rowid FROM "{table}" WHERE rowid >= ? ORDER BY rowid LIMIT 1 OFFSET {rows}'
     while row := connection.execute(query, (found[-1] if found else low,)).fetchone():
         found.append(row[0])
     return found
@@ -142,13 +142,20 @@ def pieces_of(
 ) -> list[Piece]:
     """Return the pieces of a table that has the columns ``present``."""
     columns, types = selected(source, present)
+    where = inside(source, window)
+    return [
+        Piece(source.frame, f'SELECT {columns} FROM "{source.table}" WHERE {where} AND {part}', types)
+        for part in parts_of(connection, source.table)
+    ]
+
+
+def parts_of(connection: sqlite3.Connection, table: str, rows: int = PIECE_ROWS) -> list[str]:
+    """Return conditions that part a table into pieces of about so many rows."""
     # The first and the last piece are open: rows may come while it is read.
-    ends: list[int | None] = [None, *borders(connection, source.table), None]
-    pieces = []
+    ends: list[int | None] = [None, *borders(connection, table, rows), None]
+    parts = []
     for after, last in itertools.pairwise(ends):
-        where = [inside(source, window)]
-        where += [f"rowid > {after}"] if after is not None else []
-        where += [f"rowid <= {last}"] if last is not None else []
-        query = f'SELECT {columns} FROM "{source.table}" WHERE {" AND ".join(where)}'
-        pieces.append(Piece(source.frame, query, types))
-    return pieces
+        limits = [f"rowid > {after}"] if after is not None else []
+        limits += [f"rowid <= {last}"] if last is not None else []
+        parts.append(" AND ".join(limits) or "1 = 1")
+    return parts

@@ -65,6 +65,8 @@ class Trace:
 
     ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
     ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
+    ``samples`` has the Python stacks that were sampled over time, and ``stacks`` their frames, innermost first, see ``samples.py``;
+    no rows where ``recorded`` does not name "python_sample".
     ``nccl`` has what NCCL says of its own calls, see ``nccl_ranges``, None where it said nothing. ``host`` stands for the
     machine: equal for reports from the same one, None where the report does not name it.
     ``limits``: (process, CUDA ordinal) -> what the device can hold, where the report says so. ``left_out`` counts what was
@@ -78,6 +80,8 @@ class Trace:
     capture: Capture
     run: dict[str, Any] = field(default_factory=dict)
     python_lines: pl.DataFrame | None = None
+    samples: pl.DataFrame = field(default_factory=pl.DataFrame)
+    stacks: pl.DataFrame = field(default_factory=pl.DataFrame)
     nccl: pl.DataFrame | None = None
     host: str | None = None
     window: Window | None = None

@@ -133,7 +133,7 @@ def _scope_of(row: Row, column: Column, spec: TableSpec, table: Table) -> Scope 
     """Return what a cell is a sum over, None where it is none."""
     if column.name in spec.per_row:
         return Scope("steady", (), steps=row.get("steps") or 0)
-    return table.scope if spec.sums and column.name != "steps" else None
+    return table.scope if spec.sums and column.name not in ("steps", "samples") else None
 
 
 def _sorted(table: Table, spec: TableSpec) -> list[Row]:

@@ -1,0 +1,133 @@
+"""Host time by line: the GPU's idle time that host code causes, split to the Python lines that ran meanwhile."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.events.host_lines import Lines, host_lines
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.model import Column, TableSpec
+
+KEY = "host_lines"
+TITLE = "Host time by line"
+#: What would record it.
+RECORD = "nsysx run --python"
+#: What stands for the time that no sample speaks for.
+NOT_SAMPLED = "(not sampled)"
+COLUMNS = (
+    Column(
+        "file",
+        "String",
+        "",
+        "file of the innermost frame of the user's own code, else of the innermost frame; null for what was not sampled",
+    ),
+    Column("line", "Int64", "", "its line"),
+    Column("function", "String", "", f"its function; {NOT_SAMPLED} for the time that no sample speaks for"),
+    Column(
+        "framework", "String", "", "framework function that ran below it, as file:function; null in the line's own code"
+    ),
+    Column(
+        "module",
+        "String",
+        "",
+        "module whose work came next, in parentheses what lies outside modules; null for what was not sampled",
+    ),
+    Column("phase", "String", "", "phase of the work that came next"),
+    Column(
+        "idle_ns",
+        "Int64",
+        "ns",
+        "idle time of the shown device that the ledger calls host code, while this ran; over all rows it sums to the ledger's",
+    ),
+    Column(
+        "low_ns",
+        "Int64",
+        "ns",
+        "lower end of the 95 % interval of idle_ns (Wilson), from the number of samples; null where there is none",
+    ),
+    Column("high_ns", "Int64", "ns", "upper end of it"),
+    Column("self_ns", "Int64", "ns", "of idle_ns in the line's own code, with no framework function below"),
+    Column(
+        "total_ns",
+        "Int64",
+        "ns",
+        "idle time of host code with this line anywhere in the stack, in all modules and phases",
+    ),
+    Column("loader_idle_ns", "Int64", "ns", "the same as idle_ns for what the ledger calls data loader"),
+    Column(
+        "host_ns",
+        "Int64",
+        "ns",
+        "time outside CUDA calls of the thread that drives the steps, while this ran; sums to the CPU ledger's",
+    ),
+    Column("samples", "Int64", "", "samples that idle_ns and loader_idle_ns rest on, in all steps together"),
+    Column(
+        "thread",
+        "Int64",
+        "",
+        "thread that was sampled; for autograd's thread, which runs no Python, the one that waits for it",
+    ),
+)
+SHOWN = TableSpec(
+    covers="shown device",
+    place=45,
+    intro=(
+        "What Python ran while the GPU idled for host code. Samples of the stack split what the ledger knows exactly; the interval "
+        "says how well, from the number of samples."
+    ),
+    first=("file", "framework", "module", "idle_ns", "low_ns", "high_ns", "samples", "total_ns", "host_ns", "phase"),
+    bar="idle_ns",
+    unknown="not sampled",
+    hide=("thread", "self_ns"),
+    labels={
+        "idle_ns": "GPU idle",
+        "low_ns": "at least",
+        "high_ns": "at most",
+        "host_ns": "host time",
+        "total_ns": "GPU idle below it",
+        "loader_idle_ns": "GPU idle for data",
+        "module": "before",
+        "framework": "inside",
+    },
+    sums=True,
+    depth=1,
+    ticket=5,
+)
+
+
+def _totals(lines: Lines, profile: Profile) -> pl.DataFrame:
+    """Return function, file, line, total_ns: idle time with that line anywhere in the stack."""
+    frames = profile.trace.stacks.join(lines.stacks, on="stack", how="inner")
+    frames = frames.select(
+        "stack", pl.col("function").cast(pl.String), pl.col("file").cast(pl.String), "line", "idle_ns"
+    ).unique(["stack", "function", "file", "line"])
+    totals = frames.group_by("function", "file", "line").agg(pl.col("idle_ns").sum().round().cast(pl.Int64))
+    return totals.rename({"idle_ns": "total_ns"})
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return a row per line, framework function, module and phase, and a row per phase for what was not sampled."""
+    if not profile.recorded("python_sample"):
+        raise NotRecorded("Python's stacks were not sampled", RECORD)
+    if not profile.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    if not profile.trace.samples.height:
+        raise NotRecorded("the samples of Python's stacks hold no frames", f"{RECORD}, with nsys 2025 or newer")
+    lines = profile.once(host_lines)
+    places = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
+    rows = lines.rows.join(places, on="place", how="left", maintain_order="left")
+    rows = rows.join(
+        _totals(lines, profile), on=["function", "file", "line"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    sampled = pl.col("place").is_not_null()
+    own = pl.col("framework").is_null() & sampled
+    rows = rows.with_columns(
+        pl.when(sampled).then("function").otherwise(pl.lit(NOT_SAMPLED)).alias("function"),
+        pl.when(own).then("idle_ns").otherwise(0).alias("self_ns"),
+        pl.when(sampled).then(pl.col("total_ns").fill_null(0)).alias("total_ns"),
+        *(pl.when(sampled & (pl.col("idle_ns") > 0)).then(c).alias(c) for c in ("low_ns", "high_ns")),
+    )
+    order = ["idle_ns", "loader_idle_ns", "host_ns"]
+    names = ["file", "line", "framework", "module", "phase", "thread"]
+    rows = rows.sort(*order, *names, descending=[True] * 3 + [False] * 6, nulls_last=True)
+    return rows.select(c.name for c in COLUMNS)

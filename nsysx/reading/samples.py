@@ -1,0 +1,225 @@
+"""Python stacks that were sampled over time, where ``--python-sampling`` was on.
+
+nsys stores each sample as an NVTX mark in a domain of its own, on the sampled thread; its JSON lists the frames, innermost first,
+as ids of strings. A million samples are read in pieces, and each distinct text is looked at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from nsysx.frames import lookup
+from nsysx.reading import decoding, placing, rows, schema, selecting
+from nsysx.reading.trace import LeftOut, Window
+
+#: Rows that are read at once: a stack is a kilobyte of text.
+_AT_ONCE = 50_000
+#: Of a deeper stack the innermost frames are kept; Python itself stops at 1,000 unless it is told otherwise.
+_MOST_FRAMES = 1_000
+#: No file has more lines; some versions of nsys leave the upper half of a number unwritten.
+_MOST_LINES = 10_000_000
+#: What no row of StringIds can be.
+_MOST_STRINGS = 1 << 31
+
+_TYPES = {"thread": pl.Int64(), "time_ns": pl.Int64(), "text": pl.Binary()}
+SAMPLES = {"thread": pl.Int64(), "time_ns": pl.Int64(), "stack": pl.Int64()}
+STACKS = {
+    "stack": pl.Int64(),
+    "depth": pl.Int64(),
+    "function": pl.Categorical(),
+    "file": pl.Categorical(),
+    "line": pl.Int64(),
+}
+
+#: (function, file, line): ids of strings, and -1 for a line that is not known.
+_Frame = tuple[int, int, int]
+_NO_TEXT, _NO_JSON, _NO_FRAMES = -1, -2, -3
+_REASONS = {
+    _NO_TEXT: "no stack: export the report with --include-json true",
+    _NO_JSON: "a stack that is not JSON as nsys writes it",
+    _NO_FRAMES: "a stack without frames",
+}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """``samples``: thread, time_ns, stack, sorted. ``stacks``: stack, depth (0 is innermost), function, file, line, sorted."""
+
+    samples: pl.DataFrame
+    stacks: pl.DataFrame
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def nothing() -> Samples:
+    """Return no samples."""
+    return Samples(pl.DataFrame(schema=SAMPLES), pl.DataFrame(schema=STACKS))
+
+
+class _Stacks:
+    """The distinct stacks so far, and what was wrong with their texts."""
+
+    def __init__(self) -> None:
+        self.of_text: dict[bytes, int] = {}
+        self.number: dict[tuple[_Frame, ...], int] = {}
+        self.cut: set[int] = set()
+
+    def codes(self, texts: pl.Series) -> pl.Series:
+        """Return the number of the stack that each text holds, negative for what holds none."""
+        distinct = texts.unique(maintain_order=True)
+        known = pl.DataFrame({"text": distinct, "stack": pl.Series([self._of(t) for t in distinct], dtype=pl.Int64)})
+        return texts.to_frame("text").join(known, on="text", how="left", maintain_order="left")["stack"]
+
+    def _of(self, text: bytes) -> int:
+        # The texts themselves would be most of the report.
+        key = hashlib.blake2b(text, digest_size=16).digest()
+        if key not in self.of_text:
+            self.of_text[key] = self._read(text)
+        return self.of_text[key]
+
+    def _read(self, text: bytes) -> int:
+        if not text:
+            return _NO_TEXT
+        listed = _frames_of(text)
+        if listed is None:
+            return _NO_JSON
+        if not listed:
+            return _NO_FRAMES
+        stack = tuple(map(_frame, listed[:_MOST_FRAMES]))
+        number = self.number.setdefault(stack, len(self.number))
+        if len(listed) > _MOST_FRAMES:
+            self.cut.add(number)
+        return number
+
+
+def _frames_of(text: bytes) -> list[Any] | None:
+    """Return the frames that a sample's JSON lists, None where it is not as nsys writes it."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    bodies = said.values() if isinstance(said, dict) else ()
+    return next((b["Frames"] for b in bodies if isinstance(b, dict) and isinstance(b.get("Frames"), list)), None)
+
+
+def _frame(said: Any) -> _Frame:
+    values = said if isinstance(said, dict) else {}
+    function, file, line = (values.get(k) for k in ("Function", "File", "Line"))
+    return _within(function, _MOST_STRINGS), _within(file, _MOST_STRINGS), _within(line, _MOST_LINES)
+
+
+def _within(value: Any, most: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most else -1
+
+
+def python_samples(
+    database: Path,
+    connection: sqlite3.Connection,
+    tables: dict[str, set[str]],
+    domains: pl.DataFrame,
+    window: Window | None,
+    around: int | None,
+) -> Samples | None:
+    """Return the Python samples of a report, None where none were asked for. ``window`` and ``around`` are in its own time."""
+    named = domains.filter(pl.col("domain_name").cast(pl.String).is_in(schema.PYTHON_SAMPLING_DOMAINS))
+    places = [(p, d) for p, d in named.select("process", "domain").unique().iter_rows() if None not in (p, d)]
+    if not places:
+        return None
+    stacks = _Stacks()
+    blocks = [pl.DataFrame(schema=SAMPLES)]
+    with rows.Reader(database) as reader:
+        for piece in _pieces(connection, tables, sorted(places), window):
+            found = rows.piece(reader, piece)
+            stack = stacks.codes(found["text"]).alias("stack")
+            blocks.append(found.select("thread", "time_ns", stack))
+    samples = pl.concat(blocks)
+    notes: list[LeftOut] = []
+    low, high = (
+        (-placing.LAST_NS, placing.LAST_NS)
+        if around is None
+        else (around - placing.LONGEST_NS, around + placing.LONGEST_NS)
+    )
+    samples = _kept(samples, pl.col("thread").is_not_null(), "no thread", notes)
+    samples = _kept(samples, pl.col("time_ns").is_between(low, high).fill_null(False), "an impossible time", notes)
+    for code, reason in _REASONS.items():
+        samples = _kept(samples, pl.col("stack") != code, reason, notes)
+    frames, unnamed = _named(list(stacks.number), database, tables)
+    for chosen, reason in (
+        (unnamed, "the id of a name that the report does not hold"),
+        (stacks.cut, f"a stack of more than {_MOST_FRAMES:,} frames"),
+    ):
+        if chosen and (count := samples["stack"].is_in(list(chosen)).sum()):
+            notes.append(LeftOut(_TABLE, reason, int(count), "kept"))
+    return Samples(samples.sort("thread", "time_ns", "stack"), frames, tuple(notes))
+
+
+_TABLE = "Python samples"
+
+
+def _kept(samples: pl.DataFrame, condition: pl.Expr, reason: str, notes: list[LeftOut]) -> pl.DataFrame:
+    kept = samples.filter(condition)
+    if kept.height < samples.height:
+        notes.append(LeftOut(_TABLE, reason, samples.height - kept.height))
+    return kept
+
+
+def _pieces(
+    connection: sqlite3.Connection,
+    tables: dict[str, set[str]],
+    places: list[tuple[int, int]],
+    window: Window | None,
+) -> list[selecting.Piece]:
+    """Return the queries that together give the samples of these (process, domain)."""
+    present = tables["NVTX_EVENTS"]
+    text = '"jsonText"' if "jsonText" in present else "NULL"
+    if "jsonTextId" in present and {"id", "value"} <= tables.get("StringIds", set()):
+        text = f'COALESCE({text}, (SELECT value FROM StringIds WHERE id = "jsonTextId"))'
+    # A domain's number means something in its own process only.
+    mine = " OR ".join(f'("domainId" = {domain} AND ("globalTid" >> 24) = {process})' for process, domain in places)
+    where = [f'"eventType" = {schema.NVTX_MARK}', f"({mine})"]
+    if window is not None:
+        where.append(f'"start" >= {window[0]} AND "start" < {window[1]}')
+    query = (
+        f'SELECT "globalTid" AS thread, "start" AS time_ns, CAST(COALESCE({text}, \'\') AS BLOB) AS text FROM "NVTX_EVENTS" WHERE '
+        + " AND ".join(where)
+    )
+    parts = selecting.parts_of(connection, "NVTX_EVENTS", _AT_ONCE)
+    return [selecting.Piece("nvtx", f"{query} AND {part}", dict(_TYPES)) for part in parts]
+
+
+def _named(
+    stacks: list[tuple[_Frame, ...]], database: Path, tables: dict[str, set[str]]
+) -> tuple[pl.DataFrame, set[int]]:
+    """Return the frames of all stacks, and the stacks with a frame whose function or file the report does not name."""
+    lengths = np.array([len(s) for s in stacks], np.int64)
+    values = np.array([frame for stack in stacks for frame in stack], np.int64).reshape(-1, 3)
+    wanted, place = np.unique(values[:, :2], return_inverse=True)
+    place = place.reshape(-1, 2)
+    strings: dict[int, str | None] = {}
+    if {"id", "value"} <= tables.get("StringIds", set()):
+        strings, _ = decoding.strings_of(database, wanted[wanted >= 0])
+    found = [strings.get(key) for key in wanted.tolist()]
+    names = [None if name is None else html.unescape(name) for name in found]
+    number = np.repeat(np.arange(len(stacks)), lengths)
+    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    missing = np.array([name is None for name in names], np.bool_)[place].any(axis=1)
+    line = pl.Series(values[:, 2])
+    frames = pl.DataFrame(
+        {
+            "stack": number,
+            "depth": np.arange(len(number)) - first,
+            "function": lookup.named(names, place[:, 0]),
+            "file": lookup.named(names, place[:, 1]),
+            "line": line.set(line < 0, None) if len(line) else line,
+        },
+        schema=STACKS,
+    )
+    return frames, set(np.unique(number[missing]).tolist())
