@@ -13,6 +13,7 @@ library only. ``Report.rows`` holds plain dictionaries per table: whatever has n
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sqlite3
@@ -614,6 +615,19 @@ class Thread:
             domainId=domain_id,
             jsonText=json,
         )
+
+    def sample(self, at: int, frames: Sequence[str], *, domain: str = "Python Periodic Sampling") -> Row:
+        """Add a sample of the Python stack: frames of "file:line function", innermost first."""
+        listed = []
+        for frame in frames:
+            place, _, function = frame.rpartition(" ")
+            file, _, line = place.rpartition(":")
+            ids = {"Function": self.report.string(function), "File": self.report.string(file), "Line": int(line)}
+            listed.append(ids)
+        said = {"Thread state ID": 1, "Thread state": "Running", "Frames count": len(listed), "Frames": listed}
+        row = self.mark("", at, domain=domain, json=json.dumps({domain: said}, separators=(",", ":")))
+        row["text"] = None
+        return row
 
     # -- what is not the program's own ------------------------------------------------------------------------------
 

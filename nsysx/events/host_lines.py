@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx.events import stacks
+from nsysx.events import stacks as stacks_room
 from nsysx.events.host_activity import CAUSE
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
@@ -52,7 +52,7 @@ class Lines:
 
     rows: pl.DataFrame
     stacks: pl.DataFrame
-    places: stacks.Places
+    places: stacks_room.Places
     period_ns: int
 
 
@@ -62,7 +62,7 @@ class _Sampled:
     def __init__(self, profile: Profile) -> None:
         trace = profile.trace
         mine = trace.samples.filter(pl.col("process") == profile.process)
-        self.places = stacks.places(trace.stacks)
+        self.places = stacks_room.places(trace.stacks)
         mine = mine.filter(self.places.known[mine["stack"].to_numpy()])
         self.time: dict[int, I64] = {}
         self.stack: dict[int, I64] = {}
@@ -275,7 +275,7 @@ def _of_host(profile: Profile, sampled: _Sampled, thread: int) -> tuple[pl.DataF
     return samples, rest.with_columns(phase=pl.Series([names[i] for i in rest["group"].to_list()], dtype=pl.String))
 
 
-def _counted(samples: pl.DataFrame, places: stacks.Places, name: str) -> pl.DataFrame:
+def _counted(samples: pl.DataFrame, places: stacks_room.Places, name: str) -> pl.DataFrame:
     """Return KEY and ``name`` (ns), samples, low and high of one kind of time."""
     place = places.place[samples["stack"].to_numpy()]
     rows = (

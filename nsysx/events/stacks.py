@@ -33,7 +33,7 @@ _WRAPPER = re.compile(
     r"|decorate_\w+|_no_grad_wrapper|_use_grad\w*|maybe_fallback|profile_hook_step|inner_wrapper)$"
 )
 #: What a framework's path is shown from.
-_ROOT = re.compile(r"^.*(?:(?:site|dist)-packages|/lib(?:64)?/python[\d.]+|/src)/")
+_ROOT = re.compile(r"^.*(?:site|dist)-packages/|^.*/(?=torch/)|^.*(?:/lib(?:64)?/python[\d.]+|/src)/")
 #: Where a thread waits while autograd's own thread runs the backward pass.
 _BACKWARD = re.compile(r"/torch/autograd/(graph|__init__)\.py$")
 

@@ -34,6 +34,7 @@ from typing import Any
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.outputs import check_output
 from nsysx.recording.commands import (
+    check_nsys,
     export_command,
     native_lines,
     probe_environment,
@@ -68,6 +69,7 @@ def _prepare(command: Sequence[str], options: Options) -> tuple[Nsys, Outputs]:
     check_options(options)
     check_command(command)
     nsys = find_nsys(options.nsys)
+    check_nsys(nsys, options)
     if options.lines:
         nsys = with_sampling(nsys)
     rank = rank_of(os.environ) if options.per_rank else None
@@ -86,7 +88,7 @@ def run(command: Sequence[str], options: Options) -> Result:
     check_command(command)
     if options.per_rank and rank_of(os.environ) is None:
         if launches(command):
-            find_nsys(options.nsys)
+            check_nsys(find_nsys(options.nsys), options)
             return run_ranks(command, options)
         say("--per-rank: this command is one process, so there is one report")
         options = replace(options, per_rank=False)

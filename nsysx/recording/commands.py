@@ -33,6 +33,28 @@ def native_lines(nsys: Nsys) -> bool:
     )
 
 
+#: How often Python's stacks are sampled (Hz): nsys's own default; it can do 2,000.
+SAMPLING_HZ = 1_000
+
+
+def samples_python(nsys: Nsys) -> bool:
+    """Say whether this nsys can sample Python's stacks and export them: 2023.4 samples, and its export leaves them out."""
+    return nsys.profile_has("--python-sampling") and nsys.export_has("--include-json")
+
+
+def check_nsys(nsys: Nsys, options: Options) -> None:
+    """Raise NsysxError where this nsys cannot record what the options ask for."""
+    if options.python and not samples_python(nsys):
+        raise failed(
+            f"--python: nsys {nsys.version} cannot sample Python's stacks and export them",
+            "nsys-python",
+            "A newer nsys can (2025.3 does); name it with --nsys PATH. Without --python everything else is recorded",
+        )
+    if options.gil and not nsys.profile_has("python-gil"):
+        what = f"--gil: nsys {nsys.version} cannot trace Python's lock"
+        raise failed(what, "nsys-gil", "Name a newer nsys with --nsys PATH, or leave --gil out")
+
+
 def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequence[str]) -> list[str]:
     """Return the whole ``nsys profile`` command that writes ``report`` (without its ending) while running ``command``."""
     lines = options.lines and native_lines(nsys)
@@ -41,12 +63,15 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
         defaults["--sample"] = "process-tree"
     if "--cuda-graph-trace" in defaults:
         defaults["--cuda-graph-trace"] = options.graphs
-    words = [str(nsys.path), "profile", "--trace=" + ",".join(["cuda", "nvtx", *(["osrt"] if options.osrt else [])])]
+    traced = ["cuda", "nvtx", *["osrt"] * options.osrt, *["python-gil"] * options.gil]
+    words = [str(nsys.path), "profile", "--trace=" + ",".join(traced)]
     words += [f"{name}={value}" for name, value in defaults.items()]
     if options.memory:
         words.append("--cuda-memory-usage=true")
     if lines:
         words += ["--python-backtrace=cuda", "--cudabacktrace=sync:0,memory:0"]
+    if options.python:
+        words += ["--python-sampling=true", f"--python-sampling-frequency={SAMPLING_HZ}"]
     if options.steps is not None:
         words += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
     # nsys expands %p, %h and more in this name; %% is how it spells a percent sign.
@@ -60,7 +85,7 @@ def must_descend(options: Options, nsys: Nsys) -> bool:
 
     Everything else reaches a process through its environment (measured with nsys 2023.4 and 2025.3).
     """
-    if options.lines and native_lines(nsys):
+    if options.python or (options.lines and native_lines(nsys)):
         return True
     words = [part for word in options.nsys_args for part in word.split("=", 1)]
     sampling = {

@@ -18,7 +18,7 @@ from typing import Literal
 
 from nsysx.errors import NsysxError
 from nsysx.recording.capture import LOW_DISK_BYTES
-from nsysx.recording.commands import export_command, native_lines, profile_command
+from nsysx.recording.commands import export_command, native_lines, profile_command, samples_python
 from nsysx.recording.find_nsys import Nsys, ask, find_nsys, with_sampling
 from nsysx.recording.options import Options
 
@@ -162,6 +162,8 @@ def examine(explicit: Path | None = None) -> Iterator[Examined]:
         yield from records(nsys, interpreter)
         lines = "nsys notes them itself" if native_lines(nsys) else "left to the probe"
         yield Examined("Python lines (--lines)", "ok", lines)
+        stacks = "nsys samples them" if samples_python(nsys) else "this nsys cannot export them: 2025.3 can"
+        yield Examined("Python's stacks (--python)", "ok", stacks)
     yield _driver()
     yield _perf()
     yield _torch(interpreter)

@@ -33,6 +33,8 @@ class Options:
     memory: bool = False
     graphs: str = "node"
     osrt: bool = False
+    python: bool = False
+    gil: bool = False
     depth: int | None = None
     only: str | None = None
     marks: str = "few"
