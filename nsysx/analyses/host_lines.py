@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx.events.host_lines import Lines, host_lines
+from nsysx.events.host_lines import CAUSES, Lines, host_lines
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column, TableSpec
 
@@ -97,7 +97,9 @@ SHOWN = TableSpec(
 
 def _totals(lines: Lines, profile: Profile) -> pl.DataFrame:
     """Return function, file, line, total_ns: idle time with that line anywhere in the stack."""
-    frames = profile.trace.stacks.join(lines.stacks, on="stack", how="inner")
+    host = lines.seen.filter(pl.col("cause") == CAUSES["idle_ns"])
+    stacks = host.group_by("stack").agg(pl.col("ns").sum().alias("idle_ns"))
+    frames = profile.trace.stacks.join(stacks, on="stack", how="inner")
     frames = frames.select(
         "stack", pl.col("function").cast(pl.String), pl.col("file").cast(pl.String), "line", "idle_ns"
     ).unique(["stack", "function", "file", "line"])

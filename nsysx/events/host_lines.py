@@ -47,11 +47,12 @@ class Spoken:
 @dataclass(frozen=True)
 class Lines:
     """``rows``: place (row of ``places``, null for what was not sampled), module, phase, thread, and ``CAUSES`` with host_ns,
-    low_ns, high_ns, samples. ``stacks``: stack, idle_ns (float), which the rows are sums of. ``period_ns``: of the sampling.
+    low_ns, high_ns, samples. ``seen``: the samples in idle time: stack, place, op (that ended the gap), cause, module, phase, ns
+    (a float: the part that it stands for). ``period_ns``: of the sampling.
     """
 
     rows: pl.DataFrame
-    stacks: pl.DataFrame
+    seen: pl.DataFrame
     places: stacks_room.Places
     period_ns: int
 
@@ -178,7 +179,7 @@ def interval(samples: pl.Expr, of: pl.Expr, whole: pl.Expr) -> tuple[pl.Expr, pl
     scale = 1 + _Z**2 / n
     low = ((middle - reach) / scale).clip(0.0, 1.0) * whole
     high = ((middle + reach) / scale).clip(0.0, 1.0) * whole
-    return low.round().cast(pl.Int64), high.round().cast(pl.Int64)
+    return low.round().cast(pl.Int64).alias("low_ns"), high.round().cast(pl.Int64).alias("high_ns")
 
 
 def _grouped(phase: pl.Series, cause: npt.NDArray[np.int64]) -> tuple[list[str | None], I64]:
@@ -284,8 +285,7 @@ def _counted(samples: pl.DataFrame, places: stacks_room.Places, name: str) -> pl
         .agg(pl.len().cast(pl.Int64).alias("samples"))
         .sort("stratum", "samples", *KEY, descending=[False, True] + [False] * len(KEY), nulls_last=True)
     )
-    low, high = interval(pl.col("samples"), pl.col("all"), pl.col("whole"))
-    rows = shared_out(rows).with_columns(low_ns=low, high_ns=high)
+    rows = shared_out(rows).with_columns(interval(pl.col("samples"), pl.col("all"), pl.col("whole")))
     return rows.group_by(KEY, maintain_order=True).agg(
         pl.col("ns").sum().alias(name), pl.col("samples", "low_ns", "high_ns").sum()
     )
@@ -311,9 +311,18 @@ def host_lines(profile: Profile) -> Lines:
     )
     rows = pl.concat([pl.DataFrame(schema=schema), *parts, *silent], how="diagonal_relaxed")
     rows = rows.group_by(KEY, maintain_order=True).agg(pl.col(*numbers).sum())
-    stack_ns = (
-        samples.filter(pl.col("cause") == CAUSES["idle_ns"])
-        .group_by("stack", maintain_order=True)
-        .agg((pl.col("whole") / pl.col("all")).sum().alias("idle_ns"))
+    seen = samples.select(
+        "stack",
+        pl.Series("place", sampled.places.place[samples["stack"].to_numpy()], dtype=pl.Int64),
+        "op",
+        "cause",
+        "module",
+        "phase",
+        ns=pl.col("whole") / pl.col("all"),
     )
-    return Lines(rows, stack_ns, sampled.places, sampled.period)
+    return Lines(rows, seen, sampled.places, sampled.period)
+
+
+def known_lines(profile: Profile) -> Lines | None:
+    """Return the lines that the host's time went to, None where no stack was sampled."""
+    return profile.once(host_lines) if profile.trace.samples.height else None

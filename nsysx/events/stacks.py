@@ -64,6 +64,11 @@ def short(file: str) -> str:
     return found if found != _slashes(file) else "/".join(_slashes(file).split("/")[-3:])
 
 
+def spoken(file: str, line: int | None, function: str) -> str:
+    """Return a place for a sentence, without its folder: "train.py:12 augment"."""
+    return f"{_slashes(file).rsplit('/', 1)[-1]}{'' if line is None else f':{line}'} {function}"
+
+
 def is_library(file: str) -> bool:
     """Return whether a file is not the user's own."""
     return bool(LIBRARY.search(_slashes(file)))

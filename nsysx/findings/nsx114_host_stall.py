@@ -3,8 +3,7 @@
 What it means
     Between two launches lie far more than the usual few microseconds: another thread holds the GIL, the garbage
     collector runs, Python computes, logs, or reads a file. Garbage collections and recompilations are named where `nsysx run`
-    noted them. What else it was a capture of CUDA calls does not show: for that, sample Python's stacks (py-spy, or nsys with
-    --python-sampling=true) while the program runs.
+    noted them; what else it was shows in samples of Python's stack, which `nsysx run --python` records.
 
 In the trace
     A single long gap on the GPU that ends with a launch, and no API call of the thread in it.
@@ -28,6 +27,8 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.events import stacks
+from nsysx.events.host_lines import known_lines
 from nsysx.events.ledger import CAUSES
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Rule, in_module, same_place
@@ -40,6 +41,8 @@ _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
 #: From this share of the gaps on a pause that the probe noted is mentioned, and from this on it is the title.
 _NAMED, _MOSTLY = 0.1, 0.5
+#: A line that has this part of the samples is what the thread did.
+_STANDS_OUT = 0.3
 
 
 def _stalls(case: Case) -> pl.DataFrame:
@@ -81,12 +84,37 @@ def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[
     return frozenset(found), frozenset(own.filter(case.is_call(own)))
 
 
-def _said(case: Case, row: Row, known: list[_pauses.Kind], what: str) -> str:
-    """Return what is known of what the thread does in these gaps."""
-    if not known:
-        return f"The capture does not say what it does: {what}."
+def _said(case: Case, row: Row, known: list[_pauses.Kind], ops: pl.Series) -> str:
+    """Return what is known of what the thread does in these gaps, which end with ``ops``."""
     parts = [f"{units.share(row[k.key], row['gaps_ns'])} of that is {k.name}" for k in known]
-    return f"{', and '.join(parts)}."
+    noted = f"{', and '.join(parts)}." if known else ""
+    if noted and known_lines(case.profile) is None:
+        return noted
+    return f"{noted} {_what_ran(case, ops)}".lstrip()
+
+
+def _what_ran(case: Case, ops: pl.Series) -> str:
+    """Return what the thread did in the gaps before these ops, from samples of its stack, in a sentence."""
+    what = "Python, the GIL, garbage collection or the operating system"
+    lines = known_lines(case.profile)
+    if lines is None:
+        return f"The capture does not say what it does: {what if case.program.python else 'its own code or the operating system'}."
+    seen = lines.seen.filter(pl.col("op").is_in(ops.to_list()))
+    if not seen.height:
+        return f"No sample of Python's stack lies in them: {what}."
+    place = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
+    most = (
+        seen.group_by("place")
+        .len()
+        .sort("len", "place", descending=[True, False])
+        .join(place, on="place")
+        .row(0, named=True)
+    )
+    name = stacks.spoken(most["file"], most["line"], most["function"])
+    name += f", in {most['framework']}" if most["framework"] else ""
+    if most["len"] < _STANDS_OUT * seen.height:
+        return f"Samples of its stack in them, {seen.height}, show no line that stands out; the most, {most['len']}, are of {name}."
+    return f"Of {seen.height} samples of its stack in them, {most['len']} are of {name}."
 
 
 def check(case: Case) -> list[Finding]:
@@ -117,9 +145,7 @@ def check(case: Case) -> list[Finding]:
             continue
         before, small = _before(case, stalls.filter(same_place(row, SITE))["call"].to_list())
         worth = case.worth(RemoveHost(before), RemoveCalls(small))
-        what = "Python, the GIL, garbage collection or the operating system"
-        if not case.program.python:
-            what = "its own code or the operating system"
+        ops = stalls.filter(same_place(row, SITE))["op"]
         cost = case.lost(cost, worth)
         known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
         mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
@@ -128,10 +154,10 @@ def check(case: Case) -> list[Finding]:
             title += f": {mostly.name}"
         detail = (
             f"{row['stalls']} gaps in {case.steps} steps, the longest of {units.duration(row['longest_ns'])} as recorded, in which the "
-            f"launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, what)}"
+            f"launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"
         )
         fix = mostly.fix if mostly else "Move that work out of the loop"
-        if case.program.python and not mostly:
-            fix += "; to see what it is, sample the stacks: py-spy dump, or --nsys-arg=--python-sampling=true in Nsight Systems"
+        if case.program.python and not mostly and known_lines(case.profile) is None:
+            fix += "; nsysx run --python records what it is"
         found.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
     return found or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

@@ -16,23 +16,12 @@ from nsysx import pipeline
 from nsysx.analyses import cpu_ledger, gpu_ledger, host_lines
 from nsysx.events.host_lines import interval, shared_out
 from nsysx.events.profile import NotRecorded, Profile
-from tests.findings import US, Program
+from tests.findings import SAMPLED, US, Program
 
 SITE = "/opt/venv/lib/python3.12/site-packages/torch"
 LINE = "/home/me/train.py:12 augment"
 OTHER = "/home/me/train.py:20 log"
 ENGINE = f"{SITE}/autograd/graph.py:869 _engine_run_backward"
-#: A sample is taken every so many us.
-PERIOD = 50
-
-
-def python(program: Program, us: float, *frames: str) -> None:
-    """Spend time in Python that is sampled."""
-    end = program.t + round(us * US)
-    first = -(-program.t // (PERIOD * US)) * PERIOD * US
-    for at in range(first, end, PERIOD * US):
-        program.main.sample(at, frames)
-    program.t = end
 
 
 def gathered(program: Program, folder: Path) -> Profile:
@@ -51,10 +40,10 @@ def rows(frame: pl.DataFrame, *columns: str) -> list[dict[str, Any]]:
 def planted(program: Program, number: int) -> None:
     """A step with 2 ms in one line of the user's, 1 ms in another inside a hook of torch, and launches that need no time."""
     with program.range("forward"):
-        python(program, 2_000, LINE, "/home/me/train.py:40 main")
+        program.python(2_000, LINE, "/home/me/train.py:40 main")
         with program.range("net:Net"):
             program.launch(50)
-            python(program, 1_000, f"{SITE}/optim/adam.py:877 _fused_adam", OTHER, "/home/me/train.py:40 main")
+            program.python(1_000, f"{SITE}/optim/adam.py:877 _fused_adam", OTHER, "/home/me/train.py:40 main")
             program.launch(50)
     program.sync()
 
@@ -86,14 +75,14 @@ def test_the_interval_holds_the_truth_and_names_itself(tmp_path: Path) -> None:
     profile = gathered(Program().steps(planted, 12), tmp_path)
     row = host_lines.table(profile).row(0, named=True)
     assert row["low_ns"] < row["idle_ns"] < row["high_ns"]
-    assert row["samples"] == pytest.approx(profile.scope.steps * 2_000 / PERIOD, rel=0.05)
+    assert row["samples"] == pytest.approx(profile.scope.steps * 2_000 / SAMPLED, rel=0.05)
 
 
 def test_a_callers_line_holds_all_below_it(tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
-        python(program, 500, LINE, OTHER)
+        program.python(500, LINE, OTHER)
         program.launch(50)
-        python(program, 500, OTHER)
+        program.python(500, OTHER)
         program.launch(50)
         program.sync()
 
@@ -107,7 +96,7 @@ def test_a_callers_line_holds_all_below_it(tmp_path: Path) -> None:
 
 def test_time_without_a_sample_is_a_row_of_its_own(tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
-        python(program, 500, LINE)
+        program.python(500, LINE)
         program.launch(50)
         program.host(3_000)
         program.launch(50)
@@ -118,7 +107,7 @@ def test_time_without_a_sample_is_a_row_of_its_own(tmp_path: Path) -> None:
     (rest,) = table.filter(pl.col("function") == host_lines.NOT_SAMPLED).to_dicts()
     assert (rest["file"], rest["line"], rest["samples"], rest["low_ns"]) == (None, None, 0, None)
     # A sample speaks for two periods before and behind it.
-    assert profile.scope.per_step(rest["idle_ns"]) == pytest.approx((3_000 - 4 * PERIOD) * US, rel=0.1)
+    assert profile.scope.per_step(rest["idle_ns"]) == pytest.approx((3_000 - 4 * SAMPLED) * US, rel=0.1)
     assert table["idle_ns"].sum() == ledger(profile, "host_code")
 
 
@@ -127,7 +116,7 @@ def backward(program: Program, number: int) -> None:
     program.launch(20)
     begin, autograd = program.t, program.process.thread(101)
     for _ in range(3):
-        python(program, 400, ENGINE, LINE)
+        program.python(400, ENGINE, LINE)
         start = program.queue(20, 7)
         autograd.launch(program.t, 5 * US, kernel="dgrad", gpu_start=start, gpu_dur=20 * US)
         program.host(6)
@@ -149,7 +138,7 @@ def test_another_threads_samples_say_nothing_of_it(tmp_path: Path) -> None:
         begin = program.t
         planted(program, number)
         other = program.process.thread(107, "logger")
-        for at in range(begin, program.t, PERIOD * US):
+        for at in range(begin, program.t, SAMPLED * US):
             other.sample(at, ["/home/me/logger.py:3 write"])
 
     table = host_lines.table(gathered(Program().steps(body, 12), tmp_path))
@@ -197,8 +186,7 @@ def test_whole_parts_sum_to_the_stratum(strata: list[tuple[int, Sequence[int]]])
 def test_wilsons_interval() -> None:
     """Held against the figures that the paper's formula gives by hand: 8 of 10 lie between 49.0 % and 94.3 %."""
     frame = pl.DataFrame({"n": [8, 0, 10], "of": [10, 10, 10], "whole": [100_000] * 3})
-    low, high = interval(pl.col("n"), pl.col("of"), pl.col("whole"))
-    found = frame.select(low.alias("low"), high.alias("high"))
+    found = frame.select(interval(pl.col("n"), pl.col("of"), pl.col("whole")))
     assert found.rows()[0] == (pytest.approx(49_016, abs=5), pytest.approx(94_331, abs=5))
     assert found.rows()[1][0] == 0
     assert found.rows()[2][1] == 100_000

@@ -12,6 +12,8 @@ from nsysx.pipeline import summarize
 from tests.builder import Report
 
 US = 1_000
+#: A sample of the stack is taken every so many us.
+SAMPLED = 50
 DOMAIN = "nsysx"
 
 
@@ -48,6 +50,13 @@ class Program:
     def host(self, us: float) -> None:
         """Spend time in Python."""
         self.t += round(us * US)
+
+    def python(self, us: float, *frames: str) -> None:
+        """Spend time in Python, with a sample of the stack every ``SAMPLED`` us: "file:line function", innermost first."""
+        end, every = self.t + round(us * US), SAMPLED * US
+        for at in range(-(-self.t // every) * every, end, every):
+            self.main.sample(at, frames)
+        self.t = end
 
     def queue(self, us: float, stream: int) -> int:
         """Return when work that is launched now starts, and take the stream for as long as it runs."""

@@ -1,0 +1,123 @@
+"""NSX122 python-line: one line of Python runs while the GPU has nothing to do.
+
+What it means
+    Samples of Python's stack, taken while the GPU idled for host code, stand on this line in step after step. What the line costs
+    is the idle time that it explains, not the time that it takes: behind a busy GPU it costs nothing.
+
+In the trace
+    Gaps on the GPU with no CUDA call on the launching thread, and this line in the Python samples of that time.
+
+Bad
+    for batch in loader:
+        batch = augment(batch)                         # 2 ms of Python before each forward
+        loss = step(batch)
+
+Good
+    loader = DataLoader(AugmentedData(), num_workers=8)  # in the workers, while the GPU is busy
+
+Harmless when
+    The GPU still has work queued while the line runs.
+"""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from nsysx import units
+from nsysx.events import stacks
+from nsysx.events.host_lines import CAUSES, interval, known_lines
+from nsysx.findings._case import Case, Rule, in_module
+from nsysx.model import Finding
+
+RULE = Rule("NSX122", "python-line", "Python lines that the GPU waits for")
+#: Lines that are named, and the fewest samples that a figure may rest on: with 10 its 95 % interval is half to twice as long.
+_LINES, _FEWEST = 3, 10
+_PLACE = ["file", "line", "function"]
+#: What to do about a line, by the framework function that runs below it; the first that matches.
+_FIXES = (
+    (r"^torch/utils/data/", "Let DataLoader workers do it: num_workers=8, persistent_workers=True"),
+    (r"^torch/optim/(?!.*:_fused)", "Give the optimizer fused=True, or capture the step in a CUDA graph"),
+    (r"^torch/", "Fewer, larger operations: torch.compile(model), or capture the step in a CUDA graph"),
+)
+_FIX = "Move it out of the loop, into another process, or onto the GPU"
+
+
+def _costs(case: Case) -> pl.DataFrame:
+    """Return the samples in host code with their place, and ns (as recorded) and real_ns (without tracing) of each."""
+    lines = known_lines(case.profile)
+    assert lines is not None
+    host = case.idle.filter(pl.col("cause") == CAUSES["idle_ns"])
+    # Tracing took its part of each gap; the line has the rest of it.
+    left = host.group_by("op").agg((pl.col("real_ns").sum() / pl.col("ns").sum().clip(1)).alias("_left"))
+    seen = lines.seen.filter(pl.col("cause") == CAUSES["idle_ns"]).join(
+        left, on="op", how="left", maintain_order="left"
+    )
+    places = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
+    seen = seen.join(places, on="place", how="left", maintain_order="left")
+    return seen.with_columns(real_ns=pl.col("ns") * pl.col("_left").fill_null(1.0))
+
+
+def _most(seen: pl.DataFrame, column: str) -> tuple[str | None, float]:
+    """Return the value of a column that most of the time goes to, and its part of it."""
+    parts = (
+        seen.group_by(column)
+        .agg(pl.col("real_ns").sum())
+        .sort("real_ns", column, descending=[True, False], nulls_last=True)
+    )
+    whole = float(parts["real_ns"].sum())
+    return parts[column].item(0), float(parts["real_ns"].item(0)) / whole if whole else 0.0
+
+
+def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
+    """Return what the samples of one line say, None where it costs too little. ``samples``: of all lines."""
+    cost = case.per_step(float(seen["real_ns"].sum()))
+    if not case.notable(cost):
+        return None
+    file, line, function = seen.select(_PLACE).row(0)
+    (module, _), (phase, _), (framework, part) = (_most(seen, c) for c in ("module", "phase", "framework"))
+    where = {"module": module, "phase": phase, "file": file, "line": line}
+    place = stacks.spoken(file, line, function)
+    worth = case.bound(cost, "the time for which the GPU idles while this line runs")
+    n = len(seen)
+    # As sure as the part of all samples that stand on the line.
+    parts = pl.DataFrame({"n": [n], "of": [samples], "whole": [round(cost * samples / n)]})
+    low, high = parts.select(interval(pl.col("n"), pl.col("of"), pl.col("whole"))).row(0)
+    detail = (
+        f"{units.count(n)} of the {units.count(samples)} samples that were taken while the GPU idled for host code stand on this "
+        f"line: {units.duration(low)} to {units.duration(high)} {case.per} at 95 %."
+    )
+    if framework is not None:
+        detail += f" Of its time, {units.share(part, 1)} passes in {framework}."
+    before = f" before work{in_module(where)}" if in_module(where) else ""
+    title = f"{place} runs{before} while the GPU idles: {units.duration(cost)} {case.per}"
+    fix = next((text for pattern, text in _FIXES if re.search(pattern, framework or "")), _FIX)
+    return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix)
+
+
+def check(case: Case) -> list[Finding]:
+    """Return a finding for each of the lines that cost most, where that is 1 % of the step or more."""
+    if case.stepless:
+        return case.no_steps(RULE)
+    if missing := case.missing("host_lines"):
+        return case.cannot_tell(RULE, missing)
+    if case.device is None:
+        return case.cannot_tell(RULE, "the steady steps hold no GPU work")
+    seen = _costs(case)
+    if seen.height < _FEWEST:
+        return case.clear(
+            RULE, f"{seen.height} samples stand in host code that the GPU waits for: too few to name a line"
+        )
+    by_line = seen.group_by(_PLACE).agg(pl.len(), pl.col("real_ns").sum()).filter(pl.col("len") >= _FEWEST)
+    by_line = by_line.sort("real_ns", *_PLACE, descending=[True, False, False, False], nulls_last=True)
+    found = []
+    for file, line, function, *_ in by_line.head(_LINES).iter_rows():
+        mine = (
+            (pl.col("file") == file)
+            & (pl.col("function") == function)
+            & pl.col("line").eq_missing(pl.lit(line, pl.Int64))
+        )
+        said = _finding(case, seen.filter(mine), seen.height)
+        found += [said] if said else []
+    return found or case.clear(RULE, "no line of Python lets the GPU idle for 1 % of the step")
