@@ -90,7 +90,6 @@ SHOWN = TableSpec(
         "framework": "inside",
     },
     sums=True,
-    depth=1,
     ticket=5,
 )
 
