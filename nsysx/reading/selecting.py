@@ -111,12 +111,13 @@ def inside(source: schema.Source, window: Window | None) -> str:
     return f'({begun} AND ("end" > {window[0]} OR "end" IS NULL))'
 
 
-def borders(connection: sqlite3.Connection, table: str, rows: int = PIECE_ROWS) -> list[int]:
+def borders(connection: sqlite3.Connection, table: str, rows: int | None = None) -> list[int]:
     """Return the rowids that end a piece each, but for the last piece: [] for a table of one piece.
 
     nsys numbers rows from 1 without holes, so equal parts of the numbers are equal parts of the rows. Where the numbers span
     more than the file can hold, the rows themselves are walked.
     """
+    rows = rows or PIECE_ROWS
     try:
         low, high = connection.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
     except sqlite3.OperationalError as error:
@@ -149,7 +150,7 @@ def pieces_of(
     ]
 
 
-def parts_of(connection: sqlite3.Connection, table: str, rows: int = PIECE_ROWS) -> list[str]:
+def parts_of(connection: sqlite3.Connection, table: str, rows: int | None = None) -> list[str]:
     """Return conditions that part a table into pieces of about so many rows."""
     # The first and the last piece are open: rows may come while it is read.
     ends: list[int | None] = [None, *borders(connection, table, rows), None]
