@@ -1,9 +1,10 @@
 """Which Python lines the host's time went to, from samples of the stacks.
 
 What the ledgers know exactly is split by what was seen in samples. A *stratum* is time that they charge to one thread, for one
-reason, in one phase; of the samples of that thread that lie inside it, each stands for an equal part. So the parts sum to the
-stratum to the nanosecond, and samples that are unevenly spaced in time favour no stratum. Time that no sample speaks for is a
-row of its own.
+reason, in one phase; of the samples of that thread that lie inside it, each stands for a part by its weight, which is the time
+from half-way to the sample before to half-way to the one behind. So the parts sum to the stratum to the nanosecond, and where
+samples come seldom (some versions of nsys need Python's lock for each) each counts for more. Time that no sample speaks for is
+a row of its own.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage, merged
 from nsysx.frames.intervals import union as union_of
 
-#: A sample speaks for its thread this many sampling periods before and after it: nsys 2025.3 at 1 kHz was never more than 2.1 late.
-_PERIODS = 2
+#: A sample speaks for its thread this many sampling periods before and after it: near ones first (nsys 2025.3 at 1 kHz was never
+#: more than 2.1 late), then those of a sampler that is kept waiting, for Python's lock (5 ms at a time) or for a core.
+_NEAR, _FAR = 2, 10
 #: Quantile of the normal distribution of a two-sided interval of 95 %.
 _Z = 1.959964
 
@@ -71,14 +73,21 @@ class _Sampled:
             self.time[int(str(thread))] = part["time_ns"].to_numpy()
             self.stack[int(str(thread))] = part["stack"].to_numpy()
         steps = [np.diff(t) for t in self.time.values() if len(t) > 1]
-        self.period = int(np.median(np.concatenate(steps))) if steps else 0
+        self.period = max(int(np.median(np.concatenate(steps))), 1) if steps else 1
 
-    def covered(self, thread: int, *, waiting: bool = False) -> StepFunction:
+    def weights(self, thread: int) -> I64:
+        """Return how long each sample of a thread is the nearest one (ns), and no longer than it may speak."""
+        time = self.time[thread]
+        apart = np.concatenate(([self.period], np.diff(time), [self.period]))
+        found: I64 = np.clip((apart[1:] + apart[:-1]) // 2, 1, 2 * _FAR * self.period)
+        return found
+
+    def covered(self, thread: int, periods: int, *, waiting: bool = False) -> StepFunction:
         """Return when samples of a thread speak; ``waiting``: only those in which it waits for autograd's thread."""
         time = self.time.get(thread, np.empty(0, np.int64))
         if waiting and len(time):
             time = time[self.places.waits[self.stack[thread]]]
-        reach = _PERIODS * self.period
+        reach = periods * self.period
         return coverage([union_of(time - reach, time + reach)])
 
 
@@ -89,15 +98,18 @@ def _speakers(
 
     It speaks for itself. Autograd's thread runs no Python: for it speaks the thread that called backward and waits for it.
     """
-    own = sampled.covered(thread)
-    other = sampled.covered(driver, waiting=True) if driver is not None and driver != thread else coverage([])
-    times = merged([start, end, own.borders_in(start, end), other.borders_in(start, end)])
+    speaking = []
+    for periods in (_NEAR, _FAR):
+        speaking.append((thread, sampled.covered(thread, periods)))
+        if driver is not None and driver != thread:
+            speaking.append((driver, sampled.covered(driver, periods, waiting=True)))
+    times = merged([start, end, *(when.borders_in(start, end) for _, when in speaking)])
     window = np.searchsorted(start, times[:-1], side="right") - 1
     keep = (window >= 0) & (times[:-1] < end[window])
     begin, finish, window = times[:-1][keep], times[1:][keep], window[keep]
-    speaker = np.where(
-        own.at(begin) > 0, thread, np.where(other.at(begin) > 0, driver if driver is not None else -1, -1)
-    )
+    speaker = np.full(len(begin), -1)
+    for who, when in speaking:
+        speaker = np.where((speaker < 0) & (when.at(begin) > 0), who, speaker)
     return begin, finish, speaker, group[window]
 
 
@@ -110,8 +122,8 @@ def _spoken(parts: list[tuple[I64, I64, I64, I64]]) -> Spoken:
 def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return what each sample stands for, and what no sample speaks for.
 
-    The first: thread, stack, time_ns, window, share (ns, a float), stratum, all (samples of the stratum), whole (ns of it). The
-    second: group, ns.
+    The first: thread, stack, time_ns, weight, stratum, all (weight of the stratum), squares (of its weights, a float), whole (ns of
+    it). The second: group, ns.
     """
     threads = sorted(sampled.time)
     found = []
@@ -124,9 +136,10 @@ def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame
             & (np.append(spoken.speaker, -1)[window] == thread)
         )
         rows = np.flatnonzero(inside)
-        found.append((np.full(len(rows), i), sampled.stack[thread][rows], time[rows], window[rows]))
-    who, stack, time, window = (
-        np.concatenate([f[i] for f in found]) if found else np.empty(0, np.int64) for i in range(4)
+        weight = sampled.weights(thread)[rows]
+        found.append((np.full(len(rows), i), sampled.stack[thread][rows], time[rows], window[rows], weight))
+    who, stack, time, window, weight = (
+        np.concatenate([f[i] for f in found]) if found else np.empty(0, np.int64) for i in range(5)
     )
     place = np.searchsorted(np.array(threads, np.int64), spoken.speaker)
     stratum = np.where(spoken.speaker < 0, -1, spoken.group * max(len(threads), 1) + place)
@@ -135,30 +148,33 @@ def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame
     spoke = stratum >= 0
     whole = lookup.totals(stratum[spoke], length[spoke], size)
     mine = stratum[window]
-    count = np.bincount(mine, minlength=size)
-    silent = ~spoke | (count[np.maximum(stratum, 0)] == 0)
+    heavy = lookup.totals(mine, weight, size)
+    squares = np.bincount(mine, weight.astype(np.float64) ** 2, minlength=size)
+    silent = ~spoke | (heavy[np.maximum(stratum, 0)] == 0)
     rest = lookup.totals(spoken.group[silent], length[silent], groups)
     samples = pl.DataFrame(
         {
             "thread": np.array(threads, np.int64)[who] if len(who) else np.empty(0, np.int64),
             "stack": stack,
             "time_ns": time,
-            "window": window,
+            "weight": weight,
             "stratum": mine,
-            "all": count[mine],
+            "all": heavy[mine],
             "whole": whole[mine],
+            "squares": squares[mine],
         },
-        schema=dict.fromkeys(("thread", "stack", "time_ns", "window", "stratum", "all", "whole"), pl.Int64),
+        schema=dict.fromkeys(("thread", "stack", "time_ns", "weight", "stratum", "all", "whole"), pl.Int64)
+        | {"squares": pl.Float64},
     )
     return samples, pl.DataFrame({"group": np.arange(groups), "ns": rest}).filter(pl.col("ns") > 0)
 
 
 def shared_out(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``ns`` to rows of stratum, whole, all, samples: whole parts by the samples, which sum to the stratum exactly.
+    """Add ``ns`` to rows of stratum, whole, all, weight: whole parts by weight, which sum to the stratum exactly.
 
     Largest remainders: each row has at least its part rounded down, what is left goes to those that lost most.
     """
-    exact = pl.col("whole").cast(pl.Int128) * pl.col("samples")
+    exact = pl.col("whole").cast(pl.Int128) * pl.col("weight")
     rows = rows.with_columns(
         ns=(exact // pl.col("all")).cast(pl.Int64), _lost=(exact % pl.col("all")).cast(pl.Int64)
     ).with_row_index("_row")
@@ -167,13 +183,11 @@ def shared_out(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(ns=pl.col("ns") + (rank <= left).cast(pl.Int64)).drop("_lost", "_row")
 
 
-def interval(samples: pl.Expr, of: pl.Expr, whole: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-    """Return low and high (ns) of a part of ``whole`` that was seen in ``samples`` of so many: Wilson's score interval, 95 %.
+def interval(share: pl.Expr, n: pl.Expr, whole: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
+    """Return low_ns and high_ns of a part of ``whole`` that ``share`` of ``n`` samples show: Wilson's score interval, 95 %.
 
     Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
     """
-    n = of.cast(pl.Float64)
-    share = samples / n
     middle = share + _Z**2 / (2 * n)
     reach = _Z * (share * (1 - share) / n + _Z**2 / (4 * n**2)).sqrt()
     scale = 1 + _Z**2 / n
@@ -281,11 +295,13 @@ def _counted(samples: pl.DataFrame, places: stacks_room.Places, name: str) -> pl
     place = places.place[samples["stack"].to_numpy()]
     rows = (
         samples.with_columns(place=pl.Series(place, dtype=pl.Int64))
-        .group_by(*KEY, "stratum", "all", "whole", maintain_order=True)
-        .agg(pl.len().cast(pl.Int64).alias("samples"))
+        .group_by(*KEY, "stratum", "all", "squares", "whole", maintain_order=True)
+        .agg(pl.len().cast(pl.Int64).alias("samples"), pl.col("weight").sum())
         .sort("stratum", "samples", *KEY, descending=[False, True] + [False] * len(KEY), nulls_last=True)
     )
-    rows = shared_out(rows).with_columns(interval(pl.col("samples"), pl.col("all"), pl.col("whole")))
+    # Samples of uneven weight are as good as fewer even ones (L. Kish, Survey Sampling, 1965).
+    share, effective = pl.col("weight") / pl.col("all"), pl.col("all").cast(pl.Float64) ** 2 / pl.col("squares")
+    rows = shared_out(rows).with_columns(interval(share, effective, pl.col("whole")))
     return rows.group_by(KEY, maintain_order=True).agg(
         pl.col("ns").sum().alias(name), pl.col("samples", "low_ns", "high_ns").sum()
     )
@@ -318,7 +334,7 @@ def host_lines(profile: Profile) -> Lines:
         "cause",
         "module",
         "phase",
-        ns=pl.col("whole") / pl.col("all"),
+        ns=pl.col("whole") * (pl.col("weight") / pl.col("all")),
     )
     return Lines(rows, seen, sampled.places, sampled.period)
 

@@ -83,7 +83,7 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     n = len(seen)
     # As sure as the part of all samples that stand on the line.
     parts = pl.DataFrame({"n": [n], "of": [samples], "whole": [round(cost * samples / n)]})
-    low, high = parts.select(interval(pl.col("n"), pl.col("of"), pl.col("whole"))).row(0)
+    low, high = parts.select(interval(pl.col("n") / pl.col("of"), pl.col("of"), pl.col("whole"))).row(0)
     detail = (
         f"{units.count(n)} of the {units.count(samples)} samples that were taken while the GPU idled for host code stand on this "
         f"line: {units.duration(low)} to {units.duration(high)} {case.per} at 95 %."
