@@ -1,4 +1,4 @@
-"""NSX122, Python lines that the GPU waits for; and what NSX114 says where stacks were sampled."""
+"""NSX123, Python lines that the GPU waits for; and what NSX114 says where stacks were sampled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def planted(program: Program, number: int) -> None:
 
 
 def test_the_line_its_cost_and_what_comes_next(tmp_path: Path) -> None:
-    finding = Program().steps(planted, 12).finding(tmp_path, "NSX122")
+    finding = Program().steps(planted, 12).finding(tmp_path, "NSX123")
     assert finding.verdict == "found"
     assert finding.where == {"module": "net", "phase": "forward", "file": "/home/me/train.py", "line": 12}
     assert finding.cost_ns_per_step == pytest.approx(2_000 * US, rel=0.1)
@@ -37,7 +37,7 @@ def test_each_line_has_its_own_cost_and_interval(tmp_path: Path) -> None:
         program.sync()
         planted(program, number)
 
-    first, second = Program().steps(body, 12).findings(tmp_path, "NSX122")
+    first, second = Program().steps(body, 12).findings(tmp_path, "NSX123")
     assert (first.where["line"], second.where["line"]) == (12, 30)
     assert first.cost_ns_per_step == pytest.approx(2_000 * US, rel=0.1)
     assert second.cost_ns_per_step == pytest.approx(500 * US, rel=0.15)
@@ -45,7 +45,7 @@ def test_each_line_has_its_own_cost_and_interval(tmp_path: Path) -> None:
 
 
 def test_it_saves_at_most_the_idle_time_that_it_explains(tmp_path: Path) -> None:
-    finding = Program().steps(planted, 12).finding(tmp_path, "NSX122")
+    finding = Program().steps(planted, 12).finding(tmp_path, "NSX123")
     assert finding.bound
     assert finding.saving_ns_per_step == finding.cost_ns_per_step
     assert finding.confidence.startswith("at most")
@@ -63,7 +63,7 @@ def test_what_tracing_added_is_not_the_lines(tmp_path: Path) -> None:
     program = Program().steps(body, 12)
     summary = program.summary(tmp_path)
     assert summary.unprofiled and summary.findings and summary.steps.scope
-    (finding,) = [f for f in summary.findings if f.code == "NSX122"]
+    (finding,) = [f for f in summary.findings if f.code == "NSX123"]
     recorded = sum(r["idle_ns"] for r in summary.rows("host_lines") if r["line"] == 12) / summary.steps.scope.steps  # type: ignore[union-attr]
     assert finding.cost_ns_per_step is not None
     assert 0 < finding.cost_ns_per_step <= recorded
@@ -76,7 +76,7 @@ def test_the_fix_fits_what_runs_below_the_line(tmp_path: Path) -> None:
         program.launch(500)
         program.sync()
 
-    finding = Program().steps(body, 12).finding(tmp_path, "NSX122")
+    finding = Program().steps(body, 12).finding(tmp_path, "NSX123")
     assert "fused=True" in finding.fix
     assert "torch/optim/adam.py:_single_tensor_adam" in finding.detail
     assert finding.where["line"] == 40
@@ -88,7 +88,7 @@ def test_behind_a_busy_gpu_a_line_costs_nothing(tmp_path: Path) -> None:
         program.python(2_000, LINE)
         program.launch(3_000)
 
-    assert Program().steps(body, 12).finding(tmp_path, "NSX122").verdict == "clear"
+    assert Program().steps(body, 12).finding(tmp_path, "NSX123").verdict == "clear"
 
 
 def test_few_samples_name_no_line(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_few_samples_name_no_line(tmp_path: Path) -> None:
         if number == 3:
             program.python(300, LINE)
 
-    assert Program().steps(body, 12).finding(tmp_path, "NSX122").verdict == "clear"
+    assert Program().steps(body, 12).finding(tmp_path, "NSX123").verdict == "clear"
 
 
 def test_nothing_sampled_says_what_would_record_it(tmp_path: Path) -> None:
-    finding = Program().steps(healthy).finding(tmp_path, "NSX122")
+    finding = Program().steps(healthy).finding(tmp_path, "NSX123")
     assert finding.verdict == "cannot_tell"
     assert "nsysx run --python" in finding.detail
 

@@ -1,4 +1,4 @@
-"""NSX122 python-line: one line of Python runs while the GPU has nothing to do.
+"""NSX123 python-line: one line of Python runs while the GPU has nothing to do.
 
 What it means
     Samples of Python's stack, taken while the GPU idled for host code, stand on this line in step after step. What the line costs
@@ -31,7 +31,7 @@ from nsysx.events.host_lines import CAUSES, interval, known_lines
 from nsysx.findings._case import Case, Rule, in_module
 from nsysx.model import Finding
 
-RULE = Rule("NSX122", "python-line", "Python lines that the GPU waits for")
+RULE = Rule("NSX123", "python-line", "Python lines that the GPU waits for")
 #: Lines that are named, and the fewest samples that a figure may rest on: with 10 its 95 % interval is half to twice as long.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
