@@ -59,6 +59,7 @@ class NsysProcess:
         self._cost: dict[int, int] = {}
         self._looked = self._costed = 0.0
         self._looks: list[bool] = []
+        self._least_work = 0.0
         self._active = time.monotonic()
         self._alive = True
 
@@ -99,7 +100,7 @@ class NsysProcess:
             since, others = self._looked - self._costed, cost.keys() != self._cost.keys()
             if others or since >= _WORKS_OVER_S:
                 used = sum(ticks - self._cost.get(pid, 0) for pid, ticks in cost.items()) / _TICKS_PER_S
-                if others or used >= _WORKS * since or sum(self._looks) > len(self._looks) / 2:
+                if others or used > self._least_work * since or sum(self._looks) > len(self._looks) / 2:
                     self._active = self._looked
                 self._cost, self._costed, self._looks = cost, self._looked, []
             self._alive = bool(cost)
@@ -108,6 +109,11 @@ class NsysProcess:
     def wakes(self) -> None:
         """Count its idleness from now on: it was waiting for somebody else."""
         self._active = time.monotonic()
+
+    def collects(self) -> None:
+        """From now on it has nothing to wait for: only real work counts, not that it wakes up now and then."""
+        self._least_work = _WORKS
+        self.wakes()
 
     def hangs(self) -> bool:
         """Say whether it has done nothing for too long."""
