@@ -100,7 +100,7 @@ class NsysProcess:
             since, others = self._looked - self._costed, cost.keys() != self._cost.keys()
             if others or since >= _WORKS_OVER_S:
                 used = sum(ticks - self._cost.get(pid, 0) for pid, ticks in cost.items()) / _TICKS_PER_S
-                if others or used > self._least_work * since or sum(self._looks) > len(self._looks) / 2:
+                if others or used > self._least_work * since or sum(self._looks) > max(len(self._looks) / 2, 2):
                     self._active = self._looked
                 self._cost, self._costed, self._looks = cost, self._looked, []
             self._alive = bool(cost)

@@ -762,7 +762,7 @@ def test_an_nsys_that_never_ends_is_not_waited_for(here: Path, fake: FakeNsys, m
     monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
     began = time.monotonic()
     result = run(fake.does("no-end"), "raise SystemExit(5)")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # else it is ten minutes
     assert result.exit_code == 5  # the command's own
     assert "did not come to an end" in result.problems[0].message
     assert any("ended with 5" in note for note in result.notes)
