@@ -59,7 +59,6 @@ class NsysProcess:
         self._cost: dict[int, int] = {}
         self._looked = self._costed = 0.0
         self._looks: list[bool] = []
-        self._least_work = 0.0
         self._active = time.monotonic()
         self._alive = True
 
@@ -90,7 +89,10 @@ class NsysProcess:
         return self._name in words or words[:-1] == [os.fsencode(word) for word in self.words]
 
     def look(self) -> bool:
-        """Say whether anything of it is still there, noting whether it has worked since it was last looked at."""
+        """Say whether anything of it is still there, noting whether it has worked since it was last looked at.
+
+        While nsys itself is there, whatever it does is work. What its death has left behind works only if it does much.
+        """
         if time.monotonic() - self._looked >= _LOOK_S:
             self._looked = time.monotonic()
             stats = {pid: stat for pid in self.members() if (stat := _stat_of(pid)) is not None}
@@ -98,9 +100,11 @@ class NsysProcess:
             # Waits for a disk, or for a processor that others have: now and then even what does nothing is seen so.
             self._looks.append(any(stat[0] in "DR" for stat in stats.values()))
             since, others = self._looked - self._costed, cost.keys() != self._cost.keys()
-            if others or since >= _WORKS_OVER_S:
+            orphans = self.process.poll() is not None
+            if others or not orphans or since >= _WORKS_OVER_S:
                 used = sum(ticks - self._cost.get(pid, 0) for pid, ticks in cost.items()) / _TICKS_PER_S
-                if others or used > self._least_work * since or sum(self._looks) > max(len(self._looks) / 2, 2):
+                waits = sum(self._looks) > max(len(self._looks) / 2, 2) if orphans else any(self._looks)
+                if others or waits or used > (_WORKS * since if orphans else 0):
                     self._active = self._looked
                 self._cost, self._costed, self._looks = cost, self._looked, []
             self._alive = bool(cost)
@@ -109,11 +113,6 @@ class NsysProcess:
     def wakes(self) -> None:
         """Count its idleness from now on: it was waiting for somebody else."""
         self._active = time.monotonic()
-
-    def collects(self) -> None:
-        """From now on it has nothing to wait for: only real work counts, not that it wakes up now and then."""
-        self._least_work = _WORKS
-        self.wakes()
 
     def hangs(self) -> bool:
         """Say whether it has done nothing for too long."""

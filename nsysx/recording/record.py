@@ -160,7 +160,7 @@ class Recorder:
     def _wait_for_report(self, profile: NsysProcess) -> None:
         """Wait until nsys and its agent have written the report, as long as they work on it and the user waits."""
         recording, ended = self.recording, time.monotonic()
-        profile.collects()
+        profile.wakes()
         with Passing() as line:
             while profile.look():
                 came = self.inbox.wait(0.05)
