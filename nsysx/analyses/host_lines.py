@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx.events.host_lines import CAUSES, Lines, host_lines
+from nsysx.events.host_lines import Lines, host_lines
+from nsysx.events.host_pieces import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column, TableSpec
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.events import stacks as stacks_room
-from nsysx.events.host_activity import CAUSE
+from nsysx.events.host_pieces import CAUSES, host_pieces
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage, merged
@@ -28,8 +28,6 @@ _NEAR, _FAR = 2, 10
 #: Quantile of the normal distribution of a two-sided interval of 95 %.
 _Z = 1.959964
 
-#: What idle time is split: the causes of the ledger that are the host's own doing.
-CAUSES = {"idle_ns": CAUSE["host_code"], "loader_idle_ns": CAUSE["data_loader"]}
 KEY = ["place", "module", "phase", "thread"]
 
 
@@ -59,6 +57,13 @@ class Lines:
     period_ns: int
 
 
+def nearest_for(time: I64, period: int) -> I64:
+    """Return how long each sample of a thread is the nearest one (ns), and no longer than it may speak."""
+    apart = np.concatenate(([period], np.diff(time), [period]))
+    found: I64 = np.clip((apart[1:] + apart[:-1]) // 2, 1, 2 * _FAR * period)
+    return found
+
+
 class _Sampled:
     """The samples of a process by thread, and when they speak."""
 
@@ -74,13 +79,6 @@ class _Sampled:
             self.stack[int(str(thread))] = part["stack"].to_numpy()
         steps = [np.diff(t) for t in self.time.values() if len(t) > 1]
         self.period = max(int(np.median(np.concatenate(steps))), 1) if steps else 1
-
-    def weights(self, thread: int) -> I64:
-        """Return how long each sample of a thread is the nearest one (ns), and no longer than it may speak."""
-        time = self.time[thread]
-        apart = np.concatenate(([self.period], np.diff(time), [self.period]))
-        found: I64 = np.clip((apart[1:] + apart[:-1]) // 2, 1, 2 * _FAR * self.period)
-        return found
 
     def covered(self, thread: int, periods: int, *, waiting: bool = False) -> StepFunction:
         """Return when samples of a thread speak; ``waiting``: only those in which it waits for autograd's thread."""
@@ -136,7 +134,7 @@ def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame
             & (np.append(spoken.speaker, -1)[window] == thread)
         )
         rows = np.flatnonzero(inside)
-        weight = sampled.weights(thread)[rows]
+        weight = nearest_for(sampled.time[thread], sampled.period)[rows]
         found.append((np.full(len(rows), i), sampled.stack[thread][rows], time[rows], window[rows], weight))
     who, stack, time, window, weight = (
         np.concatenate([f[i] for f in found]) if found else np.empty(0, np.int64) for i in range(5)
@@ -201,30 +199,6 @@ def _grouped(phase: pl.Series, cause: npt.NDArray[np.int64]) -> tuple[list[str |
     return names, cause * len(names) + code
 
 
-def _idle(profile: Profile) -> pl.DataFrame:
-    """Return the pieces of idle time of the shown device that are the host's doing, cut to the window: with module, phase."""
-    start, end = profile.window
-    device = -1 if profile.device is None else profile.device
-    pieces = profile.ledgers.idle.filter(
-        (pl.col("process") == profile.process)
-        & (pl.col("device") == device)
-        & (pl.col("end_ns") > start)
-        & (pl.col("start_ns") < end)
-        & pl.col("cause").is_in(list(CAUSES.values()))
-    )
-    op = pieces["op"].fill_null(-1).to_numpy()
-    ops = profile.attributed.gpu_ops
-    return pieces.select(
-        pl.max_horizontal("start_ns", pl.lit(start)).alias("start_ns"),
-        pl.min_horizontal("end_ns", pl.lit(end)).alias("end_ns"),
-        "cause",
-        "op",
-        pl.col("thread").fill_null(-1),
-        lookup.at(ops["module"], op).alias("module"),
-        lookup.at(ops["phase"], op).alias("phase"),
-    ).sort("start_ns")
-
-
 def _driver(profile: Profile, sampled: _Sampled) -> int | None:
     """Return the thread that drives the steps of the shown process: the one that calls backward, else that of the steps."""
     waiting = {t: int(sampled.places.waits[stack].sum()) for t, stack in sampled.stack.items()}
@@ -238,7 +212,7 @@ def _driver(profile: Profile, sampled: _Sampled) -> int | None:
 
 def _of_idle(profile: Profile, sampled: _Sampled, lead: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return (samples with cause, module, phase) and (rest with cause, phase) of the idle time of the shown device."""
-    pieces = _idle(profile)
+    pieces = host_pieces(profile)
     names, group = _grouped(pieces["phase"], pieces["cause"].to_numpy())
     groups = (max(CAUSES.values()) + 1) * len(names)
     start, end, thread = (pieces[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +77,8 @@ class Ranges:
     number (step or sequence number, -1 without), recompute, own (written by nsysx's probe), crossing (ends on another
     thread), open (never closed; it then ends with the capture), repeated (copied from a marked step, see ``sequence``).
     ``notes``: process, start_ns, name: what the probe said about itself, JSON. ``pauses``: where Python stood still, see
-    ``events.pauses``. ``repeats``: what ``sequence`` found out.
+    ``events.pauses``. ``repeats``: what ``sequence`` found out. ``gil``: process, thread, start_ns, end_ns, holds (else waits): who
+    has Python's lock; no columns where that was not traced.
     """
 
     ranges: pl.DataFrame
@@ -85,6 +86,7 @@ class Ranges:
     notes: pl.DataFrame
     pauses: pl.DataFrame
     repeats: Repeats | None = None
+    gil: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
@@ -119,6 +121,19 @@ def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
             mine = ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
             (library if is_library else own)[mine] = True
     return library, own
+
+
+def _gil(trace: Trace) -> pl.DataFrame:
+    """Return who holds Python's lock and who waits for it, as nsys notes it in a domain of its own."""
+    domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == schema.GIL_DOMAIN)
+    if not domains.height:
+        return pl.DataFrame()
+    rows = trace.nvtx.filter(pl.col("event_type") == schema.NVTX_PUSH_POP, pl.col("end_ns") > pl.col("start_ns"))
+    rows = rows.join(domains.select("process", "domain").unique(), on=["process", "domain"], how="semi")
+    text = rows["text"].cast(pl.String)
+    rows = rows.with_columns(text.str.starts_with("Holding").alias("holds"))
+    known = text.str.contains("^(Holding|Waiting)").fill_null(False)
+    return rows.filter(known).select("process", "thread", "start_ns", "end_ns", "holds").drop_nulls().sort("start_ns")
 
 
 def read(trace: Trace) -> Ranges:
@@ -165,7 +180,9 @@ def read(trace: Trace) -> Ranges:
     frame = lookup.ordered(frame, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
     marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
     notes = said.select("process", "start_ns", "name")
-    return Ranges(ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"), notes, pauses.decode(paused))
+    return Ranges(
+        ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"), notes, pauses.decode(paused), gil=_gil(trace)
+    )
 
 
 #: Kinds of text that tell something and lie in nobody's step.

@@ -20,12 +20,26 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
+from nsysx.events import stacks
 from nsysx.events.ledger import CAUSES
 from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding
 from nsysx.replay.engine import FreeLoader
 
 RULE = Rule("NSX106", "input-starvation", "Input starvation")
+
+
+def _what_it_does(case: Case) -> str:
+    """Return the line that takes most of the loader's time, where its stacks were sampled."""
+    busy = [r for r in case.rows("loader_lines") if r["share"] is not None]
+    if not busy:
+        return ""
+    row = max(busy, key=lambda r: r["time_ns"])
+    inside = f", in {row['framework']}" if row["framework"] else ""
+    place = stacks.spoken(row["file"], row["line"], row["function"])
+    return (
+        f" The loader spends {units.share(row['share'], 1)} of its time at {place}{inside} ({row['samples']} samples)."
+    )
 
 
 def check(case: Case) -> list[Finding]:
@@ -59,6 +73,7 @@ def check(case: Case) -> list[Finding]:
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
         detail += f" Of the wait, {units.duration(api)} are CUDA calls: copies and pinning."
+    detail += _what_it_does(case)
     fix = "Prepare the next batch while the GPU works on this one: in another thread, process or stream"
     if case.program.loader:
         fix = "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"

@@ -30,6 +30,7 @@ from nsysx import units
 from nsysx.events import stacks
 from nsysx.events.host_lines import known_lines
 from nsysx.events.ledger import CAUSES
+from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Rule, in_module, same_place
 from nsysx.frames import lookup
@@ -41,7 +42,7 @@ _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
 #: From this share of the gaps on a pause that the probe noted is mentioned, and from this on it is the title.
 _NAMED, _MOSTLY = 0.1, 0.5
-#: A line that has this part of the samples is what the thread did.
+#: A line that has this part of the samples, or a call with this part of the time, is what the thread did.
 _STANDS_OUT = 0.3
 
 
@@ -87,10 +88,27 @@ def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[
 def _said(case: Case, row: Row, known: list[_pauses.Kind], ops: pl.Series) -> str:
     """Return what is known of what the thread does in these gaps, which end with ``ops``."""
     parts = [f"{units.share(row[k.key], row['gaps_ns'])} of that is {k.name}" for k in known]
-    noted = f"{', and '.join(parts)}." if known else ""
+    parts += _os_call(case, ops)
+    noted = f"{', and '.join(parts)}." if parts else ""
     if noted and known_lines(case.profile) is None:
         return noted
     return f"{noted} {_what_ran(case, ops)}".lstrip()
+
+
+def _os_call(case: Case, ops: pl.Series) -> list[str]:
+    """Return in which call of the operating system the thread was for much of the gaps before these ops, where that was recorded."""
+    if not case.profile.recorded("osrt"):
+        return []
+    inside = case.profile.once(os_idle).filter(pl.col("op").is_in(ops.to_list()))
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    whole = int(inside.select(ns.sum()).item())
+    calls = inside.drop_nulls("span").group_by("name", "kind").agg(ns.sum().alias("ns")).cast({"name": pl.String})
+    most = calls.sort("ns", "name", descending=[True, False]).head(1).to_dicts()
+    return [
+        f"{units.share(m['ns'], whole)} of that the thread is in {m['name']} ({m['kind']})"
+        for m in most
+        if m["ns"] >= _STANDS_OUT * whole
+    ]
 
 
 def _what_ran(case: Case, ops: pl.Series) -> str:

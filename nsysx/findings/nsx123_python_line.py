@@ -27,7 +27,8 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events import stacks
-from nsysx.events.host_lines import CAUSES, interval, known_lines
+from nsysx.events.host_lines import interval, known_lines
+from nsysx.events.host_pieces import CAUSES
 from nsysx.findings._case import Case, Rule, in_module
 from nsysx.model import Finding
 

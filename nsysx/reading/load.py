@@ -35,7 +35,17 @@ from nsysx.reading.trace import LeftOut, Trace, Window
 __all__ = ["LeftOut", "Trace", "Window", "load"]
 
 #: A report is worth reading without these.
-_OPTIONAL = {"cuda_stream", "graph_node", "thread_name", "overhead", "cupti_overhead", "event", "sync", "memory_usage"}
+_OPTIONAL = {
+    "cuda_stream",
+    "graph_node",
+    "thread_name",
+    "overhead",
+    "cupti_overhead",
+    "event",
+    "sync",
+    "memory_usage",
+    "osrt",
+}
 
 #: Each table of a report with its columns.
 _Tables = dict[str, set[str]]

@@ -318,6 +318,17 @@ SOURCES = {
             "any",
         ),
         Source(
+            "osrt",
+            "OSRT_API",
+            (
+                _START,
+                _END,
+                _c("thread", "globalTid", meaning="thread"),
+                _c("name", "nameId", "name", meaning="function of the operating system's library"),
+            ),
+            "nsysx run --osrt",
+        ),
+        Source(
             "graph_node",
             "CUDA_GRAPH_NODE_EVENTS",
             (

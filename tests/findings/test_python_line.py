@@ -128,3 +128,21 @@ def test_a_stall_without_samples_says_how_to_name_it(tmp_path: Path) -> None:
     finding = program.finding(tmp_path, "NSX114")
     assert "nsysx run --python" in finding.fix
     assert "py-spy" not in finding.fix
+
+
+def test_a_slow_loader_has_the_name_of_its_line(tmp_path: Path) -> None:
+    site = "/opt/venv/lib/python3.12/site-packages"
+    fetch = f"{site}/torch/utils/data/_utils/fetch.py:54 fetch"
+
+    def body(program: Program, number: int) -> None:
+        with program.range("data"):
+            program.python(3_000, f"{site}/PIL/ImageFile.py:300 load", "/home/me/data.py:9 __getitem__", fetch, MAIN)
+            program.python(1_000, "/home/me/data.py:12 augment", fetch, MAIN)
+        program.launch(500)
+        program.sync()
+
+    program = Program().steps(body, 12)
+    finding = program.finding(tmp_path, "NSX106")
+    assert "The loader spends 75 % of its time at data.py:9 __getitem__, in PIL/ImageFile.py:load (" in finding.detail
+    lines = program.summary(tmp_path).rows("host_lines")
+    assert sum(r["loader_idle_ns"] for r in lines if r["line"] == 9) > 0

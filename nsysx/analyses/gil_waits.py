@@ -1,0 +1,93 @@
+"""Python's lock: idle time of the GPU in which the launching thread waited for it, and who had it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.events.gil import gil_idle, lines_of
+from nsysx.events.host_lines import known_lines
+from nsysx.events.host_pieces import CAUSES
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.model import Column, TableSpec
+
+KEY = "gil_waits"
+TITLE = "Waits for Python's lock"
+#: What stands for idle time in which the thread did not wait for the lock, and for a holder that nobody noted.
+FREE, UNKNOWN = "(did not wait for it)", "(not noted)"
+COLUMNS = (
+    Column(
+        "holder", "String", "", f"thread that had the lock, by its name or number; {FREE} for the rest of the idle time"
+    ),
+    Column(
+        "file",
+        "String",
+        "",
+        "file of what the holder ran: its innermost frame of the user's own; null when not sampled",
+    ),
+    Column("line", "Int64", "", "its line"),
+    Column("function", "String", "", "its function"),
+    Column("framework", "String", "", "framework function that ran below it, as file:function"),
+    Column(
+        "idle_ns",
+        "Int64",
+        "ns",
+        "idle time of the shown device that the ledger calls host code, in such waits; over all rows it sums to the ledger's",
+    ),
+    Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader"),
+)
+SHOWN = TableSpec(
+    covers="shown device",
+    place=46,
+    intro="One thread at a time runs Python. Who ran while the thread that launches work waited for its turn, and the GPU for it.",
+    first=("holder", "file", "framework", "idle_ns", "loader_idle_ns"),
+    bar="idle_ns",
+    labels={
+        "idle_ns": "GPU idle",
+        "loader_idle_ns": "GPU idle for data",
+        "holder": "the lock has",
+        "framework": "inside",
+    },
+    sums=True,
+    depth=1,
+)
+_PLACE = ("file", "line", "function", "framework")
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return a row per holder and line of it, longest idle time first."""
+    if not profile.ranges.gil.width:
+        raise NotRecorded("who has Python's lock (GIL) was not recorded", "nsysx run --gil --python")
+    parts = profile.once(gil_idle)
+    middle = ((parts["start_ns"] + parts["end_ns"]) // 2).to_numpy()
+    place = pl.Series("place", lines_of(profile, parts["holder"].fill_null(-1).to_numpy(), middle), dtype=pl.Int64)
+    lines = known_lines(profile)
+    places = (
+        lines.places.places
+        if lines
+        else pl.DataFrame(schema={c: pl.Int64 if c == "line" else pl.String for c in _PLACE})
+    )
+    names = profile.trace.thread_name.select(pl.col("thread").alias("holder"), pl.col("name").cast(pl.String))
+    rows = parts.with_columns(place).join(names.unique("holder"), on="holder", how="left", maintain_order="left")
+    rows = rows.join(
+        places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64)),
+        on="place",
+        how="left",
+        maintain_order="left",
+    )
+    number = pl.format("thread {}", pl.col("holder") % (1 << 24))
+    who = (
+        pl.when(~pl.col("waits"))
+        .then(pl.lit(FREE))
+        .when(pl.col("holder").is_null())
+        .then(pl.lit(UNKNOWN))
+        .otherwise(pl.coalesce("name", number))
+    )
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    rows = (
+        rows.with_columns(holder=who)
+        .group_by("holder", *_PLACE)
+        .agg(ns.filter(pl.col("cause") == cause).sum().alias(column) for column, cause in CAUSES.items())
+    )
+    order = ["idle_ns", "loader_idle_ns", "holder", *_PLACE]
+    rows = rows.sort(*order, descending=[True, True] + [False] * 5, nulls_last=True)
+    return rows.select(c.name for c in COLUMNS)

@@ -1,0 +1,67 @@
+"""Calls of the operating system in the GPU's idle time: what of the host's code was waiting, and for what."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.events.host_pieces import CAUSES
+from nsysx.events.os_calls import KINDS, os_idle
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.model import Column, TableSpec
+
+KEY = "os_waits"
+TITLE = "Operating system calls while the GPU idles"
+#: What stands for the time in no such call.
+NO_CALL = "(in no call)"
+COLUMNS = (
+    Column(
+        "name", "String", "", f"function of the operating system's library; {NO_CALL} for the rest of the idle time"
+    ),
+    Column(
+        "kind", "String", "", f"what it waits for: {', '.join(dict.fromkeys(KINDS.values()))}, other; null for the rest"
+    ),
+    Column("module", "String", "", "module whose work came next, in parentheses what lies outside modules"),
+    Column("phase", "String", "", "phase of the work that came next"),
+    Column("calls", "Int64", "", "calls that lie in idle time, in the steady steps; 0 for the rest"),
+    Column(
+        "idle_ns",
+        "Int64",
+        "ns",
+        "idle time of the shown device that the ledger calls host code, in them; over all rows it sums to the ledger's",
+    ),
+    Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader"),
+)
+SHOWN = TableSpec(
+    covers="shown device",
+    place=47,
+    intro=(
+        "Host code is Python, or it waits: for a lock, for a file, for another process. What the launching thread was in while the "
+        "GPU idled."
+    ),
+    first=("name", "kind", "module", "idle_ns", "calls", "loader_idle_ns", "phase"),
+    bar="idle_ns",
+    labels={
+        "idle_ns": "GPU idle",
+        "loader_idle_ns": "GPU idle for data",
+        "module": "before",
+    },
+    sums=True,
+    depth=1,
+)
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return a row per function, module and phase, longest idle time first."""
+    if not profile.recorded("osrt"):
+        raise NotRecorded("calls of the operating system were not recorded", "nsysx run --osrt")
+    if not profile.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    parts = profile.once(os_idle).with_columns(pl.col("name", "kind", "module", "phase").cast(pl.String))
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    rows = parts.group_by("name", "kind", "module", "phase").agg(
+        pl.col("span").drop_nulls().n_unique().cast(pl.Int64).alias("calls"),
+        *(ns.filter(pl.col("cause") == cause).sum().alias(column) for column, cause in CAUSES.items()),
+    )
+    order = ["idle_ns", "loader_idle_ns", "name", "module", "phase"]
+    rows = rows.sort(*order, descending=[True, True, False, False, False], nulls_last=True)
+    return rows.with_columns(pl.col("name").fill_null(NO_CALL)).select(c.name for c in COLUMNS)
