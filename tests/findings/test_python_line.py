@@ -138,7 +138,7 @@ def test_a_slow_loader_has_the_name_of_its_line(tmp_path: Path) -> None:
         with program.range("data"):
             program.python(3_000, f"{site}/PIL/ImageFile.py:300 load", "/home/me/data.py:9 __getitem__", fetch, MAIN)
             program.python(1_000, "/home/me/data.py:12 augment", fetch, MAIN)
-        program.launch(500)
+        program.launch(50)
         program.sync()
 
     program = Program().steps(body, 12)
