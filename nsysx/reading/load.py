@@ -127,23 +127,8 @@ def _read(
     raw, pieces = _asked(path, connection, tables, asked)
     raw |= dict(rows.read(database, pieces, progress))
     recorded, long = frozenset(raw), len(pieces) > len(raw)
-    notes: list[LeftOut] = []
     around = placing.center(raw)
-    for frame in raw:
-        kept, found = placing.sane(raw[frame], schema.SOURCES[frame], around)
-        raw[frame] = placing.since(kept, zero)
-        notes += found
-    strings: dict[int, str | None] = {}
-    if {"id", "value"} <= tables.get("StringIds", set()):
-        strings, found = decoding.strings_of(database, decoding.names_wanted(raw))
-        notes += found
-    frames: dict[str, pl.DataFrame] = {}
-    for frame, source in schema.SOURCES.items():
-        if frame in raw:
-            frames[frame], found = decoding.unpacked(raw.pop(frame), source, strings)
-            notes += found
-        frames[frame] = placing.with_process(frames[frame] if frame in recorded else schema.empty(frame))
-    notes += placing.with_own_process(frames, recorded)
+    frames, notes = _frames(database, tables, raw, zero, around)
     domains = _domains(frames["nvtx"])
     noted = "NVTX_EVENTS" in tables
     run = capture_facts.run_json(path)
@@ -175,6 +160,29 @@ def _read(
     if long:
         rows.give_back()
     return trace
+
+
+def _frames(
+    database: Path, tables: _Tables, raw: dict[str, pl.DataFrame], zero: int, around: int | None
+) -> tuple[dict[str, pl.DataFrame], list[LeftOut]]:
+    """Return the tables that were read as declared frames, each let go when it is made into one, and what is said of them."""
+    recorded = frozenset(raw)
+    notes: list[LeftOut] = []
+    for frame in raw:
+        kept, found = placing.sane(raw[frame], schema.SOURCES[frame], around)
+        raw[frame] = placing.since(kept, zero)
+        notes += found
+    strings: dict[int, str | None] = {}
+    if {"id", "value"} <= tables.get("StringIds", set()):
+        strings, found = decoding.strings_of(database, decoding.names_wanted(raw))
+        notes += found
+    frames: dict[str, pl.DataFrame] = {}
+    for frame, source in schema.SOURCES.items():
+        if frame in raw:
+            frames[frame], found = decoding.unpacked(raw.pop(frame), source, strings)
+            notes += found
+        frames[frame] = placing.with_process(frames[frame] if frame in recorded else schema.empty(frame))
+    return frames, notes + placing.with_own_process(frames, recorded)
 
 
 def _domains(nvtx: pl.DataFrame) -> pl.DataFrame:
