@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,35 @@ def test_options_become_words() -> None:
         "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop",
     } <= set(words)
+
+
+def test_python_and_its_lock_become_words() -> None:
+    nsys = replace(NEW, profile_help=f"{PROFILE_HELP} --python-sampling= --python-sampling-frequency= 'python-gil'")
+    options = Options(python=True, gil=True)
+    commands.check_nsys(nsys, options)
+    words = commands.profile_command(nsys, options, Path("/w/report"), ["cmd"])
+    assert {"--trace=cuda,nvtx,python-gil", "--python-sampling=true", "--python-sampling-frequency=1000"} <= set(words)
+    assert commands.must_descend(options, nsys)
+    assert "--include-json=true" in commands.export_command(nsys, Path("r"), Path("s"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(Options(python=True), "cannot sample Python's stacks and export them"), (Options(gil=True), "Python's lock")],
+)
+def test_an_nsys_that_cannot_is_refused_before_anything_runs(
+    options: Options, said: str, fake: FakeNsys, here: Path
+) -> None:
+    with pytest.raises(NsysxError, match=said) as refused:
+        capture.run(command("open('ran', 'w')"), replace(options, nsys=fake.path))
+    assert refused.value.hint
+    assert not (here / "ran").exists()
+
+
+def test_samples_without_their_stacks_are_refused() -> None:
+    half = replace(NEW, profile_help=f"{PROFILE_HELP} --python-sampling=", export_help="--quiet=")
+    with pytest.raises(NsysxError, match="cannot sample"):
+        commands.check_nsys(half, Options(python=True))
 
 
 def test_an_old_nsys_gets_only_what_it_knows() -> None:
