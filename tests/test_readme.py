@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import lzma
 import os
@@ -145,6 +146,20 @@ def test_variables_of_the_environment_are_listed() -> None:
     users = {"NSYSX_DEBUG", "NSYSX_KERNEL_FAMILIES"}
     section = README[README.index("## Settings") :]
     assert users <= set(re.findall(r"NSYSX_[A-Z_]+", section))
+
+
+def test_frameworks_are_told_by_the_command_and_each_recipe_is_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = call(capsys, monkeypatch, "explain", "frameworks")
+    assert code == 0
+    assert "| Hugging Face `Trainer`" in out
+    recipes = sorted((ROOT / "sample_reports" / "recipes").glob("*.py"))
+    assert len(recipes) == 7
+    for path in recipes:
+        program = ast.parse(path.read_text())
+        said = ast.get_docstring(program) or ""
+        assert said.endswith(f"nsysx run -- python {path.name}"), path.name
 
 
 def test_many_ranks_is_told_by_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

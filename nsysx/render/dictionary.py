@@ -61,8 +61,13 @@ def many_ranks() -> str:
     return (files("nsysx") / "many_ranks.md").read_text(encoding="utf-8").rstrip()
 
 
+def frameworks() -> str:
+    """Return what the probe knows of each framework, and what was found in programs that use them, as Markdown."""
+    return (files("nsysx") / "frameworks.md").read_text(encoding="utf-8").rstrip()
+
+
 #: Texts that ``nsysx explain`` prints under a name of their own.
-TEXTS = {"definitions": definitions, "columns": columns, "many-ranks": many_ranks}
+TEXTS = {"definitions": definitions, "columns": columns, "many-ranks": many_ranks, "frameworks": frameworks}
 
 
 def lookup(name: str) -> str | None:
