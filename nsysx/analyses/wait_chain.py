@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nsysx import units
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column, TableSpec
 from nsysx.replay.engine import Replay, replay_of
@@ -34,7 +35,9 @@ def table(profile: Profile) -> pl.DataFrame:
     if not isinstance(replay, Replay):
         raise NotRecorded(replay.reason)
     if not replay.trusted:
-        raise NotRecorded(f"the unchanged replay misses the recorded step by {replay.error:.1%}: no claims are made")
+        raise NotRecorded(
+            f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
+        )
     sites = profile.wait_sites().group_by("site", maintain_order=True).agg("call")
     links = replay.chain({site: frozenset(calls) for site, calls in sites.iter_rows()})
     rows = [(m.site, m.step_ns, m.saving_ns, m.next_site, m.next_wait_ns) for m in links]

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from nsysx import pipeline
+from nsysx import pipeline, units
 from nsysx.api.files import File, framed
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.profile import NotRecorded as NotRecorded
@@ -236,7 +236,9 @@ class Report:
         if not isinstance(replay, Replay):
             raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
         if not replay.trusted:
-            what = f"the unchanged replay misses the recorded step by {replay.error:.1%}: no claims are made"
+            what = (
+                f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
+            )
             raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
         asked = changes.edits(profile, wishes)
         if not asked:

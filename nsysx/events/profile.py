@@ -212,7 +212,9 @@ def _wait_sites(profile: Profile) -> pl.DataFrame:
         pl.format("at {}:{}", pl.col("file").str.split("/").list.last(), pl.col("line"))
     )
     inside = pl.when(pl.col("module").is_not_null()).then(pl.format("in {}", "module"))
-    phase = pl.when(pl.col("phase").is_not_null()).then(pl.format("({})", "phase"))
+    # Work outside of modules is called by its phase in parentheses, which is said once.
+    named = pl.format("({})", "phase") == pl.col("module").fill_null("")
+    phase = pl.when(pl.col("phase").is_not_null() & ~named).then(pl.format("({})", "phase"))
     return calls.with_columns(
         pl.concat_str("api", place, inside, phase, separator=" ", ignore_nulls=True).alias("site")
     )

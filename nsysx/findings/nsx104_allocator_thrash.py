@@ -54,7 +54,9 @@ def check(case: Case) -> list[Finding]:
     cost = case.per_step(int(case.idle.filter(pl.col("cause") == CAUSES.index("alloc"))["real_ns"].sum()))
     rows = case.rows("allocator")
     flushes = [r for r in case.rows("alloc_flushes") if r["steady"]]
-    detail = f"{calls.height / case.steps:.3g} allocation and free calls per steady step take {units.duration(taken)}"
+    detail = (
+        f"{case.often(calls.height, 'call', 'calls')} that allocate and free take {units.duration(taken)} {case.per}"
+    )
     detail += f" of CPU time ({case.share(taken)} of the step), and the GPU idles {units.duration(cost)} for them."
     if flushes:
         detail += f" The cache was flushed and refilled {len(flushes)} times in {case.steps} steps."

@@ -102,7 +102,7 @@ def check(case: Case) -> list[Finding]:
         for r in rows.head(6).to_dicts()
     ]
     count = chains["run"].n_unique() / case.steps
-    title = f"Kernels that torch.compile can fuse: about {units.duration(bound)} of them is moving data again"
+    title = f"Kernels that torch.compile can fuse spend about {units.duration(bound)} moving data again"
     detail = (
         f"{chains.height / case.steps:.0f} elementwise, normalization and reduction kernels {case.per}, in {count:.0f} chains, take "
         f"{units.duration(case.per_step(int(chains['ns'].sum())))}. If each chain took as long as its longest kernel, the step "

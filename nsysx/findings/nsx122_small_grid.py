@@ -99,7 +99,7 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
     title = f"Kernels of too few blocks take {units.duration(taken)} {case.per}: {most} SMs have nothing to do"
     detail = (
         f"The dearest of them runs in {worst['blocks']} block{'s' * (worst['blocks'] != 1)} on {worst['sm_count']} SMs"
-        f"{in_module(worst)}. With a block for every SM they would take {units.duration(cost)} less at most."
+        f"{in_module(worst)}. With a block for every SM they would take {units.duration(case.lost(cost, worth))} less at most."
     )
     ways = [
         "a fused or Triton kernel that splits the work along another axis",

@@ -177,12 +177,12 @@ def _replayed(profile: Profile) -> list[Check]:
         ]
     said = f"the unchanged replay gives {units.duration(replay.unchanged_ns)}, recorded were {units.duration(replay.recorded_ns)}"
     if not replay.trusted:
-        return [Check("replay", "warn", f"{said}: off by {replay.error:.1%}, so no savings are given")]
+        return [Check("replay", "warn", f"{said}: off by {units.share(replay.error, 1)}, so no savings are given")]
     return [
         Check(
             "replay",
             "ok",
-            f"{said}, {replay.error:.2%} off; against measured changes savings were off by 1 % of the step in the median",
+            f"{said}, {units.share(replay.error, 1)} off; against measured changes savings were off by 1 % of the step in the median",
         )
     ]
 

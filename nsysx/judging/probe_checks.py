@@ -97,7 +97,7 @@ def probe_cost(profile: Profile) -> list[Check]:
     share = (modules * module + marks * mark + others * pair) / max(end - start, 1)
     detail = (
         f"{units.count(modules)} module calls at {units.duration(module)}, {units.count(marks)} backward marks at "
-        f"{units.duration(mark)}, {units.count(others)} other ranges at {units.duration(pair)} are {share:.1%} of the "
+        f"{units.duration(mark)}, {units.count(others)} other ranges at {units.duration(pair)} are {units.share(share, 1)} of the "
         "steady CPU time at least; nsys itself comes on top"
     )
     costly = share > _COSTLY
@@ -175,7 +175,7 @@ def profiling_cost(profile: Profile) -> list[Check]:
     share = (with_ - without) / without
     detail = (
         f"an un-profiled step took {units.duration(without)}, the profiled one {units.duration(with_)}: profiling cost "
-        f"{share:.1%} of a step (medians of the same {len(both)} steps)"
+        f"{units.share(share, 1)} of a step (medians of the same {len(both)} steps)"
     )
     fix = "waits for launches are overstated by about that much" if share > _COSTLY else ""
     return [Check("profiling cost", "warn" if share > _COSTLY else "ok", detail, fix)]

@@ -24,6 +24,8 @@ _CLOSE = 0.03
 ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad times", "exit code"})
 #: What makes the cause itself doubtful.
 _DOUBTS = ALARMS | {"diagnostics", "gpu ops without call", "attribution", "replay", "probe ranges"}
+#: The same in fewer words than the check has.
+_DOUBT = {"attribution": "part of the GPU time is tied to code only by when it ran."}
 #: Rules whose advice is about the whole program.
 _WHOLE = ("NSX102", "NSX112")
 #: The wait that a late rank causes is that of its peers' communication: one time, told once.
@@ -188,7 +190,7 @@ def _cause(summary: Summary, chosen: Finding | None, texts: Texts) -> Sure:
         return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
     late = step_time.rank_waited_for(summary)
     warned = [c for c in summary.quality if c.status == "warn" and c.check in _DOUBTS]
-    more = f" But: {texts(warned[0].detail, 110)}" if warned else ""
+    more = f" But: {_DOUBT.get(warned[0].check) or texts(warned[0].detail, 110)}" if warned else ""
     if late is not None and late.get("last_share") is not None:
         share = units.share(late["last_share"], 1)
         level: Level = "likely" if warned else "certain"

@@ -263,7 +263,10 @@ def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, .
     code = first.code if first else ""
     if summary.steps.source == "capture":
         if code == "NSX107" and (windows := _window_bars(summary)):
-            return "What the first windows between two cuda.Events read", windows
+            left = (
+                "" if windows[0].label.startswith("window 1") else ", without the first, which pays what is paid once"
+            )
+            return f"What the first windows between two cuda.Events read{left}", windows
         if code in ("NSX107", "NSX108", "NSX115") and (readings := _reading_bars(summary)):
             return "What each way of timing reads", readings
     step = step_bar(summary)

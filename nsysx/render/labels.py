@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from nsysx import units
+from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Column
 from nsysx.render.safe_text import clean
 
@@ -142,13 +143,15 @@ def label(name: str) -> str:
 
 def worded(value: str, name: str) -> str:
     """Return the text of a cell: what the code names is words, as "queue full"; names of the program stay as they are."""
+    if name == "family":
+        return WORDS.get(value, value)
     return value.replace("_", " ") if name not in _NAMES and _CODE.fullmatch(value) else value
 
 
 def plain(meaning: str) -> str:
     """Return what a column means in the words of its reader, who sees labels and a dash for null."""
     text = _CODE.sub(lambda m: _UNIT_SUFFIX.sub("", m[0]).replace("_", " "), _FOR_CODE.sub("", meaning))
-    return re.sub(r"\bnull\b", "a dash", text).replace(", ...", " and so on")
+    return re.sub(r"\bnull\b", "a dash", text.replace(", 0 to 1", "")).replace(", ...", " and so on")
 
 
 def is_numeric(column: Column) -> bool:

@@ -152,7 +152,10 @@ def build(
         verdict_code=clean(summary.verdict.code, 30),
         verdict_label=_label(summary),
         sentence=_sentence(summary, texts),
-        evidence=(*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts)),
+        evidence=tuple(
+            line[:1].upper() + line[1:]
+            for line in (*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts))
+        ),
         first=finding_view.finding_of(chosen, summary, texts, width) if chosen and wanted("first") else None,
         no_first="" if chosen or findings is None else finding_view.no_first(summary),
         facts=facts.shown_facts(summary, drawn),

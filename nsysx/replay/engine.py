@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.model import Scope, Unprofiled
 from nsysx.replay import unprofiled
@@ -265,7 +266,7 @@ def unprofiled_of(profile: Profile) -> Unprofiled | Withheld:
     if isinstance(replay, Replay):
         if replay.trusted:
             return replay.unprofiled
-        return Withheld(f"the unchanged replay misses the recorded step by {replay.error:.1%}")
+        return Withheld(f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}")
     return replay
 
 

@@ -266,7 +266,7 @@ def bounds(profile: Profile, replay: Replay) -> list[str]:
     loading = replay.loading_ns()
     said = [
         f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steps",
-        f"the unchanged replay misses that by {replay.error:.1%}, so no change is replayed. What needs no replay:",
+        f"the unchanged replay misses that by {units.share(replay.error, 1)}, so no change is replayed. What needs no replay:",
         f"  GPU work  {units.duration(replay.gpu_work_ns())} a step: no change of the host brings it below that",
     ]
     if loading:
@@ -287,12 +287,12 @@ def lines(profile: Profile, wishes: Wishes) -> list[str]:
     if not replay.trusted:
         if not asked or wishes == Wishes(free_loader=True):
             return bounds(profile, replay)
-        what = f"the unchanged replay misses the recorded step by {replay.error:.1%}: no claims are made"
+        what = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
         raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
     known = replay.unprofiled
     said = [
         f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steady steps",
-        f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {replay.error:.2%}",
+        f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {units.share(replay.error, 1)}",
         f"real       {units.duration(replay.real_ns)} without profiler ({units.duration(known.low_ns)} to "
         f"{units.duration(known.high_ns)}, {known.source.replace('_', ' ')}); all that follows is in this time",
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx import units
 from nsysx.events.profile import Profile
 
 #: More GPU ops than this are not replayed: some steady steps that follow each other stand for the others.
@@ -132,7 +133,7 @@ def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.Da
     mine = calls.filter(pl.col("thread").is_in(driving)).sort("start_ns", "end_ns", descending=[False, True])
     crossing = _concurrency(mine)
     if crossing > _MOST_CROSSING:
-        return Withheld(f"several threads drive the GPU at once ({crossing:.0%} of the time in CUDA calls)")
+        return Withheld(f"several threads drive the GPU at once ({units.share(crossing, 1)} of the time in CUDA calls)")
     return mine, ops
 
 
