@@ -109,12 +109,14 @@ def _by_table(notes: list[LeftOut], *, reasons: bool) -> str:
     return "; ".join(f"{units.count(n.rows)} of {n.table}" + (f" with {n.reason}" if reasons else "") for n in notes)
 
 
-#: What nsys says of each process that marks no range.
-_NO_RANGES = re.compile(r"No NVTX events", re.IGNORECASE)
+#: What nsys says of each process that marks no range, and of each that calls no CUDA: a launcher, a loader's worker.
+_NO_RANGES, _NO_CUDA = re.compile(r"No NVTX events", re.IGNORECASE), re.compile(r"No CUDA events", re.IGNORECASE)
 
 
 def _of_others(profile: Profile, text: str) -> bool:
-    """Return whether a message of nsys is about a process that is not shown: a loader's worker marks no ranges."""
+    """Return whether a message of nsys is about a process that is not shown: what it misses is there for the shown one."""
+    if _NO_CUDA.search(text):
+        return profile.steady_ops.height > 0
     return bool(_NO_RANGES.search(text)) and profile.ranges.ranges.height > 0
 
 

@@ -145,6 +145,10 @@ def test_what_nsys_says_of_a_worker_is_no_alarm(tmp_path: Path) -> None:
     assert "diagnostics" in checks(simple(lambda m: m.report.diagnostic(said)), tmp_path)
     both = simple(lambda m: m.report.diagnostic(said), lambda m: m.add_range("mine", 0, 50))
     assert "diagnostics" not in checks(both, tmp_path)
+    # A launcher calls no CUDA, and nsys says so; the shown process has its kernels.
+    assert "diagnostics" not in checks(
+        simple(lambda m: m.report.diagnostic("No CUDA events collected. Does the process use CUDA?")), tmp_path
+    )
 
 
 # --- the probe -----------------------------------------------------------------------------------------------------------
