@@ -101,6 +101,12 @@ def _wait_line(summary: Summary, texts: Texts) -> list[str]:
     return [f"{line}{', because' if little else ', and'} the wait moves to {texts(row['moves_to'], 160)}"]
 
 
+def _evidence(summary: Summary, texts: Texts) -> tuple[str, ...]:
+    """Return what the verdict rests on, a sentence each."""
+    lines = (*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts))
+    return tuple(line[:1].upper() + line[1:] for line in lines)
+
+
 def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
     """Return the checks; tables that are not there are named once, by their own reason."""
     gone = {f"table {key}" for key, table in summary.tables.items() if table.rows is None}
@@ -152,10 +158,7 @@ def build(
         verdict_code=clean(summary.verdict.code, 30),
         verdict_label=_label(summary),
         sentence=_sentence(summary, texts),
-        evidence=tuple(
-            line[:1].upper() + line[1:]
-            for line in (*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts))
-        ),
+        evidence=_evidence(summary, texts),
         first=finding_view.finding_of(chosen, summary, texts, width) if chosen and wanted("first") else None,
         no_first="" if chosen or findings is None else finding_view.no_first(summary),
         facts=facts.shown_facts(summary, drawn),

@@ -24,7 +24,7 @@ BANNED = {
     r"saves at most 0 ns|\bup to 0 ns": "a saving of nothing is none",
     r"\+-": "give or take",
     r"[Ss]teps \d+ (?:take|is)\b": "one step takes",
-    r"\b1 (?:steps|calls|copies|launches|kernels|gaps|windows|runs|ranks|threads|checks)\b(?! of)": "the singular of one",
+    r"\b1 (?:steps|calls|copies|launches|kernels|gaps|windows|runs|ranks|threads|checks)\b(?! of| [\d<-])": "the singular of one",
     r"\b0\.\d+ (?:\w+ )?(?:copies|calls|launches)\b": "a whole number, or how often",
     r"are not passed": "failed",
     r"what is no kernel": "name what it is",
