@@ -70,7 +70,7 @@ class TableSpec:
     unseen: bool = False
     ticket: int = 0
     terms: str = ""
-    picture: Literal["", "strips", "memory", "ranks"] = ""
+    picture: Literal["", "strips", "memory", "ranks", "lines"] = ""
 
 
 @dataclass(frozen=True, slots=True)

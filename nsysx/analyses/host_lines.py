@@ -91,6 +91,7 @@ SHOWN = TableSpec(
         "framework": "inside",
     },
     sums=True,
+    picture="lines",
     ticket=5,
 )
 

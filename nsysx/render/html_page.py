@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
 from nsysx.model import Queue, Summary, Timeline
-from nsysx.render import charts, first_screen, glossary, markdown, module_icicle, step_waterfall, view
+from nsysx.render import charts, first_screen, glossary, line_picture, markdown, module_icicle, step_waterfall, view
 from nsysx.render.charts.canvas import Picture
 from nsysx.render.charts.colours import KIND_COLOURS
 from nsysx.render.grids import Grid, Texts
@@ -173,8 +173,14 @@ def _ranks_figure(summary: Summary) -> Figure | None:
     return Figure(charts.ranks(rows), text, text)
 
 
+def _lines_figure(summary: Summary) -> Figure | None:
+    """Return the picture of the lines that the GPU waits for."""
+    drawn = line_picture.build(summary)
+    return Figure(drawn[0], drawn[1], drawn[1]) if drawn else None
+
+
 #: Pictures that stand in the section of a table, by the name under which a table asks for one (``TableSpec.picture``).
-_FIGURES = {"strips": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure}
+_FIGURES = {"strips": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure, "lines": _lines_figure}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,20 @@ class Group:
 
 #: The closed lines in order, with their tables; a table that stands nowhere is for experts.
 _GROUPS = (
-    ("where", "Where the step goes", ("phases", "data_loader", "garbage_collection", "compilations")),
+    (
+        "where",
+        "Where the step goes",
+        (
+            "phases",
+            "host_lines",
+            "gil_waits",
+            "os_waits",
+            "data_loader",
+            "loader_lines",
+            "garbage_collection",
+            "compilations",
+        ),
+    ),
     ("timelines", "Timeline", ()),
     ("module-tables", "Which module", ("modules",)),
     ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_limits", "kernel_spread")),

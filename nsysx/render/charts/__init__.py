@@ -1,6 +1,8 @@
 """Pictures of a report, a family a file: bars as SVG whose text stays text, dense timelines as PNG at twice the pixels."""
 
 from nsysx.render.charts.canvas import Picture as Picture
+from nsysx.render.charts.host_icicle import Part as Part
+from nsysx.render.charts.host_icicle import icicle as icicle
 from nsysx.render.charts.kernel_strips import strips as strips
 from nsysx.render.charts.ledger_bars import ledger as ledger
 from nsysx.render.charts.memory_lines import memory as memory

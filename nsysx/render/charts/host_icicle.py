@@ -1,0 +1,114 @@
+"""The lines that the GPU waits for, as an icicle: each box lies below what it is a part of, and is as wide as its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nsysx import units
+from nsysx.render.charts.canvas import Picture, new_figure, settings, svg, time_scale
+from nsysx.render.charts.colours import KIND_COLOURS, NEUTRAL, mix, phase_colour, shade
+from nsysx.render.safe_text import clean, shorten
+
+_ROW, _ABOVE, _BELOW, _SIDE = 24, 8, 40, 6
+#: A letter takes about this much of the width (CSS pixels); a box too narrow for so many letters has none.
+_LETTER, _FEWEST = 5.7, 4
+#: A box narrower than this cannot be seen, and is left to the table (CSS pixels).
+_NARROWEST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Time (ns) of one row: its name at each level, outermost first. What is ``unknown`` is drawn grey."""
+
+    names: tuple[str, ...]
+    ns: float
+    unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box: its level, begin and end (ns), what is written on it, and how it is painted."""
+
+    level: int
+    start: float
+    end: float
+    name: str
+    phase: str
+    unknown: bool
+
+
+def boxes(parts: Sequence[Part]) -> list[Box]:
+    """Return the boxes: of each level those with one name below one box above together, largest first."""
+    found: list[Box] = []
+
+    def place(rows: list[Part], level: int, start: float) -> None:
+        groups: dict[str, list[Part]] = {}
+        for row in rows:
+            if level < len(row.names):
+                groups.setdefault(row.names[level], []).append(row)
+        for name, mine in sorted(groups.items(), key=lambda g: (-sum(r.ns for r in g[1]), g[0])):
+            whole = sum(r.ns for r in mine)
+            found.append(Box(level, start, start + whole, name, mine[0].names[0], all(r.unknown for r in mine)))
+            place(mine, level + 1, start)
+            start += whole
+
+    place([p for p in parts if p.ns > 0], 0, 0.0)
+    return found
+
+
+def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120) -> Picture:
+    """Return the icicle of these parts; ``levels`` names the rows of boxes from above. Times are per step where the parts are."""
+    drawn = boxes(parts)
+    whole = max((box.end for box in drawn), default=1.0) or 1.0
+    height = _ROW * len(levels) + _ABOVE + _BELOW
+    divisor, unit = time_scale(whole)
+    with settings():
+        figure = new_figure(width, height)
+        axes = figure.add_axes((_SIDE / width, _BELOW / height, 1 - 2 * _SIDE / width, _ROW * len(levels) / height))
+        pixel = (width - 2 * _SIDE) / whole
+        seen: dict[str, str] = {}
+        for box in drawn:
+            if (box.end - box.start) * pixel >= _NARROWEST:
+                _draw(axes, box, divisor, pixel, seen)
+        axes.set_xlim(0, whole / divisor)
+        axes.set_ylim(len(levels), 0)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(f"{unit}; rows from above: {', '.join(levels)}", fontsize=8.5, color=NEUTRAL)
+        axes.tick_params(labelsize=8)
+        return svg(figure, width, height)
+
+
+def _draw(axes: Any, box: Box, divisor: float, pixel: float, seen: dict[str, str]) -> None:
+    """Draw a box, with its name and time where they fit."""
+    colour = KIND_COLOURS["idle"] if box.unknown else mix(phase_colour(box.phase, seen), 1 - 0.15 * box.level)
+    length = (box.end - box.start) / divisor
+    axes.barh(
+        box.level + 0.5,
+        length,
+        left=box.start / divisor,
+        height=0.92,
+        color=colour,
+        edgecolor=shade(colour),
+        linewidth=0.5,
+        hatch="////" if box.unknown else "",
+    )
+    letters = int((box.end - box.start) * pixel / _LETTER) - 2
+    if letters < _FEWEST:
+        return
+    name, time = clean(box.name, 200), units.duration(box.end - box.start)
+    if len(name) > letters:  # the folder of a framework's file says least
+        name = name.rpartition("/")[2]
+    text = f"{name}  {time}" if len(name) + len(time) + 2 <= letters else shorten(name, letters)
+    axes.text(
+        (box.start + (box.end - box.start) / 2) / divisor,
+        box.level + 0.5,
+        text,
+        ha="center",
+        va="center",
+        fontsize=8,
+        color="#000000",
+        clip_on=True,
+    )

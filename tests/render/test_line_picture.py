@@ -1,0 +1,71 @@
+"""The picture of the lines that the GPU waits for: boxes that conserve, names without folders."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from nsysx.render import html_page, line_picture
+from nsysx.render.charts.host_icicle import Part, boxes, icicle
+from tests.findings import Program
+
+ADAM = "/home/ann/venv/lib/python3.12/site-packages/torch/optim/adam.py:3 _fused_adam"
+
+
+def body(program: Program, number: int) -> None:
+    """A step with two lines, one of them in a framework's function, and time without a sample."""
+    with program.range("forward"), program.range("net:Net"):
+        program.python(1_000, "/home/ann/secret/train.py:12 <b>augment</b>")
+        program.launch(20)
+    program.python(500, ADAM, "/home/ann/secret/train.py:20 main")
+    program.launch(20)
+    program.host(2_000)
+    program.launch(20)
+    program.sync()
+
+
+def texts(data: bytes) -> str:
+    root = ET.fromstring(data)
+    return " | ".join("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
+
+
+def test_each_box_is_as_wide_as_what_stands_below_it() -> None:
+    parts = [Part(("a", "x"), 3), Part(("a", "y"), 5), Part(("b",), 4), Part(("c", "z"), 0)]
+    found = boxes(parts)
+    assert [(b.level, b.start, b.end, b.name) for b in found] == [
+        (0, 0, 8, "a"), (1, 0, 5, "y"), (1, 5, 8, "x"), (0, 8, 12, "b"),
+    ]  # fmt: skip
+    for level in (0, 1):
+        assert sum(b.end - b.start for b in found if b.level == level) == (12, 8)[level]
+
+
+def test_the_picture_says_what_the_table_says(tmp_path: Path) -> None:
+    summary = Program().steps(body, 12).summary(tmp_path)
+    drawn = line_picture.build(summary)
+    assert drawn is not None
+    picture, words = drawn
+    said = texts(picture.data)
+    assert "train.py:12 <b>augment</b>  1.00 ms" in said
+    assert "torch/optim/adam.py:_fused_adam" in said
+    assert "(not sampled)" in said
+    assert "rows from above: phase, module, line, framework" in said
+    assert "Most is in " in words and "ann" not in said + words
+    page = html_page.render(summary)
+    assert "Host time by line" in page and "<b>augment" not in page and "/home/ann" not in page
+
+
+def test_nothing_sampled_has_no_picture(tmp_path: Path) -> None:
+    def silent(program: Program, number: int) -> None:
+        program.host(100)
+        program.launch(20)
+        program.sync()
+
+    assert line_picture.build(Program().steps(silent).summary(tmp_path)) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 400])
+def test_any_number_of_boxes_is_the_same_picture_every_time(count: int) -> None:
+    parts = [Part((f"p{i % 7}", f"line {i}"), 1 + i % 5, unknown=i % 9 == 0) for i in range(count)]
+    assert icicle(parts, ["phase", "line"]).data == icicle(parts, ["phase", "line"]).data
