@@ -62,6 +62,7 @@ class TableSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     sums: bool = False
     per_row: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
     depth: int = 0
     rows: int = 1 << 30
     keep: str = ""

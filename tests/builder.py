@@ -79,6 +79,8 @@ _TABLES = {
     "PROFILER_OVERHEAD": "start! end! globalTid nameId! returnValue!^3.24 overheadType!@3.24",
     "CUDA_GPU_MEMORY_USAGE_EVENTS": "start! globalPid! deviceId! contextId! address! pc! bytes! memKind! "
     f"memoryOperationType! name$ correlationId streamId@3.20 {_POOL}",
+    "GPU_METRICS": "rawTimestamp@3.20 timestamp typeId! metricId! value!",
+    "TARGET_INFO_GPU_METRICS": "typeId! sourceId! typeName!$ metricId! metricName!$",
     "OSRT_API": "start! end! eventClass! globalTid nameId! returnValue! nestingLevel callchainId",
 }
 _TIMES = ("start", "end", "timestamp")
@@ -199,6 +201,19 @@ class Report:
         self.add("TARGET_INFO_GPU", **(facts | values))
         for pid, ordinal in pids:
             self.add("TARGET_INFO_CUDA_DEVICE", gpuId=number, cudaId=ordinal, pid=pid)
+
+    def counters(self, names: Sequence[str], *, gpu: int = 0, kind: int = 0x1_0000_0000_0500) -> None:
+        """Name the counters of a GPU, ids from 0 on in this order."""
+        for metric, name in enumerate(names):
+            self.add(
+                "TARGET_INFO_GPU_METRICS", typeId=kind | gpu, sourceId=1, typeName=f"GPU Metrics [{gpu}]", metricId=metric,
+                metricName=name,
+            )  # fmt: skip
+
+    def sample(self, at: int, values: Sequence[int], *, gpu: int = 0, kind: int = 0x1_0000_0000_0500) -> None:
+        """Add one sample: a row for each counter, in the order of ``counters``."""
+        for metric, value in enumerate(values):
+            self.add("GPU_METRICS", rawTimestamp=at, timestamp=at, typeId=kind | gpu, metricId=metric, value=value)
 
     def diagnostic(self, text: str, *, severity: int = 2, at: int = 0, process: Process | None = None) -> None:
         """Add a message of nsys: severity 1 info, 2 warning, 3 error."""

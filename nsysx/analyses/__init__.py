@@ -35,7 +35,7 @@ def problems(key: str, columns: tuple[Column, ...], shown: TableSpec) -> list[st
     found = [
         f"{key}: column {n} is declared {names.count(n)} times" for n in dict.fromkeys(names) if names.count(n) > 1
     ]
-    asked = (*shown.first, *shown.hide, *shown.per_row, *shown.labels, shown.bar, shown.keep, shown.terms)
+    asked = (*shown.first, *shown.hide, *shown.per_row, *shown.plain, *shown.labels, shown.bar, shown.keep, shown.terms)
     return found + [f"{key}: SHOWN names {n}, which is no column" for n in asked if n and n not in names]
 
 

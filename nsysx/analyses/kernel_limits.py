@@ -1,4 +1,4 @@
-"""What a kernel's launch says about its limit: too few blocks for the device, a last wave that is nearly empty, FP32."""
+"""What a kernel's launch and the GPU's counters say about its limit: too few blocks, a last wave, FP32, memory bandwidth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ TITLE = "How near kernels are to the limits of the device"
 COLUMNS = (
     Column("name", "String", "", "kernel; in parentheses what is not one"),
     Column("family", "String", "", "kernel family by pattern"),
-    Column("limit", "String", "", "what the launch says: fewer blocks than SMs, FP32 beside tensor cores, last wave; null for nothing"),
+    Column("limit", "String", "", "DRAM bandwidth (sampled, 90 % and more), or what the launch says: fewer blocks than SMs, "
+           "FP32 beside tensor cores, last wave; null for nothing"),
     Column("share", "Float64", "", "part of the kernel time of the steady steps, 0 to 1"),
     Column("count", "Int64", "", "executions in the steady steps"),
     Column("total_ns", "Int64", "ns", "kernel time, summed over the steady steps; over all rows, the kernel time"),
@@ -26,6 +27,10 @@ COLUMNS = (
     Column("tail_share", "Float64", "", "places for blocks that the last wave leaves empty, of those of all waves; null up to one wave"),
     Column("occupancy", "Float64", "", "theoretical: warps that an SM holds of this kernel over those that it can hold, 0 to 1"),
     Column("occupancy_limit", "String", "", "what ends it: warps, blocks, registers or shared memory"),
+    Column("dram", "Float64", "", "share of the memory bandwidth, sampled while it runs alone, 0 to 1; null for fewer than 10 samples"),
+    Column("tensor_active", "Float64", "", "share of cycles in which the tensor cores work, likewise"),
+    Column("sm_active", "Float64", "", "share of SMs with a warp, likewise"),
+    Column("samples", "Int64", "", "samples that it was alone for; null where GPU metrics were not recorded (nsysx run --gpu-metrics)"),
     Column("registers", "Int64", "", "registers per thread"),
     Column("shared_bytes", "Int64", "bytes", "static and dynamic shared memory per block"),
     Column("number_format", "String", "", "what the name says a product multiplies: fp32, tf32, bf16, fp16, fp8, int8, fp64; else null"),
@@ -34,14 +39,16 @@ SHOWN = TableSpec(
     covers="steady",
     place=85,
     intro=(
-        "What the launch alone can say. Fewer blocks than SMs leave SMs without work; a kernel of few waves waits for the last "
-        "one. A low occupancy is no fault by itself: kernels that keep tensor cores busy often hold few warps."
+        "What the launch says and, where they were sampled, the GPU's counters. Fewer blocks than SMs leave SMs without work; a "
+        "kernel of few waves waits for the last one. A low occupancy is no fault by itself: kernels that keep tensor cores busy "
+        "often hold few warps."
     ),
-    first=("name", "total_ns", "share", "count", "median_ns", "limit", "blocks", "waves", "tail_share", "occupancy",
-           "occupancy_limit", "number_format"),
+    first=("name", "total_ns", "share", "limit", "count", "median_ns", "blocks", "waves", "tail_share", "occupancy",
+           "occupancy_limit", "number_format", "dram", "tensor_active", "sm_active", "samples"),
     bar="total_ns",
     hide=("sm_count", "grid", "block"),
     sums=True,
+    plain=("blocks", "sm_count", "registers", "shared_bytes", "samples"),
     depth=1,
     rows=40,
 )  # fmt: skip

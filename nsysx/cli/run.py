@@ -54,6 +54,13 @@ Gil = Annotated[
     typer.Option("--gil", help="Record who holds Python's lock, and who waits for it. Its cost was not measured."),
 ]
 Clocks = Annotated[bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature.")]
+GpuMetrics = Annotated[
+    bool,
+    typer.Option(
+        "--gpu-metrics",
+        help="Sample the GPU's counters: SMs, tensor cores, memory bandwidth. Goes on without where refused.",
+    ),
+]
 Depth = Annotated[int | None, typer.Option(min=0, help="Ranges for modules down to this depth. Default: all of them.")]
 Only = Annotated[
     str | None, typer.Option(metavar="REGEX", help="Ranges only for modules whose path matches. Default: all.")
@@ -97,6 +104,7 @@ def run(
     python: Python = False,
     gil: Gil = False,
     clocks: Clocks = False,
+    gpu_metrics: GpuMetrics = False,
     depth: Depth = None,
     only: Only = None,
     marks: Marks = "few",
@@ -126,6 +134,7 @@ def run(
         python=python,
         gil=gil,
         clocks=clocks,
+        gpu_metrics=gpu_metrics,
         depth=depth,
         only=only,
         marks=marks,

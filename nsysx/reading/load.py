@@ -3,7 +3,7 @@
 as_sqlite     whatever holds a report -> a finished SQLite file
 selecting     what is asked of it            rows       integers and blobs, fast
 placing       rows that belong nowhere       decoding   names, columns as ``schema`` declares them
-capture_facts, device_limits, backtraces, nccl_ranges, samples   what is read beside the tables
+capture_facts, device_limits, backtraces, nccl_ranges, samples, gpu_metrics   what is read beside the tables
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nsysx.reading import (
     columnar,
     decoding,
     device_limits,
+    gpu_metrics,
     nccl_ranges,
     opening,
     placing,
@@ -134,6 +135,7 @@ def _read(
     run = capture_facts.run_json(path)
     lines = backtraces.python_lines(connection, tables, domains) if noted else None
     nccl = nccl_ranges.nccl(connection, tables, domains) if noted else None
+    counters = gpu_metrics.read(database, connection, tables, window and (window[0] + zero, window[1] + zero))
     capture = capture_facts.capture_of(path, connection, tables, frames, run)
     limits = device_limits.limits_of(connection, tables, [(g.process, g.device) for g in capture.gpus])
     sampled = samples.python_samples(database, connection, tables, domains, asked, around) if noted else None
@@ -148,6 +150,7 @@ def _read(
         domains=domains,
         capture=capture,
         limits=limits,
+        gpu_metrics=None if counters is None else placing.since(counters, zero),
         run=run,
         python_lines=None if lines is None else placing.since(lines, zero),
         samples=placing.with_process(placing.since(sampled.samples, zero)),

@@ -80,7 +80,7 @@ def rows(path: Path, wanted: Piece) -> pl.DataFrame:
 
     A value that is no integer is null, in a packed column what does not fit.
     """
-    unfit = selecting.nothing_fits(schema.SOURCES[wanted.frame])
+    unfit = selecting.nothing_fits(schema.SOURCES[wanted.frame]) if wanted.frame in schema.SOURCES else 0
     blocks = []
     with closing(opening.connect(path)) as connection:
         cursor = connection.execute(wanted.query)

@@ -69,8 +69,9 @@ class Trace:
     no rows where ``recorded`` does not name "python_sample".
     ``nccl`` has what NCCL says of its own calls, see ``nccl_ranges``, None where it said nothing. ``host`` stands for the
     machine: equal for reports from the same one, None where the report does not name it.
-    ``limits``: (process, CUDA ordinal) -> what the device can hold, where the report says so. ``left_out`` counts what was
-    left out, mended or merged. ``window`` is set where only a part of the capture was read.
+    ``limits``: (process, CUDA ordinal) -> what the device can hold, where the report says so. ``gpu_metrics`` has the
+    samples of the GPUs' counters, see ``reading.gpu_metrics``, None where there are none. ``left_out`` counts what was left out,
+    mended or merged. ``window`` is set where only a part of the capture was read.
     """
 
     path: Path
@@ -87,6 +88,7 @@ class Trace:
     window: Window | None = None
     left_out: tuple[LeftOut, ...] = ()
     limits: Mapping[tuple[int, int], DeviceLimits] = field(default_factory=dict)
+    gpu_metrics: pl.DataFrame | None = None
 
     @property
     def unplaced_rows(self) -> int:

@@ -36,6 +36,7 @@ from nsysx.outputs import check_output
 from nsysx.recording.commands import (
     check_nsys,
     export_command,
+    gpu_metrics_words,
     native_lines,
     probe_environment,
     profile_command,
@@ -120,6 +121,8 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     own_lines = options.lines and not native_lines(nsys)
     if own_lines:
         result.notes.append("this nsys cannot note Python lines here; the probe does it where torch lets it")
+    if options.gpu_metrics and not gpu_metrics_words(nsys):
+        result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
     environment = users_environment()
     environment |= probe_environment(options, environment, probe_dir, own_lines=own_lines)
     _say_what(command, options, nsys, result.outputs)

@@ -40,6 +40,7 @@ class Options:
     marks: str = "few"
     backward: str = "marks"
     clocks: bool = False
+    gpu_metrics: bool = False
     per_rank: bool = False
     calibrate: bool = False
 

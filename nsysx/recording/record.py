@@ -10,7 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Recording:
     said: str = ""
     clocks: dict[str, Any] | None = None
     trouble: str = ""
+    metrics_refused: str = ""  # why there are no GPU metrics although they were asked for
     interrupted: int = 0  # the signal with which the user ended the wait for nsys
 
 
@@ -67,23 +68,36 @@ class Recorder:
         stand_in = StandIn()
         try:
             words = stand_in_words(stand_in.address, self.command)
-            recording.nsys_command = profile_command(self.nsys, self.options, self.folder / "report", words)
+            options = self.options
             # nsys now and then fails to reach its own agent; that is safe to repeat, for nothing has run.
-            for attempt in range(2):
+            attempts = 2
+            while attempts:
+                recording.nsys_command = profile_command(self.nsys, options, self.folder / "report", words)
                 profile = NsysProcess(recording.nsys_command, self.folder / "nsys.log", self.inbox, environment)
                 if self._wait_for_start(profile, stand_in):
                     self._run_command(profile, stand_in)
                     break
                 recording.said = profile.said()
                 profile.kill()
-                if attempt or recording.interrupted:
+                if recording.interrupted:
                     break
+                attempts -= 1
+                # A driver may give its counters to nobody, or have given them to somebody else.
+                if options.gpu_metrics and (not attempts or _OF_METRICS.search(recording.said)):
+                    options, attempts = self._without_metrics(recording.said), 2
             recording.said = profile.said()
         finally:
             stand_in.close()
             if sampler is not None:
                 recording.clocks = sampler.stop()
         return recording
+
+    def _without_metrics(self, said: str) -> Options:
+        """Say why nsys does not sample the GPU's counters, and return the options of a run without."""
+        self.recording.metrics_refused = why = refusal(said)
+        self.recording.trouble = ""
+        say(f"warning: --gpu-metrics: {why}; recording without")
+        return replace(self.options, gpu_metrics=False)
 
     def _wait_for_start(self, profile: NsysProcess, stand_in: StandIn) -> bool:
         """Wait until nsys has started the stand-in; False when it ended, does nothing, or the user ended the wait."""
@@ -177,6 +191,21 @@ class Recorder:
                     break
                 line.show(progress_of(profile.said()))
         profile.kill()  # what is left of it, if anything
+
+
+#: What nsys says where it cannot have the counters: its option, the driver's error, a lack of rights, DCGM that holds them.
+_OF_METRICS = re.compile(r"gpu.?metrics|NVGPUCTRPERM|privilege|permission|DCGM", re.IGNORECASE)
+#: The first line of nsys that is about what went wrong, and lines about its own usage.
+_TROUBLE = re.compile(r"illegal|error|insufficient|fail|support|unavailable|gpu.?metrics", re.IGNORECASE)
+_USAGE = re.compile(r"^(usage:|Try '|See )")
+
+
+def refusal(said: str) -> str:
+    """Return in nsys's own words, on one line, why it did not start."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not _USAGE.match(line.strip())]
+    first = next((i for i, line in enumerate(lines) if _TROUBLE.search(line)), 0)
+    lines = lines[first:]
+    return " ".join(lines)[:300] or "nsys did not start with it and did not say why"
 
 
 def progress_of(said: str) -> str:

@@ -71,6 +71,8 @@ def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recor
         found["driver_version"] = version
     if machine := calibrate.known(nsys.version):
         found["machine_profile"] = machine
+    if options.gpu_metrics:
+        found["gpu_metrics"] = {"refused": recording.metrics_refused or None}
     return found if recording.clocks is None else found | {"clocks": recording.clocks}
 
 

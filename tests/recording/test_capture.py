@@ -54,7 +54,7 @@ if words == ["--version"]:
         sys.exit("nsys is not installed")
     print("NVIDIA Nsight Systems version {version}-123v0")
 elif words[1:] == ["--help"] or words[0] == "status":
-    print("--cuda-graph-trace=  --quiet=")
+    print("--cuda-graph-trace=  --quiet=  --gpu-metrics-devices=  --gpu-metrics-frequency=")
 elif words[0] == "export":
     if mode == "no-export" or (mode == "flaky-export" and (here / "calls").read_text().count("export") == 1):
         print("Importer error")
@@ -71,6 +71,9 @@ elif words[0] == "profile":
     if mode == "hang":
         import time
         time.sleep(600)
+    if mode == "refuses" and any("--gpu-metrics" in word for word in words):
+        print("Illegal --gpu-metrics-devices argument: 0.\\nInsufficient privilege: ERR_NVGPUCTRPERM\\n\\nusage: nsys profile")
+        sys.exit(1)
     if mode == "no-start" or (mode == "flaky" and (here / "calls").read_text().count("profile") == 1):
         print("Local Endpoint is not available")
         sys.exit(1)
@@ -191,6 +194,46 @@ def test_samples_without_their_stacks_are_refused() -> None:
     half = replace(NEW, profile_help=f"{PROFILE_HELP} --python-sampling=", export_help="--quiet=")
     with pytest.raises(NsysxError, match="cannot sample"):
         commands.check_nsys(half, Options(python=True))
+
+
+@pytest.mark.parametrize(
+    ("helps", "words"),
+    [
+        ("--gpu-metrics-devices= all, cuda-visible, none --gpu-metrics-frequency=",
+         ["--gpu-metrics-devices=cuda-visible", "--gpu-metrics-frequency=20000"]),
+        ("--gpu-metrics-device= --gpu-metrics-frequency=", ["--gpu-metrics-device=all", "--gpu-metrics-frequency=20000"]),
+        ("--gpu-metrics-device=", ["--gpu-metrics-device=all"]),
+        ("--cuda-graph-trace=", []),
+    ],
+)  # fmt: skip
+def test_gpu_metrics_by_what_this_nsys_calls_them(helps: str, words: list[str]) -> None:
+    nsys = Nsys(Path("/n/nsys"), "1", helps, "")
+    asked = commands.profile_command(nsys, Options(gpu_metrics=True), Path("/w/r"), ["cmd"])
+    assert [word for word in asked if "gpu-metrics" in word] == words
+    assert not any("gpu-metrics" in word for word in commands.profile_command(nsys, Options(), Path("/w/r"), ["cmd"]))
+
+
+def test_refused_gpu_metrics_stop_nothing_and_are_told_once(
+    fake: FakeNsys, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake.does("refuses")
+    result = capture.run(command("open('ran', 'a').write('x')"), Options(nsys=fake.path, gpu_metrics=True))
+    assert (result.exit_code, result.problems) == (0, [])
+    assert (here / "ran").read_text() == "x", "the command runs once"
+    assert fake.calls("profile") == 2
+    assert capfd.readouterr().err.count("ERR_NVGPUCTRPERM; recording without") == 1
+    told = json.loads(result.outputs.run.read_text())
+    assert told["gpu_metrics"] == {
+        "refused": "Illegal --gpu-metrics-devices argument: 0. Insufficient privilege: ERR_NVGPUCTRPERM"
+    }
+    assert not any("--gpu-metrics" in word for word in told["nsys"]["command"])
+
+
+def test_gpu_metrics_that_work_are_asked_for_once(fake: FakeNsys, here: Path) -> None:
+    result = capture.run(command("pass"), Options(nsys=fake.path, gpu_metrics=True))
+    told = json.loads(result.outputs.run.read_text())
+    assert told["gpu_metrics"] == {"refused": None}
+    assert "--gpu-metrics-devices=all" in told["nsys"]["command"]
 
 
 def test_an_old_nsys_gets_only_what_it_knows() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers import gpu_counters
 from nsysx.events import kernel_math, occupancy
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
@@ -18,6 +19,9 @@ SMALL = 0.8
 #: From this share of empty places on the last wave is worth a word.
 TAIL = 0.25
 SMALL_GRID, LAST_WAVE, FP32 = "fewer blocks than SMs", "last wave", "FP32 beside tensor cores"
+#: A kernel that takes this share of the memory bandwidth and more gains by moving fewer bytes and by nothing else: what is left
+#: is the price of turning the memory between reading and writing, and of refreshing it. Copies reach 90 to 94 %.
+DRAM_BOUND, DRAM = 0.9, "DRAM bandwidth"
 
 
 def cards(profile: Profile) -> dict[tuple[int, int], int]:
@@ -109,11 +113,25 @@ def _or_none(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     return found
 
 
+def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add samples, dram, tensor_active, sm_active, null where the GPU's counters were not sampled, and the limit they say."""
+    try:
+        samples = profile.once(gpu_counters.samples)
+    except NotRecorded:
+        none = {"samples": pl.Int64, **dict.fromkeys(("dram", "tensor_active", "sm_active"), pl.Float64)}
+        return rows.with_columns(pl.lit(None, dtype=kind).alias(c) for c, kind in none.items())
+    ops = with_card(profile, profile.steady_ops.select("op", "process", "device", "name", "grid", "block"))
+    found = gpu_counters.means(samples.join(ops, on="op", how="inner"), SHAPE)
+    rows = rows.join(found, on=SHAPE, how="left", nulls_equal=True).with_columns(pl.col("samples").fill_null(0))
+    bound = pl.when(pl.col("dram") >= DRAM_BOUND).then(pl.lit(DRAM))
+    return rows.with_columns(pl.coalesce(bound, "limit").alias("limit"))
+
+
 def shapes(profile: Profile) -> pl.DataFrame:
     """Return one row per shape (SHAPE) of the kernels of the steady steps, longest total first. Raises NotRecorded.
 
     Columns besides: family, cls, count, total_ns, median_ns, blocks, threads, registers, shared_bytes, sm_count, waves,
-    tail_share, occupancy, occupancy_limit, number_format, limit, and _grid and _block for people.
+    tail_share, occupancy, occupancy_limit, number_format, limit, samples, dram, tensor_active, sm_active, and _grid and _block for people.
     """
     if not profile.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
@@ -135,6 +153,6 @@ def shapes(profile: Profile) -> pl.DataFrame:
         if card is not None
     ]
     if not parts:
-        return _described(profile, grouped.clear(), 0) if cards(profile) else grouped.clear()
-    rows = pl.concat(parts).with_columns(pl.col("name").cast(pl.String).alias("_name"))
+        raise NotRecorded("no kernel runs in the steady steps")
+    rows = _with_counters(profile, pl.concat(parts)).with_columns(pl.col("name").cast(pl.String).alias("_name"))
     return rows.sort("total_ns", "_name", "grid", "block", "card", descending=[True, *[False] * 4]).drop("_name")

@@ -1,0 +1,81 @@
+"""What the GPU's own counters say of kernels, families, modules and phases: SMs, tensor cores, memory bandwidth, clock."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.analyses.helpers import gpu_counters
+from nsysx.events import gpu_samples
+from nsysx.events.profile import Profile
+from nsysx.model import Column, TableSpec
+
+KEY = "gpu_metrics"
+TITLE = "GPU counters"
+COLUMNS = (
+    Column("by", "String", "", "step (all that was sampled in the steady steps, idle time too), kernel, family, module or phase"),
+    Column("name", "String", "", "its name; null for GPU work outside of all of them"),
+    Column("total_ns", "Int64", "ns", "time of its kernels in the steady steps; for the step, the steady steps themselves"),
+    Column("samples", "Int64", "", "samples that lie in one of its kernels with an interval to spare, nothing else running"),
+    Column("sm_active", "Float64", "", "share of SMs with a warp, mean of the samples, 0 to 1; null for fewer than 10 of them"),
+    Column("tensor_active", "Float64", "", "share of cycles in which the tensor cores work, likewise"),
+    Column("dram", "Float64", "", "share of the memory bandwidth, read and write together, likewise"),
+    Column("dram_read", "Float64", "", "reading alone"),
+    Column("dram_write", "Float64", "", "writing alone"),
+    Column("clock_mhz", "Float64", "MHz", "clock of the GPCs, likewise"),
+)  # fmt: skip
+SHOWN = TableSpec(
+    covers="shown device",
+    place=88,
+    intro=(
+        "Sampled by the device itself, so of every process that uses it. A sample counts for a kernel only where that runs "
+        "alone around it: short kernels get a dash."
+    ),
+    first=("name", "by", "total_ns", "dram", "tensor_active", "sm_active", "clock_mhz", "samples"),
+    hide=("dram_read", "dram_write"),
+    unknown="outside",
+    bar="dram",
+    sums=True,
+    plain=("samples",),
+    depth=1,
+    rows=60,
+)
+#: Rows of each kind, dearest first.
+_ROWS = 30
+
+
+def _step(profile: Profile) -> pl.DataFrame:
+    """Return the row of the steady steps as a whole."""
+    start, end = profile.window
+    device = -1 if profile.device is None else profile.device
+    inside = gpu_samples.in_window(profile.trace, profile.process, device, start, end)
+    if inside is None:
+        return pl.DataFrame(schema=_SCHEMA)
+    row = gpu_counters.means(inside.with_columns(by=pl.lit("step")), ["by"])
+    return row.with_columns(name=pl.lit(profile.scope.mean), total_ns=pl.lit(end - start, dtype=pl.Int64)).select(
+        *_SCHEMA
+    )
+
+
+_SCHEMA = {c.name: {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64}[c.dtype] for c in COLUMNS}
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return the row of the step, then those of kernels, families, modules and phases, longest first. Raises NotRecorded."""
+    samples = profile.once(gpu_counters.samples)
+    ops = profile.steady_ops
+    if profile.device is not None:
+        ops = ops.filter(ops["device"] == profile.device)
+    ops = ops.filter(ops["op_kind"] == "kernel").select(
+        "op", "name", "family", "module", "phase", ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+    joined = samples.join(ops, on="op", how="inner")
+    parts = [_step(profile)]
+    for by, column in (("kernel", "name"), ("family", "family"), ("module", "module"), ("phase", "phase")):
+        total = ops.group_by(column).agg(pl.col("ns").sum().alias("total_ns"))
+        rows = total.join(gpu_counters.means(joined, [column]), on=column, how="left", nulls_equal=True)
+        rows = rows.with_columns(
+            pl.lit(by).alias("by"), pl.col(column).cast(pl.String).alias("name"), pl.col("samples").fill_null(0)
+        )
+        rows = rows.sort("total_ns", "name", descending=[True, False], nulls_last=True)
+        parts.append(rows.head(_ROWS).select(*_SCHEMA))
+    return pl.concat(parts)

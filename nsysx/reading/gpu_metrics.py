@@ -1,0 +1,113 @@
+"""What the GPU's own counters said (``nsys profile --gpu-metrics-devices``), made small while it is read.
+
+GPU_METRICS has a row per counter and sample, 5 million in 12 s. Asked for are the few counters that an analysis uses, and a
+sample becomes one row. What the table looks like, and where it misleads:
+
+- the device is the lowest byte of ``typeId``, numbered as in TARGET_INFO_GPU, not a CUDA ordinal;
+- ``metricId`` means something only with TARGET_INFO_GPU_METRICS, whose names differ between versions and devices;
+- counters are of the whole device, whichever process uses it;
+- the clock is in Hz although its name says MHz, and times before the session's begin are negative.
+
+Not held against a capture yet: built from the schema and from what was seen of one capture on an H200.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sqlite3
+from pathlib import Path
+
+import polars as pl
+
+from nsysx.reading import capture_facts, decoding, rows, selecting
+from nsysx.reading.trace import Window
+
+TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
+
+#: Column -> how nsys calls its counter. Shares are percent of what the device can do.
+_COUNTERS = (
+    ("sm_active", re.compile(r"^SMs? Active\b.*%", re.IGNORECASE)),
+    ("tensor_active", re.compile(r"^Tensor Active\b.*%", re.IGNORECASE)),
+    ("dram_read", re.compile(r"^DRAM Read\b.*%", re.IGNORECASE)),
+    ("dram_write", re.compile(r"^DRAM Write\b.*%", re.IGNORECASE)),
+    ("clock_hz", re.compile(r"^GPC Clock Frequency\b", re.IGNORECASE)),
+)
+COLUMNS = ("sm_active", "tensor_active", "dram_read", "dram_write", "clock_hz")
+SCHEMA = {"gpu": pl.Int64, "time_ns": pl.Int64, **dict.fromkeys(COLUMNS[:-1], pl.Float32), "clock_hz": pl.Float64}
+
+#: More than 100 % comes from rounding; what is far above is no share.
+_MOST_PERCENT = 110
+#: A clock below this is given in MHz after all.
+_LEAST_HZ = 1_000_000
+
+
+def _wanted(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[tuple[int, int], str]:
+    """Return (metric, gpu) -> the column that it becomes."""
+    found: dict[tuple[int, int], str] = {}
+    for kind, metric, name in capture_facts.query(connection, tables, NAMES, "typeId", "metricId", "metricName"):
+        if isinstance(kind, int) and isinstance(metric, int) and 0 <= metric < 1 << 40:
+            text = decoding.text_of(name) or ""
+            column = next((c for c, pattern in _COUNTERS if pattern.search(text)), None)
+            if column is not None and column not in [c for (_, g), c in found.items() if g == kind & 0xFF]:
+                found[metric, kind & 0xFF] = column
+    return found
+
+
+def _pieces(connection: sqlite3.Connection, metrics: list[int], window: Window | None) -> list[selecting.Piece]:
+    types: dict[str, pl.DataType] = {"time_ns": pl.Int64(), "key": pl.Int64(), "value": pl.Int64()}
+    chosen = f'"metricId" IN ({", ".join(map(str, metrics))})'
+    if window is not None:
+        chosen += f' AND "timestamp" BETWEEN {window[0]} AND {window[1]}'
+    ends: list[int | None] = [None, *selecting.borders(connection, TABLE), None]
+    pieces = []
+    for after, last in itertools.pairwise(ends):
+        where = [
+            chosen,
+            *([f"rowid > {after}"] if after is not None else []),
+            *([f"rowid <= {last}"] if last is not None else []),
+        ]
+        query = (
+            f'SELECT "timestamp" AS time_ns, "metricId" * 256 + ("typeId" & 255) AS key, "value" AS value FROM "{TABLE}" '
+            f"WHERE {' AND '.join(where)}"
+        )
+        pieces.append(selecting.Piece("gpu_metrics", query, types))
+    return pieces
+
+
+def read(
+    database: Path, connection: sqlite3.Connection, tables: dict[str, set[str]], window: Window | None
+) -> pl.DataFrame | None:
+    """Return one row per sample, sorted by gpu and time: SCHEMA, shares from 0 to 1; None where none were recorded.
+
+    A counter that the device does not have is null. ``window``: only samples in it (ns in the report's own time).
+    """
+    if not {"timestamp", "typeId", "metricId", "value"} <= tables.get(TABLE, set()):
+        return None
+    wanted = _wanted(connection, tables)
+    if not wanted:
+        return None
+    column_of = {metric * 256 + gpu: column for (metric, gpu), column in wanted.items()}
+    metrics = sorted({metric for metric, _ in wanted})
+    with rows.Reader(database) as reader:
+        parts = [_sampled(rows.piece(reader, piece), column_of) for piece in _pieces(connection, metrics, window)]
+    samples = pl.concat([pl.DataFrame(schema=SCHEMA), *parts])
+    # The rows of one sample may stand in two pieces.
+    return samples.group_by("gpu", "time_ns").agg(pl.col(COLUMNS).max()).sort("gpu", "time_ns")
+
+
+def _sampled(values: pl.DataFrame, column_of: dict[int, str]) -> pl.DataFrame:
+    """Return one row per sample of some rows (time_ns, key, value)."""
+    keys = {column: [k for k, c in column_of.items() if c == column] for column in COLUMNS}
+    value = pl.col("value").cast(pl.Float64)
+    share = pl.when(pl.col("value").is_between(0, _MOST_PERCENT)).then((value / 100).clip(0, 1))
+    hz = pl.when(pl.col("value") >= _LEAST_HZ).then(value).when(pl.col("value") > 0).then(value * 1e6)
+    return (
+        values.drop_nulls()
+        .group_by((pl.col("key") & 0xFF).alias("gpu"), "time_ns")
+        .agg(
+            (hz if column == "clock_hz" else share).filter(pl.col("key").is_in(keys[column])).max().cast(SCHEMA[column]).alias(column)
+            for column in COLUMNS
+        )
+        .select(*SCHEMA)
+    )  # fmt: skip
