@@ -116,9 +116,7 @@ def run(
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
     from nsysx.recording import capture
 
-    require_one_of("--graphs", graphs, ("node", "graph"))
-    require_one_of("--marks", marks, ("few", "all", "off"))
-    require_one_of("--backward", backward, ("marks", "ops", "off", "phase"))
+    _check_words(graphs, marks, backward)
     options = capture.Options(
         output=output,
         force=force,
@@ -150,6 +148,13 @@ def run(
         _report_run(result)
     _say_result(result)
     raise typer.Exit(result.exit_code)
+
+
+def _check_words(graphs: str, marks: str, backward: str) -> None:
+    """Raise NsysxError for a word that an option does not know."""
+    require_one_of("--graphs", graphs, ("node", "graph"))
+    require_one_of("--marks", marks, ("few", "all", "off"))
+    require_one_of("--backward", backward, ("marks", "ops", "off", "phase"))
 
 
 def _report_run(result: Result) -> None:

@@ -17,6 +17,9 @@ from nsysx.reading.trace import Trace
 SHARES = ("sm_active", "tensor_active", "dram_read", "dram_write")
 #: With fewer samples a mean is not given: at 20 kHz these are 0.5 ms of a kernel, at 10 kHz 1 ms.
 LEAST = 10
+#: A kernel that takes this share of the memory bandwidth and more gains by moving fewer bytes and by nothing else: what is left
+#: is the price of turning the memory between reading and writing, and of refreshing it. Copies reach 90 to 94 %.
+MEMORY_BOUND = 0.9
 
 
 def _gpus(trace: Trace) -> dict[int, list[tuple[int, int]]]:
@@ -78,6 +81,24 @@ _SCHEMA = {
     **dict.fromkeys(SHARES, pl.Float32),
     "clock_hz": pl.Float64,
 }
+
+
+def memory_bound(trace: Trace, ops: pl.DataFrame, chosen: pl.DataFrame) -> tuple[frozenset[int], float]:
+    """Return which of the chosen ops are at the memory bandwidth, and what part of their time the bytes take at least.
+
+    Told by kernel and launch shape, from ``LEAST`` samples on; (no ops, 0.0) where nothing was sampled. ``ops`` are all GPU
+    ops of the report.
+    """
+    if trace.gpu_metrics is None:
+        return frozenset(), 0.0
+    shape = ["name", "grid", "block"]
+    found = of_ops(trace, ops).join(chosen.select("op", *shape), on="op", how="inner")
+    means = found.group_by(shape).agg(pl.len().alias("samples"), pl.col("dram").cast(pl.Float64).mean())
+    means = means.filter((pl.col("samples") >= LEAST) & (pl.col("dram") >= MEMORY_BOUND))
+    if not means.height:
+        return frozenset(), 0.0
+    mine = chosen.join(means, on=shape, how="semi", nulls_equal=True)
+    return frozenset(mine["op"].to_list()), float(means["dram"].to_numpy().min())
 
 
 def in_window(trace: Trace, process: int, device: int, start: int, end: int) -> pl.DataFrame | None:

@@ -14,13 +14,15 @@ Not held against a capture yet: built from the schema and from what was seen of 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
 
-from nsysx.reading import capture_facts, decoding, rows, selecting
+from nsysx.reading import capture_facts, decoding, placing, rows, selecting
 from nsysx.reading.trace import Window
 
 TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
@@ -36,6 +38,7 @@ _COUNTERS = (
 COLUMNS = ("sm_active", "tensor_active", "dram_read", "dram_write", "clock_hz")
 SCHEMA = {"gpu": pl.Int64, "time_ns": pl.Int64, **dict.fromkeys(COLUMNS[:-1], pl.Float32), "clock_hz": pl.Float64}
 
+_MOST_THREADS = 8
 #: More than 100 % comes from rounding; what is far above is no share.
 _MOST_PERCENT = 110
 #: A clock below this is given in MHz after all.
@@ -76,11 +79,12 @@ def _pieces(connection: sqlite3.Connection, metrics: list[int], window: Window |
 
 
 def read(
-    database: Path, connection: sqlite3.Connection, tables: dict[str, set[str]], window: Window | None
+    database: Path, connection: sqlite3.Connection, tables: dict[str, set[str]], window: Window | None, zero: int
 ) -> pl.DataFrame | None:
     """Return one row per sample, sorted by gpu and time: SCHEMA, shares from 0 to 1; None where none were recorded.
 
-    A counter that the device does not have is null. ``window``: only samples in it (ns in the report's own time).
+    A counter that the device does not have is null. ``window``: only samples in it (ns in the report's own time). ``zero`` is
+    the begin of the session in that time, from which the samples count; those of no possible time are left out.
     """
     if not {"timestamp", "typeId", "metricId", "value"} <= tables.get(TABLE, set()):
         return None
@@ -89,9 +93,12 @@ def read(
         return None
     column_of = {metric * 256 + gpu: column for (metric, gpu), column in wanted.items()}
     metrics = sorted({metric for metric, _ in wanted})
-    with rows.Reader(database) as reader:
-        parts = [_sampled(rows.piece(reader, piece), column_of) for piece in _pieces(connection, metrics, window)]
+    with rows.Reader(database) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
+        pieces = _pieces(connection, metrics, window)
+        parts = list(pool.map(lambda piece: _sampled(rows.piece(reader, piece), column_of), pieces))
     samples = pl.concat([pl.DataFrame(schema=SCHEMA), *parts])
+    possible = pl.col("time_ns").is_between(zero - placing.LAST_NS, zero + placing.LAST_NS)
+    samples = placing.since(samples.filter(possible), zero)
     # The rows of one sample may stand in two pieces.
     return samples.group_by("gpu", "time_ns").agg(pl.col(COLUMNS).max()).sort("gpu", "time_ns")
 

@@ -135,7 +135,7 @@ def _read(
     run = capture_facts.run_json(path)
     lines = backtraces.python_lines(connection, tables, domains) if noted else None
     nccl = nccl_ranges.nccl(connection, tables, domains) if noted else None
-    counters = gpu_metrics.read(database, connection, tables, window and (window[0] + zero, window[1] + zero))
+    counters = gpu_metrics.read(database, connection, tables, asked, zero)
     capture = capture_facts.capture_of(path, connection, tables, frames, run)
     limits = device_limits.limits_of(connection, tables, [(g.process, g.device) for g in capture.gpus])
     sampled = samples.python_samples(database, connection, tables, domains, asked, around) if noted else None
@@ -150,7 +150,7 @@ def _read(
         domains=domains,
         capture=capture,
         limits=limits,
-        gpu_metrics=None if counters is None else placing.since(counters, zero),
+        gpu_metrics=counters,
         run=run,
         python_lines=None if lines is None else placing.since(lines, zero),
         samples=placing.with_process(placing.since(sampled.samples, zero)),

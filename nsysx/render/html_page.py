@@ -211,7 +211,7 @@ _GROUPS = (
     ),
     ("timelines", "Timeline", ()),
     ("module-tables", "Which module", ("modules",)),
-    ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_limits", "kernel_spread")),
+    ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_limits", "gpu_metrics", "kernel_spread")),
     (
         "waiting",
         "Waits, copies, memory",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -66,10 +67,12 @@ class RemoveOps:
 
 @dataclass(frozen=True)
 class ScaleOps:
-    """These GPU ops take ``factor`` times as long."""
+    """These GPU ops take ``factor`` times as long; those of ``bound`` among them ``least`` times at least."""
 
     ops: frozenset[int]
     factor: float
+    bound: frozenset[int] = frozenset()
+    least: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,9 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
             _remove_calls(chain, calls, between)
         case RemoveOps(ops):
             _remove_ops(chain, ops)
-        case ScaleOps(ops, factor):
-            _each_op(chain, ops, lambda op: op._replace(duration=round(op.duration * factor)))
+        case ScaleOps(ops, factor, bound, least):
+            for chosen, by in ((ops - bound, factor), (ops & bound, max(factor, least))):
+                _each_op(chain, chosen, partial(_scaled, by))
         case Graph(calls, by):
             _graph(chain, calls, GRAPH_PRICE_NS[by])
         case Fuse(calls):
@@ -158,6 +162,10 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
             _pin(chain, ops, bandwidth, profile)
         case RemoveExposedComm():
             _remove_comm(chain, profile)
+
+
+def _scaled(factor: float, op: Op) -> Op:
+    return op._replace(duration=round(op.duration * factor))
 
 
 def _chosen(chain: Chain, calls: frozenset[int] | None) -> Iterator[tuple[int, Item]]:

@@ -14,6 +14,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.replay.engine import (
     Edit,
@@ -107,7 +108,16 @@ def _kernel(profile: Profile, text: str) -> ScaleOps:
     found = _matching(profile.steady_ops, match[1], ("name", "family"))
     if not found.height:
         raise _none("--kernel", match[1], _names(profile, "family"))
-    return ScaleOps(frozenset(found["op"].to_list()), 1 / float(match[2]))
+    bound, least = gpu_samples.memory_bound(profile.trace, profile.attributed.gpu_ops, found)
+    return ScaleOps(frozenset(found["op"].to_list()), 1 / float(match[2]), bound, least)
+
+
+def _faster(edit: ScaleOps, text: str) -> str:
+    """Return a wish for faster kernels in words: with the limit that the GPU's counters set to it."""
+    if not edit.bound or edit.factor >= edit.least:
+        return f"kernels faster: {text}"
+    count = f"{len(edit.bound)} of {len(edit.ops)} executions"
+    return f"kernels faster: {text} (the memory bandwidth allows {1 / edit.least:.2f}x in {count})"
 
 
 def _module(profile: Profile, text: str) -> RemoveOps:
@@ -186,7 +196,7 @@ def edits(profile: Profile, wishes: Wishes) -> list[tuple[str, Edit]]:
     result: list[tuple[str, Edit]] = []
     result += [(f"no wait: {text}", _wait(profile, text)) for text in wishes.remove_wait]
     result += [(f"launches in a CUDA graph: {text}", _graph(profile, text)) for text in wishes.graph]
-    result += [(f"kernels faster: {text}", _kernel(profile, text)) for text in wishes.kernel]
+    result += [(_faster(edit, text), edit) for text in wishes.kernel if (edit := _kernel(profile, text))]
     result += [(f"without the GPU work of {text}", _module(profile, text)) for text in wishes.remove_module]
     if wishes.overlap_copies:
         result.append(("host copies pinned and overlapped", _copies(profile)))

@@ -39,6 +39,7 @@ def report(sample: Callable[[int], list[int]] | None, *, gpu: int = 0, names: tu
         with_module = (at + 1_000, at + 3 * MS)
         main.launch(at=at + 2_000, kernel="copy_kernel", gpu_start=at + 10_000, gpu_dur=MS)
         main.launch(at=at + 9_000, kernel="my_gemm", gpu_start=at + 10_000 + MS, gpu_dur=2 * MS)
+        main.sync(at=at + 20_000, dur=3 * MS)
         main.add_range("net:Net", *with_module, domain="nsysx")
         main.add_range("forward", *with_module, domain="nsysx")
         main.add_range(f"step {step}", at, at + 4 * MS - 1, domain="nsysx")
@@ -178,6 +179,18 @@ def test_an_instant_belongs_to_the_interval_that_is_alone_around_it() -> None:
         touching = np.flatnonzero((start < t + 5) & (end > t - 5))
         alone = len(touching) == 1 and start[touching[0]] <= t - 5 and end[touching[0]] >= t + 5
         assert row == (touching[0] if alone else -1), t
+
+
+def test_samples_of_no_possible_time_and_of_times_since_1970(tmp_path: Path) -> None:
+    found = report(true)
+    before = rows(found, tmp_path, "gpu_metrics")
+    for at in (-(1 << 63), (1 << 63) - 1):
+        found.sample(at, values(1, 1, 1, 1))
+    assert rows(found, tmp_path, "gpu_metrics") == before
+    found = report(true)
+    epoch = found.rows["TARGET_INFO_SESSION_START_TIME"][0]["utcEpochNs"]
+    found.shift(epoch)
+    assert rows(found, tmp_path, "gpu_metrics") == before
 
 
 def test_rows_in_any_order_give_the_same(tmp_path: Path) -> None:

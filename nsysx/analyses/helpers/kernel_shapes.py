@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters
-from nsysx.events import kernel_math, occupancy
+from nsysx.events import gpu_samples, kernel_math, occupancy
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
@@ -19,9 +19,7 @@ SMALL = 0.8
 #: From this share of empty places on the last wave is worth a word.
 TAIL = 0.25
 SMALL_GRID, LAST_WAVE, FP32 = "fewer blocks than SMs", "last wave", "FP32 beside tensor cores"
-#: A kernel that takes this share of the memory bandwidth and more gains by moving fewer bytes and by nothing else: what is left
-#: is the price of turning the memory between reading and writing, and of refreshing it. Copies reach 90 to 94 %.
-DRAM_BOUND, DRAM = 0.9, "DRAM bandwidth"
+DRAM = "DRAM bandwidth"
 
 
 def cards(profile: Profile) -> dict[tuple[int, int], int]:
@@ -123,7 +121,7 @@ def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
     ops = with_card(profile, profile.steady_ops.select("op", "process", "device", "name", "grid", "block"))
     found = gpu_counters.means(samples.join(ops, on="op", how="inner"), SHAPE)
     rows = rows.join(found, on=SHAPE, how="left", nulls_equal=True).with_columns(pl.col("samples").fill_null(0))
-    bound = pl.when(pl.col("dram") >= DRAM_BOUND).then(pl.lit(DRAM))
+    bound = pl.when(pl.col("dram") >= gpu_samples.MEMORY_BOUND).then(pl.lit(DRAM))
     return rows.with_columns(pl.coalesce(bound, "limit").alias("limit"))
 
 

@@ -1,0 +1,72 @@
+"""NSX124 memory-bound: kernels that move bytes as fast as the device's memory can, so that only fewer bytes make them faster.
+
+What it means
+    The GPU's own counters say that the memory reads and writes at 90 % of its bandwidth and more while these kernels run. What
+    is left is the price of turning the memory between reading and writing. A better kernel for the same bytes, a higher clock
+    or more blocks bring nothing; what brings something is not to move a byte: fused operations, narrower formats, no copies.
+    What that saves the capture cannot say.
+
+In the trace
+    DRAM Read and DRAM Write Bandwidth add up to 90 % and more for as long as the kernel runs alone (nsysx run --gpu-metrics).
+
+Bad
+    y = x.float() * scale + bias; y = y.relu()             # four kernels, each reads and writes everything
+
+Good
+    f = torch.compile(lambda x: (x.float() * scale + bias).relu())    # one kernel: read once, written once
+    with torch.autocast("cuda", torch.bfloat16):           # half of the bytes
+
+Harmless when
+    These bytes have to be moved, or the kernels are a small part of the step.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers import kernel_shapes
+from nsysx.findings._case import Case, Rule, Worth
+from nsysx.model import Finding
+
+RULE = Rule("NSX124", "memory-bound", "Kernels at the memory bandwidth")
+_FOUND = 0.05
+_KERNELS = 6
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where kernels at the memory bandwidth take 5 % of the step or more."""
+    if missing := case.missing("gpu_metrics"):
+        return case.cannot_tell(RULE, missing)
+    shapes = case.profile.once(kernel_shapes.shapes)
+    known = shapes.drop_nulls("dram")
+    if not known.height:
+        return case.cannot_tell(RULE, "no kernel ran alone for as long as ten samples of the memory's bandwidth take")
+    bound = known.filter(pl.col("limit") == kernel_shapes.DRAM)
+    taken = case.per_step(int(bound["total_ns"].sum()))
+    if not case.notable(taken, _FOUND):
+        highest = known.row(int(known["dram"].arg_max() or 0), named=True)
+        what = f"kernels at 90 % of the memory bandwidth take {case.share(taken)} of the step; the highest is at"
+        return case.clear(RULE, f"{what} {units.share(highest['dram'], 1)}")
+    share = float((bound["dram"] * bound["total_ns"]).sum()) / float(bound["total_ns"].sum())
+    evidence = [
+        {
+            "kernel": str(row["name"]),
+            "count": row["count"] / case.steps,
+            "total_ns": case.per_step(row["total_ns"]),
+            "memory bandwidth": units.share(row["dram"], 1),
+            "samples": row["samples"],
+        }
+        for row in bound.head(_KERNELS).iter_rows(named=True)
+    ]
+    title = f"Kernels take {units.duration(taken)} {case.per} at {units.share(share, 1)} of the memory bandwidth: only fewer bytes help"
+    detail = (
+        f"While these kernels run, {case.share(taken)} of the step, the memory reads and writes as fast as it can. Faster kernels "
+        "for the same bytes would gain next to nothing."
+    )
+    ways = ["narrower formats (BF16)", "no copies and conversions"]
+    if case.program.torch and not case.program.compiled:
+        ways.insert(0, "operations fused by torch.compile")
+    fix = f"Move fewer bytes: {', '.join(ways[:-1])}, {ways[-1]}"
+    worth = Worth(None, "not known: it depends on which bytes need not be moved")
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, evidence=evidence)]
