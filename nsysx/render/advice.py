@@ -265,10 +265,23 @@ def report_name(summary: Summary) -> str:
     return summary.capture.files[0].rpartition("/")[2] if summary.capture.files else "REPORT"
 
 
+#: From this part of the step on that the GPU waits for host code, a run is worth while that says which lines of it.
+_MUCH_HOST_CODE = 0.1
+
+
+def _host_code_unseen(summary: Summary) -> bool:
+    """Return whether the GPU waits for host code of a program of ours, and no stack of it was sampled."""
+    lines, step = summary.tables.get("host_lines"), summary.verdict.step_ns or 0
+    much = summary.verdict.parts.get("host", 0) >= _MUCH_HOST_CODE * step > 0
+    return much and bool(summary.capture.probe) and lines is not None and lines.rows is None
+
+
 def commands(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
     """Return what to ask next."""
     name = clean(report_name(summary), 80)
     said = [f"nsysx explain {chosen.code}"] if chosen else []
     if summary.replay is not None:
         said.append(f"nsysx whatif {name}")
+    if _host_code_unseen(summary):
+        said.append("nsysx run --python -- CMD")
     return (*said, f"nsysx report {name} --full", f"nsysx report {name} --html page.html")

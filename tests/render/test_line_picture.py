@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nsysx.render import html_page, line_picture
+from nsysx.reading.schema import PYTHON_SAMPLING_DOMAINS as SAMPLING
+from nsysx.render import advice, html_page, line_picture
 from nsysx.render.charts.host_icicle import Part, boxes, icicle
 from tests.findings import Program
 
@@ -69,3 +71,15 @@ def test_nothing_sampled_has_no_picture(tmp_path: Path) -> None:
 def test_any_number_of_boxes_is_the_same_picture_every_time(count: int) -> None:
     parts = [Part((f"p{i % 7}", f"line {i}"), 1 + i % 5, unknown=i % 9 == 0) for i in range(count)]
     assert icicle(parts, ["phase", "line"]).data == icicle(parts, ["phase", "line"]).data
+
+
+def test_the_answer_says_how_to_see_the_lines(tmp_path: Path) -> None:
+    program = Program().steps(body, 12)
+    seen = program.summary(tmp_path)
+    marks = [r for r in program.report.rows["NVTX_EVENTS"] if r["eventType"] == 34 or r["text"] in SAMPLING]
+    program.report.rows["NVTX_EVENTS"] = [r for r in program.report.rows["NVTX_EVENTS"] if r not in marks]
+    unseen = program.summary(tmp_path)
+    for summary, said in ((seen, False), (unseen, True)):
+        ours = replace(summary, capture=replace(summary.capture, probe=({"pid": 100},)))
+        assert ("nsysx run --python -- CMD" in advice.commands(ours, None)) is said
+    assert "nsysx run --python -- CMD" not in advice.commands(unseen, None), "a stranger's report may hold no Python"
