@@ -49,6 +49,14 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> dict[int, int]:
     return found if sum(found.values()) >= _LEAST_WAITING * (end_ns - start_ns) else {}
 
 
+def unknown(profile: Profile) -> dict[int, int]:
+    """Return op -> how long it communicates at all (ns), where no other rank is in the report: all of that may be waiting."""
+    ops = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm").select("op", "process", "start_ns", "end_ns")
+    if ops["process"].n_unique() != 1:
+        return {}
+    return dict(zip(ops["op"].to_list(), (ops["end_ns"] - ops["start_ns"]).to_list(), strict=True))
+
+
 def _counterparts(own: pl.DataFrame, other: pl.DataFrame) -> I64:
     """Return how long the counterpart of each collective took: of those that run at the same time the one with the nearest end."""
     never = np.iinfo(np.int64).max

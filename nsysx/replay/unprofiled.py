@@ -46,7 +46,10 @@ class Model:
     def __init__(self, profile: Profile, window: Window) -> None:
         self.window, self.added = window, overhead.added(profile, window)
         self.chain = chains.chain(profile, window, self.added)
-        self.relief = Relief(self.chain, peers.waiting(profile, *window.gpu_span))
+        waiting = peers.waiting(profile, *window.gpu_span)
+        #: Whether the other ranks are in the report; else all communication may be waiting for them.
+        self.with_peers = bool(waiting)
+        self.relief = Relief(self.chain, waiting or peers.unknown(profile))
         self._known: dict[tuple[float, float, float], int] = {}
 
     def step(self, scale: float, host: float = 1.0, waits: float = 1.0) -> int:
@@ -58,14 +61,22 @@ class Model:
         return self._known[asked]
 
     def alone(self) -> Modelled:
-        """Return the step of a rank that never waits for another, by the costs that are known or assumed."""
-        added = self.added
-        step = self.step(1.0, added.host, 0.0)
+        """Return the step of a rank that never waits for another, by the costs that are known or assumed.
+
+        Where the others are not in the report, it waits for them as recorded; at least so long as it would if tracing had made
+        them as much slower as it made this one.
+        """
+        added, waits = self.added, 0.0 if self.with_peers else 1.0
+        step = self.step(1.0, added.host, waits)
         if not added.totals:
             return Modelled(step, step, step)
         # The bounds are also those of a host that was slower, or faster, while it was recorded, as hosts are now and then.
-        low = self.step(added.high, min(1 - tables.HOST_DRIFT, added.host), 0.0)
-        high = min(self.step(added.low, 1 + tables.HOST_DRIFT_UP, 0.0), self.step(0.0, 1.0, 0.0))
+        slowest = (added.high, min(1 - tables.HOST_DRIFT, added.host))
+        low = self.step(*slowest, waits)
+        if self.relief.waits and not self.with_peers:
+            least = self.step(*slowest, 0.0)
+            low = min(low, max(least, step - (self.step(0.0, 1.0, 0.0) - least)))
+        high = min(self.step(added.low, 1 + tables.HOST_DRIFT_UP, waits), self.step(0.0, 1.0, waits))
         return Modelled(
             step,
             min(low, round(step * (1 - _LEAST_BAR))),
@@ -85,8 +96,8 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]
     told = tables.measured(profile, window.numbers)
     if told is None:
         scale, host, count, source = 1.0, added.host, 0, added.source
-        known = of_job([model.alone(), *(_peers(profile) if relief.waits else ())])
-        waits = _waiting(known.step_ns, lambda part: model.step(1.0, host, part)) if relief.waits else 1.0
+        known = of_job([model.alone(), *(_peers(profile) if model.with_peers else ())])
+        waits = _waiting(known.step_ns, lambda part: model.step(1.0, host, part)) if model.with_peers else 1.0
         step = model.step(1.0, host, waits)
         low, high = min(known.low_ns, step), max(known.high_ns, step)
     else:

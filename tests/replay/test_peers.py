@@ -22,15 +22,18 @@ TRANSFER = 20 * US
 BARE = LAUNCHES * (HOST + CALL) + TRANSFER
 
 
-def job(*, marks: tuple[int, int], kernels: tuple[int, int] = (6, 6), traced: bool = True) -> Report:
-    """Two processes, whose steps of ``LAUNCHES`` kernels (us each) end in an all-reduce, which ends on both at once, and a synchronize.
+def job(
+    *, marks: tuple[int, int], kernels: tuple[int, int] = (6, 6), traced: bool = True, only: int | None = None
+) -> Report:
+    """Two processes, whose steps of ``LAUNCHES`` kernels (us each) end in an all-reduce, which ends on both, and a synchronize.
 
     ``marks``: how many backward marks each has in a step; ``traced`` stretches the host by LAUNCH and MARK where they stand.
+    ``only``: which of the two is in the report.
     """
-    report = Report()
+    report, unseen = Report(), Report()
     threads = []
     for pid in (100, 200):
-        process = report.process(pid)
+        process = (report if only in (None, pid) else unseen).process(pid)
         process.context()
         threads.append(process.thread(pid, "python"))
     added, price = (LAUNCH, MARK) if traced else (0, 0)
@@ -92,3 +95,17 @@ def test_a_rank_that_waits_idles_no_less_than_its_step_leaves(tmp_path: Path) ->
     known, _ = told(job(marks=(5, 50)), tmp_path / "r.sqlite")
     assert known.gpu_busy_ns + known.gpu_idle_ns == pytest.approx(known.step_ns, abs=2)
     assert sum(known.idle_causes.values()) == pytest.approx(known.gpu_idle_ns, rel=0.01)
+
+
+def test_a_rank_without_its_peers_says_how_little_it_may_wait(tmp_path: Path) -> None:
+    """Its peer was slowed by tracing, of which this report knows nothing: the step keeps the waiting, its bounds do not."""
+    known, replay = told(job(marks=(5, 50), only=100), tmp_path / "r.sqlite")
+    assert known.step_ns > 1.3 * BARE
+    assert known.low_ns < BARE < known.high_ns <= replay.recorded_ns * 1.03
+
+
+def test_a_rank_without_its_peers_that_waits_for_their_work_waits_on(tmp_path: Path) -> None:
+    known, _ = told(job(marks=(5, 5), kernels=(40, 80), only=100), tmp_path / "r.sqlite")
+    slowest = 80 * US * (LAUNCHES - 1) + TRANSFER
+    assert known.step_ns == pytest.approx(slowest, rel=0.03)
+    assert known.low_ns > 0.9 * slowest, "tracing changes nothing in a GPU that is never short of work"
