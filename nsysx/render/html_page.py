@@ -11,7 +11,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
 from nsysx.model import Queue, Summary, Timeline
-from nsysx.render import charts, first_screen, glossary, line_picture, markdown, module_icicle, step_waterfall, view
+from nsysx.render import (
+    charts,
+    first_screen,
+    glossary,
+    line_picture,
+    live_timeline,
+    markdown,
+    module_icicle,
+    step_waterfall,
+    view,
+)
 from nsysx.render.charts.canvas import Picture
 from nsysx.render.charts.colours import KIND_COLOURS
 from nsysx.render.grids import Grid, Texts
@@ -297,7 +307,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         lstrip_blocks=True,
     )
     drawn = _timeline_figures(summary, redact) if whole else []
-    return environment.get_template("page.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         v=shown,
         screen=first_screen.build(summary, redact=redact),
         groups=_groups(shown, len(drawn)) if whole else (),
@@ -310,6 +320,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         modules=module_icicle.build(summary) if whole else (),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
+        live=live_timeline.token,
         figures={
             key: figure
             for key, table in summary.tables.items()
@@ -322,3 +333,5 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         anchor=glossary.anchor,
         anchors={glossary.anchor(entry) for entry in shown.glossary},
     )
+    lanes = [live_timeline.data(entry, redact=redact) for entry in summary.timelines[: len(drawn)]]
+    return live_timeline.fill(page, lanes)

@@ -255,3 +255,34 @@ def test_of_many_ranks_the_late_one_is_on_the_page(browser, pages):
     )
     assert drawn == shown, "two pixels of the picture for each of the page"
     assert pages["ranks"].stat().st_size < 1_500_000
+
+
+def test_a_timeline_can_be_looked_at_closely_and_the_still_stays(browser, pages):
+    visit(browser, pages["full"])
+    unfold(browser)
+    assert js(browser, "return [...document.querySelectorAll('.live button')].filter(b => !b.hidden).length") == js(
+        browser, "return document.querySelectorAll('figure[data-live]').length"
+    )
+    js(browser, "document.querySelector('.live button').click()")
+    axis = "return document.querySelector('.live canvas').toDataURL().length"
+    whole = js(browser, axis)
+    point = (
+        "const c = document.querySelector('.live canvas'), r = c.getBoundingClientRect(); let said = new Set();"
+        "for (let y = 13; y < r.height - 22; y += 26) for (let x = 200; x < r.width; x += 5) {"
+        " c.dispatchEvent(new PointerEvent('pointermove', {clientX: r.left + x, clientY: r.top + y}));"
+        " said.add(document.querySelector('.live output').textContent); }"
+        "return [...said].filter(Boolean)"
+    )
+    said = js(browser, point)
+    assert any("ms, begins at" in text for text in said), said
+    for _ in range(3):
+        js(browser, "document.querySelectorAll('.live button')[1].click()")
+    assert js(browser, axis) != whole
+    js(browser, "document.querySelectorAll('.live button')[3].click()")
+    assert js(browser, axis) == whole
+    still = "return document.querySelector('figure[data-live] img').getBoundingClientRect().width > 100"
+    assert js(browser, still)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
+    assert js(browser, still), "on paper stands the still"
+    assert js(browser, "return getComputedStyle(document.querySelector('.live')).display") == "none"
+    assert browser.get_log("browser") == []

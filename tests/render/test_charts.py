@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from nsysx.model import Lane, Span, Timeline
-from nsysx.render import charts, view
+from nsysx.render import charts, live_timeline, view
 from nsysx.render.charts import colours
 from nsysx.render.charts.rank_bars import RANK_PARTS
 from nsysx.render.ledgers import StepBar
@@ -194,3 +195,24 @@ def test_many_ranks_are_a_heat_map(count):
 def test_ranks_that_did_nothing_can_be_drawn():
     rows = [{**r, **dict.fromkeys((name for name, *_ in RANK_PARTS), 0)} for r in rank_rows(40)]
     assert charts.ranks(rows).data
+
+
+def test_what_is_looked_at_closely_is_what_the_still_shows(full):
+    """Box for box: begin, length and text; the colour is that of the kind."""
+    picture = full.timelines[0]
+    data = json.loads(live_timeline.data(picture))
+    assert data["ns"] == picture.end_ns - picture.start_ns
+    for lane, drawn in zip(picture.lanes, data["lanes"], strict=True):
+        at, boxes = 0, []
+        for gap, long, colour, text in zip(*(drawn["at"][i::4] for i in range(4)), strict=True):
+            boxes.append((at + gap, at + gap + long, data["text"][text]))
+            assert re.fullmatch("#[0-9A-F]{6}", data["colour"][colour], re.IGNORECASE)
+            at += gap + long
+        assert [b[:2] for b in boxes] == sorted((s.start_ns, s.end_ns) for s in lane.spans)
+
+
+def test_a_page_that_is_large_already_gets_no_data_of_timelines(monkeypatch):
+    page = f"<p>{live_timeline.token(0)}|{live_timeline.token(1)}</p>"
+    assert live_timeline.fill(page, ['{"a":1}', "{}"]) == "<p>{&quot;a&quot;:1}|{}</p>"
+    monkeypatch.setattr(live_timeline, "MOST_BYTES", 30)
+    assert live_timeline.fill(page, ["x" * 20, "{}"]) == "<p>|</p>"

@@ -57,3 +57,160 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
     opened = [];
   });
 })();
+/* A timeline that can be looked at closely, drawn beside the still picture when a reader asks for it. */
+document.querySelectorAll("figure[data-live]").forEach(function (figure) {
+  var source = figure.getAttribute("data-live");
+  if (!source) return;
+  var box = document.createElement("div"), open = document.createElement("button"), data = null, canvas, said, from, to;
+  var ROW = 26, AXIS = 22;
+  box.className = "live";
+  figure.appendChild(box);
+  function add(name, act) {
+    var button = name === "Look closer" ? open : document.createElement("button");
+    button.type = "button";
+    button.textContent = name;
+    button.addEventListener("click", act);
+    box.appendChild(button);
+  }
+  function duration(ns) {
+    var size = Math.abs(ns);
+    if (size < 1e3) return Math.round(ns) + " ns";
+    if (size < 1e6) return (ns / 1e3).toFixed(size < 1e5 ? 1 : 0) + " us";
+    return size < 1e9 ? (ns / 1e6).toFixed(2) + " ms" : (ns / 1e9).toFixed(2) + " s";
+  }
+  function names() { return Math.min(190, 0.28 * canvas.clientWidth); }
+  function read() {
+    data = JSON.parse(source);
+    data.lanes.forEach(function (lane) {
+      lane.boxes = [];
+      for (var i = 0, at = 0; i < lane.at.length; i += 4) {
+        var start = at + lane.at[i], fill = lane.fill[i / 4];
+        at = start + lane.at[i + 1];
+        lane.boxes.push({ start: start, end: at, colour: data.colour[lane.at[i + 2]], text: data.text[lane.at[i + 3]],
+          fill: fill === undefined ? 1 : fill / 100 });
+      }
+    });
+    from = 0;
+    to = data.ns;
+  }
+  function dark(colour) {
+    var c = [1, 3, 5].map(function (i) { return parseInt(colour.slice(i, i + 2), 16); });
+    return 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2] < 120;
+  }
+  function draw() {
+    var wide = canvas.clientWidth, high = ROW * data.lanes.length + AXIS, sharp = window.devicePixelRatio || 1;
+    if (!wide) return;
+    canvas.width = wide * sharp;
+    canvas.height = high * sharp;
+    canvas.style.height = high + "px";
+    var g = canvas.getContext("2d"), style = getComputedStyle(document.documentElement), left = names(), scale = (wide - left) / (to - from);
+    var ink = style.getPropertyValue("--fg"), soft = style.getPropertyValue("--soft");
+    g.setTransform(sharp, 0, 0, sharp, 0, 0);
+    g.clearRect(0, 0, wide, high);
+    g.textBaseline = "middle";
+    data.lanes.forEach(function (lane, n) {
+      var top = n * ROW + 2, tall = ROW - 4;
+      g.font = "12px system-ui, sans-serif";
+      g.fillStyle = style.getPropertyValue("--card");
+      g.fillRect(left, top, wide - left, tall);
+      g.fillStyle = ink;
+      g.save();
+      g.beginPath();
+      g.rect(0, top, left - 6, tall);
+      g.clip();
+      g.fillText(lane.name, 0, top + tall / 2);
+      g.restore();
+      g.save();
+      g.beginPath();
+      g.rect(left, top, wide - left, tall);
+      g.clip();
+      lane.boxes.forEach(function (one) {
+        if (one.end < from || one.start > to) return;
+        var x = left + (one.start - from) * scale, w = (one.end - one.start) * scale, h = tall * one.fill;
+        g.globalAlpha = Math.min(1, Math.max(w, 0.1));  /* what is narrower than a pixel is paler, not wider */
+        g.fillStyle = one.colour;
+        g.fillRect(x, top + tall - h, Math.max(w - (w > 4 ? 0.5 : 0), 1), h);
+        g.globalAlpha = 1;
+        if (w > 36 && one.fill === 1) {
+          var shown = Math.max(x, left), room = Math.min(x + w, wide) - shown - 8, text = one.text;
+          if (g.measureText(text).width > room) text = text.slice(0, Math.max(0, Math.floor(room / 7) - 1)) + "\u2026";
+          g.fillStyle = dark(one.colour) ? "#fff" : "#000";
+          if (room > 24) g.fillText(text, shown + 4, top + tall / 2);
+        }
+      });
+      g.restore();
+    });
+    g.fillStyle = soft;
+    g.font = "11px system-ui, sans-serif";
+    var step = Math.pow(10, Math.floor(Math.log10((to - from) / 4)));
+    while ((to - from) / step > 8) step *= (to - from) / step > 16 ? 5 : 2;
+    for (var t = Math.ceil(from / step) * step; t <= to; t += step) {
+      var x = left + (t - from) * scale;
+      g.fillRect(x, 0, 0.5, high - AXIS + 4);
+      if (x < wide - 40) g.fillText(duration(t), x + 2, high - AXIS / 2 + 2);
+    }
+  }
+  function look(a, b) {
+    var length = Math.min(data.ns, Math.max(b - a, Math.min(200, data.ns)));
+    from = Math.min(Math.max(0, a), data.ns - length);
+    to = from + length;
+    draw();
+  }
+  function zoom(by, at) {
+    var middle = at === undefined ? (from + to) / 2 : at;
+    look(middle - (middle - from) * by, middle + (to - middle) * by);
+  }
+  function time(event) {
+    var edge = canvas.getBoundingClientRect(), left = names();
+    return from + (event.clientX - edge.left - left) / (edge.width - left) * (to - from);
+  }
+  function tell(event) {
+    var lane = data.lanes[Math.floor((event.clientY - canvas.getBoundingClientRect().top) / ROW)], at = time(event), found = null;
+    var near = (to - from) / canvas.clientWidth;
+    if (lane && at >= from) lane.boxes.forEach(function (one) { if (one.start - near <= at && at <= one.end + near) found = one; });
+    said.textContent = found ? found.text + ": " + duration(found.end - found.start) + (found.fill < 1 ? ", " + Math.round(100 * found.fill) + " % of it filled" : "") + ", begins at " + duration(found.start) : "";
+  }
+  add("Look closer", function () {
+    if (data) { box.removeChild(canvas); box.removeChild(said); data = null; open.textContent = "Look closer"; more.forEach(function (b) { b.hidden = true; }); return; }
+    read();
+    open.textContent = "Close";
+    canvas = document.createElement("canvas");
+    canvas.tabIndex = 0;
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", "The same timeline to zoom into: plus and minus zoom, arrow keys move. Its figures are in the tables.");
+    said = document.createElement("output");
+    more.forEach(function (b) { b.hidden = false; });
+    box.append(canvas, said);
+    var held = null;
+    canvas.addEventListener("wheel", function (event) {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      zoom(event.deltaY > 0 ? 1.25 : 0.8, time(event));
+    }, { passive: false });
+    canvas.addEventListener("pointerdown", function (event) { held = [event.clientX, from, to]; canvas.setPointerCapture(event.pointerId); });
+    canvas.addEventListener("pointerup", function () { held = null; });
+    canvas.addEventListener("pointermove", function (event) {
+      if (!held) return tell(event);
+      var by = (held[0] - event.clientX) / (canvas.clientWidth - names()) * (held[2] - held[1]);
+      look(held[1] + by, held[2] + by);
+    });
+    canvas.addEventListener("dblclick", function (event) { zoom(0.4, time(event)); });
+    canvas.addEventListener("keydown", function (event) {
+      var part = (to - from) / 5, keys = { "+": 0.5, "=": 0.5, "-": 2 };
+      if (keys[event.key]) zoom(keys[event.key]);
+      else if (event.key === "ArrowLeft") look(from - part, to - part);
+      else if (event.key === "ArrowRight") look(from + part, to + part);
+      else return;
+      event.preventDefault();
+    });
+    draw();
+  });
+  var before = box.children.length;
+  add("Zoom in", function () { zoom(0.5); });
+  add("Zoom out", function () { zoom(2); });
+  add("Whole window", function () { look(0, data.ns); });
+  var more = Array.prototype.slice.call(box.children, before);
+  more.forEach(function (b) { b.hidden = true; });
+  window.addEventListener("resize", function () { if (data) draw(); });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () { if (data) draw(); });
+});
