@@ -9,7 +9,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import Profile
-from nsysx.judging import probe_checks
+from nsysx.judging import probe_checks, sample_checks
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.model import Check, Table
 from nsysx.reading.trace import REVERSED, LeftOut, Trace
@@ -222,6 +222,7 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
         *probe_checks.probe_cost(profile),
         *probe_checks.profiling_cost(profile),
         *_attribution(profile),
+        *sample_checks.python_samples(profile),
         *probe_checks.modules_by_sequence(profile),
         *_steps(profile),
         *_replayed(profile),

@@ -16,7 +16,7 @@ from nsysx import pipeline
 from nsysx.analyses import cpu_ledger, gpu_ledger, host_lines
 from nsysx.events.host_lines import interval, shared_out
 from nsysx.events.profile import NotRecorded, Profile
-from tests.findings import SAMPLED, US, Program
+from tests.findings import SAMPLED, US, Program, healthy
 
 SITE = "/opt/venv/lib/python3.12/site-packages/torch"
 LINE = "/home/me/train.py:12 augment"
@@ -190,3 +190,18 @@ def test_wilsons_interval() -> None:
     assert found.rows()[0] == (pytest.approx(49_016, abs=5), pytest.approx(94_331, abs=5))
     assert found.rows()[1][0] == 0
     assert found.rows()[2][1] == 100_000
+
+
+def test_the_quality_of_the_capture_says_how_much_was_sampled(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        planted(program, number)
+        program.host(9_000)
+        program.launch(50)
+        program.sync()
+
+    (whole,) = [c for c in Program().steps(planted, 12).summary(tmp_path).quality if c.check == "python samples"]
+    assert whole.status == "ok"
+    assert "on 1 thread, one each 50.0 us" in whole.detail and "100 % of it has a line" in whole.detail
+    (part,) = [c for c in Program().steps(body, 12).summary(tmp_path).quality if c.check == "python samples"]
+    assert part.status == "warn"
+    assert not [c for c in Program().steps(healthy).summary(tmp_path).quality if c.check == "python samples"]

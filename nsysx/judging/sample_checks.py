@@ -1,0 +1,36 @@
+"""How far the samples of Python's stack carry."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import units
+from nsysx.events.host_lines import known_lines
+from nsysx.events.profile import Profile
+from nsysx.model import Check
+
+#: Where more of the host code's idle time than this has no sample, its lines say too little.
+_MUCH_UNSEEN = 0.15
+
+
+def python_samples(profile: Profile) -> list[Check]:
+    """Return how much of the host code's idle time has a line, nothing where no stack was sampled."""
+    lines = known_lines(profile)
+    if lines is None:
+        return []
+    whole, sampled, seen = lines.rows.select(
+        pl.col("idle_ns").sum(),
+        pl.col("idle_ns").filter(pl.col("place").is_not_null()).sum().alias("sampled"),
+        pl.col("samples").sum(),
+    ).row(0)
+    samples = profile.trace.samples.filter(pl.col("process") == profile.process)
+    threads = samples["thread"].n_unique()
+    detail = (
+        f"{units.count(samples.height)} samples of Python's stack on {threads} thread{'s' * (threads != 1)}, one each "
+        f"{units.duration(lines.period_ns)}"
+    )
+    if not whole:
+        return [Check("python samples", "ok", f"{detail}; the GPU waits for no host code")]
+    detail += f"; {units.count(seen)} lie in host code that the GPU waits for, and {units.share(sampled, whole)} of it has a line"
+    few = sampled < (1 - _MUCH_UNSEEN) * whole
+    return [Check("python samples", "warn" if few else "ok", detail, "profile more steps" if few else "")]
