@@ -155,10 +155,13 @@ SHOWN = TableSpec(
 )
 
 
-def _late_because(ranks: Sequence[Rank], r: int, peers: Sequence[int]) -> dict[str, int]:
-    """Return by how much a rank exceeds the median of its peers per step (ns), largest first; what is below 1 % left out."""
-    floor = straggler.NOTABLE * ranks[r].parts["window_ns"] / max(ranks[r].steps, 1)
-    return {k: int(v) for k, v in straggler.excess(ranks, r, peers).items() if v >= floor}
+def _late_because(ranks: Sequence[Rank], late: straggler.Straggler | None) -> list[dict[str, int]]:
+    """Return by how much each exceeds the median of its peers per step (ns), largest first; what is below 1 % left out."""
+    more = straggler.excesses(ranks, range(len(ranks)))
+    if late is not None:
+        more |= straggler.excesses(ranks, late.peers)
+    floors = [straggler.NOTABLE * rank.parts["window_ns"] / max(rank.steps, 1) for rank in ranks]
+    return [{k: int(v) for k, v in more[r].items() if v >= floor} for r, floor in enumerate(floors)]
 
 
 def _bubble(rank: Rank, cost: Costs) -> int | None:
@@ -223,6 +226,7 @@ def table(ranks: Sequence[Rank]) -> Table:
     costs = costs_room.costs_of(aligned)
     late = straggler.find(ranks, costs)
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
+    because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)
     communicators = _in_order(s.communicator or None for rank in ranks for s in rank.series)
     rows = []
@@ -252,7 +256,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "delay_ns": cost.delay_ns if cost.collectives else None,
                 **_behind(late, r),
                 "bubble_ns": _bubble(rank, cost),
-                "late_because": _late_because(ranks, r, late.peers if late and r in late.peers else range(len(ranks))),
+                "late_because": because[r],
                 "clock_correction_ns": aligned.correction[r] if matched else None,
             }
         )

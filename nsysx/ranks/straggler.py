@@ -84,11 +84,34 @@ def per_step(rank: Rank) -> dict[str, float]:
 
 def excess(ranks: Sequence[Rank], r: int, peers: Sequence[int]) -> dict[str, float]:
     """Return by how much a rank exceeds the median of the others per step (ns), by part of the ledger, largest first."""
-    own = per_step(ranks[r])
-    others = [per_step(ranks[i]) for i in peers if i != r]
-    keys = dict.fromkeys([*own, *(k for o in others for k in o)])
-    more = {k: own.get(k, 0.0) - float(np.median([o.get(k, 0.0) for o in others])) for k in keys}
-    return dict(sorted(more.items(), key=lambda item: -item[1]))
+    return excesses(ranks, sorted({*peers, r}))[r]
+
+
+def excesses(ranks: Sequence[Rank], peers: Sequence[int]) -> dict[int, dict[str, float]]:
+    """Return ``excess`` of each of the peers. O(n log n)."""
+    steps = [per_step(ranks[r]) for r in peers]
+    keys = list(dict.fromkeys(k for own in steps for k in own))
+    more = {}
+    for key in keys:
+        own = np.array([step.get(key, 0.0) for step in steps], np.float64)
+        more[key] = (own - _median_of_others(own)).tolist()
+    return {r: dict(sorted(((k, more[k][i]) for k in keys), key=lambda item: -item[1])) for i, r in enumerate(peers)}
+
+
+def _median_of_others(values: F64) -> F64:
+    """Return for each value the median of all others, 0 where there are none."""
+    if len(values) < 2:
+        return np.zeros(len(values))
+    order = np.argsort(values, kind="stable")
+    ordered, place = values[order], np.empty(len(values), np.int64)
+    place[order] = np.arange(len(values))
+
+    def without(k: int) -> F64:
+        result: F64 = np.where(k < place, ordered[k], ordered[k + 1])
+        return result
+
+    count = len(values) - 1
+    return (without((count - 1) // 2) + without(count // 2)) / 2
 
 
 def _groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
