@@ -31,7 +31,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
-from nsysx.events import clocks, ledger, trend
+from nsysx.events import clocks, ledger, pauses, trend
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings._case import Case, Rule, Worth
 from nsysx.frames.intervals import I64
@@ -193,6 +193,8 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
         if v > 0
     ]
     evidence += [{"part": c.name, "more in slow steps_ns": round(c.ns)} for c in causes]
-    fix = "Look at what these steps do besides: checkpoints, logging, validation, garbage collection, larger shapes"
+    listened = pauses.listened(case.profile.ranges.notes, case.process)
+    collects = "" if listened else "garbage collection, "
+    fix = f"Look at what these steps do besides: checkpoints, logging, validation, {collects}larger shapes"
     sure = Worth(None, "from step lengths, not replayed")
     return case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=cause.fix if cause else fix, evidence=evidence)

@@ -27,7 +27,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.events import stacks
+from nsysx.events import pauses, stacks
 from nsysx.events.host_lines import known_lines
 from nsysx.events.ledger import CAUSES
 from nsysx.events.os_calls import os_idle
@@ -113,7 +113,8 @@ def _os_call(case: Case, ops: pl.Series) -> list[str]:
 
 def _what_ran(case: Case, ops: pl.Series) -> str:
     """Return what the thread did in the gaps before these ops, from samples of its stack, in a sentence."""
-    what = "Python, the GIL, garbage collection or the operating system"
+    listened = pauses.listened(case.profile.ranges.notes, case.process)
+    what = f"Python, the GIL{'' if listened else ', garbage collection'} or the operating system"
     lines = known_lines(case.profile)
     if lines is None:
         return f"The capture does not say what it does: {what if case.program.python else 'its own code or the operating system'}."

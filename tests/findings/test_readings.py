@@ -215,6 +215,24 @@ def test_a_collection_behind_which_the_gpu_works_explains_nothing(tmp_path: Path
     assert "garbage" not in finding.title + finding.detail
 
 
+def test_a_probe_that_heard_of_no_collection_sends_nobody_to_look_for_one(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        program.launch(20)
+        program.sync()
+        program.launch(20)
+        if number == 6:
+            program.host(8_000)
+        program.launch(20)
+
+    found = Program().steps(body, 10)
+    assert "garbage collection" in found.finding(tmp_path, "NSX109").fix
+    assert "garbage collection" in found.finding(tmp_path, "NSX114").detail
+    found.main.mark('info {"pauses": true}', at=0, domain="nsysx")
+    assert "garbage" not in found.finding(tmp_path, "NSX109").fix
+    assert "garbage" not in found.finding(tmp_path, "NSX114").detail
+
+
 def test_a_slow_clock_is_named_where_it_was_sampled(tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
         for _ in range(20):

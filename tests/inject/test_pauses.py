@@ -16,10 +16,13 @@ from typing import Any
 
 import nsysx_pauses
 import nsysx_ranges as ranges
+import polars as pl
 import pytest
 import torch
 from torch import nn
 
+from nsysx.events import nvtx_ranges, pauses
+from nsysx.reading.load import load
 from tests.inject.test_probe import Lab, armed
 from tests.inject.test_probe_e2e import profile
 
@@ -261,7 +264,7 @@ node.me = node  # garbage as Python ends
 atexit.register(gc.collect)
 net = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-heap = [[[] for _ in range(10)] for _ in range(30_000)]
+heap = [[[] for _ in range(10)] for _ in range(10_000)]
 took = []
 for number in range(31):
     optimizer.zero_grad()
@@ -304,3 +307,7 @@ def test_planted_collections_in_a_real_report(nsys: str, tmp_path: Path) -> None
     # They lie in steps 0, 10, 20 and 30, which last to the beginning of the next one.
     at = [sum(start < end for start in steps) - 1 for end, _ in mine]
     assert at == [0, 10, 20, 30]
+    read = nvtx_ranges.read(load(tmp_path / "r.sqlite"))
+    noted = read.pauses.filter((pl.col("kind") == "gc") & (pl.col("generation") == 2))
+    assert noted["end_ns"].to_list()[-5:-1] == [end for end, _ in mine]
+    assert pauses.listened(read.notes, int(noted["process"][0]))
