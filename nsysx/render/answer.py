@@ -70,12 +70,10 @@ def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None
         return tuple(texts(s, 80) for s in said)
     said.append(f"{last - first + 1} steady of {summary.steps.count} steps")
     if step_time.in_recorded_time(summary):
-        real, profiler = summary.unprofiled, f"{units.duration(profiled)} under the profiler"
-        if summary.verdict.estimated and real is not None:
-            bounds = f"{units.duration(real.low_ns)} to {units.duration(real.high_ns)}"
-            said.append(f"about {units.duration(now)} a step, {bounds} ({profiler})")
-        else:
-            said.append(f"{units.duration(now)} a step ({profiler})")
+        real, about = summary.unprofiled, "about " * summary.verdict.estimated
+        said.append(f"{about}{units.duration(now)} a step ({units.duration(profiled)} under the profiler)")
+        if about and real is not None:
+            said.append(f"at least {units.duration(real.low_ns)}, at most {units.duration(real.high_ns)}")
     else:
         said.append(f"{units.duration(now)} a step{' under the profiler' if summary.unprofiled is None else ''}")
     return tuple(texts(s, 80) for s in said)
