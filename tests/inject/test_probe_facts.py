@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsysx import pipeline
+from nsysx import pipeline, units
 from nsysx.model import Check, Summary
 from tests.builder import Report
 
@@ -84,10 +84,10 @@ def test_cost_counts_each_kind_by_its_own_price(tmp_path: Path, module_ns: int, 
     said = check(summary, "probe cost")
     assert said is not None and said.status == status
     # Each step: one module call and two other ranges of 1 ns, in 1,000 ns.
-    assert f"{(module_ns + 2) / 1000:.1%}" in said.detail
+    assert f" {units.share(module_ns + 2, 1000)} of" in said.detail
 
 
-@pytest.mark.parametrize(("bare_ns", "status", "share"), [(990, "ok", "1.0%"), (500, "warn", "100.0%")])
+@pytest.mark.parametrize(("bare_ns", "status", "share"), [(990, "ok", "1.0 %"), (500, "warn", "100 %")])
 def test_calibration_is_said(tmp_path: Path, bare_ns: int, status: str, share: str) -> None:
     timing = {"clock": "gpu", "error": None, "steps_ns": {str(i): bare_ns for i in range(8)}}
     said = check(summarize(report(), tmp_path, probe() | {"calibration": timing}), "profiling cost")
