@@ -317,7 +317,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         ledger_figure=_ledger_figure(shown) if whole else None,
         steps_figure=_steps_figure(shown) if whole else None,
         waterfall=step_waterfall.build(summary) if whole else (),
-        modules=module_icicle.build(summary) if whole else (),
+        modules=module_icicle.build(summary, redact=redact) if whole else (),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
         live=live_timeline.token,

@@ -6,13 +6,13 @@ A box is as wide as the GPU time of its modules and of all that they call, so wh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nsysx import units
 from nsysx.model import Row, Summary
 from nsysx.render.bars import each, folded_path
 from nsysx.render.first_screen import Box, LaneBoxes
-from nsysx.render.safe_text import clean
+from nsysx.render.safe_text import clean, scrub
 
 #: Levels that are drawn, and the share of the step below which a module is none of its own boxes.
 _MOST_LEVELS, _LEAST = 7, 0.004
@@ -69,8 +69,11 @@ def _label(node: _Node, above: str) -> str:
     return clean(short, 60)
 
 
-def build(summary: Summary) -> tuple[LaneBoxes, ...]:
-    """Return the levels from the top as boxes in percent of the GPU's work of one step; none without modules."""
+def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
+    """Return the levels from the top as boxes in percent of the GPU's work of one step; none without modules.
+
+    ``redact`` hides what names a person or machine.
+    """
     called = _children(summary.rows("modules"))
     roots = _nodes(called.get(None, []), called, 0)
     whole = sum(n.all_ns for n in roots)
@@ -91,6 +94,8 @@ def build(summary: Summary) -> tuple[LaneBoxes, ...]:
             levels[level].append(_box(node, left, width, above, of(node.all_ns), of(node.own_ns), of(whole)))
             todo.append((level + 1, left, node.name, node.below))
             left += width
+    if redact:
+        levels = [[replace(b, text=scrub(b.text), title=scrub(b.title)) for b in boxes] for boxes in levels]
     return tuple(LaneBoxes("", tuple(sorted(boxes, key=lambda b: b.left))) for boxes in levels)
 
 
