@@ -18,6 +18,8 @@ IDLE_S = 7.0
 _LOOK_S = 0.25
 #: An agent whose nsys was killed uses up to 3.3 % of a processor for ever, waiting (measured): work is more than this, over so long.
 _WORKS, _WORKS_OVER_S = 0.1, 1.0
+#: And so long it is waited for: nobody is left who would tell it to go on.
+_ORPHANS_S = 3.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: A process that was just made shows its name a moment later; a killed one in the middle of a disk access is gone later still.
 _QUIET_LOOKS, _KILL_S = 3, 5.0
@@ -116,7 +118,7 @@ class NsysProcess:
 
     def hangs(self) -> bool:
         """Say whether it has done nothing for too long."""
-        return time.monotonic() - self._active > IDLE_S
+        return time.monotonic() - self._active > (IDLE_S if self.process.poll() is None else min(IDLE_S, _ORPHANS_S))
 
     def kill(self) -> None:
         """End it at once, with everything that belongs to it, also what it was just starting."""
