@@ -167,17 +167,6 @@ def summarize(
     return _with_ranks(replace(first, capture=capture), everyone, shown)
 
 
-def _check_different(files: Sequence[Path], done: Sequence[tuple[Summary | None, tuple[collect.Rank, ...]]]) -> None:
-    """Raise NsysxError where two files hold the same capture: a copy, or a second export of it, is no second rank."""
-    first: dict[str, Path] = {}
-    for path, (_, ranks) in zip(files, done, strict=True):
-        for content in {r.content_id for r in ranks if r.content_id}:
-            if content in first:
-                what = f"{first[content].name} and {path.name} hold the same capture"
-                raise NsysxError(what, slug="same-report", hint="Give each report once", exit_code=EXIT_USAGE)
-            first[content] = path
-
-
 def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[collect.Rank, ...]]:
     """Return the ranks of one of several reports, and its Summary where that is the one to show."""
     if shown != opening.real(path):

@@ -11,7 +11,7 @@ import polars as pl
 from nsysx import ids
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import lookup
+from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64, StepFunction
 from nsysx.model import Column, TableSpec
 
@@ -113,5 +113,4 @@ def table(profile: Profile) -> pl.DataFrame:
             }
         )
     rows.sort(key=lambda r: (r["outside_api_ns"] - r["window_ns"], r["thread"]))
-    types = {"Object": pl.Object, "String": pl.String, "Int64": pl.Int64}
-    return pl.DataFrame(rows, schema={c.name: types[c.dtype] for c in COLUMNS})
+    return pl.DataFrame(rows, schema=declared.schema(COLUMNS))

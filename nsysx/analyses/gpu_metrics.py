@@ -7,6 +7,7 @@ import polars as pl
 from nsysx.analyses.helpers import gpu_counters
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
+from nsysx.frames import declared
 from nsysx.model import Column, TableSpec
 
 KEY = "gpu_metrics"
@@ -56,7 +57,7 @@ def _step(profile: Profile) -> pl.DataFrame:
     )
 
 
-_SCHEMA = {c.name: {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64}[c.dtype] for c in COLUMNS}
+_SCHEMA = declared.schema(COLUMNS)
 
 
 def table(profile: Profile) -> pl.DataFrame:

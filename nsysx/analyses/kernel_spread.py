@@ -27,6 +27,7 @@ import polars as pl
 from nsysx import units
 from nsysx.events import clocks
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.frames.rank_tests import F64, explained, mann_whitney, spearman
 from nsysx.model import Column, TableSpec
@@ -327,5 +328,4 @@ def table(profile: Profile) -> pl.DataFrame:
                 "detail": "not examined",
             }
         )
-    types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64}
-    return pl.DataFrame(rows, schema={c.name: types[c.dtype] for c in COLUMNS})
+    return pl.DataFrame(rows, schema=declared.schema(COLUMNS))

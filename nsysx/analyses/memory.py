@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.model import Column, TableSpec
 from nsysx.reading import schema
 
@@ -84,6 +85,5 @@ def table(profile: Profile) -> pl.DataFrame:
                 (pl.col("_stretch") * width + first).alias("time_ns"),
             )
         )
-    types = {"String": pl.String, "Int64": pl.Int64}
-    empty = pl.DataFrame(schema={c.name: types[c.dtype] for c in COLUMNS})
+    empty = pl.DataFrame(schema=declared.schema(COLUMNS))
     return pl.concat([empty, *(p.select(empty.columns) for p in parts)])

@@ -18,7 +18,7 @@ import polars as pl
 from nsysx.analyses.helpers.host_stopwatch import LEAST, WAYS, GpuCalls, backlog, gpu_calls, median, readings, total
 from nsysx.analyses.helpers.launch_queue import queue_full
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import lookup
+from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Column, TableSpec
 
@@ -222,5 +222,4 @@ def table(profile: Profile) -> pl.DataFrame:
         if len(rows) > _SAMPLE:
             rows = rows[np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)]
         lines.append({**line, **_line(profile, [c[rows] for c in columns_], work, calls, back)})
-    types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64}
-    return pl.DataFrame(lines, schema={c.name: types[c.dtype] for c in COLUMNS})
+    return pl.DataFrame(lines, schema=declared.schema(COLUMNS))

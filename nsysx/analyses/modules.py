@@ -7,6 +7,7 @@ import polars as pl
 
 from nsysx.events.attribute import GRADES
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import Column, TableSpec
@@ -203,5 +204,4 @@ def table(profile: Profile) -> pl.DataFrame:
         }
         found.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **place}))
     found.sort(key=lambda entry: entry[0])
-    types = {"String": pl.String, "Int64": pl.Int64}
-    return pl.DataFrame([row for _, row in found], schema={c.name: types[c.dtype] for c in COLUMNS})
+    return pl.DataFrame([row for _, row in found], schema=declared.schema(COLUMNS))

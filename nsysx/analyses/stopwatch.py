@@ -33,6 +33,7 @@ from nsysx.analyses.helpers.host_stopwatch import (
     total,
 )
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.model import Column, TableSpec
 
@@ -211,5 +212,4 @@ def table(profile: Profile) -> pl.DataFrame:
         most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
         module_name = min((modules[m] for m in most), default=None)
         lines.append({**line, "module": module_name, **_line(around, mine, usual_return)})
-    types = {"String": pl.String, "Int64": pl.Int64, "Float64": pl.Float64, "Boolean": pl.Boolean}
-    return pl.DataFrame(lines, schema={c.name: types[c.dtype] for c in COLUMNS})
+    return pl.DataFrame(lines, schema=declared.schema(COLUMNS))

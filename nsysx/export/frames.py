@@ -43,7 +43,6 @@ _PLACE = (
     _c("recompute", "Boolean", "called by a forward that checkpointing runs again in backward"),
     _c("step", "Int64", "index of the step of its process in which it was called; null for none"),
 )
-_BYTES = _c("bytes", "Int64", "bytes copied or set, null for others", "bytes")
 _SHAPE = ("grid_x", "grid_y", "grid_z")
 _BLOCK = ("block_x", "block_y", "block_z", "registers_per_thread", "shared_memory_bytes")
 #: Codes of ``GPU_OPS`` that are words here, and what is packed there.
@@ -250,13 +249,13 @@ FRAMES = (
     Frame("threads", "Threads", THREADS, _threads),
 )
 BY_NAME = {frame.name: frame for frame in FRAMES}
-_TYPES = {"Int64": pl.Int64, "Float64": pl.Float64, "String": pl.String, "Boolean": pl.Boolean}
 
 
 def event_frame(given: Profile, name: str) -> pl.DataFrame:
     """Return a frame of FRAMES by its name. Raises NotRecorded where the report does not hold it, KeyError for no such name."""
     frame = BY_NAME[name]
-    made: pl.DataFrame = frame.of(given).select(pl.col(c.name).cast(_TYPES[c.dtype]) for c in frame.columns)
+    types = declared.schema(frame.columns)
+    made: pl.DataFrame = frame.of(given).select(pl.col(column).cast(dtype) for column, dtype in types.items())
     return made
 
 
@@ -270,7 +269,7 @@ def column_type(column: Column) -> pl.DataType:
         return pl.List(pl.Int64())
     if column.dtype == "Object":
         return _TIMES if column.unit == "ns" else pl.String()
-    return _TYPES[column.dtype]()
+    return declared.schema((column,))[column.name]
 
 
 def _plain(column: Column, value: Any) -> Any:

@@ -6,7 +6,7 @@ by where a `Profile` holds it; the tests hold all samples against it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
@@ -223,6 +223,11 @@ HANDED_ON: Mapping[str, tuple[Column, ...]] = {
     "steady.calls": (*API_CALLS, *PLACE),
     "steady.ops": (*GPU_OPS, *PLACE),
 }
+
+
+def schema(columns: Iterable[Column]) -> dict[str, pl.DataType]:
+    """Return name -> dtype of declared columns, for a frame that is made of rows."""
+    return {c.name: getattr(pl, c.dtype)() for c in columns}
 
 
 def undeclared(frame: pl.DataFrame, columns: tuple[Column, ...]) -> list[str]:

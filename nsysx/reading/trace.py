@@ -95,11 +95,6 @@ class Trace:
         """Return how many rows were left out because they belong nowhere or to no possible time."""
         return sum(n.rows for n in self.left_out if n.effect == "left out" and n.reason != REVERSED)
 
-    @property
-    def reversed_rows(self) -> int:
-        """Return how many rows were left out because they end before they begin."""
-        return sum(n.rows for n in self.left_out if n.reason == REVERSED)
-
     def without(self, *frames: str) -> Trace:
         """Return the trace without the rows of these frames, for those who have made something better of them."""
         kept = {name: frame.clear() if name in frames else frame for name, frame in self.frames.items()}

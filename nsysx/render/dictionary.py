@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from importlib.resources import files
 
 from nsysx import analyses
@@ -51,23 +52,18 @@ def columns() -> str:
     return "\n\n".join(text for key in keys() if (text := table(key)))
 
 
-def definitions() -> str:
-    """Return what the words of a report mean exactly, as Markdown."""
-    return (files("nsysx") / "definitions.md").read_text(encoding="utf-8").rstrip()
-
-
-def many_ranks() -> str:
-    """Return how the reports of many ranks are read on many machines, as Markdown."""
-    return (files("nsysx") / "many_ranks.md").read_text(encoding="utf-8").rstrip()
-
-
-def frameworks() -> str:
-    """Return what the probe knows of each framework, and what was found in programs that use them, as Markdown."""
-    return (files("nsysx") / "frameworks.md").read_text(encoding="utf-8").rstrip()
+def _file(name: str) -> Callable[[], str]:
+    """Return what reads a Markdown file of the package."""
+    return lambda: (files("nsysx") / name).read_text(encoding="utf-8").rstrip()
 
 
 #: Texts that ``nsysx explain`` prints under a name of their own.
-TEXTS = {"definitions": definitions, "columns": columns, "many-ranks": many_ranks, "frameworks": frameworks}
+TEXTS = {
+    "definitions": _file("definitions.md"),
+    "columns": columns,
+    "many-ranks": _file("many_ranks.md"),
+    "frameworks": _file("frameworks.md"),
+}
 
 
 def lookup(name: str) -> str | None:

@@ -8,18 +8,9 @@ from typing import Any
 
 from nsysx import ids, units
 from nsysx.model import Row, Summary
+from nsysx.render.bars import Part
 from nsysx.render.labels import CAUSES, CPU_PARTS, GPU_PARTS, label
 from nsysx.render.safe_text import clean
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of a ledger; ``idle`` marks the causes of idle time."""
-
-    kind: str
-    label: str
-    ns: float
-    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +71,23 @@ def ledgers_of(summary: Summary) -> Iterable[Ledger]:
     names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
     for row in summary.rows("gpu_ledger"):
         scope = summary.scope_of(row)
-        parts = [Part(kind, text, scope.per_step(row.get(name) or 0)) for name, (kind, text) in GPU_PARTS.items()]
+        parts = [Part(text, scope.per_step(row.get(name) or 0), kind) for name, (kind, text) in GPU_PARTS.items()]
         idle = row.get("idle_ns") or 0
         causes = {k: v for k, v in (row.get("idle_causes") or {}).items() if v}
         for cause, ns in sorted(causes.items(), key=lambda c: -c[1]):
             kind, text = CAUSES.get(cause.removesuffix("_ns"), ("idle", label(cause)))
-            parts.append(Part(kind, text, scope.per_step(ns), idle=True))
+            parts.append(Part(text, scope.per_step(ns), kind, idle=True))
         rest = idle - sum(causes.values())
         if rest > 0:
             text = "cause not known" if causes else "GPU idle"
-            parts.append(Part("idle", text, scope.per_step(rest), idle=True))
+            parts.append(Part(text, scope.per_step(rest), "idle", idle=True))
         name = names.get((row.get("process"), row.get("device")), "")
         name = "" if name.startswith("unknown") else name
         where = f"{process_words(summary, row.get('process'))}GPU {row.get('device')}"
         yield _ledger(summary, row, f"{where} ({name})" if name else where, True, parts)
     for row in busy_threads(summary):
         scope = summary.scope_of(row)
-        parts = [Part(kind, text, scope.per_step(row.get(name) or 0)) for name, (kind, text) in CPU_PARTS.items()]
+        parts = [Part(text, scope.per_step(row.get(name) or 0), kind) for name, (kind, text) in CPU_PARTS.items()]
         thread = clean(row.get("thread_name") or row.get("name") or row.get("thread"), 30)
         yield _ledger(summary, row, f"CPU {process_words(summary, row.get('process'))}thread {thread}", False, parts)
 

@@ -19,11 +19,10 @@ Source = Literal["in_process", "second_run", "modelled", "assumed"]
 
 SCHEMA = "nsysx.tracing_costs/1"
 
-#: Classes of traced events: API calls by kind, NVTX calls of the program, of the probe, and its backward marks; what nsys itself
-#: says that it took (``PROFILER_OVERHEAD``) is measured and has no entry in a table of costs.
+#: Classes of traced events: API calls by kind. Ranges and marks have theirs in ``ASSUMED``; what nsys itself says that it took
+#: (``PROFILER_OVERHEAD``) is measured and has no entry in a table of costs.
 CALL_CLASSES = ("launch", "graph_launch", "copy", "memset", "sync", "event", "alloc", "nested", "other")
 GRAPH_NODE = "graph_node"
-NVTX_CLASSES = ("range", "module_range", "backward_mark", "mark")
 FLUSH = "profiler"
 
 

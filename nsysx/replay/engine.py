@@ -120,13 +120,10 @@ class Replay:
         self.unprofiled, self._chain, self._seen = unprofiled.unprofiled(profile, model)
         self._columns = columns(self._chain)
         self._real = run(self._columns)
-        self.real_ns = self._step(self._real)
+        self.real_ns = self.window.step_ns(self._real.round_ns)
         #: The error bar of every saving, per step: the replay's own error, and never less than what was seen in reality.
         self.bar_ns = round(max(self.error, VALIDATED_ERROR) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
-
-    def _step(self, after: Run) -> int:
-        return after.round_ns // self.steps - self.window.between_ns
 
     def saving(self, *edits: Edit) -> Outcome:
         """Return the step with the edits made, all at once."""
@@ -136,7 +133,7 @@ class Replay:
 
     def _replayed(self, edits: tuple[Edit, ...]) -> Outcome:
         after = self._edited(edits)
-        step = self._step(after)
+        step = self.window.step_ns(after.round_ns)
         grown = {
             call: ns - self._real.blocked.get(call, 0)
             for call, ns in after.blocked.items()
@@ -211,7 +208,7 @@ class Replay:
         while site is not None and len(links) < most:
             gone |= sites[site]
             after = self._edited((RemoveWaits(frozenset(gone)),))
-            blocked, step = after.blocked, self._step(after)
+            blocked, step = after.blocked, self.window.step_ns(after.round_ns)
             following, ns = longest()
             links.append(Moved(site, step, self.real_ns - step, following, ns // self.steps))
             if self.real_ns - step > 0.01 * self.real_ns:

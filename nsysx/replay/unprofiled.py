@@ -56,8 +56,7 @@ class Model:
         """Return the step (ns)."""
         asked = (scale, host, waits if self.relief.waits else 1.0)
         if asked not in self._known:
-            round_ns = run(self.relief.columns(*asked)).round_ns
-            self._known[asked] = round_ns // self.window.steps - self.window.between_ns
+            self._known[asked] = self.window.step_ns(run(self.relief.columns(*asked)).round_ns)
         return self._known[asked]
 
     def alone(self) -> Modelled:

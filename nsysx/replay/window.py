@@ -46,6 +46,10 @@ class Window:
         """How many steps that is."""
         return len(self.numbers)
 
+    def step_ns(self, round_ns: int) -> int:
+        """Return what one step takes where all of them, and what lies between, take ``round_ns``."""
+        return round_ns // self.steps - self.between_ns
+
 
 @dataclass(frozen=True)
 class Withheld:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
+from nsysx.render.bars import Part
 from nsysx.render.charts.canvas import Picture, new_figure, settings, svg, time_scale
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, ink_on, mix
-from nsysx.render.ledgers import Ledger, Part
+from nsysx.render.ledgers import Ledger
 
 
 def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) -> Picture:
