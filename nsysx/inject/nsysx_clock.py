@@ -50,10 +50,6 @@ class StepClock:
         if not border:
             self._open = None
 
-    def spoil(self) -> None:
-        """Something of ours is in this step: it says nothing about the program."""
-        self._open = None
-
     def unrecorded(self, before: int | None) -> dict[str, Any] | None:
         """Return count, median_ns, low_ns, high_ns, where of the steps that ran without a profiler before step ``before``.
 

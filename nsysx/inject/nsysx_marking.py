@@ -9,6 +9,7 @@ then, the number of module calls. What lies outside of steps is always marked: i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Optional
 
 #: Steps of one shape that are marked: one to learn from, one to check it, and the first pays for caches besides.
 REFERENCES = 3
@@ -21,7 +22,7 @@ PATIENCE = 6
 FIRST_PAUSE = 8
 _MOST_SHAPES = 1_000
 #: Number of module calls, None where they were not counted, and a hash over the phases.
-Shape = tuple[int | None, int]
+Shape = tuple[Optional[int], int]  # noqa: UP045 - Python 3.9 reads this too
 
 _MOST_STEPS = 1_000
 

@@ -21,7 +21,11 @@ else:
     sys.path[:] = [p for p in _path if os.path.abspath(p) != _here]  # noqa: PTH100
     try:
         __import__("sitecustomize")
-    except ImportError:
+    except ImportError as error:
         sys.modules["sitecustomize"] = _ours
+        if (
+            getattr(error, "name", "sitecustomize") != "sitecustomize"
+        ):  # it is there, and lacks something: Python says so
+            raise
     finally:
         sys.path[:] = _path
