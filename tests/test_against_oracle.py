@@ -78,7 +78,7 @@ def compare(path: Path) -> None:
             mine = ledger.gpu_parts(activity, np.array([t0]), np.array([t1]))
             truth = oracle.ledger(data, process, device, t0, t1, communication=is_comm)
             assert {k: int(mine[f"{k}_ns"][0]) for k in truth} == truth
-            causes = ledger.idle_in(read.ledgers.idle, process, device, t0, t1)
+            causes = ledger.idle_in(read.ledgers.idle_of(process, device), t0, t1)
             expected = oracle.idle_causes(data, process, device, t0, t1, data_range=is_data)
             assert causes == {k: v for k, v in expected.items() if v}
             assert sum(causes.values()) == truth["idle"]

@@ -95,10 +95,8 @@ def table(profile: Profile) -> pl.DataFrame:
     working = [f for (of, _), f in profile.ledgers.activity.items() if of == process and len(f.labels)]
     pins = _pin_threads(profile, process)
     # The device idles for a batch before the first work of its step, so the gap is looked for during the wait itself.
-    idle_pieces = profile.ledgers.idle.filter(
-        (pl.col("process") == process)
-        & (pl.col("device") == (-1 if profile.device is None else profile.device))
-        & (pl.col("cause") == CAUSES.index("data_loader"))
+    idle_pieces = profile.ledgers.idle_of(process, profile.device).filter(
+        pl.col("cause") == CAUSES.index("data_loader")
     )
     dry = coverage([(idle_pieces["start_ns"].to_numpy(), idle_pieces["end_ns"].to_numpy())])
     parts = []

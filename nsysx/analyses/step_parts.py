@@ -162,7 +162,7 @@ def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, s
     yield "step", "gpu", None, None, ones, blocks.sums(blocks.gpu_end - blocks.gpu_start)
     for name in ("compute", "comm", "copy", "memset", "idle"):
         yield "ledger", name, None, None, None, blocks.sums(parts[f"{name}_ns"])
-    for cause, ns in ledger.idle_parts(profile.ledgers.idle, *place, blocks.gpu_start, blocks.gpu_end).items():
+    for cause, ns in ledger.idle_parts(profile.ledgers.idle_of(*place), blocks.gpu_start, blocks.gpu_end).items():
         yield "idle", cause, None, None, None, blocks.sums(ns)
     ops = profile.attributed.gpu_ops
     ops = ops.filter(

@@ -36,8 +36,7 @@ def _classes(ops: pl.DataFrame) -> I64:
 
 
 def _activity(ops: pl.DataFrame, start: int, end: int) -> StepFunction:
-    s, e = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    cls = _classes(ops)
+    s, e, cls = (ops[c].to_numpy() for c in ("start_ns", "end_ns", "class"))
     masks = [cls == i for i in range(len(CLASSES))]
     return coverage([(s[m], e[m]) for m in masks], start, end)
 
@@ -58,12 +57,9 @@ def device_activities(attributed: Attributed, named: Ranges) -> dict[tuple[int, 
     """
     ops = attributed.gpu_ops
     first, last = _span([attributed.api_calls, ops, named.ranges])
-    found = {}
-    for process, device in ops.select("process", "device").unique(maintain_order=True).iter_rows():
-        mine = (ops["process"] == process) & (ops["device"] == device)
-        wanted = ops.select("start_ns", "end_ns", "cls", "copy_kind")
-        found[int(process), int(device)] = _activity(wanted if mine.all() else wanted.filter(mine), first, last)
-    return found
+    wanted = ops.select("process", "device", "start_ns", "end_ns", pl.Series("class", _classes(ops)))
+    parts = lookup.parted(wanted, "process", "device")
+    return {(process, device): _activity(part, first, last) for (process, device), part in parts.items()}
 
 
 def windows_function(start: I64, end: I64, label: I64) -> StepFunction:

@@ -224,11 +224,13 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     }
     outer = _outermost(calls)
     launching = calls.filter(pl.col("gpu_ops") > 0).select("process", "thread", "start_ns").sort("start_ns", "thread")
+    overheads = lookup.parted(trace.overhead.select("process", "start_ns", "end_ns"), "process")
+    launches = lookup.parted(launching, "process")
     found = {}
     for process in ops["process"].drop_nulls().unique().to_list():
-        overhead = trace.overhead.filter(pl.col("process") == process)
+        overhead = overheads.get((process,), trace.overhead.clear())
         s, e = union(overhead["start_ns"].to_numpy(), overhead["end_ns"].to_numpy())
-        mine = launching.filter(pl.col("process") == process)
+        mine = launches.get((process,), launching.clear())
         launched, launcher = mine["start_ns"].to_numpy(), mine["thread"].to_numpy()
         found[int(process)] = Host(
             attributed.threads,

@@ -20,13 +20,8 @@ def host_pieces(profile: Profile) -> pl.DataFrame:
     Columns: start_ns, end_ns, cause, op (that ended the gap), thread (that was late, -1 for none), module and phase of the op.
     """
     start, end = profile.window
-    device = -1 if profile.device is None else profile.device
-    pieces = profile.ledgers.idle.filter(
-        (pl.col("process") == profile.process)
-        & (pl.col("device") == device)
-        & (pl.col("end_ns") > start)
-        & (pl.col("start_ns") < end)
-        & pl.col("cause").is_in(list(CAUSES.values()))
+    pieces = profile.ledgers.idle_of(profile.process, profile.device).filter(
+        (pl.col("end_ns") > start) & (pl.col("start_ns") < end) & pl.col("cause").is_in(list(CAUSES.values()))
     )
     op = pieces["op"].fill_null(-1).to_numpy()
     ops = profile.attributed.gpu_ops

@@ -215,30 +215,31 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
     lasted), thread (the one that was late with the launch, null where none was), waited_device and waited_stream (of a dependency,
     where the work that ended last tells; else null).
     """
-    ops = attributed.gpu_ops
     of_process = hosts(trace, attributed)
+    by_end = {
+        process: lookup.ordered(work, "end_ns", ["device", "stream"])
+        for (process,), work in lookup.parted(
+            attributed.gpu_ops.select("process", "device", "stream", "end_ns"), "process"
+        ).items()
+    }
+    parts = lookup.parted(attributed.gpu_ops.select("process", "device", *_BLAMED), "process", "device")
     pieces: list[pl.DataFrame] = [pl.DataFrame(schema=_IDLE)]
     count = 0
     for (process, device), activity in activities.items():
-        mine = (ops["process"] == process) & (ops["device"] == device)
-        part = ops.select(_BLAMED) if mine.all() else ops.select(_BLAMED).filter(mine)
-        gaps = _gaps(part, activity)
+        gaps = _gaps(parts[process, device], activity)
         if len(gaps.g0):
-            work = ops.filter(pl.col("process") == process).select("device", "stream", "end_ns")
-            work = lookup.ordered(work, "end_ns", ["device", "stream"])
-            found = _blame(gaps, of_process[process], process, device, work)
+            found = _blame(gaps, of_process[process], process, device, by_end[process])
             pieces.append(found.with_columns(pl.col("gap") + count))
             count += len(gaps.g0)
     return pl.concat(pieces)
 
 
-def idle_parts(idle: pl.DataFrame, process: int, device: int, start: I64, end: I64) -> dict[str, I64]:
-    """Return the idle time of a device in each window [start, end) by cause (ns), causes without any left out.
+def idle_parts(pieces: pl.DataFrame, start: I64, end: I64) -> dict[str, I64]:
+    """Return the idle time of one device in each window [start, end) by cause (ns), causes without any left out.
 
-    The windows are in order and do not overlap.
+    ``pieces`` are the idle pieces of that device; the windows are in order and do not overlap.
     """
-    mine = idle.filter((pl.col("process") == process) & (pl.col("device") == device))
-    begin, finish, cause = (mine[name].to_numpy() for name in ("start_ns", "end_ns", "cause"))
+    begin, finish, cause = (pieces[name].to_numpy() for name in ("start_ns", "end_ns", "cause"))
     first = np.searchsorted(end, begin, side="right")
     touched = np.maximum(np.searchsorted(start, finish, side="left") - first, 0)
     piece = np.repeat(np.arange(len(begin)), touched)
@@ -248,6 +249,6 @@ def idle_parts(idle: pl.DataFrame, process: int, device: int, start: I64, end: I
     return {name: found[i] for i, name in enumerate(CAUSES) if found[i].any()}
 
 
-def idle_in(idle: pl.DataFrame, process: int, device: int, start: int, end: int) -> dict[str, int]:
-    """Return the idle time of a device in [start, end) by cause (ns), causes without time left out."""
-    return {c: int(ns[0]) for c, ns in idle_parts(idle, process, device, np.array([start]), np.array([end])).items()}
+def idle_in(pieces: pl.DataFrame, start: int, end: int) -> dict[str, int]:
+    """Return the idle time of one device in [start, end) by cause (ns), causes without time left out."""
+    return {c: int(ns[0]) for c, ns in idle_parts(pieces, np.array([start]), np.array([end])).items()}

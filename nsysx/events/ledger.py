@@ -6,8 +6,11 @@ whole. The definitions are DESIGN 2's; they are the product.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import polars as pl
 
 from nsysx.events.activity import CLASSES, device_activities, gpu_parts, windows_function
@@ -61,6 +64,19 @@ class Ledgers:
     threads: dict[int, StepFunction]
     idle: pl.DataFrame
     waits: pl.DataFrame
+
+    def idle_of(self, process: int, device: int | None) -> pl.DataFrame:
+        """Return the rows of ``idle`` of one device, in order; none for a device that did not work."""
+        first, behind = self._runs.get((process, -1 if device is None else device), (0, 0))
+        return self.idle.slice(first, behind - first)
+
+    @cached_property
+    def _runs(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """The first row of each device in ``idle`` and the one behind its last: they are one run."""
+        process, device = self.idle["process"].to_numpy(), self.idle["device"].to_numpy()
+        changes = np.flatnonzero((np.diff(process) != 0) | (np.diff(device) != 0)) + 1
+        borders = [0, *changes.tolist(), len(process)] if len(process) else []
+        return {(int(process[a]), int(device[a])): (a, b) for a, b in itertools.pairwise(borders)}
 
 
 def build(trace: Trace, attributed: Attributed, named: Ranges) -> Ledgers:

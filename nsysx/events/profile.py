@@ -188,18 +188,14 @@ _PIECES = {"op": pl.Int64, "cause": pl.Int64, "began_in": pl.Int64, "ns": pl.Int
 
 
 def _idle(profile: Profile) -> dict[tuple[int, int], pl.DataFrame]:
-    idle = profile.ledgers.idle
-    process, device, start, end = (idle[c].to_numpy() for c in ("process", "device", "start_ns", "end_ns"))
-    others = idle.select("op", "cause", "began_in").with_columns(pl.col("op", "began_in").fill_null(-1))
-    # The pieces of a device are one run of rows.
-    heads = np.flatnonzero((np.diff(process, prepend=-1) != 0) | (np.diff(device, prepend=-1) != 0)).tolist()
-    runs = {(int(process[a]), int(device[a])): (a, b) for a, b in zip(heads, [*heads, len(process)][1:], strict=True)}
     found = {}
     for p, d, a, b in profile.steps.windows.select("process", "device", "start_ns", "end_ns").iter_rows():
-        low, high = runs.get((p, d), (0, 0))
-        rows = np.flatnonzero((end[low:high] > a) & (start[low:high] < b)) + low
+        pieces = profile.ledgers.idle_of(p, d)
+        start, end = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()
+        rows = np.flatnonzero((end > a) & (start < b))
         ns = np.minimum(end[rows], b) - np.maximum(start[rows], a)
-        found[p, d] = others[rows].with_columns(pl.Series("ns", ns, dtype=pl.Int64))
+        others = pieces.select("op", "cause", "began_in")[rows].with_columns(pl.col("op", "began_in").fill_null(-1))
+        found[p, d] = others.with_columns(pl.Series("ns", ns, dtype=pl.Int64))
     return found
 
 

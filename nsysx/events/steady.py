@@ -41,7 +41,8 @@ def worked(steps: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
     for process in steps["process"].unique().to_list():
         empty = told(probes, process).get("empty")
         numbers = [n for n in empty if isinstance(n, int)] if isinstance(empty, list) else []
-        steps = steps.filter(~((pl.col("process") == process) & pl.col("number").is_in(numbers)))
+        if numbers:
+            steps = steps.filter(~((pl.col("process") == process) & pl.col("number").is_in(numbers)))
     return steps
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 
 #: What delays the next step by less than this share of a step, beyond what every step pays, is part of the loop.
@@ -154,11 +155,10 @@ def gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few:
     """
     tiles, between = [pl.DataFrame(schema=_TILE)], [pl.DataFrame(schema=_BETWEEN)]
     wanted = ops.select("process", "device", "call_start_ns", "start_ns", "end_ns", pl.col("phase").cast(pl.String))
-    for (process, device), part in wanted.drop_nulls("call_start_ns").group_by(
-        "process", "device", maintain_order=True
-    ):
-        steps = cpu.filter(pl.col("process") == process)
-        if not steps.height:
+    of_process = lookup.parted(cpu, "process")
+    for (process, device), part in lookup.parted(wanted.drop_nulls("call_start_ns"), "process", "device").items():
+        steps = of_process.get((process,))
+        if steps is None:
             continue
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         called, op_begin, op_end = (part[c].to_numpy() for c in ("call_start_ns", "start_ns", "end_ns"))

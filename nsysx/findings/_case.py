@@ -151,12 +151,8 @@ class Case:
         part is left as there.
         """
         start, end = self.window
-        pieces = self.profile.ledgers.idle.filter(
-            (pl.col("process") == self.process)
-            & (pl.col("device") == (-1 if self.device is None else self.device))
-            & (pl.col("end_ns") > start)
-            & (pl.col("start_ns") < end)
-        )
+        pieces = self.profile.ledgers.idle_of(self.process, self.device)
+        pieces = pieces.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))
         ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
         return _without_tracing(pieces.with_columns(ns.alias("ns")), self._trusted)
 

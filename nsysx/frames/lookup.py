@@ -138,6 +138,20 @@ def _same_as_before(values: I64) -> npt.NDArray[np.bool_]:
     return np.concatenate((np.zeros(min(len(values), 1), np.bool_), values[1:] == values[:-1]))
 
 
+def parted(frame: pl.DataFrame, *keys: str) -> dict[tuple[int, ...], pl.DataFrame]:
+    """Return the rows of each combination of integer keys, in their order: one pass, however many there are.
+
+    The frame itself where there is just one, so that the usual report, of one process and one device, copies nothing. Rows
+    with a null key are left out.
+    """
+    if not frame.height:
+        return {}
+    if all(not frame[k].null_count() and frame[k].min() == frame[k].max() for k in keys):
+        return {tuple(int(frame[k].item(0)) for k in keys): frame}
+    found = frame.partition_by(*keys, maintain_order=True, as_dict=True)
+    return {tuple(map(int, key)): part for key, part in found.items() if None not in key}
+
+
 def numbered(keys: I64) -> tuple[I64, I64]:
     """Return the distinct values of non-negative numbers, sorted, and each row's place among them."""
     size = int(keys.max(initial=0)) + 1

@@ -221,14 +221,9 @@ def idle_parts(profile: Profile, process: int, device: int) -> dict[str, int]:
     Without steps, what came after a wait may be another part of the program; but what was paid once is known, and a long
     pause.
     """
-    pieces = profile.ledgers.idle
+    pieces = profile.ledgers.idle_of(process, device)
     start, end = _window(profile, process, device)
-    pieces = pieces.filter(
-        (pieces["process"] == process)
-        & (pieces["device"] == device)
-        & (pieces["end_ns"] > start)
-        & (pieces["start_ns"] < end)
-    )
+    pieces = pieces.filter((pieces["end_ns"] > start) & (pieces["start_ns"] < end))
     begin, finish = np.maximum(pieces["start_ns"].to_numpy(), start), np.minimum(pieces["end_ns"].to_numpy(), end)
     ns = finish - begin
     number = {part: i for i, part in enumerate(PARTS)}

@@ -17,7 +17,7 @@ from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.judging import gpu_work
-from nsysx.judging.limits import CODES, Limits, idle_parts, limits_of, worth
+from nsysx.judging.limits import CODES, Limits, limits_of, worth
 from nsysx.judging.program import program_of
 from nsysx.model import Row, Verdict
 
@@ -66,20 +66,6 @@ _CAVEAT = (
 
 #: Passes per step that are this far from a whole number are no regular pattern.
 _PASS = 0.2
-
-
-def idle_groups(profile: Profile, process: int, device: int) -> dict[str, int]:
-    """Return the steady idle time of a device by the verdict code of who could remove it (ns); sums to the idle time.
-
-    "gpu_bound" stands for pauses between queued kernels and for waiting for other GPU work; "profiler", "untraced" and
-    "elsewhere" for themselves.
-    """
-    own = {"pause": "gpu_bound", "dependency": "gpu_bound"}
-    found: dict[str, int] = {}
-    for part, ns in idle_parts(profile, process, device).items():
-        group = CODES.get(part) or own.get(part, part)
-        found[group] = found.get(group, 0) + ns
-    return found
 
 
 def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import polars as pl
 from nsysx import ids
 from nsysx.events import ledger
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.reading import nccl_notes
 from nsysx.reading.load import Trace
@@ -112,12 +114,9 @@ class Rank:
 
 
 def _collectives(
-    profile: Profile, process: int, device: int, members: Mapping[str, nccl_notes.Member]
+    profile: Profile, ops: pl.DataFrame, members: Mapping[str, nccl_notes.Member]
 ) -> tuple[tuple[Series, ...], I64, I64, I64, I64]:
-    """Return (series, belongs, start_ns, end_ns, message_bytes) of a device."""
-    ops = profile.attributed.gpu_ops.filter(
-        (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("cls") == "comm")
-    ).select("stream", "name", "start_ns", "end_ns", "thread", "call_start_ns")
+    """Return (series, belongs, start_ns, end_ns, message_bytes) of the communication of a device."""
     streams = {s: i for i, s in enumerate(ops["stream"].unique(maintain_order=True))}
     series: dict[Series, int] = {}
     belongs, sizes = [], []
@@ -155,18 +154,9 @@ def command_key(words: object) -> str | None:
 _MOST_KERNELS = 60
 
 
-def _kernels(
-    profile: Profile, process: int, device: int, start: int, end: int
-) -> dict[tuple[str, int, int], tuple[int, int]]:
-    """Return the longest compute kernels of the steady window by name and launch shape: executions and ns."""
-    ops = profile.attributed.gpu_ops.filter(
-        (pl.col("process") == process)
-        & (pl.col("start_ns") >= start)
-        & (pl.col("start_ns") < end)
-        & (pl.col("device") == device)
-        & (pl.col("cls") == "compute")
-        & (pl.col("op_kind") == "kernel")
-    )
+def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, int], tuple[int, int]]:
+    """Return the longest of a device's compute kernels in the steady window by name and launch shape: executions and ns."""
+    ops = ops.filter((pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     rows = ops.group_by(pl.col("name").cast(pl.String), "grid", "block").agg(pl.len(), ns)
     rows = rows.sort("ns", "name", "grid", "block", descending=[True, False, False, False]).head(_MOST_KERNELS)
@@ -194,19 +184,46 @@ def processes(trace: Trace) -> dict[int, int]:
     return {n: known[n] for n in sorted(n for n in known if n is not None)}
 
 
+@dataclass(frozen=True)
+class _Work:
+    """The GPU steps, communication and compute kernels of a report by (process, device)."""
+
+    steps: Mapping[tuple[int, ...], pl.DataFrame]
+    communication: Mapping[tuple[int, ...], pl.DataFrame]
+    no_communication: pl.DataFrame
+    kernels: Mapping[tuple[int, ...], pl.DataFrame]
+
+    @classmethod
+    def of(cls, profile: Profile) -> _Work:
+        ops = profile.attributed.gpu_ops
+        communication = ops.select(
+            "process", "device", "stream", "name", "start_ns", "end_ns", "thread", "call_start_ns"
+        ).filter(ops["cls"] == "comm")
+        kernels = ops.select("process", "device", "name", "grid", "block", "start_ns", "end_ns").filter(
+            (ops["cls"] == "compute") & (ops["op_kind"] == "kernel")
+        )
+        by_device = (lookup.parted(f, "process", "device") for f in (profile.steps.gpu, communication, kernels))
+        steps, of_device, kernels_of = by_device
+        return cls(steps, of_device, communication.clear(), kernels_of)
+
+
 def records(profile: Profile) -> tuple[Rank, ...]:
     """Return the ranks of a report: each (process, device) that worked in the steady steps."""
     cards = {(g.process, g.device): g.name for g in profile.trace.capture.gpus}
     windows = profile.steps.windows.select("process", "device", "start_ns", "end_ns").rows()
     communicators = nccl_notes.members(profile.trace)
     span, noted = _span(profile), _noted(profile.trace)
+    devices = Counter(process for process, *_ in windows)
+    work = _Work.of(profile)
     result = []
     for process, device, start, end in windows:
-        figures, tiles = _ledger(profile, process, device, (start, end))
+        place = process, device
+        figures, tiles = _ledger(profile, work.steps.get(place, profile.steps.gpu.clear()), place, (start, end))
         members = communicators.get(process, {})
-        series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, process, device, members)
+        communication = work.communication.get(place, work.no_communication)
+        series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, communication, members)
         # A process that drives several devices is one rank of NCCL per device, and none of them has the process's number.
-        only = sum(p == process for p, *_ in windows) == 1
+        only = devices[process] == 1
         result.append(
             Rank(
                 report=0,
@@ -229,7 +246,7 @@ def records(profile: Profile) -> tuple[Rank, ...]:
                 end_ns=end_ns,
                 message_bytes=message_bytes,
                 exposed=_exposed(profile.ledgers.activity[process, device].clip(start, end)),
-                kernels=_kernels(profile, process, device, start, end),
+                kernels=_kernels(work.kernels[place], start, end) if place in work.kernels else {},
                 span=span,
                 command=command_key(profile.trace.run.get("command")),
             )
@@ -245,18 +262,17 @@ def _noted(trace: Trace) -> str:
 
 
 def _ledger(
-    profile: Profile, process: int, device: int, window: tuple[int, int]
+    profile: Profile, steps: pl.DataFrame, place: tuple[int, int], window: tuple[int, int]
 ) -> tuple[dict[str, Any], Tiles | None]:
     """Return what a Rank says of a device's steady steps and their tiles; of the whole window, without tiles, if none is."""
-    steps = profile.steps.gpu.filter((pl.col("process") == process) & (pl.col("device") == device))
     steady = profile.steps.steady if not profile.steps.whole else None
     if steady:
         steps = steps.filter(pl.col("index").is_between(*steady))
         begin, finish = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     else:
         begin, finish = np.array([window[0]]), np.array([window[1]])
-    parts = ledger.gpu_parts(profile.ledgers.activity[process, device], begin, finish)
-    causes = ledger.idle_parts(profile.ledgers.idle, process, device, begin, finish)
+    parts = ledger.gpu_parts(profile.ledgers.activity[place], begin, finish)
+    causes = ledger.idle_parts(profile.ledgers.idle_of(*place), begin, finish)
     tiles = Tiles(begin, finish, {k: parts[k] for k in LEDGER}, causes)
     figures = tiles.figures()
     if steady:

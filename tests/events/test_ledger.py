@@ -28,7 +28,7 @@ def test_idle_time_of_windows(seed: int) -> None:
     idle = idle_pieces(seed)
     borders = np.unique(np.random.default_rng(seed + 100).integers(20, 380, 9))
     start, end = (borders[:-1], borders[1:]) if seed % 2 else (borders[:-1:2], borders[1::2][: len(borders[:-1:2])])
-    found = ledger.idle_parts(idle, 7, 1, start, end)
+    found = ledger.idle_parts(idle.filter(pl.col("device") == 1), start, end)
     for i, name in enumerate(ledger.CAUSES):
         pieces = idle.filter((pl.col("device") == 1) & (pl.col("cause") == i)).select("start_ns", "end_ns").rows()
         spent = {t for a, b in pieces for t in range(a, b)}
@@ -39,6 +39,5 @@ def test_idle_time_of_windows(seed: int) -> None:
 
 def test_no_windows_and_no_pieces() -> None:
     none = np.empty(0, np.int64)
-    assert ledger.idle_parts(idle_pieces(1), 7, 0, none, none) == {}
-    assert ledger.idle_parts(idle_pieces(1).clear(), 7, 0, np.array([0]), np.array([9])) == {}
-    assert ledger.idle_in(idle_pieces(1), 8, 0, 0, 400) == {}
+    assert ledger.idle_parts(idle_pieces(1), none, none) == {}
+    assert ledger.idle_parts(idle_pieces(1).clear(), np.array([0]), np.array([9])) == {}

@@ -10,8 +10,7 @@ import pytest
 
 from nsysx.analyses import gpu_ledger
 from nsysx.events import ledger
-from nsysx.judging import verdict
-from nsysx.judging.limits import limits_of
+from nsysx.judging.limits import idle_parts, limits_of
 from nsysx.model import Verdict
 from nsysx.pipeline import summarize
 from tests import builder
@@ -188,8 +187,8 @@ def test_idle_by_who_could_remove_it_sums_to_the_idle_time(tmp_path: Path) -> No
         given = gather(loop(body), tmp_path)
         (row,) = given.steps.windows.iter_rows(named=True)
         where = (row["process"], row["device"], row["start_ns"], row["end_ns"])
-        causes = ledger.idle_in(given.ledgers.idle, *where)
-        assert sum(verdict.idle_groups(given, *where[:2]).values()) == sum(causes.values()), code
+        causes = ledger.idle_in(given.ledgers.idle_of(*where[:2]), *where[2:])
+        assert sum(idle_parts(given, *where[:2]).values()) == sum(causes.values()), code
 
 
 @pytest.mark.parametrize("marked", [True, False])

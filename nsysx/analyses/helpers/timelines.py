@@ -18,6 +18,8 @@ from nsysx.reading import schema
 _SPANS = 1500
 #: Lanes of a picture, threads among them, and letters of a kernel's name.
 _LANES, _THREADS, _LABEL = 12, 4, 200
+#: Devices whose queue is drawn.
+_MOST_QUEUES = 2
 #: Instants at which the queue is drawn: two pixels each.
 _INSTANTS = 480
 #: Less queued than this does not reach over a launch: the device runs dry.
@@ -82,7 +84,7 @@ def queued(ops: pl.DataFrame, at: I64) -> I64:
 
 
 def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue, ...]:
-    """Return the queue of every device that works in [start, end)."""
+    """Return the queues of the first devices that are given work in [start, end)."""
     ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
     # What is launched after the window or done before it is never in the queue.
     seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
@@ -100,7 +102,9 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
         found.append(
             Queue(label, tuple((at - start).tolist()), tuple(values[: len(at)].tolist()), len(moments), dry),
         )
-    return tuple(found[:2])
+        if len(found) == _MOST_QUEUES:
+            break
+    return tuple(found)
 
 
 class _Lanes:
