@@ -12,7 +12,7 @@ from typing import Any
 
 import nsysx_patch
 from nsysx_names import Entry, Naming
-from nsysx_output import Output
+from nsysx_output import Output, counted
 
 #: The way of a call that may open a phase: ``_nsysx_t`` knows whether marks are on by then, for it may have turned them.
 _SLOW = """
@@ -100,7 +100,7 @@ class ModuleCalls:
 
     def seen(self) -> int:
         """Return how many module calls there were."""
-        return int(self._seen.__reduce__()[1][0])
+        return int(counted(self._seen))
 
     def arm(self, patcher: nsysx_patch.Patcher, entered: Any, returned: Any) -> None:
         """Build the three codes and put in the one that is wanted."""

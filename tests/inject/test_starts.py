@@ -137,3 +137,17 @@ def test_an_environment_without_nvtx_says_so_or_uses_torchs(tmp_path: Path) -> N
     (file,) = probe_files(tmp_path).values()
     assert file["backend"] in ("torch", "off")
     assert "nvtx: ModuleNotFoundError" in file["reason"]
+
+
+@pytest.mark.parametrize("version", [v for v in WANTED if v >= OLDEST], ids=lambda v: ".".join(map(str, v)))
+def test_counts_are_read_without_a_warning(version: tuple[int, int]) -> None:
+    """3.12 warns of whoever copies or pickles a counter, and 3.14 refuses: a count that cannot be read is no facts at all."""
+    python = interpreters().get(version)
+    if python is None:
+        pytest.skip(f"no Python {version[0]}.{version[1]} on this machine")
+    code = (
+        f"import sys; sys.path.insert(0, {str(INJECT)!r}); import nsysx_output as o\n"
+        "out = o.Output(None, {})\nfor _ in range(3): next(out.counts['step'])\nprint(out.counted()['step'])"
+    )
+    done = subprocess.run([python, "-W", "error", "-B", "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("3\n", "")
