@@ -120,6 +120,11 @@ class NsysProcess:
         """Say whether it has done nothing for too long."""
         return time.monotonic() - self._active > (IDLE_S if self.process.poll() is None else min(IDLE_S, _ORPHANS_S))
 
+    def ended_by_itself(self) -> bool:
+        """Say whether nsys itself has ended, and not of a signal; its agent may still be there."""
+        code = self.process.poll()
+        return code is not None and code >= 0
+
     def kill(self) -> None:
         """End it at once, with everything that belongs to it, also what it was just starting."""
         quiet, until = 0, time.monotonic() + _KILL_S

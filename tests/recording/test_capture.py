@@ -88,6 +88,9 @@ elif words[0] == "profile":
         agent = "import time\\nwhile True:\\n t = time.process_time()\\n while time.process_time() < t + 0.012: pass\\n time.sleep(0.4)"
         os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", agent, f"--session-name=profile-{{os.getpid()}}"])
         os.kill(os.getpid(), 9)
+    if mode == "agent-stays":
+        agent = "import time; time.sleep(600)"
+        os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", agent, f"--session-name=profile-{{os.getpid()}}"])
     if mode == "no-import":
         raw = pathlib.Path(__file__).parent / "nsys-report-1.qdstrm"
         raw.write_text("collected")
@@ -804,6 +807,25 @@ def test_an_agent_whose_nsys_was_killed_is_not_waited_for(
     result = run(fake.does("killed"), "raise SystemExit(5)")
     assert result.exit_code == 5  # the command's own
     assert "did not come to an end" in result.problems[0].message
+
+
+def test_an_agent_that_stays_when_nsys_has_ended_costs_nothing(
+    here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
+    began = time.monotonic()
+    result = run(fake.does("agent-stays"), "open('ran', 'w')")
+    assert time.monotonic() - began < 10
+    assert (result.exit_code, result.problems, (here / "r.sqlite").exists()) == (0, [], True)
+    left = [place for place in Path("/proc").glob("[0-9]*/cmdline") if b"--session-name=profile-" in _bytes(place)]
+    assert not [place for place in left if b"time.sleep(600)" in _bytes(place)]
+
+
+def _bytes(place: Path) -> bytes:
+    try:
+        return place.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_an_nsys_that_never_ends_is_not_waited_for(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
