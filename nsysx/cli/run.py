@@ -53,6 +53,14 @@ Gil = Annotated[
     bool,
     typer.Option("--gil", help="Record who holds Python's lock, and who waits for it. Its cost was not measured."),
 ]
+Ops = Annotated[
+    bool,
+    typer.Option(
+        "--ops",
+        help="Record operators with their shapes in the few steps whose modules are marked: FLOP/s and MFU. "
+        "Those steps become slower on the CPU.",
+    ),
+]
 Clocks = Annotated[bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature.")]
 GpuMetrics = Annotated[
     bool,
@@ -103,6 +111,7 @@ def run(
     osrt: Osrt = False,
     python: Python = False,
     gil: Gil = False,
+    ops: Ops = False,
     clocks: Clocks = False,
     gpu_metrics: GpuMetrics = False,
     depth: Depth = None,
@@ -118,28 +127,11 @@ def run(
 
     _check_words(graphs, marks, backward)
     options = capture.Options(
-        output=output,
-        force=force,
-        report=not no_report,
-        probe=not no_probe,
-        nsys=nsys,
-        nsys_args=tuple(nsys_arg or ()),
-        steps=steps,
-        lines=lines,
-        memory=memory,
-        graphs=graphs,
-        osrt=osrt,
-        python=python,
-        gil=gil,
-        clocks=clocks,
-        gpu_metrics=gpu_metrics,
-        depth=depth,
-        only=only,
-        marks=marks,
-        backward=backward,
-        per_rank=per_rank,
+        output=output, force=force, report=not no_report, probe=not no_probe, nsys=nsys, nsys_args=tuple(nsys_arg or ()),
+        steps=steps, lines=lines, memory=memory, graphs=graphs, osrt=osrt, python=python, gil=gil, ops=ops, clocks=clocks,
+        gpu_metrics=gpu_metrics, depth=depth, only=only, marks=marks, backward=backward, per_rank=per_rank,
         calibrate=calibrate,
-    )
+    )  # fmt: skip
     if dry_run:
         typer.echo(capture.dry_run(command, options))
         return

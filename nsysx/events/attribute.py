@@ -212,7 +212,7 @@ class _Finder:
         )
 
 
-def _capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+def capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return graph_node -> (process, thread, time) of the call that captured the node.
 
     A graph launch is one call for all its kernels; what a node is for shows at capture time. Instantiation clones nodes, so
@@ -264,7 +264,7 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     row = correlated.gpu_ops["call"].fill_null(-1).to_numpy()
     ops = correlated.gpu_ops.with_columns(lookup.at(calls[f], row).alias(f) for f in fields)
     if ops["graph_node"].is_not_null().any() and trace.graph_node.height:
-        origin = _capture_calls(trace, calls).sort("thread", "time_ns")
+        origin = capture_calls(trace, calls).sort("thread", "time_ns")
         at = finder.find(origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
         captured = pl.concat(
             [

@@ -23,12 +23,15 @@ _FP32 = (
 )
 _TENSOR = r"tf32|tensorop|1688|16816|wgmma|nvjet|hmma|h884|bf16|f16f16"
 #: Formats by name, the first that matches counts, for a kernel names its accumulator too. cuDNN's "wgmma_f16" is any format of
-#: 16 bits.
+#: 16 bits. nvjet names input, accumulator and output by a letter each: s fp32, h fp16, t bf16.
 _FORMATS = (
     ("fp8", r"e4m3|e5m2|fp8|f8f8|_qgmma"),
     ("tf32", r"tf32"),
-    ("bf16", r"bf16|bfloat16"),
-    ("fp16", r"f16f16|(?<![a-z0-9])(?<!wgmma_)f16|fp16|__half|\bhalf\b|hgemm|h884|h1688|h16816|s884|_hmma"),
+    ("bf16", r"bf16|bfloat16|nvjet_(sm\d+_)?t[a-z]t_"),
+    (
+        "fp16",
+        r"f16f16|nvjet_(sm\d+_)?hsh_|(?<![a-z0-9])(?<!wgmma_)f16|fp16|__half|\bhalf\b|hgemm|h884|h1688|h16816|s884|_hmma",
+    ),
     ("int8", r"s8s8|i8i8|_imma|int8"),
     ("fp64", r"dgemm|_f64|d884|double"),
 )

@@ -159,6 +159,7 @@ class _Copies:
             pl.Series("start_ns", start),
             pl.Series("end_ns", np.maximum(end, start)),
             pl.Series("thread", thread),
+            pl.lit(-1, dtype=pl.Int64).alias("number"),  # what autograd numbers is not repeated
             pl.lit(True).alias("repeated"),
         )
 
@@ -179,13 +180,18 @@ class _Repeater:
         whole = marks.throughout(start, end)
         self.templates = [(int(start[i]), int(end[i])) for i in np.flatnonzero(whole)]
         self.others = [(int(start[i]), int(end[i])) for i in np.flatnonzero(~whole)]
-        self.sources = [(ranges.ranges, "module", _Copies()), (ranges.marks, "backward_module", _Copies())]
+        # Operators are torch's own ranges (`nsysx run --ops`), the others the probe's.
+        self.sources = [
+            (ranges.ranges, "module", _Copies()),
+            (ranges.marks, "backward_module", _Copies()),
+            (ranges.ranges, "op", _Copies()),
+        ]
         self._placed = [self._by_thread(frame, kind) for frame, kind, _ in self.sources]
         self._known: dict[tuple[int, bytes, bytes], Pairs] = {}
 
     def _by_thread(self, frame: pl.DataFrame, kind: str) -> dict[int, tuple[I64, I64, I64]]:
-        """Return thread -> row, start, end of the probe's ranges of one kind, in order of time."""
-        rows = np.flatnonzero(((frame["kind"] == kind) & frame["own"]).to_numpy())
+        """Return thread -> row, start, end of the ranges of one kind, in order of time: the probe's, and torch's operators."""
+        rows = np.flatnonzero(((frame["kind"] == kind) & (frame["own"] ^ (kind == "op"))).to_numpy())
         thread, start, end = (frame[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
         found = {}
         for one in self.tokens:
@@ -304,7 +310,8 @@ class _Repeater:
         for (_, _, copies), placed in zip(self.sources, self._placed, strict=True):
             row, start, end = placed[threads[0]]
             a, b = np.searchsorted(start, template).tolist()
-            if b == a:
+            there = placed[threads[1]][1]
+            if b == a or np.diff(np.searchsorted(there, step)).item():  # none, or it has its own
                 continue
             began = np.interp(start[a:b], old, new).astype(np.int64)
             ended = np.interp(end[a:b], old, new).astype(np.int64)
@@ -366,7 +373,7 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
         worker = _Repeater(of, steps.filter(pl.col("process") == process).sort("start_ns"), own, ranges, states)
         exact += worker.run()
         marked, others = marked + len(worker.templates), others + len(worker.others)
-        copied_ranges.append(worker.sources[0][2].frame(ranges.ranges))
+        copied_ranges += [worker.sources[i][2].frame(ranges.ranges) for i in (0, 2)]
         copied_marks.append(worker.sources[1][2].frame(ranges.marks))
     free = _between(states, calls, marks, steps)
     launched = free & (calls["gpu_ops"] > 0).to_numpy()

@@ -10,6 +10,7 @@ import nsysx_ranges as ranges
 from nsysx_calls import ModuleCalls
 from nsysx_clock import StepClock
 from nsysx_marking import Marking
+from nsysx_operators import Operators
 from nsysx_output import Output
 from nsysx_pauses import Pauses
 from nsysx_steps import Steps
@@ -23,9 +24,10 @@ LOOK_EVERY = 8
 class Borders:
     """``begin`` and ``end`` are what ``Steps`` calls. ``facts`` tells what the last info mark of a capture says."""
 
-    def __init__(self, torch: Any, out: Output) -> None:
+    def __init__(self, torch: Any, out: Output, operators: Operators) -> None:
         self.torch = torch
         self.out = out
+        self.operators = operators
         self.steps = Steps(self.begin, self.end, self._states)
         self.window = Window(out)
         self.clock = StepClock()
@@ -56,6 +58,12 @@ class Borders:
         if self.calls is not None:
             self.calls.marks = on
             self.calls.use()
+        if not on:
+            self.operators.in_step(False)
+
+    def operators_due(self) -> None:
+        """Record operators where modules are marked, but not in the very first step: it compiles."""
+        self.operators.in_step(self.out.recording and self.marking.on and self.steps.index > 0)
 
     def begin(self, index: int) -> None:
         """Step ``index`` begins here, on this thread."""
@@ -71,6 +79,7 @@ class Borders:
             self.calls.counting = out.recording and index % LOOK_EVERY == 0
         self.clock.begin(index, self.marking.on, out.recording)
         self._shape()  # what came before is not of this step
+        self.operators_due()
         if not out.recording:
             return
         backend = out.backend
@@ -95,6 +104,8 @@ class Borders:
             end()
         self.pauses.send()
         border = self.steps.closed_by == "border"
+        if not border:
+            self.operators.in_step(False)
         shape = self._shape()
         self.clock.end(border)
         self.window.step_ended(shape)

@@ -1,4 +1,4 @@
-"""What is recorded only if it is asked for: every operator (NSYSX_BACKWARD=ops), the Python line of each wait (NSYSX_LINES)."""
+"""What is recorded only if it is asked for: the Python line of each wait (NSYSX_LINES)."""
 
 from __future__ import annotations
 
@@ -9,27 +9,6 @@ from typing import Any
 
 import nsysx_ranges as ranges
 from nsysx_output import Output
-
-
-def record_operators(torch: Any, out: Output) -> Callable[[], None] | None:
-    """Every operator and autograd node as a range with its sequence number: torch's own, costly, and only with CUDA.
-
-    Return what ends it.
-    """
-    if not torch.backends.cuda.is_built():
-        out.errors.append("NSYSX_BACKWARD=ops needs a torch built with CUDA: marks are used")
-        return None
-    try:  # what emit_nvtx does, without its torch.cuda.synchronize: CUDA must not start before the program wants it
-        from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-
-        autograd = torch._C._autograd
-        config = ProfilerConfig(ProfilerState.NVTX, False, False, False, False, False, _ExperimentalConfig())
-        autograd._enable_profiler(config, set())
-        end: Callable[[], None] = autograd._disable_profiler
-        return end
-    except Exception as error:
-        out.wrong("ops", error)
-        return None
 
 
 def mark_lines(torch: Any, out: Output, active: Callable[[], bool]) -> None:

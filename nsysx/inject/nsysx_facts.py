@@ -89,6 +89,7 @@ class Facts:
             "aliases": self.naming.aliases,
             "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
             "window_missed": window.never_opened(borders.steps.index + 1, borders.steps.rule),
+            "operators": borders.operators.facts(),
             "pauses": borders.pauses.listens,
             "pauses_left_out": borders.pauses.left_out,
             "rank": self.out.environ.get("RANK"),

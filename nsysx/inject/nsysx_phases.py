@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from nsysx_names import Entry
@@ -20,6 +21,7 @@ class Phases:
         self.out = out
         self.steps = steps
         self.driver: int | None = None
+        self.before_backward: Callable[[Any], None] = lambda _roots: None
         self.capturing: list[int | None] | None = None  # ends of optimizer steps (their key) and backwards (None)
         self._trained_root: Any = None
         self._graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what was captured in it
@@ -104,8 +106,8 @@ class Phases:
 
     # ---- backward ---------------------------------------------------------------------------------------------------
 
-    def enter_backward(self, _first: Any) -> int:
-        """The autograd engine is started, from Python, on this thread."""
+    def enter_backward(self, roots: Any) -> int:
+        """The autograd engine is started for ``roots``, from Python, on this thread."""
         try:
             thread = self.out.thread
             if self._traced():
@@ -114,6 +116,7 @@ class Phases:
                 self.driver = self.driver or threading.get_ident()
                 if not thread.phases and self.driver == threading.get_ident():
                     self.steps.backward()
+            self.before_backward(roots)
             return self._open("backward")
         except Exception as error:
             self.out.fail("backward", error)

@@ -10,14 +10,15 @@
 
 The parts: ``nsysx_steps`` finds steps from events that ``nsysx_phases`` and ``nsysx_calls`` see; ``nsysx_borders`` does
 what is due between steps; ``nsysx_marking`` chooses the steps whose modules are marked, ``nsysx_window`` those that are
-captured; ``nsysx_names`` knows modules by path; ``nsysx_backward`` marks autograd nodes; ``nsysx_pauses`` notes garbage
+captured; ``nsysx_names`` knows modules by path; ``nsysx_backward`` marks autograd nodes; ``nsysx_operators`` turns torch's own
+ranges of operators on and off; ``nsysx_pauses`` notes garbage
 collections and compilations; ``nsysx_output`` sends.
 
 Environment: NSYSX_PROBE_DIR (where probe-<pid>.json goes), NSYSX_MARKS=few|all|off (in which steps modules are marked),
 NSYSX_DEPTH=N (modules of at most N path parts), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
 NSYSX_STEPS=A:B|auto (only these steps are captured, all others run without ranges), NSYSX_LINES=1 (a mark with the Python
-line of each wait), NSYSX_PAUSES=0 (collections and compilations are not noted), NSYSX_TIMING=1 (no ranges at all, only the
-length of each step).
+line of each wait), NSYSX_OPS=1 (operators with their shapes, where modules are marked), NSYSX_PAUSES=0 (collections and
+compilations are not noted), NSYSX_TIMING=1 (no ranges at all, only the length of each step).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from nsysx_borders import Borders
 from nsysx_calls import ModuleCalls
 from nsysx_facts import Facts
 from nsysx_names import Naming
+from nsysx_operators import Operators
 from nsysx_output import Output
 from nsysx_phases import Phases
 
@@ -50,10 +52,12 @@ class Probe:
         self.pid = os.getpid()
         self.armed = False
         self.out = Output(backend, environ)
-        self.borders = Borders(torch, self.out)
+        self.operators = Operators(torch, self.out, _operators_wanted(self.out))
+        self.borders = Borders(torch, self.out, self.operators)
         self.steps = self.borders.steps
         self.naming = Naming(torch, self.out)
         self.phases = Phases(torch, self.out, self.steps)
+        self.phases.before_backward = self.operators.before_backward
         self.calls = ModuleCalls(torch, self.out, self.naming, self.phases.root)
         self.calls.after_root = self.phases.after_root
         self.calls.marks = self.borders.marking.on
@@ -74,6 +78,7 @@ class Probe:
         """Give every function its own code back. Calls that are running still end their ranges."""
         self.armed = self.calls.armed = False
         self.patcher.off()
+        self.operators.turn(False)
         for remove in self._removers:
             remove()
         self._removers.clear()
@@ -122,7 +127,7 @@ class Probe:
             around(loader._BaseDataLoaderIter.__next__, "fetch", "self", phases.enter_fetch, phases.leave_fetch)
             around(loader.DataLoader.__iter__, "loader", "None", phases.enter_loader, phases.leave_fetch)
         engine = torch.autograd.graph._engine_run_backward
-        around(engine, "backward", "None", phases.enter_backward, phases.leave_backward)
+        around(engine, "backward", "t_outputs", phases.enter_backward, phases.leave_backward)
         self._arm_engine()
         around(torch.nn.Module.compile, "compile", "self", lambda module: module, self.naming.recompiled)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
@@ -134,10 +139,12 @@ class Probe:
         around(graph.capture_begin, "capture_begin", "self", self._begin_capture, lambda _token: None)
         around(graph.capture_end, "capture_end", "self", lambda graph: graph, self._end_capture)
         around(graph.replay, "replay", "self", phases.enter_replay, phases.leave_replay)
-        if self.backward.wanted == "ops":
-            end = nsysx_extras.record_operators(torch, self.out)
-            if end is not None:
-                self._removers.append(end)
+        if self.operators.wanted != "off":
+            around(
+                torch.autograd.profiler._run_on_profiler_start, "profiler", "None", self.operators.give_way, _nothing
+            )
+            if self.operators.wanted == "names":
+                self.operators.turn(True)
         if self.out.environ.get("NSYSX_LINES") == "1":
             nsysx_extras.mark_lines(torch, self.out, lambda: self.armed)
         if self.borders.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
@@ -151,6 +158,7 @@ class Probe:
         try:
             self.phases.begin_capture(graph)
             self.borders.marking.pause()
+            self.operators.in_step(self.out.recording)
         except Exception as error:
             self.out.fail("capture", error)
 
@@ -158,6 +166,7 @@ class Probe:
         try:
             self.phases.end_capture(graph)
             self.borders.marking.resume(self.steps.index)
+            self.borders.operators_due()
         except Exception as error:
             self.out.fail("capture", error)
 
@@ -175,7 +184,7 @@ class Probe:
                     return engine.run_backward
 
                 def run_backward(*args: Any, **kwargs: Any) -> Any:
-                    level = enter(None)
+                    level = enter(args[0] if args else None)
                     try:
                         return engine.run_backward(*args, **kwargs)
                     finally:
@@ -236,6 +245,19 @@ class Probe:
 def _plain(function: Any) -> Any:
     """Return the function under its decorators."""
     return getattr(function, "__wrapped__", function)
+
+
+def _operators_wanted(out: Output) -> str:
+    """Return what of the operators is to be recorded: shapes, names or off."""
+    if out.environ.get("NSYSX_TIMING") == "1":
+        return "off"
+    if out.environ.get("NSYSX_OPS") == "1":
+        return "shapes"
+    return "names" if out.environ.get("NSYSX_BACKWARD") == "ops" else "off"
+
+
+def _nothing(_token: Any) -> None:
+    """There is nothing to do behind this function."""
 
 
 _probe: Probe | None = None

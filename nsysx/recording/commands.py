@@ -160,6 +160,7 @@ def probe_environment(
         "NSYSX_BACKWARD": options.backward,
         "NSYSX_STEPS": None if options.steps == "manual" else options.steps,  # then the program opens the window
         "NSYSX_LINES": "1" if own_lines else None,
+        "NSYSX_OPS": "1" if options.ops else None,
     }
     return added | {name: value for name, value in wanted.items() if value is not None}
 

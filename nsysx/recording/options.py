@@ -35,6 +35,7 @@ class Options:
     osrt: bool = False
     python: bool = False
     gil: bool = False
+    ops: bool = False
     depth: int | None = None
     only: str | None = None
     marks: str = "few"
@@ -161,6 +162,11 @@ def check_options(options: Options) -> None:
             raise NsysxError(what, slug="bad-only", hint=hint, exit_code=EXIT_USAGE) from None
     if any(re.match(r"-o|--output\b", word) for word in options.nsys_args):
         raise failed("--nsys-arg: use nsysx's own -o", "nsys-output")
+    if options.ops and (options.marks == "off" or not options.probe):
+        other = "--no-probe" if not options.probe else "--marks off"
+        what = f"--ops does not go with {other}"
+        hint = "Operators are recorded by the probe, in the steps whose modules it marks"
+        raise NsysxError(what, slug="ops-marks", hint=hint, exit_code=EXIT_USAGE)
     if options.calibrate and (options.per_rank or not options.probe):
         other = "--per-rank" if options.per_rank else "--no-probe"
         hint = "It runs the whole command once more and needs the probe's step borders"

@@ -1,0 +1,149 @@
+"""FLOPs of the step, its phases and modules: how fast they are computed, and the MFU of the step."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.analyses.helpers import operator_work
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
+from nsysx.model import Column, TableSpec
+from nsysx.replay.engine import Withheld, unprofiled_of
+
+KEY = "flops"
+TITLE = "FLOPs and MFU"
+COLUMNS = (
+    Column("by", "String", "", "step, phase or module"),
+    Column("name", "String", "", "its name; null for GPU work outside of all of them"),
+    Column("flops", "Int64", "FLOP", "floating point operations of its matrix products, convolutions and attention, see operators"),
+    Column("again_flops", "Int64", "FLOP", "of these in a forward that checkpointing runs again"),
+    Column("gpu_ns", "Int64", "ns", "time of all of its kernels, copies and memsets"),
+    Column("product_ns", "Int64", "ns", "of this in operators whose operations are counted"),
+    Column("tflops", "Float64", "TFLOP/s", "flops over product_ns"),
+    Column("peak_share", "Float64", "share", "tflops, of the fastest matrix product measured in each format, 0 to 1"),
+    Column("counted", "Float64", "share", "part of the time of its kernels that multiply whose operations are counted, 0 to 1"),
+    Column("step_ns", "Int64", "ns", "a step, without the profiler where that is known; null but for the step"),
+    Column("step_from", "String", "", "where step_ns comes from: recorded, in_process, second_run, modelled or assumed"),
+    Column("mfu", "Float64", "share", "model FLOPs utilization: flops without again_flops, over what the fastest product would "
+           "compute in step_ns; null but for the step, and where less than 95 % of its products are counted"),
+    Column("peak", "String", "", "the formats with the fastest product of each in TFLOP/s and where it was measured"),
+    Column("why_not", "String", "", "why mfu or peak_share is null"),
+)  # fmt: skip
+SHOWN = TableSpec(
+    covers="shown device",
+    place=66,
+    intro=(
+        "Floating point operations by the sizes of the operators, which is what the model asks for and not what kernels do: "
+        "attention counts in full under a causal mask. The peak is measured, so MFU here is higher than against a datasheet."
+    ),
+    first=("name", "by", "tflops", "peak_share", "mfu", "step_ns", "counted", "product_ns", "gpu_ns", "peak", "why_not"),
+    labels={"mfu": "MFU", "product_ns": "in products", "step_from": "step time from"},
+    hide=("flops", "again_flops"),
+    unknown="outside",
+    bar="gpu_ns",
+    sums=True,
+    plain=("step_ns",),
+    depth=1,
+    rows=40,
+)  # fmt: skip
+#: With less of the products counted, MFU would be a guess (share of the time of kernels that multiply).
+COUNTED_LEAST = 0.95
+_ROWS = 40
+_SCHEMA = declared.schema(COLUMNS)
+
+
+def _sums(done: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Return the sums of executions by some columns, with the time that they take at best and what of it is known."""
+    known = pl.col("flops").is_not_null() & pl.col("name").is_not_null() & pl.col("why_not").is_null()
+    flops, ideal = pl.col("flops").fill_null(0), pl.col("ideal_ns")
+    again = pl.col("recompute")
+    grouped = done.group_by(by, maintain_order=True).agg(
+        pl.when(known.any()).then(flops.sum()).alias("flops"),
+        pl.when(known.any()).then(flops.filter(again).sum()).alias("again_flops"),
+        pl.col("gpu_ns").sum(),
+        pl.col("gpu_ns").filter(known).sum().alias("product_ns"),
+        pl.col("product_ns").sum().alias("_multiply"),
+        pl.col("product_ns").filter(known).sum().alias("_counted"),
+        ideal.filter(known).sum().alias("_ideal"),
+        ideal.filter(known & ~again).sum().alias("_once"),
+        (known & ideal.is_null() & (flops > 0)).any().alias("_unknown"),
+    )
+    time = pl.col("product_ns")
+    return grouped.with_columns(
+        tflops=pl.when(time > 0).then(pl.col("flops") / time / 1e3),
+        peak_share=pl.when((time > 0) & ~pl.col("_unknown")).then(pl.col("_ideal") / time),
+        counted=pl.when(pl.col("_multiply") > 0).then(pl.col("_counted") / pl.col("_multiply")),
+    )
+
+
+def _step_time(profile: Profile) -> tuple[int | None, str | None]:
+    """Return how long a step takes, without a profiler where that is known, and where that comes from."""
+    if not profile.scope.steps:
+        return None, None
+    known = unprofiled_of(profile)
+    if not isinstance(known, Withheld):
+        return known.step_ns, known.source
+    start, end = profile.window
+    return round(profile.scope.per_step(end - start)), "recorded"
+
+
+def _peaks(profile: Profile, formats: set[str]) -> str | None:
+    found = {n: p for n, p in sorted(profile.once(operator_work.peaks).items()) if n in formats}
+    return "; ".join(f"{n} {p.flops_per_s / 1e12:,.0f} ({p.source})" for n, p in found.items()) or None
+
+
+def _step(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:
+    """Return the row of the step, with its MFU."""
+    row = _sums(done.with_columns(by=pl.lit("step")), ["by"])
+    given = row.row(0, named=True)
+    step_ns, source = _step_time(profile)
+    why = _why_no_mfu(given, step_ns)
+    mfu = None if why or not step_ns else profile.scope.per_step(given["_once"]) / step_ns
+    formats = set(done.filter(pl.col("flops") > 0)["number_format"].drop_nulls().to_list())
+    return row.with_columns(
+        name=pl.lit(profile.scope.mean),
+        step_ns=pl.lit(step_ns, dtype=pl.Int64),
+        step_from=pl.lit(source, dtype=pl.String),
+        mfu=pl.lit(mfu, dtype=pl.Float64),
+        peak=pl.lit(_peaks(profile, formats), dtype=pl.String),
+        why_not=pl.lit(why, dtype=pl.String),
+    ).select(*_SCHEMA)
+
+
+def _why_no_mfu(row: dict[str, float], step_ns: int | None) -> str | None:
+    """Return why there is no MFU, None where there is."""
+    if not row["flops"]:
+        return "no operator with a known number of operations did any GPU work"
+    if step_ns is None:
+        return "no steps were found"
+    if row["counted"] is not None and row["counted"] < COUNTED_LEAST:
+        return f"operations are counted of {row['counted']:.0%} of the time of kernels that multiply"
+    if row["_unknown"]:
+        return (
+            "no product of 50 us was measured in each format: nsysx calibrate measures them"
+            if row["_ideal"] == 0
+            else "the format of some products is not known, or no product of 50 us was measured in it"
+        )
+    return None
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return the row of the step, then those of phases and modules that multiply, longest first. Raises NotRecorded."""
+    done = operator_work.with_ideal(profile, profile.once(operator_work.executions))
+    if not done["shapes"].count():
+        raise NotRecorded("operators were recorded without their shapes", operator_work.FIX)
+    parts = [_step(profile, done)]
+    for by in ("phase", "module"):
+        rows = (
+            _sums(done, [by])
+            .filter((pl.col("_multiply") > 0) | (pl.col("product_ns") > 0))
+            .with_columns(
+                by=pl.lit(by),
+                name=pl.col(by),
+                why_not=pl.when(pl.col("_unknown")).then(pl.lit("no product of 50 us was measured in its format")),
+                **{c: pl.lit(None, dtype=_SCHEMA[c]) for c in ("step_ns", "step_from", "mfu", "peak")},
+            )
+        )
+        rows = rows.sort("gpu_ns", "name", descending=[True, False], nulls_last=True)
+        parts.append(rows.head(_ROWS).select(*_SCHEMA))
+    return pl.concat(parts)

@@ -1,0 +1,188 @@
+"""GPU work by operator: what each execution of one took, computed, and in which format, and the fastest product to compare with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from nsysx.events import kernel_math, operators
+from nsysx.events.operators import Operators
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import lookup
+
+FIX = "nsysx run --ops -- CMD"
+#: A product says how fast the device can be if it takes this long (ns): shorter ones are mostly launch, first and last wave.
+LONG_NS = 50_000
+#: ... and was executed so often that its median is not one lucky execution.
+_LEAST = 3
+#: Plain matrix products: what a device is fastest at.
+_PLAIN = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_addmm_activation")
+CALIBRATED, SEEN = "nsysx calibrate", "fastest product of this report"
+
+#: bf16 or fp16: what a name does not tell.
+HALF = "16 bits"
+_EITHER = r"wgmma_f16|_f16_"
+
+#: What an execution is of, and where it was.
+PLACE = ("name", "shapes", "caller", "module", "phase")
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The fastest matrix product that was measured in one format (FLOP/s), and where."""
+
+    flops_per_s: float
+    source: str
+
+
+def of(profile: Profile) -> Operators:
+    """Return the operators of the report. Raises NotRecorded."""
+    if not operators.recorded(profile.ranges):
+        raise NotRecorded(_why_not(profile), FIX)
+    return operators.find(profile.trace, profile.ranges, profile.attributed)
+
+
+def _why_not(profile: Profile) -> str:
+    """Return why there are no operators, with what the probe says about it."""
+    for told in profile.trace.capture.probe:
+        said = told.get("operators")
+        if isinstance(said, dict):
+            reason = said.get("why_not")
+            return f"no operator was recorded: {str(reason)[:200] if reason else 'no step of the program was marked'}"
+    return "operators were not recorded"
+
+
+def _formats(names: pl.Series, families: pl.Series) -> pl.Series:
+    """Return the number format of kernels that multiply, as far as their names say."""
+    found = kernel_math.number_format(names, families)
+    # cuDNN calls both by one name, and a device is equally fast at both.
+    either = lookup.matching(names, _EITHER) & families.is_in(kernel_math.PRODUCTS).fill_null(False).to_numpy()
+    return pl.select(pl.coalesce(found, pl.when(pl.Series(either)).then(pl.lit(HALF)))).to_series()
+
+
+def executions(profile: Profile) -> pl.DataFrame:
+    """Return one row per execution of an operator with GPU work of the steady steps on the shown device. Raises NotRecorded.
+
+    Columns: PLACE, recompute, kernels, gpu_ns (kernels, copies and memsets), kernel (the longest), number_format (of the longest
+    that multiplies), product_ns (kernels that multiply, by their families), flops and why_not as in ``Operators``. GPU work
+    outside of operators is one row per module, phase and kernel, with a null name. A CUDA graph executes the operators that it
+    captured once per launch.
+    """
+    found = profile.once(of)
+    ops = profile.steady_ops
+    if profile.device is not None:
+        ops = ops.filter(ops["device"] == profile.device)
+    names, families = ops["name"], ops["family"].cast(pl.String)
+    work = ops.select(
+        pl.Series("row", found.op[ops["op"].to_numpy()]),
+        pl.when(pl.col("graph_node").is_not_null()).then("call").otherwise(-1).fill_null(-1).alias("launch"),
+        pl.col("module", "phase", "name").cast(pl.String),
+        "recompute",
+        kernel=(pl.col("op_kind").cast(pl.String) == "kernel"),
+        ns=pl.col("end_ns") - pl.col("start_ns"),
+        multiplies=families.is_in(kernel_math.PRODUCTS),
+        format=_formats(names, families),
+    )
+    ns, multiplies = pl.col("ns"), pl.col("multiplies")
+    sums = (
+        pl.col("kernel").sum().cast(pl.Int64).alias("kernels"),
+        ns.sum().alias("gpu_ns"),
+        pl.col("name").get(ns.arg_max()).alias("kernel"),
+        pl.col("format").sort_by("ns", descending=True).drop_nulls().first().alias("number_format"),
+        ns.filter(multiplies).sum().alias("product_ns"),
+        pl.col("recompute").any(),
+    )
+    inside = work.filter(pl.col("row") >= 0)
+    held = inside.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*sums)
+    rows = found.rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    held = held.join(rows, on="row", how="left", maintain_order="left")
+    # An execution that lies in two modules computed once.
+    again = ~held.select(pl.struct("row", "launch").is_first_distinct()).to_series()
+    held = held.with_columns(flops=pl.when(~again).then("flops").otherwise(pl.lit(0) * pl.col("flops")), counts=~again)
+    outside = work.filter(pl.col("row") < 0).group_by("module", "phase", "name", maintain_order=True)
+    none = {c: pl.lit(None, dtype=t) for c, t in (("shapes", pl.String), ("caller", pl.String), ("flops", pl.Int64))}
+    free = outside.agg(*sums, pl.len().alias("_n")).with_columns(
+        name=pl.lit(None, dtype=pl.String), why_not=pl.lit(None, dtype=pl.String), counts=pl.lit(False), **none
+    )
+    columns = [
+        *PLACE,
+        "recompute",
+        "kernels",
+        "gpu_ns",
+        "kernel",
+        "number_format",
+        "product_ns",
+        "flops",
+        "why_not",
+        "counts",
+    ]
+    return pl.concat([held.select(columns), free.select(columns)])
+
+
+def _calibrated(profile: Profile) -> dict[str, Peak]:
+    """Return the products that ``nsysx calibrate`` timed on the machine of the report, by format."""
+    told = profile.trace.run.get("machine_profile")
+    products = told.get("products") if isinstance(told, dict) else None
+    names = {g.name for g in profile.trace.capture.gpus if g.device == profile.device and g.process == profile.process}
+    if not isinstance(told, dict) or not isinstance(products, dict) or told.get("gpu") not in names:
+        return {}
+    return {
+        str(name): Peak(float(rate), CALIBRATED)
+        for name, rate in products.items()
+        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < 1e18
+    }
+
+
+def peaks(profile: Profile) -> dict[str, Peak]:
+    """Return number format -> the fastest matrix product measured: by ``nsysx calibrate``, else (or faster) in this report.
+
+    In the report: the best median rate of one operator and shape, see ``LONG_NS``. No datasheet is asked: its figure is reached
+    by no product. Raises NotRecorded.
+    """
+    rows = profile.once(executions).filter(
+        pl.col("name").is_in(_PLAIN) & (pl.col("flops") > 0) & pl.col("number_format").is_not_null(), pl.col("counts")
+    )
+    rates = rows.group_by("name", "shapes", "number_format").agg(
+        pl.len().alias("n"),
+        pl.col("gpu_ns").median().alias("ns"),
+        (pl.col("flops") / pl.col("gpu_ns") * 1e9).median().alias("rate"),
+    )
+    rates = rates.filter((pl.col("n") >= _LEAST) & (pl.col("ns") >= LONG_NS))
+    found = _calibrated(profile)
+    for name, rate in rates.group_by("number_format").agg(pl.col("rate").max()).sort("number_format").iter_rows():
+        if name not in found or rate > found[name].flops_per_s:
+            found[name] = Peak(rate, SEEN)
+    halves = [found[name] for name in ("bf16", "fp16") if name in found]
+    return {**found, HALF: max(halves, key=lambda p: p.flops_per_s)} if halves else found
+
+
+def with_ideal(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add ``ideal_ns``: how long the operations take at the fastest product of their format; null where that is not known."""
+    rate = {name: peak.flops_per_s for name, peak in profile.once(peaks).items()}
+    per_s = pl.col("number_format").replace_strict(rate, default=None, return_dtype=pl.Float64)
+    return rows.with_columns(ideal_ns=pl.col("flops") / per_s * 1e9)
+
+
+def host_side(profile: Profile) -> pl.DataFrame:
+    """Return PLACE with what each operator's calls cost the CPU: waits, wait_ns, allocations, allocation_ns. Raises NotRecorded.
+
+    A wait is a synchronize call, an allocation one that reserves or frees memory of device or host.
+    """
+    found = profile.once(of)
+    calls = profile.steady_calls
+    kind = calls["kind"].cast(pl.String)
+    row = found.call[calls["call"].to_numpy()]
+    wanted = kind.is_in(["sync", "alloc", "free", "host_alloc"]).to_numpy() & (row >= 0)
+    rows = found.rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    mine = calls.select(pl.col("module", "phase").cast(pl.String), "self_ns").with_columns(
+        pl.Series("row", row), waits=kind == "sync"
+    )
+    mine = mine.filter(pl.Series(wanted)).join(rows, on="row", how="left", maintain_order="left")
+    waits, ns = pl.col("waits"), pl.col("self_ns")
+    return mine.group_by(PLACE, maintain_order=True).agg(
+        waits.sum().cast(pl.Int64).alias("waits"),
+        ns.filter(waits).sum().alias("wait_ns"),
+        (~waits).sum().cast(pl.Int64).alias("allocations"),
+        ns.filter(~waits).sum().alias("allocation_ns"),
+    )

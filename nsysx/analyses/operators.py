@@ -1,0 +1,92 @@
+"""Operators of torch with their shapes, between the modules and the kernels: time, FLOPs, what they wait for and allocate."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.analyses.helpers import operator_work
+from nsysx.events.profile import Profile
+from nsysx.frames import declared
+from nsysx.model import Column, TableSpec
+
+KEY = "operators"
+TITLE = "Operators"
+COLUMNS = (
+    Column("name", "String", "", "operator whose FLOPs are known, else the innermost; null for GPU work outside of all"),
+    Column("shapes", "String", "", "sizes of its arguments, [] for what is no tensor; null when not recorded"),
+    Column("module", "String", "", "module in which it was called; in parentheses what lies outside modules"),
+    Column("phase", "String", "", "phase of the step in which it was called"),
+    Column("caller", "String", "", "the outermost of torch's operators around it; null for none"),
+    Column("calls", "Int64", "", "executions with GPU work in the steady steps"),
+    Column("kernels", "Int64", "", "kernels that they launched"),
+    Column("gpu_ns", "Int64", "ns", "time of these kernels, copies and memsets; over all rows, all GPU work of the shown device"),
+    Column("kernel", "String", "", "the kernel in which most of it goes"),
+    Column("number_format", "String", "", "what the names of its kernels say that they multiply: bf16, tf32 ...; else null"),
+    Column("flops", "Int64", "FLOP", "floating point operations by the sizes; null where they cannot be told"),
+    Column("tflops", "Float64", "TFLOP/s", "flops over gpu_ns"),
+    Column("peak_share", "Float64", "share", "of the fastest matrix product measured in this format, 0 to 1; null where none was"),
+    Column("why_not", "String", "", "why flops is null; null for what multiplies nothing"),
+    Column("waits", "Int64", "", "synchronize calls that it made"),
+    Column("wait_ns", "Int64", "ns", "self time of these calls"),
+    Column("allocations", "Int64", "", "calls that reserve or free memory, such as cudaHostAlloc"),
+    Column("allocation_ns", "Int64", "ns", "self time of these calls"),
+)  # fmt: skip
+SHOWN = TableSpec(
+    covers="shown device",
+    place=65,
+    intro=(
+        "What lies between a module and its kernels. FLOPs are those of the sizes, as torch.utils.flop_counter counts them; the share "
+        "is of the fastest matrix product that was measured on this GPU, not of a datasheet."
+    ),
+    first=("name", "gpu_ns", "shapes", "module", "phase", "calls", "tflops", "peak_share", "number_format", "kernel", "wait_ns",
+           "allocation_ns"),
+    labels={"wait_ns": "waiting", "allocation_ns": "allocating"},
+    unknown="(no operator)",
+    bar="gpu_ns",
+    hide=("flops", "caller", "why_not"),
+    sums=True,
+    depth=1,
+    rows=40,
+)  # fmt: skip
+#: Rows that are told apart; the others are one, so that the sum is all GPU time.
+_ROWS = 200
+_KEY = [c for c in operator_work.PLACE if c != "caller"]
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return one row per operator, shapes, module and phase, longest first. Raises NotRecorded."""
+    done = operator_work.with_ideal(profile, profile.once(operator_work.executions))
+    gpu = done.group_by(_KEY, maintain_order=True).agg(
+        pl.col("caller").drop_nulls().first(),
+        pl.col("counts").sum().cast(pl.Int64).alias("calls"),
+        pl.col("kernels", "gpu_ns").sum(),
+        pl.col("kernel").get(pl.col("gpu_ns").arg_max()),
+        pl.col("number_format").drop_nulls().first(),
+        # One unknown part makes the sum unknown.
+        pl.when(pl.col("flops").null_count() == 0).then(pl.col("flops").sum()).alias("flops"),
+        pl.when(pl.col("ideal_ns").null_count() == 0).then(pl.col("ideal_ns").sum()).alias("ideal_ns"),
+        pl.col("why_not").drop_nulls().first(),
+    )
+    host = (
+        profile.once(operator_work.host_side)
+        .group_by(_KEY, maintain_order=True)
+        .agg(pl.col("caller").drop_nulls().first(), pl.col("waits", "wait_ns", "allocations", "allocation_ns").sum())
+    )
+    rows = gpu.join(host, on=_KEY, how="full", coalesce=True, nulls_equal=True, maintain_order="left_right")
+    time = pl.col("gpu_ns")
+    rows = rows.with_columns(
+        pl.col("calls", "kernels", "gpu_ns", "waits", "wait_ns", "allocations", "allocation_ns").fill_null(0),
+        pl.coalesce("caller", "caller_right"),
+    ).with_columns(
+        tflops=pl.when(time > 0).then(pl.col("flops") / time / 1e3),
+        peak_share=pl.when(time > 0).then(pl.col("ideal_ns") / time),
+    )
+    largest = pl.max_horizontal("gpu_ns", pl.col("wait_ns") + pl.col("allocation_ns"))
+    rows = rows.sort(largest, "name", "shapes", "module", "phase", descending=[True, *[False] * 4], nulls_last=True)
+    rows = rows.select(*declared.schema(COLUMNS))
+    rest = rows.slice(_ROWS)
+    if not rest.height:
+        return rows
+    sums = ("calls", "kernels", "gpu_ns", "waits", "wait_ns", "allocations", "allocation_ns")
+    other = {"name": f"({rest.height} other operators and shapes)", **{c: int(rest[c].sum()) for c in sums}}
+    return pl.concat([rows.head(_ROWS), pl.DataFrame([other], schema=rows.schema)])

@@ -1,0 +1,240 @@
+"""Which operator of torch a call and its GPU work belong to, with the shapes that the operator was given.
+
+Operators are ranges that torch itself writes: ``nsysx run --ops``, or ``torch.autograd.profiler.emit_nvtx`` of anybody. Their
+text is ``aten::addmm, seq = 47, op_id = 107, sizes = [[10], [4, 8], [8, 10], [], []], input_op_ids = [(0,-1), (37,0), ...]``:
+autograd's number, a number of their own, the sizes of the arguments ([] for what is no tensor), and for each argument the
+operator that made it and which of its results it is. Sizes and what follows are there with ``record_shapes=True`` only.
+
+Work belongs to the outermost operator with a known number of floating point operations (``events.flops``), so that a
+convolution and what cuDNN wraps around it are one; all other work to the innermost operator that was open when it was called.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.events import flops
+from nsysx.events.attribute import Attributed, capture_calls
+from nsysx.events.layers import Layer, layer_of
+from nsysx.events.nvtx_ranges import Flags, Ranges
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.reading.trace import Trace
+
+_SIZES = r"sizes = (\[.*\])(?:, input_op_ids|$)"
+_ID = r", op_id = (\d{1,18})\b"
+_MADE = r"\((\d{1,18}),(\d{1,9})\)"
+#: Calls that repeat in the same order in each step. Where others lie in a step without operators of its own is not known.
+_REPEATED = ("launch", "graph_launch", "copy", "memset", "sync")
+
+
+@dataclass(frozen=True)
+class Operators:
+    """``rows``: one row per operator that work belongs to, columns below. ``call`` and ``op``: the row of each API call and
+    GPU op, -1 outside of all.
+
+    Columns: name, shapes (text, null where not recorded), caller (the outermost of torch's own operators around it, null where
+    there is none), flops (floating point operations of one execution, null where they cannot be told), why_not (then the reason; null for
+    operators that multiply nothing).
+    """
+
+    rows: pl.DataFrame
+    call: I64
+    op: I64
+
+
+def recorded(ranges: Ranges) -> bool:
+    """Say whether the report holds operators at all."""
+    return bool((ranges.ranges["kind"] == "op").any())
+
+
+def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Operators:
+    """Return the operator of every API call and GPU op."""
+    layer = layer_of(ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("crossing")))
+    owner, outermost = _owners(layer)
+    calls = attributed.api_calls
+    inner = _at(layer, calls["thread"].to_numpy(), calls["start_ns"].to_numpy())
+    copied = _repeated(ranges, layer)
+    unsure = (inner >= 0) & copied[inner] & ~calls["kind"].cast(pl.String).is_in(_REPEATED).to_numpy()
+    inner[unsure] = -1
+    launched = attributed.gpu_ops["call"].fill_null(-1).to_numpy()
+    op = np.where(launched >= 0, inner[launched], -1)
+    captured = _captured(trace, layer, attributed)
+    op = np.where(captured >= 0, captured, op)
+    call, op = (np.where(row >= 0, owner[row], -1) for row in (inner, op))
+    used = np.unique(np.concatenate((call, op)))
+    used = used[used >= 0]
+    place = np.full(layer.rows.height + 1, -1, np.int64)
+    place[used] = np.arange(len(used))
+    return Operators(_described(layer, used, outermost), place[call], place[op])
+
+
+def _repeated(ranges: Ranges, layer: Layer) -> Flags:
+    """Return which rows of the layer were taken over from a marked step."""
+    flags = ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("crossing"))
+    if not flags["repeated"].any():
+        return np.zeros(layer.rows.height + 1, np.bool_)
+    keys = ["thread", "start_ns", "end_ns", "label"]
+    known = flags.group_by(keys).agg(pl.col("repeated").any())
+    found = layer.rows.select(keys).join(known, on=keys, how="left", maintain_order="left")["repeated"]
+    return np.append(found.fill_null(False).to_numpy(), False)
+
+
+def _at(layer: Layer, thread: I64, t: I64) -> I64:
+    """Return the innermost operator at each (thread, instant), rows grouped by thread."""
+    found = np.full(len(t), -1, np.int64)
+    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(t)]
+    for a, b in itertools.pairwise(borders):
+        if b > a:
+            found[a:b] = layer.at(int(thread[a]), t[a:b])
+    return found
+
+
+def _captured(trace: Trace, layer: Layer, attributed: Attributed) -> I64:
+    """Return, for the GPU ops of CUDA graphs, the operator that was open when their node was captured; else -1."""
+    ops = attributed.gpu_ops
+    found = np.full(ops.height, -1, np.int64)
+    if not trace.graph_node.height or not ops["graph_node"].is_not_null().any():
+        return found
+    origin = capture_calls(trace, attributed.api_calls).sort("thread", "time_ns")
+    row = _at(layer, origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
+    origin = origin.select("process", "graph_node").with_columns(row=pl.Series(row))
+    joined = ops.select("process", "graph_node").join(
+        origin, on=["process", "graph_node"], how="left", maintain_order="left"
+    )
+    return joined["row"].fill_null(-1).to_numpy()
+
+
+def _owners(layer: Layer) -> tuple[I64, I64]:
+    """Return for each row the operator that its work belongs to, and the outermost of torch's around it; -1 for none."""
+    parents, depth = layer.parents(), layer.depths()
+    names, index = lookup.distinct(layer.rows["name"])
+    torchs = np.array([(n or "").startswith("aten::") for n in names], np.bool_)[index]
+    counts = flops.counted(layer.rows["name"])
+    owner = np.arange(len(parents) + 1)
+    top = np.append(np.where(torchs, owner[:-1], -1), -1)
+    inside = np.append(counts, False)
+    owner[-1] = -1
+    order = np.argsort(depth, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1) if len(order) else ():
+        above = parents[rows]
+        there = above >= 0
+        top[rows] = np.where(there & (top[above] >= 0), top[above], top[rows])
+        held = there & inside[above]
+        owner[rows] = np.where(held, owner[above], rows)
+        inside[rows] |= held
+    return owner, top
+
+
+def _described(layer: Layer, used: I64, outermost: I64) -> pl.DataFrame:
+    """Return the rows of ``Operators``."""
+    rows = layer.rows[used].select("process", "label", pl.col("name").cast(pl.String))
+    text = rows["label"].cast(pl.String)
+    top = outermost[used]
+    caller = lookup.at(layer.rows["name"].cast(pl.String), np.where(top == used, -1, top))
+    found = rows.with_columns(
+        caller=caller,
+        shapes=text.str.extract(_SIZES, 1),
+        id=text.str.extract(_ID, 1).cast(pl.Int64, strict=False),
+    )
+    found = found.with_columns(_results(layer, found))
+    kinds = found.select("name", "shapes", "results", "made").unique(maintain_order=True)
+    counted = [flops.of(*row) for row in kinds.iter_rows()]
+    kinds = kinds.with_columns(
+        pl.Series("flops", [n for n, _ in counted], dtype=pl.Int64),
+        pl.Series("why_not", [why for _, why in counted], dtype=pl.String),
+    )
+    keys = ["name", "shapes", "results", "made"]
+    found = found.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return found.select("name", "shapes", "caller", "flops", "why_not")
+
+
+def _results(layer: Layer, found: pl.DataFrame) -> list[pl.Series]:
+    """Return ``results``, the size of a convolution's result, and ``made``, which results of its backward were used.
+
+    Neither stands in its own text; both show where another operator takes them. Null where nobody does. Two convolutions of
+    equal sizes have one result where only one is known.
+    """
+    forward = flops.convolutions(found["name"])
+    backward = flops.convolutions(found["name"], backward=True)
+    results = pl.Series("results", [None] * found.height, dtype=pl.String)
+    made = pl.Series("made", [None] * found.height, dtype=pl.String)
+    if not (forward | backward).any():
+        return [results, made]
+    taken = _taken(layer)
+    # A convolution hands its result up to the operators around it, which are known by their own numbers.
+    names = found.with_row_index("row").filter(pl.Series(forward | backward))
+    first = taken.filter(pl.col("result") == 0).unique(["process", "id"], keep="first", maintain_order=True)
+    sizes = names.join(first, on=["process", "id"], how="left", maintain_order="left")["size"]
+    row = names["row"].to_numpy()
+    results = results.scatter(row, sizes)
+    which = taken.group_by("process", "id").agg(pl.col("result").unique().sort().cast(pl.String).str.join(","))
+    made = made.scatter(row, names.join(which, on=["process", "id"], how="left", maintain_order="left")["result"])
+    return [_by_sizes(found, forward, backward, results), made]
+
+
+def _by_sizes(found: pl.DataFrame, forward: Flags, backward: Flags, results: pl.Series) -> pl.Series:
+    """Fill in results of convolutions from those with equal input and weight, where these agree."""
+    split = found["shapes"].str.extract_all(r"\[[\d, ]*\]")
+    key = pl.DataFrame(
+        {
+            "x": split.list.get(0, null_on_oob=True),
+            "w": split.list.get(1, null_on_oob=True),
+            "third": split.list.get(2, null_on_oob=True),
+            "out": results,
+        }
+    )
+    # A backward is given the gradient of the result first, then input and weight.
+    known = pl.concat(
+        [
+            key.filter(pl.Series(forward)).select("x", "w", "out"),
+            key.filter(pl.Series(backward)).select(x="w", w="third", out="x"),
+        ]
+    ).drop_nulls()
+    single = known.group_by("x", "w").agg(pl.col("out").n_unique().alias("n"), pl.col("out").first().alias("only"))
+    single = single.filter(pl.col("n") == 1)
+    only = key.join(single, on=["x", "w"], how="left", maintain_order="left")["only"]
+    return results.to_frame().select(
+        pl.when(pl.Series(forward)).then(pl.coalesce("results", only)).otherwise("results").alias("results")
+    )["results"]
+
+
+def _taken(layer: Layer) -> pl.DataFrame:
+    """Return process, id, result, size: which result of which operator was an argument of another, and its size.
+
+    A result has the number of the outermost operator that handed it on; it gets one row for each operator inside that one, too.
+    """
+    rows = layer.rows
+    text = rows["label"].cast(pl.String)
+    given = pl.DataFrame(
+        {
+            "process": rows["process"],
+            "size": text.str.extract(_SIZES, 1).str.strip_prefix("[").str.extract_all(r"\[[\d, ]*\]"),
+            "made": text.str.extract(r"input_op_ids = \[(.*)\]$", 1).str.extract_all(r"\(\d+,-?\d+\)"),
+        }
+    ).filter(pl.col("size").list.len() == pl.col("made").list.len())
+    given = given.explode("size", "made").drop_nulls().filter(pl.col("size") != "[]")
+    given = (
+        given.with_columns(
+            id=pl.col("made").str.extract(_MADE, 1).cast(pl.Int64, strict=False),
+            result=pl.col("made").str.extract(_MADE, 2).cast(pl.Int64, strict=False),
+        )
+        .select("process", "id", "result", "size")
+        .drop_nulls()
+    )
+    number = text.str.extract(_ID, 1).cast(pl.Int64, strict=False)
+    parents = layer.parents()
+    inside = pl.DataFrame({"process": rows["process"], "own": number, "id": lookup.at(number, parents)}).drop_nulls()
+    parts, level = [given], given
+    for _ in range(_DEEPEST):
+        level = level.join(inside, on=["process", "id"], how="inner").select("process", "result", "size", id="own")
+        parts.append(level.select("process", "id", "result", "size"))
+    return pl.concat(parts).unique(maintain_order=True)
+
+
+#: ``aten::conv2d`` holds ``aten::convolution``, ``aten::_convolution`` and ``aten::cudnn_convolution``.
+_DEEPEST = 2
