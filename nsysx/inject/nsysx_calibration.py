@@ -1,4 +1,4 @@
-"""What ``nsysx calibrate`` runs under nsys: each class of traced call alone, and a launch-bound training step.
+"""What ``nsysx calibrate`` runs under nsys: each class of traced call alone, a launch-bound training step, large products.
 
 Everything is timed first without, then, after ``cudaProfilerStart``, with tracing. A plain Python loop is timed beside each
 figure, because hosts change their speed by half within seconds: it says how much of a difference is the host's own.
@@ -7,6 +7,7 @@ Run as ``python nsysx_calibration.py RESULT.json`` where torch is. Standard libr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import sys
@@ -19,6 +20,9 @@ from typing import Any
 _CALLS, _ROUNDS, _STEPS = 100, 7, 4
 #: Nodes of the larger graph: what a node adds to its launch shows in the difference to a graph of one.
 NODES = 200
+#: Rows and columns of the products that say how fast the device multiplies, and how long one round of them takes at least (s):
+#: long enough that the clock of the device is the one that it keeps up.
+_SIDE, _ROUND_S = 8192, 0.05
 #: The range around the traced steps, by which the parent finds their calls.
 STEPS_RANGE = "nsysx calibrate steps"
 
@@ -76,6 +80,41 @@ def classes(torch: Any) -> dict[str, tuple[Callable[[], Any], int]]:
     }
 
 
+def products(torch: Any) -> dict[str, float]:
+    """Return number format -> FLOP/s of a large matrix product without tracing: the median of some rounds.
+
+    A format that this device or this torch has not is left out.
+    """
+    found = {}
+    formats = {"bf16": (torch.bfloat16, False), "fp16": (torch.float16, False), "tf32": (torch.float32, True)}
+    formats["fp32"] = (torch.float32, False)
+    before = torch.backends.cuda.matmul.allow_tf32
+    for name, (dtype, tf32) in formats.items():
+        with contextlib.suppress(Exception):  # what this device cannot do is no failure of the calibration
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            a, b, out = (torch.randn(_SIDE, _SIDE, device="cuda", dtype=dtype) for _ in range(3))
+            found[name] = _product(torch, a, b, out)
+    torch.backends.cuda.matmul.allow_tf32 = before
+    return found
+
+
+def _product(torch: Any, a: Any, b: Any, out: Any) -> float:
+    """Return the FLOP/s of one product."""
+
+    def seconds(calls: int) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            torch.mm(a, b, out=out)
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    seconds(2)
+    calls = max(2, round(_ROUND_S / seconds(1)))
+    rounds = [seconds(calls) / calls for _ in range(_ROUNDS)]
+    return float(2 * _SIDE**3 / statistics.median(rounds))
+
+
 def step(torch: Any) -> Callable[[], Any]:
     """Return a training step that waits for its launches."""
     from torch import nn
@@ -103,6 +142,7 @@ def main(result: str) -> None:
     for _ in range(5):
         train()
     found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "calls": {}, "step": {}}
+    found["products"] = products(torch)
     for tag in ("off", "on"):
         if tag == "on":
             torch.cuda.cudart().cudaProfilerStart()

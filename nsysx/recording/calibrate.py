@@ -1,7 +1,8 @@
-"""``nsysx calibrate``: what tracing adds to each class of call on this machine, measured once and kept.
+"""``nsysx calibrate``: what tracing adds to each class of call on this machine, and how fast it multiplies; measured once and kept.
 
 The result is a JSON file in the user's cache, one per GPU, driver and nsys version. ``known`` gives it to ``nsysx run``, which
-puts it into NAME.run.json as ``machine_profile``; the reader takes those costs out of what it reports.
+puts it into NAME.run.json as ``machine_profile``; the reader takes those costs out of what it reports, and holds products
+against the fastest.
 """
 
 from __future__ import annotations
@@ -176,11 +177,21 @@ def costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "launch_ns": statistics.median(run["launch_ns"] for run in runs),
         "other_ns": statistics.median(run["other_ns"] for run in runs),
+        "products": _fastest(runs),
         "costs": {
             name: {"ns": round(statistics.median(ns)), "low_ns": round(min(ns)), "high_ns": round(max(ns))}
             for name, ns in seen.items()
         },
     }
+
+
+def _fastest(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return number format -> FLOP/s of a large product: of the fastest run, for what slows a run is not the device."""
+    found: dict[str, float] = {}
+    for run in runs:
+        for name, rate in run.get("products", {}).items():
+            found[name] = max(rate, found.get(name, 0.0))
+    return found
 
 
 def _added(pair: Mapping[str, Sequence[float]]) -> float:

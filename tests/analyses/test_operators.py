@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +110,18 @@ def test_mfu_is_of_the_measured_peak_and_the_step_without_profiler(tmp_path: Pat
     modules = {r["name"]: r for r in table(found, "flops") if r["by"] == "module"}
     assert modules["net.slow"]["peak_share"] == pytest.approx(0.5)
     assert "net.act" not in modules, "it multiplies nothing"
+
+
+def test_the_peak_that_calibrate_measured_on_this_gpu_counts(tmp_path: Path) -> None:
+    def told(gpu: str) -> dict[str, Any]:
+        profile = {"gpu": gpu, "products": {"bf16": 80e12, "odd": "fast", "tf32": -1}}
+        (tmp_path / "r.run.json").write_text(json.dumps({"schema": "nsysx.run/1", "machine_profile": profile}))
+        return next(r for r in table(summary(Torch().steps(body), tmp_path), "flops") if r["by"] == "step")
+
+    step = told("NVIDIA H200")
+    assert step["peak"] == "bf16 80 (nsysx calibrate)"
+    assert step["mfu"] == pytest.approx(5e9 / 80e12 / (step["step_ns"] / 1e9))
+    assert told("another GPU")["peak"] == "bf16 20 (fastest product of this report)"
 
 
 def test_products_without_a_known_number_leave_the_mfu_open(tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ def test_calls_in_a_program_cost_more_than_in_a_loop() -> None:
     assert (told["launch"]["ns"], told["graph_launch"]["ns"]) == (4000, 2000)
 
 
+def test_the_fastest_products_of_the_runs_are_kept() -> None:
+    runs = [timings(2 * US) | {"products": p} for p in ({"bf16": 7e14, "tf32": 4e14}, {"bf16": 8e14}, {})]
+    assert calibrate.costs(runs)["products"] == {"bf16": 8e14, "tf32": 4e14}
+    assert calibrate.costs([timings(2 * US)])["products"] == {}
+
+
 def test_the_reader_takes_what_is_written() -> None:
     told = {"schema": calibrate.SCHEMA, **calibrate.costs([timings(2 * US)])}
     read = costs.parsed(json.loads(json.dumps(told)), "modelled")
