@@ -19,6 +19,12 @@ COLUMNS = (
     Column("generation", "Int64", "", "2 for a collection of everything, 0 and 1 for the younger objects"),
     Column("collected", "Int64", "", "objects that were garbage"),
     Column("phase", "String", "", "phase of the step in which it began"),
+    Column(
+        "module",
+        "String",
+        "",
+        "module in which it began; null outside, and between two modules of a step without marks",
+    ),
 )
 SHOWN = TableSpec(
     covers="whole",
@@ -27,7 +33,7 @@ SHOWN = TableSpec(
         "Python's collector stops every thread while it looks for garbage: each collection of everything, and each other one "
         "of 100 us or longer."
     ),
-    first=("start_ns", "step", "duration_ns", "gpu_idle_ns", "generation", "collected", "phase", "steady"),
+    first=("start_ns", "step", "duration_ns", "gpu_idle_ns", "generation", "collected", "phase", "module", "steady"),
     bar="duration_ns",
     depth=1,
     rows=40,

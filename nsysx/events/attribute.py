@@ -16,7 +16,7 @@ import polars as pl
 from nsysx import ids
 from nsysx.events.correlate import Correlated
 from nsysx.events.layers import Layer, layer_of, module_layer, paths
-from nsysx.events.nvtx_ranges import REPEATED, UNMATCHED, Flags, Ranges
+from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, Labels, StepFunction
 from nsysx.reading.load import Trace
@@ -252,6 +252,35 @@ def _graded(found: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
     code[unknown] = _NONE
     module = found["module"].set(pl.Series(unknown), None) if unknown.any() else found["module"]
     return found.with_columns(module, lookup.named(GRADES, code).alias("grade"))
+
+
+def between_calls(ranges: Ranges, attributed: Attributed, thread: I64, t: I64) -> pl.Series:
+    """Return the module in which each thread was at an instant without a call; null where that is not known.
+
+    In a step without marks the borders of modules are known by its calls alone: there the call before and the one after
+    must lie in the same module.
+    """
+    calls = attributed.api_calls
+    order = np.lexsort((t, thread))
+    found = _Finder(ranges).find(thread[order], t[order])["module"].cast(pl.String)
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    exact: pl.Series = found.gather(back)
+    if ranges.repeats is None or not calls.height:
+        return exact
+    # Calls are sorted by thread, then by start: the place of (thread, t) among them is that of the thread and t in it.
+    of, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    first, last = np.searchsorted(of, thread, side="left"), np.searchsorted(of, thread, side="right")
+    places = [a + np.searchsorted(start[a:b], at, side="right") for a, b, at in zip(first, last, t, strict=True)]
+    after = np.array(places, np.int64)
+    before = after - 1
+    inside = (before >= first) & (after < last)
+    row = np.where(inside, before, 0), np.where(inside, after, 0)
+    modules = [calls["module"].gather(r).cast(pl.String) for r in row]
+    free = ~inside | (ranges.repeats.calls[row[0]] != MARKED) | (ranges.repeats.calls[row[1]] != MARKED)
+    sure = pl.Series(~free) | (pl.Series(inside) & (modules[0] == modules[1]).fill_null(False))
+    chosen: pl.Series = modules[0].zip_with(pl.Series(free), exact).set(~sure, None)
+    return chosen
 
 
 def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attributed:

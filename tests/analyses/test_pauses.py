@@ -47,8 +47,33 @@ def test_a_collection_has_its_own_time_step_and_idle(tmp_path: Path) -> None:
         "generation": 2,
         "collected": 7,
         "phase": "forward",
+        "module": "forward",  # without ranges of modules those of phases stand for them
     }
     assert (second["step"], second["phase"], second["gpu_idle_ns"], second["generation"]) == (None, None, 20_000, 0)
+
+
+def test_a_collection_lies_in_the_module_that_was_open(tmp_path: Path) -> None:
+    """Where a step has no marks, only calls of one module on both sides say which it was."""
+    report = Report()
+    main = report.process(100).thread(100)
+    main.mark('info {"pid": 100, "pauses": true}', at=0, domain="nsysx")
+    main.mark('info {"marks":true}', at=1, domain="nsysx")
+    for step in range(8):
+        at = 10 + MS * step
+        marked = step < 3
+        if step == 3:
+            main.mark('info {"marks":false}', at=at - 5, domain="nsysx")
+        for i, (module, kernel) in enumerate((("a", "x"), ("a", "y"), ("b", "z"))):
+            main.launch(at=at + 100_000 * (i + 1), dur=5_000, kernel=kernel, gpu_start=at + 150_000 * (i + 1))
+            if marked and i != 1:
+                end = at + 100_000 * (i + 1) + (150_000 if i == 0 else 50_000)
+                main.add_range(f"{module}:Linear", at + 100_000 * (i + 1) - 1_000, end, domain="nsysx")
+        main.add_range("forward", at + 5_000, at + 800_000, domain="nsysx")
+        main.add_range(f"step {step}", at, at + 900_000, domain="nsysx")
+    for step, at in ((1, 240_000), (1, 260_000), (5, 150_000), (5, 260_000)):
+        gc(main, 10 + MS * step + at, 5_000, at=10 + MS * step + 950_000)
+    found = [(r["step"], r["module"]) for r in rows(report, tmp_path, "garbage_collection")]
+    assert found == [(1, "a"), (1, None), (5, "a"), (5, None)]
 
 
 def test_none_is_an_answer_and_not_listening_is_another(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nsysx.events import attribute
 from nsysx.events import pauses as noted
 from nsysx.events.profile import NotRecorded, Profile
 
@@ -31,8 +32,16 @@ def _phases(profile: Profile, rows: pl.DataFrame) -> pl.Series:
     return found.with_columns(inside.alias("phase")).sort("_row")["phase"]
 
 
+def _modules(profile: Profile, rows: pl.DataFrame) -> pl.Series:
+    """Return the module in which each begins, null outside and where that is not known."""
+    thread = rows["thread"].fill_null(-1).to_numpy()
+    found = attribute.between_calls(profile.ranges, profile.attributed, thread, rows["start_ns"].to_numpy())
+    return found.set(found.str.starts_with("(").fill_null(False), None)
+
+
 def placed(profile: Profile, kind: str) -> pl.DataFrame:
-    """Return the pauses of one kind of the whole capture in order of time, with duration_ns, step, steady, phase, gpu_idle_ns.
+    """Return the pauses of one kind of the whole capture in order of time, with duration_ns, step, steady, phase, module,
+    gpu_idle_ns.
 
     Raises NotRecorded where no probe told that it notes them.
     """
@@ -57,4 +66,5 @@ def placed(profile: Profile, kind: str) -> pl.DataFrame:
         for (process,), part in rows.drop_nulls("process").group_by("process", maintain_order=True)
     ]
     rows = pl.concat([rows.clear(), *parts]).sort("start_ns", "end_ns")
-    return rows.with_columns(_phases(profile, rows).alias("phase"))
+    module = _modules(profile, rows) if rows.height else pl.Series([], dtype=pl.String)
+    return rows.with_columns(_phases(profile, rows).alias("phase"), module.alias("module"))
