@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -94,8 +95,9 @@ class _Level:
     period: int
     markers: tuple[I64, ...]
 
+    @cached_property
     def segments(self) -> tuple[I64, I64]:
-        """Return begin and end of the regular periods, by the marker that has the most of them."""
+        """Begin and end of the regular periods, by the marker that has the most of them."""
         begin = end = np.empty(0, np.int64)
         for places in self.markers:
             gaps = np.diff(places)
@@ -169,12 +171,12 @@ def _levels(line: _Line) -> list[_Level]:
             found.append((period, places))
     by_graphs = {period for period, places in found if line.names[line.kind[places[0]]] == _GRAPH}
     found = [(p, places) for p, places in found if p >= _SHORTEST or p in by_graphs]
-    levels: list[_Level] = []
+    grouped: list[tuple[int, list[I64]]] = []
     for period, places in sorted(found, key=lambda f: f[0]):
-        if levels and period <= levels[-1].period * (1 + _ALIKE / 2):
-            levels[-1] = _Level(levels[-1].period, (*levels[-1].markers, places))
-        else:
-            levels.append(_Level(period, (places,)))
+        if not grouped or period > grouped[-1][0] * (1 + _ALIKE / 2):
+            grouped.append((period, []))
+        grouped[-1][1].append(places)
+    levels = (_Level(period, tuple(markers)) for period, markers in grouped)
     return [level for level in levels if _repeats(line, level)]
 
 
@@ -184,7 +186,7 @@ _COMPARED = 16
 
 def _repeats(line: _Line, level: _Level) -> bool:
     """Return whether neighbouring periods hold the same work."""
-    begin, end = level.segments()
+    begin, end = level.segments
     pairs = np.flatnonzero(begin[1:] == end[:-1])
     shares = []
     for i in pairs[:: max(1, len(pairs) // _COMPARED)].tolist():
@@ -198,7 +200,7 @@ def _repeats(line: _Line, level: _Level) -> bool:
 
 def _holds(line: _Line, level: _Level, kinds: Flags) -> bool:
     """Return whether most periods of a level hold one of these kinds."""
-    begin, end = level.segments()
+    begin, end = level.segments
     seen = np.concatenate(([0], np.cumsum(kinds[line.kind])))
     return bool(len(begin)) and 2 * int((seen[end] > seen[begin]).sum()) > len(begin)
 
@@ -209,8 +211,8 @@ def _is_level_above(line: _Line, below: _Level, above: _Level) -> bool:
         return False
     if not any(line.computes[places[0]] for places in above.markers):
         return False  # only copies mark it: every tenth step that reads a loss
-    begin, end = above.segments()
-    inner_begin, inner_end = below.segments()
+    begin, end = above.segments
+    inner_begin, inner_end = below.segments
     held = np.zeros(len(line.kind) + 1, np.int64)
     np.add.at(held, inner_begin, 1)
     np.add.at(held, inner_end, -1)
@@ -242,9 +244,9 @@ def _step_level(line: _Line) -> _Level | None:
     if chosen is None or climbed:
         return chosen
     if not line.flags(_NETWORK)[line.kind].any():
-        return chosen if len(chosen.segments()[0]) >= _FEW else None
+        return chosen if len(chosen.segments[0]) >= _FEW else None
     marks = optimizer | output | np.array([name in ("DtoH", _GRAPH) for name in line.names])
-    begin, end = chosen.segments()
+    begin, end = chosen.segments
     inputs = (line.input_work[end] - line.input_work[begin]).sum()
     if 0 < inputs <= _INPUT_SHARE * (line.work[end] - line.work[begin]).sum():
         marks |= np.array([name == "HtoD" for name in line.names])

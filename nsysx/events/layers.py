@@ -88,29 +88,60 @@ def paths(layer: Layer) -> tuple[pl.Series, I64]:
     if alone.all():
         used, key = np.unique(code, return_inverse=True)
         return _merged([words[i] for i in used.tolist()], key)
-    label = pl.Series(words, dtype=pl.String).gather(code)
-    keys = pl.Series("key", [], dtype=pl.String)
+    made = _Paths(words)
     out = np.full(rows.height, -1, np.int64)
     depth = layer.depths()
-    for level in range(int(depth.max()) + 1):
-        mine = np.flatnonzero(depth == level)
-        above = np.where(alone[mine] | (parents[mine] < 0), -1, out[np.maximum(parents[mine], 0)])
-        part = pl.DataFrame({"above": above, "own": label.gather(mine)})
-        known = part.unique(maintain_order=True)
-        known = (
-            known.with_columns(lookup.at(keys, known["above"].to_numpy()).alias("path"))
-            .with_columns(
-                pl.when(pl.col("path").is_null())
-                .then("own")
-                .otherwise(pl.format("{} / {}", "path", "own"))
-                .alias("key")
-            )
-            .with_row_index("i", offset=len(keys))
-        )
-        out[mine] = part.join(known, on=["above", "own"], how="left", maintain_order="left")["i"].to_numpy()
-        keys = pl.concat([keys, known["key"]])
+    by_depth = np.argsort(depth, kind="stable")
+    borders = np.searchsorted(depth[by_depth], np.arange(int(depth.max()) + 2)).tolist()
+    for first, behind in itertools.pairwise(borders):
+        level = by_depth[first:behind]
+        above = np.where(alone[level] | (parents[level] < 0), -1, out[np.maximum(parents[level], 0)])
+        out[level] = made.of(above, code[level])
     # One name may have come up at several depths.
-    return _merged(keys.to_list(), out)
+    return _merged(made.paths, out)
+
+
+#: A path of nested ranges that is longer (characters) is not continued: what lies deeper is one entry. Without a bound the text
+#: of a recursion grows with the square of its depth.
+_LONGEST_PATH = 2_000
+_DEEPER = "(nested deeper)"
+
+
+class _Paths:
+    """The paths of nested ranges, made level by level. ``last`` of a path that is too long is the one for all below, else -1."""
+
+    def __init__(self, words: list[str | None]) -> None:
+        self.words = words
+        self.paths: list[str | None] = []
+        self.last = np.empty(0, np.int64)
+
+    def of(self, above: I64, code: I64) -> I64:
+        """Return the path of each range with the path above it (-1: none) and its own word."""
+        out = np.where(above < 0, -1, np.append(self.last, -1)[above])
+        free = np.flatnonzero(out < 0)
+        if len(free):
+            part = pl.DataFrame({"above": above[free], "code": code[free]})
+            known = part.unique(maintain_order=True)
+            known = known.with_columns(pl.Series("path", self._add(known), dtype=pl.Int64))
+            out[free] = part.join(known, on=["above", "code"], how="left", maintain_order="left")["path"].to_numpy()
+        return out
+
+    def _add(self, known: pl.DataFrame) -> list[int]:
+        """Make the paths of rows of above and code, and return their numbers."""
+        numbers, last = [], []
+        for above, code in known.iter_rows():
+            word = self.words[code]
+            path = word if above < 0 or word is None else f"{self.paths[above]} / {word}"
+            number = len(self.paths)
+            numbers.append(number)
+            self.paths.append(path)
+            if path is not None and len(path) > _LONGEST_PATH:
+                self.paths.append(f"{path} / {_DEEPER}")
+                last += [number + 1, number + 1]
+            else:
+                last.append(-1)
+        self.last = np.concatenate((self.last, np.array(last, np.int64)))
+        return numbers
 
 
 def _merged(words: list[str | None], index: I64) -> tuple[pl.Series, I64]:
