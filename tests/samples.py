@@ -25,7 +25,7 @@ _ALIKE = ("ddp_four.rank1", "ddp_four.rank2", "ddp_per_rank.rank1")
 DISTINCT = [name for name in NAMES if name not in _ALIKE]
 
 #: Before any test makes tracing free: the samples were recorded under a profiler.
-_COSTS = costs.ASSUMED
+RECORDED_COSTS = costs.ASSUMED
 
 
 def unpack(name: str, folder: Path) -> Path:
@@ -84,7 +84,7 @@ class Samples:
     def _summarized(self, name: str) -> Summary:
         report = self.report(name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(costs, "ASSUMED", _COSTS)
+            patch.setattr(costs, "ASSUMED", RECORDED_COSTS)
             patch.chdir(report.parent)
             return summarize([Path(report.name)], timelines=True)
 

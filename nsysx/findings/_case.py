@@ -15,7 +15,7 @@ from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.events.profile import Profile
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
-from nsysx.replay.engine import Edit, Replay, Withheld, replayed_scope
+from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 
 #: Below this part of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -145,16 +145,8 @@ class Case:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """The idle pieces of the busiest device in the window, clipped to it, with ``ns``, and ``real_ns`` without tracing.
-
-        Of replayed steps the latter is what the replay leaves of the gap, never more than was recorded; elsewhere the same
-        part is left as there.
-        """
-        start, end = self.window
-        pieces = self.profile.ledgers.idle_of(self.process, self.device)
-        pieces = pieces.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))
-        ns = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
-        return _without_tracing(pieces.with_columns(ns.alias("ns")), self._trusted)
+        """The idle pieces of the busiest device in the window, clipped to it, with ``ns``, and ``real_ns`` without tracing."""
+        return self.profile.once(idle_of)
 
     def real_part(self, calls: frozenset[int]) -> float:
         """Return how much of the idle time that began in these calls is left without tracing; of all where none did."""
@@ -221,7 +213,7 @@ class Case:
         if not any(map(self._reaches, edits)):
             return Worth(None, NOT_REPLAYED)
         outcome = self.replay.saving(*edits)
-        saving = min(max(0, outcome.saving_ns), sum(map(self.replay.most_ns, edits)), self.replay.real_ns)
+        saving = max(0, outcome.saving_ns)
         sure = f"{'at most, ' * bound}give or take {units.duration(outcome.bar_ns)}"
         if saving < outcome.bar_ns:
             sure += ", so perhaps nothing"
@@ -308,27 +300,6 @@ class Case:
 NOT_REPLAYED = "not replayed: it lies outside the steps that the replay covers"
 #: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
 NO_SAVING = Worth(None, "not a cost of the step")
-
-
-def _without_tracing(pieces: pl.DataFrame, replay: Replay | None) -> pl.DataFrame:
-    """Add ``real_ns`` to idle pieces: what is left of the gap before an op in the replay without tracing."""
-    before = replay.idle_before() if replay else None
-    if before is None or replay is None:
-        return pieces.with_columns(real_ns="ns")
-    left = pl.DataFrame(
-        {"op": list(before), "_left": list(before.values())}, schema={"op": pl.Int64, "_left": pl.Int64}
-    )
-    # A gap that the replay no longer has is gone; one before an op that it does not hold, as the first one after the replayed
-    # steps, is told by the others.
-    start, end = replay.window.gpu_span
-    inside = (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
-    recorded = pl.col("ns").sum().over("op")
-    part = pl.when(inside).then((pl.col("_left") / recorded).clip(0.0, 1.0))
-    found = pieces.join(left, on="op", how="left", maintain_order="left").with_columns(_part=part)
-    own = found.filter(pl.col("_part").is_not_null())
-    usual = float((own["_part"] * own["ns"]).sum() / max(int(own["ns"].sum()), 1)) if own.height else 1.0
-    real = (pl.col("_part").fill_null(usual) * pl.col("ns")).round().cast(pl.Int64)
-    return found.with_columns(real_ns=real).drop("_left", "_part")
 
 
 def calls_of(frame: pl.DataFrame) -> frozenset[int]:

@@ -87,7 +87,7 @@ def check(case: Case) -> list[Finding]:
             whole = case.worth(Graph(), RemoveWaits(), bound=True)
             if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
                 detail += f" With the waits gone as well, {units.duration(whole.saving_ns)}."
-    if limits.recorded_ns is None:
+    if not limits.unprofiled:
         detail += " Profiling slows every launch, so the step idles less without it."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]

@@ -29,11 +29,13 @@ import polars as pl
 from nsysx import units
 from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding, Table
+from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
 RULE = Rule("NSX110", "exposed-comm", "Exposed communication")
 
-
+#: The part of the cost that is communication alone, among the evidence.
+_EXPOSED = "communication alone"
 #: Against slow links.
 _EARLIER = (
     "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
@@ -69,7 +71,20 @@ def check(case: Case) -> list[Finding]:
         f"{units.duration(hidden)} more are hidden behind compute." if hidden else "none is hidden behind compute."
     )
     title = f"Communication is exposed {units.duration(cost)} {case.per}"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_ALONE, evidence=evidence)]
+    slow = case.per_step(_slowed_ns(case)) if hidden else 0
+    if case.notable(slow):
+        title += f" and slows the kernels beside it by {units.duration(slow)}"
+        detail += f" Kernels beside it take {units.duration(slow)} longer than the same kernels alone: it takes SMs and memory."
+    parts = [{"part": _EXPOSED, "total_ns": cost}, {"part": "kernels beside it take longer", "total_ns": slow}]
+    evidence = [*(p for p in parts if p["total_ns"]), *evidence]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost + slow, fix=_ALONE, evidence=evidence)]
+
+
+def _slowed_ns(case: Case) -> float:
+    """Return how much longer the kernels beside communication take than the same kernels alone (ns, over the steps)."""
+    ns = case.timed_ops(case.ops["op_kind"] == "kernel", "op")
+    groups = case.profile.once(slowed_by_communication)
+    return sum((1 - factor) * float(ns["ns"].filter(ns["op"].is_in(list(group))).sum()) for group, factor in groups)
 
 
 def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Finding:
@@ -79,8 +94,8 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     """
     if finding.verdict != "found" or not table.rows or not finding.cost_ns_per_step:
         return finding
-    # By its cost, because ranks of several machines can have one process and device number.
-    cost = finding.cost_ns_per_step
+    # By what is exposed, because ranks of several machines can have one process and device number.
+    cost = next((int(e["total_ns"]) for e in finding.evidence if e.get("part") == _EXPOSED), finding.cost_ns_per_step)
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
     of = "Of that,"
     if row is None and shown is not None:  # the ranks have fewer steady steps in common than this one has

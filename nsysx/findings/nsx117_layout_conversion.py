@@ -44,13 +44,16 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(RemoveOps(ops_of(mine)), bound=True)
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken, "the conversions themselves")
+    cost = case.lost(taken, worth)
     count = mine.height / case.steps
     detail = (
         f"{count:.0f} kernels {case.per} convert between NCHW and NHWC, around convolutions that want the channels last: "
         f"{units.duration(taken)} ({case.share(taken)})."
     )
+    if cost > taken:
+        detail += f" With the pauses after them that is {units.duration(cost)}."
     fix = "Keep model and input in torch.channels_last (memory_format), so that nothing is converted"
     if not case.program.torch:
         fix = "Keep tensors in NHWC, the layout that the convolutions use"
-    title = f"Conversions between memory layouts take {units.duration(taken)}"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix)]
+    title = f"Conversions between memory layouts take {units.duration(cost)}"
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]

@@ -96,7 +96,7 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
     worst = rows.row(0, named=True)
     taken = case.per_step(int(rows["ns"].sum()))
     most = "most" if cost >= 0.5 * taken else "a part of the"
-    title = f"Kernels of too few blocks take {units.duration(taken)} {case.per}: {most} SMs have nothing to do"
+    title = f"Kernels of too few blocks leave {most} SMs without work for {units.duration(taken)} {case.per}"
     detail = (
         f"The dearest of them runs in {worst['blocks']} block{'s' * (worst['blocks'] != 1)} on {worst['sm_count']} SMs"
         f"{in_module(worst)}. With a block for every SM they would take {units.duration(case.lost(cost, worth))} less at most."

@@ -25,6 +25,7 @@ from nsysx.replay.engine import (
     RemoveWaits,
     Replay,
     Withheld,
+    idle_of,
     replay_of,
     unprofiled_of,
 )
@@ -94,8 +95,8 @@ _PART_OF_CAUSE = {
 class Limits:
     """The steady window of one device. ``parts`` (ns, by PARTS) sum to ``window_ns``; ``kernels``: whether any ran at all.
 
-    ``recorded_ns`` is the window as recorded where the parts are those of the step without a profiler (``estimated``: from
-    costs of tracing, not from a measured step), else None.
+    ``unprofiled``: the parts are those of the step without a profiler. ``recorded_ns`` is then the window as recorded, where
+    that is another by enough to be worth a word (``estimated``: from costs of tracing, not from a measured step), else None.
     """
 
     process: int
@@ -107,6 +108,7 @@ class Limits:
     kernels: bool
     recorded_ns: int | None = None
     estimated: bool = False
+    unprofiled: bool = False
 
     @property
     def real_ns(self) -> int:
@@ -139,10 +141,10 @@ def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
     known = unprofiled_of(profile)
     if isinstance(known, Withheld) or (known.process, known.device) != (recorded.process, recorded.device):
         return recorded
-    return _unprofiled(recorded, known)
+    return _unprofiled(profile, recorded, known)
 
 
-def _unprofiled(recorded: Limits, known: Unprofiled) -> Limits:
+def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits:
     """Return the limits without tracing, which stretches what the host does: its code, launches and what follows a wait.
 
     What the GPU does, and what it waits for besides, stays as recorded; but communication is no longer than the replay without
@@ -150,11 +152,14 @@ def _unprofiled(recorded: Limits, known: Unprofiled) -> Limits:
     as that replay has it; the part that waits left behind is the recorded one.
     """
     window, steps = known.step_ns * recorded.steps, recorded.steps
+    much = recorded.window_ns > (1 + SAME) * window
     stay = {p: ns for p, ns in recorded.parts.items() if p not in ("host", "launch", "sync", "profiler")}
     stay["comm"] = min(stay["comm"], known.exposed_comm_ns * steps)
     rest = window - sum(stay.values())
-    if rest < 0 or recorded.window_ns <= (1 + SAME) * window:
-        return recorded  # tracing changed nothing worth a word
+    if recorded.parts["migration"] and (rest < 0 or not much):
+        return recorded  # pages that move by themselves are no part of the replay
+    if rest < 0 or not much:
+        return _shrunk(profile, recorded, known, much)
     host = sum(recorded.parts[p] for p in ("host", "launch", "sync"))
     sync = rest * recorded.parts["sync"] // host if host else 0
     causes = dict.fromkeys(("host", "launch"), 0)
@@ -168,8 +173,40 @@ def _unprofiled(recorded: Limits, known: Unprofiled) -> Limits:
         window_ns=window,
         parts=parts,
         recorded_ns=known.recorded_ns * steps,
-        estimated=known.source in ("modelled", "assumed"),
+        estimated=_estimated(known),
+        unprofiled=True,
     )
+
+
+def _estimated(known: Unprofiled) -> bool:
+    return known.source in ("modelled", "assumed")
+
+
+def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -> Limits:
+    """Return the limits of the step without a profiler, each idle gap as long as the replay has it there.
+
+    ``much``: tracing changes the step by enough to be worth a word.
+    """
+    window = known.step_ns * recorded.steps
+    busy = round(window * known.gpu_busy)
+    of = (profile, recorded.process, recorded.device)
+    own = _to_sum({p: recorded.parts[p] for p in ("work", "comm", "copy")}, busy)
+    idle = _to_sum({"launch": 0} | idle_parts(*of, real=True) | {"profiler": 0}, window - busy)
+    return replace(
+        recorded,
+        window_ns=window,
+        parts={p: own.get(p, 0) + idle.get(p, 0) for p in PARTS},
+        recorded_ns=known.recorded_ns * recorded.steps if much else None,
+        estimated=much and _estimated(known),
+        unprofiled=True,
+    )
+
+
+def _to_sum(parts: dict[str, int], whole: int) -> dict[str, int]:
+    """Return parts scaled so that they sum to ``whole``; what rounding leaves goes to the largest."""
+    largest, total = max(parts, key=lambda p: parts[p]), sum(parts.values())
+    scaled = {p: ns * whole // max(total, 1) for p, ns in parts.items()}
+    return scaled | {largest: scaled[largest] + whole - sum(scaled.values())}
 
 
 def recorded_limits(profile: Profile, rows: tuple[Row, ...]) -> Limits:
@@ -212,8 +249,10 @@ def _spans(frame: pl.DataFrame) -> tuple[I64, I64]:
     return frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
 
 
-def idle_parts(profile: Profile, process: int, device: int) -> dict[str, int]:
+def idle_parts(profile: Profile, process: int, device: int, *, real: bool = False) -> dict[str, int]:
     """Return the steady idle time of a device by part (ns, by PARTS); it sums to the idle time.
+
+    ``real``: as it is without a profiler, of the busiest device of the shown process.
 
     Like the idle causes, but within steps the CPU time after a synchronizing call is counted to that call when the device ran
     dry inside it: had the CPU run ahead instead of waiting, the gap would not be there. It is counted so only as far as the
@@ -221,11 +260,11 @@ def idle_parts(profile: Profile, process: int, device: int) -> dict[str, int]:
     Without steps, what came after a wait may be another part of the program; but what was paid once is known, and a long
     pause.
     """
-    pieces = profile.ledgers.idle_of(process, device)
+    pieces = profile.once(idle_of) if real else profile.ledgers.idle_of(process, device)
     start, end = _window(profile, process, device)
     pieces = pieces.filter((pieces["end_ns"] > start) & (pieces["start_ns"] < end))
     begin, finish = np.maximum(pieces["start_ns"].to_numpy(), start), np.minimum(pieces["end_ns"].to_numpy(), end)
-    ns = finish - begin
+    ns = pieces["real_ns"].to_numpy() if real else finish - begin
     number = {part: i for i, part in enumerate(PARTS)}
     of_cause = np.array([number[_PART_OF_CAUSE.get(cause, "host")] for cause in CAUSES])
     part = of_cause[pieces["cause"].to_numpy()]

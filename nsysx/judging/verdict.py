@@ -96,7 +96,7 @@ def _judged(profile: Profile, limits: Limits) -> tuple[str, str, tuple[str, ...]
     code = _limit(profile, limits)
     if code == "gpu_bound":
         return code, _busy(profile, limits), evidence
-    if code == "launch_bound" and limits.recorded_ns is None:
+    if code == "launch_bound" and not limits.unprofiled:
         evidence = (*evidence, _CAVEAT)
     if blamed := _blamed(profile, limits):
         evidence = (*evidence, blamed)

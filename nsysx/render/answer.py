@@ -69,14 +69,20 @@ def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None
         said.append("no steps found")
         return tuple(texts(s, 80) for s in said)
     said.append(f"{last - first + 1} steady of {summary.steps.count} steps")
-    if step_time.in_recorded_time(summary):
-        real, about = summary.unprofiled, "about " * summary.verdict.estimated
-        said.append(f"{about}{units.duration(now)} a step ({units.duration(profiled)} under the profiler)")
-        if about and real is not None:
-            said.append(f"at least {units.duration(real.low_ns)}, at most {units.duration(real.high_ns)}")
-    else:
-        said.append(f"{units.duration(now)} a step{' under the profiler' if summary.unprofiled is None else ''}")
+    said += _step_words(summary, units.duration(now), units.duration(profiled))
     return tuple(texts(s, 80) for s in said)
+
+
+def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
+    """Return how long the step is, without and with the profiler, and the bounds of one that was not measured."""
+    real, differs = summary.unprofiled, step_time.in_recorded_time(summary)
+    if step_time.as_recorded(summary):
+        return [f"{now} a step{' under the profiler' if real is None or differs else ''}"]
+    about = differs and summary.verdict.estimated and real is not None
+    said = [f"{'about ' * about}{now} a step{f' ({recorded} under the profiler)' * (recorded != now)}"]
+    if about and real is not None:
+        said.append(f"at least {units.duration(real.low_ns)}, at most {units.duration(real.high_ns)}")
+    return said
 
 
 def build(summary: Summary, *, redact: bool = True) -> Answer:
@@ -100,7 +106,8 @@ def build(summary: Summary, *, redact: bool = True) -> Answer:
         now_ns=now,
         then_ns=then,
         bound=advice.is_bound(first, summary),
-        real=summary.unprofiled is not None,
+        real=summary.unprofiled is not None
+        and not (step_time.as_recorded(summary) and step_time.in_recorded_time(summary)),
         profiled_ns=profiled,
         worth=texts(worth, 300),
         sure=advice.sure(summary, first, texts),

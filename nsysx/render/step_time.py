@@ -15,13 +15,16 @@ _TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
 
 
 def step_ns(summary: Summary) -> int | None:
-    """Return the mean steady step that the verdict speaks of (ns); None without steps."""
+    """Return the mean steady step that the verdict speaks of (ns); None without steps.
+
+    Ranks are compared as they were recorded, and so is the step in which one waits for another.
+    """
     steps = summary.steps
     if steps.whole or steps.source == "capture":
         return None
-    if summary.verdict.step_ns is not None:
-        return summary.verdict.step_ns
-    return recorded_ns(summary)
+    if summary.verdict.step_ns is None or rank_waited_for(summary) is not None:
+        return recorded_ns(summary)
+    return summary.verdict.step_ns
 
 
 def recorded_ns(summary: Summary) -> int | None:
@@ -44,6 +47,11 @@ def saving_ns(summary: Summary, finding: Finding) -> int | None:
     if finding.error_ns is not None and base and abs(base - step) > _SAME * step:
         saving = round(saving * step / base)
     return min(saving, step)
+
+
+def as_recorded(summary: Summary) -> bool:
+    """Return whether the shown step is one as recorded: nothing else is known, or it is told rank by rank."""
+    return summary.unprofiled is None or rank_waited_for(summary) is not None
 
 
 def in_recorded_time(summary: Summary) -> bool:

@@ -275,8 +275,15 @@ def _remove_comm(chain: Chain, profile: Profile) -> None:
     ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
     is_comm = ops["cls"].cast(pl.String) == "comm"
     _each_op(chain, frozenset(ops.filter(is_comm)["op"].to_list()), lambda op: op._replace(duration=0))
-    for group, factor in slowed(ops.filter(~is_comm), ops.filter(is_comm)):
+    for group, factor in profile.once(slowed_by_communication):
         apply(chain, ScaleOps(group, factor), profile)
+
+
+def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], float]]:
+    """Return groups of the shown process's ops that run beside communication, with what they take alone, see ``slowed``."""
+    ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
+    is_comm = ops["cls"].cast(pl.String) == "comm"
+    return slowed(ops.filter(~is_comm), ops.filter(is_comm))
 
 
 def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], float]]:

@@ -26,7 +26,7 @@ import polars as pl
 from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.model import Scope, Unprofiled
-from nsysx.replay import unprofiled
+from nsysx.replay import real_idle, unprofiled
 from nsysx.replay.columns import columns
 from nsysx.replay.edits import (
     Edit,
@@ -66,6 +66,7 @@ __all__ = [
     "ScaleOps",
     "Withheld",
     "build",
+    "idle_of",
     "replay_of",
     "replayed_scope",
     "unprofiled_of",
@@ -139,7 +140,8 @@ class Replay:
             for call, ns in after.blocked.items()
             if ns > self._real.blocked.get(call, 0)
         }
-        saving = self.real_ns - step
+        saving = min(self.real_ns - step, sum(map(self.most_ns, edits)), self.real_ns)
+        step = self.real_ns - saving
         return Outcome(step, saving, self._limit(after, step), self._moves_to(grown), self._bar(saving))
 
     def _edited(self, edits: Iterable[Edit]) -> Run:
@@ -241,6 +243,20 @@ class Replay:
 def replay_of(profile: Profile) -> Replay | Withheld:
     """Return the replay of the steady steps, made when it is first asked for, or why there is none."""
     return profile.once(build)
+
+
+def idle_of(profile: Profile) -> pl.DataFrame:
+    """Return the idle pieces of the busiest device in the steady steps, with ``ns`` and ``real_ns``.
+
+    ``real_ns`` is without tracing, and ``ns`` where no replay can be trusted to say that.
+    """
+    idle, replay = real_idle.recorded(profile), replay_of(profile)
+    if not isinstance(replay, Replay) or not replay.trusted:
+        return idle.with_columns(real_ns="ns")
+    window = replay.window
+    return real_idle.without_tracing(
+        idle, replay.idle_before(), window.gpu_span, replay.unprofiled, profile.scope.steps
+    )
 
 
 def _sites(profile: Profile) -> dict[int, str]:

@@ -164,8 +164,11 @@ def test_an_exposed_copy_behind_a_kernel_is_none(tmp_path: Path) -> None:
 
 
 def test_launch_bound_says_what_profiling_itself_costs(tmp_path: Path) -> None:
-    found = judged(loop(launch_bound), tmp_path)
-    assert any("profil" in e.lower() for e in found.evidence)
+    """Where the step without it is not known, and only there."""
+    known = judged(loop(launch_bound), tmp_path)
+    assert not any("profil" in e.lower() for e in known.evidence)
+    all_of_it = judged(loop(launch_bound), tmp_path, steps="all")  # nothing is replayed
+    assert any("profil" in e.lower() for e in all_of_it.evidence)
 
 
 def test_launch_bound_by_the_launches_themselves(tmp_path: Path) -> None:

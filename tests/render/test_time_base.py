@@ -1,0 +1,98 @@
+"""Every figure of a page is in one time: the step, what a change saves of it, what is left, and what the same thing costs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from nsysx import units
+from nsysx.model import Finding, Summary
+from nsysx.pipeline import Options, gather
+from nsysx.render import answer, answer_text, brief, first_screen, step_time
+from nsysx.replay import costs, whatif
+from tests.samples import DISTINCT, RECORDED_COSTS, Samples
+
+#: Sums of parts that were rounded to whole nanoseconds.
+_ROUNDED = 20
+
+
+def _found(summary: Summary) -> list[Finding]:
+    return [f for f in summary.findings or () if f.verdict == "found"]
+
+
+def _ns(text: str) -> list[float]:
+    """Return the times that a text names, each as much larger as its last digit may hide."""
+    found = re.findall(r"(?<![\w.])(\d+(?:\.(\d+))?) (ns|us|ms|s)\b", text)
+    unit = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+    return [(float(number) + 0.5 * 10.0 ** -len(digits)) * unit[u] for number, digits, u in found]
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_the_step_is_the_one_that_savings_are_of(name: str, recorded: Samples) -> None:
+    summary = recorded.summary(name)
+    now, real = step_time.step_ns(summary), summary.unprofiled
+    if now is None or real is None:
+        return
+    if step_time.as_recorded(summary):  # rank by rank, and so is the saving
+        assert now == summary.steps.gpu_mean_ns
+        assert answer.build(summary).code == "NSX111"
+    else:
+        assert abs(now - real.step_ns) <= _ROUNDED
+        assert abs(sum(summary.verdict.parts.values()) - real.step_ns) <= _ROUNDED
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) -> None:
+    """And the card, the finding, the line for Slack and the JSON say the same."""
+    summary = recorded.summary(name)
+    said = answer.build(summary)
+    if said.now_ns is None or said.then_ns is None:
+        return
+    chosen = next(f for f in _found(summary) if f.code == said.code)
+    saving = step_time.saving_ns(summary, chosen)
+    assert saving == chosen.saving_ns_per_step, "never scaled where all is in one time"
+    assert said.then_ns == said.now_ns - saving
+    shown = f"{units.duration(said.now_ns)} → {units.duration(said.now_ns - saving)}"
+    screen = first_screen.build(summary)
+    assert (screen.now, screen.then) == tuple(shown.split(" → "))
+    assert shown in answer_text.worth_text(said)
+    assert said.bound or units.duration(saving) in said.worth
+    told = json.loads(brief.of(summary))
+    assert (told["do_first"]["now_ns"], told["do_first"]["then_ns"]) == (said.now_ns, said.then_ns)
+    assert next(f for f in told["findings"] if f["code"] == said.code)["saving"]["value"] == saving
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_no_saving_is_above_its_cost_or_the_step(name: str, recorded: Samples) -> None:
+    """Nor above what the title names, by more than the saving may be off."""
+    summary = recorded.summary(name)
+    now = step_time.step_ns(summary)
+    for finding in _found(summary):
+        saving = step_time.saving_ns(summary, finding)
+        if saving is None or now is None:
+            continue
+        assert saving <= now, finding.title
+        assert finding.cost_ns_per_step is not None, finding.title
+        assert saving <= finding.cost_ns_per_step <= now + _ROUNDED, (finding.title, saving)
+        named = _ns(finding.title)
+        off = 0 if finding.bound else finding.error_ns or 0
+        assert not named or saving <= sum(named) + off, (finding.title, saving)
+
+
+def test_the_loader_costs_in_the_picture_what_it_costs_in_the_finding_and_whatif_says_the_same(
+    recorded: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "masked_slow_loader"
+    summary = recorded.summary(name)
+    finding = next(f for f in _found(summary) if f.code == "NSX106")
+    said = answer.build(summary)
+    waits = next(p.ns for p in said.bars[0].parts if p.label == "waits for data")
+    assert units.duration(waits) in finding.title
+    monkeypatch.setattr(costs, "ASSUMED", RECORDED_COSTS)
+    profile = gather(recorded.report(name), Options())
+    told = "\n".join(whatif.lines(profile, whatif.Wishes(free_loader=True)))
+    assert f"saves    {units.duration(finding.saving_ns_per_step)} " in told
+    assert f"step     {units.duration(said.then_ns)}" in told
+    assert f"real       {units.duration(said.now_ns)} " in told
