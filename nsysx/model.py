@@ -284,6 +284,18 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """The GPU's own counters at instants of a window (ns from its start): shares of what the device can do, 0 to 1.
+
+    ``shares`` holds a list for each counter that was sampled, by its name for people; None where no sample fell.
+    """
+
+    label: str
+    at_ns: tuple[int, ...]
+    shares: Mapping[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """What a reader sees of one window: CPU threads above, GPU streams below. For pictures only, never in the JSON.
 
@@ -296,6 +308,7 @@ class Timeline:
     lanes: tuple[Lane, ...]
     merged: int = 0
     queues: tuple[Queue, ...] = ()
+    counters: tuple[Counters, ...] = ()
     marks: tuple[tuple[int, str], ...] = ()
 
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
-from nsysx.model import Queue, Summary, Timeline
+from nsysx.model import Counters, Queue, Summary, Timeline
 from nsysx.render import (
     charts,
     first_screen,
@@ -107,6 +107,13 @@ def _queue_words(queue: Queue, several: bool) -> str:
     return f"The CPU is up to {units.duration(max(queue.queued_ns))} of GPU work ahead{name}; {dry}."
 
 
+def _counter_words(counters: Counters) -> str:
+    """Return the means of the counters over the window, in words."""
+    means = {name: [s for s in shares if s is not None] for name, shares in counters.shares.items()}
+    said = ", ".join(f"{clean(name, 20)} {units.share(sum(s) / len(s), 1)}" for name, s in means.items() if s)
+    return f"{clean(counters.label, 40)}, mean of the window: {said}."
+
+
 def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
     """Return the pictures of single windows, on one time scale where that leaves all of them readable."""
     entries = summary.timelines[:4]
@@ -117,6 +124,7 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
         title = Texts(redact, 110)(entry.title, 200)
         words = _lane_words(entry)
         ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
+        ahead += "".join(f" {_counter_words(c)}" for c in entry.counters)
         caption = f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead}".strip()
         lanes = sum(lane.role != "stream" for lane in entry.lanes)
         alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams. {caption}"

@@ -11,7 +11,9 @@ import polars as pl
 import pytest
 
 from nsysx.events.gpu_samples import _alone_at
+from nsysx.pipeline import summarize
 from nsysx.reading.load import load
+from nsysx.render import html_page
 from tests.analyses import reason, rows
 from tests.builder import Report
 
@@ -198,3 +200,18 @@ def test_rows_in_any_order_give_the_same(tmp_path: Path) -> None:
     before = pl.DataFrame(rows(found, tmp_path, "gpu_metrics"))
     found.shuffle(1)
     assert pl.DataFrame(rows(found, tmp_path, "gpu_metrics")).equals(before)
+
+
+def test_a_step_on_the_page_shows_what_was_sampled_in_it(tmp_path: Path) -> None:
+    found = summarize([report(true).write(tmp_path / "r.sqlite")], timelines=True)
+    (strip,) = found.timelines[0].counters
+    assert list(strip.shares) == ["SMs", "tensor cores", "DRAM bandwidth"]
+    at, dram, tensor = np.array(strip.at_ns), strip.shares["DRAM bandwidth"], strip.shares["tensor cores"]
+    length = found.timelines[0].end_ns - found.timelines[0].start_ns
+    assert (np.diff(at) > 0).all() and at[0] >= 0 and at[-1] <= length
+    assert len(at) == pytest.approx(length / INTERVAL, abs=1), "each sample once"
+    assert max(d for d in dram if d is not None) == pytest.approx(0.93)
+    assert {round(t, 2) for t in tensor if t is not None} == {0.0, 0.83}
+    assert "DRAM bandwidth" in html_page.render(found)
+    bare = summarize([report(None).write(tmp_path / "r.sqlite")], timelines=True)
+    assert bare.timelines and not bare.timelines[0].counters

@@ -9,9 +9,10 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
+from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.model import Lane, Queue, Span, Strip, Timeline
+from nsysx.model import Counters, Lane, Queue, Span, Strip, Timeline
 from nsysx.reading import schema
 
 #: More boxes than this in a lane are narrower than a pixel: neighbours of one kind are merged.
@@ -107,6 +108,26 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
     return tuple(found)
 
 
+#: What is drawn of the GPU's counters: column of the samples, and its name for people.
+_COUNTERS = {"sm_active": "SMs", "tensor_active": "tensor cores", "dram": "DRAM bandwidth"}
+
+
+def _counters(profile: Profile, process: int, start: int, end: int) -> tuple[Counters, ...]:
+    """Return the counters of the devices of a process in [start, end), as means over the pixels of the picture."""
+    found = []
+    for device in sorted(d for p, d in profile.ledgers.activity if p == process)[:_MOST_QUEUES]:
+        rows = gpu_samples.in_window(profile.trace, process, device, start, end)
+        if rows is None or not rows.height:
+            continue
+        wide = max((end - start) // _INSTANTS, 1)
+        place = ((pl.col("time_ns") - start) // wide).alias("place")
+        means = rows.group_by(place).agg(pl.col(*_COUNTERS).cast(pl.Float64).mean()).sort("place")
+        shares = {name: tuple(means[c].to_list()) for c, name in _COUNTERS.items() if means[c].count()}
+        at = tuple((means["place"].cast(pl.Int64) * wide + wide // 2).to_list())
+        found.append(Counters(f"GPU {device}: counters", at, shares))
+    return tuple(c for c in found if c.shares)
+
+
 class _Lanes:
     """The lanes of a picture of [start, end) of a process, as they come; ``merged`` counts the boxes that vanished."""
 
@@ -187,7 +208,8 @@ def draw(
     picture.add_streams()
     inside = tuple((at - start, name) for at, name in marks if start <= at < end)
     queues = _queues(profile, process, start, end)
-    return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, inside)
+    counters = _counters(profile, process, start, end)
+    return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, counters, inside)
 
 
 def timelines(profile: Profile) -> tuple[Timeline, ...]:

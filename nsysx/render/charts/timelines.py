@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
-from nsysx.model import Lane, Queue, Span, Timeline
+from nsysx.model import Counters, Lane, Queue, Span, Timeline
 from nsysx.render.charts.canvas import Picture, new_figure, png, settings, time_scale
 from nsysx.render.charts.colours import INK, KIND_COLOURS, KIND_NAMES, NEUTRAL, ink_on, phase_colour, shade
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
@@ -39,13 +39,14 @@ def _split(spans: Sequence[Span], pixel_ns: float) -> tuple[list[Span], dict[int
 def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_ns: int | None = None) -> Picture:
     """Return one window as lanes: CPU threads above (waits hatched), GPU streams below, arrows from launch to start.
 
-    Under them stands what is queued for each device. ``span_ns`` is the length of the time axis, for pictures that are
-    compared; at least the window.
+    Under them stands what is queued for each device, and its counters where they were sampled. ``span_ns`` is the length of the
+    time axis, for pictures that are compared; at least the window.
     """
     with settings():
         row, deep = 30, 54
         lanes = picture.lanes
-        below = deep * len(picture.queues)
+        strips: tuple[Queue | Counters, ...] = (*picture.queues, *picture.counters)
+        below = deep * len(strips)
         height = row * len(lanes) + below + 84 + 14 * bool(picture.marks)
         left_px = 176
         figure = new_figure(width, height)
@@ -71,12 +72,17 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         last = axes
-        for position, queue in enumerate(picture.queues):
+        for position, strip in enumerate(strips):
             axes.spines["bottom"].set_visible(False)
             axes.set_xticks([])
             bottom = 68 + below - deep * (position + 1)
             last = figure.add_axes((left, bottom / height, wide, (deep - 10) / height))
-            _draw_queue(last, queue, divisor, window, pixel)
+            if isinstance(strip, Queue):
+                _draw_queue(last, strip, divisor, window, pixel)
+            else:
+                _draw_counters(last, strip, divisor, window, pixel)
+            if position + 1 < len(strips):
+                last.set_xticks([])
         for at, name in picture.marks:
             axes.axvline(at / divisor, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=6)
             axes.text(at / divisor, len(lanes) - 0.42, clean(name, 60), ha="left", va="bottom", fontsize=8, color=INK)
@@ -106,6 +112,27 @@ def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: flo
     axes.set_yticks([0, 1], ["0", units.duration(most)], fontsize=7)
     axes.tick_params(axis="y", length=2, pad=2, labelcolor=NEUTRAL)
     _lane_name(axes, -52 * pixel / divisor, 0.5, shorten(clean(queue.label, 60), 24))
+
+
+#: Colours of the counters, in their order.
+_COUNTER_COLOURS = (NEUTRAL, KIND_COLOURS["compute"], KIND_COLOURS["sync"])
+
+
+def _draw_counters(axes: Any, counters: Counters, divisor: float, window: int, pixel: float) -> None:
+    """Draw the shares of a device's counters, each as a line, with their names in its colour."""
+    x = [at / divisor for at in counters.at_ns]
+    for position, (name, shares) in enumerate(counters.shares.items()):
+        colour = _COUNTER_COLOURS[position % len(_COUNTER_COLOURS)]
+        axes.plot(x, [float("nan") if share is None else share for share in shares], color=colour, linewidth=0.9)
+        place = 1 - 0.1 * (len(counters.shares) - position)
+        axes.text(
+            place, 1.0, clean(name, 20), transform=axes.transAxes, fontsize=7, color=colour, ha="left", va="bottom"
+        )
+    axes.set_xlim(0, window / divisor)
+    axes.set_ylim(0, 1.05)
+    axes.set_yticks([0, 1], ["0", "100 %"], fontsize=7)
+    axes.tick_params(axis="y", length=2, pad=2, labelcolor=NEUTRAL)
+    _lane_name(axes, -52 * pixel / divisor, 0.5, shorten(clean(counters.label, 60), 24))
 
 
 def _lane_colour(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
