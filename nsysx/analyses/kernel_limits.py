@@ -13,7 +13,7 @@ TITLE = "How near kernels are to the limits of the device"
 COLUMNS = (
     Column("name", "String", "", "kernel; in parentheses what is not one"),
     Column("family", "String", "", "kernel family by pattern"),
-    Column("limit", "String", "", "DRAM bandwidth (sampled, 90 % and more), or what the launch says: fewer blocks than SMs, "
+    Column("limit", "String", "", "DRAM bandwidth (sampled, 85 % and more), or what the launch says: fewer blocks than SMs, "
            "FP32 beside tensor cores, last wave; null for nothing"),
     Column("share", "Float64", "", "part of the kernel time of the steady steps, 0 to 1"),
     Column("count", "Int64", "", "executions in the steady steps"),

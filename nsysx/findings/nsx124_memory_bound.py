@@ -1,13 +1,13 @@
 """NSX124 memory-bound: kernels that move bytes as fast as the device's memory can, so that only fewer bytes make them faster.
 
 What it means
-    The GPU's own counters say that the memory reads and writes at 90 % of its bandwidth and more while these kernels run. What
+    The GPU's own counters say that the memory reads and writes at 85 % of its bandwidth and more while these kernels run. What
     is left is the price of turning the memory between reading and writing. A better kernel for the same bytes, a higher clock
     or more blocks bring nothing; what brings something is not to move a byte: fused operations, narrower formats, no copies.
     What that saves the capture cannot say.
 
 In the trace
-    DRAM Read and DRAM Write Bandwidth add up to 90 % and more for as long as the kernel runs alone (nsysx run --gpu-metrics).
+    DRAM Read and DRAM Write Bandwidth add up to 85 % and more for as long as the kernel runs alone (nsysx run --gpu-metrics).
 
 Bad
     y = x.float() * scale + bias; y = y.relu()             # four kernels, each reads and writes everything
@@ -46,7 +46,7 @@ def check(case: Case) -> list[Finding]:
     taken = case.per_step(int(bound["total_ns"].sum()))
     if not case.notable(taken, _FOUND):
         highest = known.row(int(known["dram"].arg_max() or 0), named=True)
-        what = f"kernels at 90 % of the memory bandwidth take {case.share(taken)} of the step; the highest is at"
+        what = f"kernels at 85 % of the memory bandwidth take {case.share(taken)} of the step; the highest is at"
         return case.clear(RULE, f"{what} {units.share(highest['dram'], 1)}")
     share = float((bound["dram"] * bound["total_ns"]).sum()) / float(bound["total_ns"].sum())
     evidence = [
