@@ -37,13 +37,12 @@ SHOWN = TableSpec(
         "attention counts in full under a causal mask. The peak is measured, so MFU here is higher than against a datasheet."
     ),
     first=("name", "by", "tflops", "peak_share", "mfu", "step_ns", "counted", "product_ns", "gpu_ns", "peak", "why_not"),
-    labels={"mfu": "MFU", "product_ns": "in products", "step_from": "step time from"},
+    labels={"mfu": "MFU", "peak": "fastest product, TFLOP/s", "product_ns": "in products", "step_from": "step time from"},
     hide=("flops", "again_flops"),
     unknown="outside",
     bar="gpu_ns",
     sums=True,
     plain=("step_ns",),
-    depth=1,
     rows=40,
 )  # fmt: skip
 #: With less of the products counted, MFU would be a guess (share of the time of kernels that multiply).

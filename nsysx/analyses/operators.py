@@ -13,7 +13,7 @@ KEY = "operators"
 TITLE = "Operators"
 COLUMNS = (
     Column("name", "String", "", "operator whose FLOPs are known, else the innermost; null for GPU work outside of all"),
-    Column("shapes", "String", "", "sizes of its arguments, [] for what is no tensor; null when not recorded"),
+    Column("shapes", "String", "", "sizes of its tensors, such as 8x1024, 1024x512; null when not recorded"),
     Column("module", "String", "", "module in which it was called; in parentheses what lies outside modules"),
     Column("phase", "String", "", "phase of the step in which it was called"),
     Column("caller", "String", "", "the outermost of torch's operators around it; null for none"),
@@ -45,12 +45,17 @@ SHOWN = TableSpec(
     bar="gpu_ns",
     hide=("flops", "caller", "why_not"),
     sums=True,
-    depth=1,
     rows=40,
 )  # fmt: skip
 #: Rows that are told apart; the others are one, so that the sum is all GPU time.
 _ROWS = 200
 _KEY = [c for c in operator_work.PLACE if c != "caller"]
+
+
+def _short(shapes: pl.Series) -> pl.Series:
+    """Return sizes as people write them: "[[8, 4], [], [4]]" as "8x4, 4"; numbers and tensors without dimensions have none."""
+    each = shapes.str.extract_all(r"\d[\d, ]*").list
+    return each.join("; ").str.replace_all(", ", "x", literal=True).str.replace_all("; ", ", ", literal=True)
 
 
 def table(profile: Profile) -> pl.DataFrame:
@@ -83,7 +88,7 @@ def table(profile: Profile) -> pl.DataFrame:
     )
     largest = pl.max_horizontal("gpu_ns", pl.col("wait_ns") + pl.col("allocation_ns"))
     rows = rows.sort(largest, "name", "shapes", "module", "phase", descending=[True, *[False] * 4], nulls_last=True)
-    rows = rows.select(*declared.schema(COLUMNS))
+    rows = rows.with_columns(shapes=_short(rows["shapes"])).select(*declared.schema(COLUMNS))
     rest = rows.slice(_ROWS)
     if not rest.height:
         return rows

@@ -86,7 +86,7 @@ def test_rows_between_module_and_kernel_sum_to_all_gpu_time(tmp_path: Path) -> N
     assert (fc["tflops"], fc["peak_share"]) == (pytest.approx(20), pytest.approx(1))
     assert (slow["tflops"], slow["peak_share"]) == (pytest.approx(10), pytest.approx(0.5))
     assert (fc["caller"], fc["number_format"], fc["kernel"]) == ("aten::linear", "bf16", GEMM)
-    assert fc["shapes"] == "[[1000], [1000, 1000], [1000, 1000], [], []]"
+    assert fc["shapes"] == "1000, 1000x1000, 1000x1000"
     relu = rows["aten::relu", "net.act"]
     assert (relu["flops"], relu["why_not"], relu["tflops"]) == (None, None, None)
     assert rows[None, "net"]["gpu_ns"] == n * 10 * US, "work outside of operators is a row of its own"
@@ -209,7 +209,7 @@ def test_operators_of_a_marked_step_are_those_of_the_steps_that_repeat_it(tmp_pa
     scope = found.tables["operators"].scope
     assert scope is not None and scope.steps > 5, "most steps are not marked"
     for size in (1000, 500):
-        row = rows[f"[[1000, 1000], [1000, {size}]]"]
+        row = rows[f"1000x1000, 1000x{size}"]
         assert (row["calls"], row["flops"]) == (scope.steps, scope.steps * 2 * 1000**2 * size)
     assert None not in rows
 
