@@ -25,7 +25,7 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.reading.trace import Trace
 
-_SIZES = r"sizes = (\[.*\])(?:, input_op_ids|$)"
+_SIZES = r"sizes = (\[[\[\]\d, -]*\])"
 _ID = r", op_id = (\d{1,18})\b"
 _MADE = r"\((\d{1,18}),(\d{1,9})\)"
 #: Calls that repeat in the same order in each step. Where others lie in a step without operators of its own is not known.
@@ -165,9 +165,8 @@ def _results(layer: Layer, found: pl.DataFrame) -> list[pl.Series]:
     made = pl.Series("made", [None] * found.height, dtype=pl.String)
     if not (forward | backward).any():
         return [results, made]
-    taken = _taken(layer)
-    # A convolution hands its result up to the operators around it, which are known by their own numbers.
     names = found.with_row_index("row").filter(pl.Series(forward | backward))
+    taken = _taken(layer, names.select("process", "id").drop_nulls())
     first = taken.filter(pl.col("result") == 0).unique(["process", "id"], keep="first", maintain_order=True)
     sizes = names.join(first, on=["process", "id"], how="left", maintain_order="left")["size"]
     row = names["row"].to_numpy()
@@ -203,37 +202,34 @@ def _by_sizes(found: pl.DataFrame, forward: Flags, backward: Flags, results: pl.
     )["results"]
 
 
-def _taken(layer: Layer) -> pl.DataFrame:
-    """Return process, id, result, size: which result of which operator was an argument of another, and its size.
+def _taken(layer: Layer, wanted: pl.DataFrame) -> pl.DataFrame:
+    """Return process, id, result, size: which result of the wanted operators (process, id) was an argument of another, and its size.
 
-    A result has the number of the outermost operator that handed it on; it gets one row for each operator inside that one, too.
+    A result has the number of the outermost operator that handed it on: it counts for those inside that one, too.
     """
     rows = layer.rows
     text = rows["label"].cast(pl.String)
-    given = pl.DataFrame(
-        {
-            "process": rows["process"],
-            "size": text.str.extract(_SIZES, 1).str.strip_prefix("[").str.extract_all(r"\[[\d, ]*\]"),
-            "made": text.str.extract(r"input_op_ids = \[(.*)\]$", 1).str.extract_all(r"\(\d+,-?\d+\)"),
-        }
-    ).filter(pl.col("size").list.len() == pl.col("made").list.len())
-    given = given.explode("size", "made").drop_nulls().filter(pl.col("size") != "[]")
-    given = (
-        given.with_columns(
-            id=pl.col("made").str.extract(_MADE, 1).cast(pl.Int64, strict=False),
-            result=pl.col("made").str.extract(_MADE, 2).cast(pl.Int64, strict=False),
-        )
-        .select("process", "id", "result", "size")
-        .drop_nulls()
-    )
     number = text.str.extract(_ID, 1).cast(pl.Int64, strict=False)
-    parents = layer.parents()
-    inside = pl.DataFrame({"process": rows["process"], "own": number, "id": lookup.at(number, parents)}).drop_nulls()
-    parts, level = [given], given
+    numbered = pl.DataFrame({"process": rows["process"], "own": number, "above": lookup.at(number, layer.parents())})
+    # (process, id): an operator that is wanted, (process, as): the number that its result may have.
+    level = wanted.unique().with_columns(pl.col("id").alias("as"))
+    known = [level]
     for _ in range(_DEEPEST):
-        level = level.join(inside, on=["process", "id"], how="inner").select("process", "result", "size", id="own")
-        parts.append(level.select("process", "id", "result", "size"))
-    return pl.concat(parts).unique(maintain_order=True)
+        level = level.join(numbered, left_on=["process", "as"], right_on=["process", "own"], how="inner")
+        level = level.select("process", "id", pl.col("above").alias("as")).drop_nulls()
+        known.append(level)
+    names = pl.concat(known).unique(maintain_order=True)
+    made = text.str.extract_all(r"\(\d+,-?\d+\)").alias("made")
+    given = pl.DataFrame({"row": np.arange(rows.height), "process": rows["process"], "made": made})
+    given = given.with_columns(place=pl.int_ranges(pl.col("made").list.len())).explode("made", "place").drop_nulls()
+    given = given.filter(pl.col("made") != "(0,-1)").with_columns(
+        pl.col("made").str.extract(_MADE, 1).cast(pl.Int64, strict=False).alias("as"),
+        pl.col("made").str.extract(_MADE, 2).cast(pl.Int64, strict=False).alias("result"),
+    )
+    given = given.join(names, on=["process", "as"], how="inner", maintain_order="left")
+    sizes = text.gather(given["row"]).str.extract(_SIZES, 1).str.strip_prefix("[").str.extract_all(r"\[[\d, ]*\]")
+    given = given.with_columns(size=sizes.list.get(given["place"], null_on_oob=True))
+    return given.filter(pl.col("size") != "[]").select("process", "id", "result", "size")
 
 
 #: ``aten::conv2d`` holds ``aten::convolution``, ``aten::_convolution`` and ``aten::cudnn_convolution``.

@@ -20,6 +20,11 @@ import nsysx_operators
 import nsysx_output
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nsysx.events import attribute, correlate, nvtx_ranges, operators
+from nsysx.reading.load import load
+from tests.builder import Report
 
 INJECT = Path(__file__).resolve().parents[2] / "nsysx" / "inject"
 
@@ -120,12 +125,24 @@ def by_step(tape: list[str]) -> dict[int, list[str]]:
     return found
 
 
-def test_operators_of_marked_steps_with_shapes_and_the_program_does_not_notice(extension: Path, tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("bare", "ops")]
-    for folder in folders:
-        folder.mkdir()
-    bare, nothing, _ = run(extension, folders[0], NSYSX_PROBE="0")
-    printed, tape, probe = run(extension, folders[1], NSYSX_OPS="1", NSYSX_FORCE="1")
+@pytest.fixture(scope="module")
+def recorded(extension: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str], dict[str, Any]]:
+    """Return what ``run`` says of the program with its operators recorded."""
+    return run(extension, tmp_path_factory.mktemp("ops"), NSYSX_OPS="1", NSYSX_FORCE="1")
+
+
+@pytest.fixture
+def tape_of_a_step(recorded: tuple[str, list[str], dict[str, Any]]) -> list[str]:
+    """Return the ranges of one step."""
+    tape = recorded[1]
+    return tape[tape.index("=1") + 1 : tape.index("=2")]
+
+
+def test_operators_of_marked_steps_with_shapes_and_the_program_does_not_notice(
+    extension: Path, recorded: tuple[str, list[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    bare, nothing, _ = run(extension, tmp_path, NSYSX_PROBE="0")
+    printed, tape, probe = recorded
     assert not [line for line in nothing if line.startswith("+")]
     assert printed == bare, "weights and random state"
     steps = by_step(tape)
@@ -140,6 +157,37 @@ def test_operators_of_marked_steps_with_shapes_and_the_program_does_not_notice(e
     pushes = sum(line.startswith("+") for line in tape)
     assert pushes == sum(line.startswith("-") for line in tape), "every range is closed"
     assert probe["operators"]["shapes"] and probe["operators"]["why_not"] is None and not probe["errors"]
+
+
+def flops_of(tape: list[str], folder: Path) -> int:
+    """Return the FLOPs that the reader finds in the operators of a tape."""
+    report, open_ = Report(), list[tuple[str, int]]()
+    main = report.process(1).thread(1)
+    for at, line in enumerate(tape):
+        if line.startswith("+"):
+            open_.append((line[1:], at))
+        elif open_:
+            main.add_range(*open_.pop(), at)
+    # Work in each operator, that begins right after its innermost range does.
+    for at, line in enumerate(tape):
+        if line.startswith("+") and not tape[at + 1].startswith("+"):
+            main.launch(at=10 * at + 1, dur=1, gpu_start=10 * at + 5, gpu_dur=1)
+    for row in report.rows["NVTX_EVENTS"]:
+        row["start"], row["end"] = 10 * row["start"], 10 * row["end"]
+    trace = load(report.write(folder / "r.sqlite"))
+    ranges = nvtx_ranges.read(trace)
+    found = operators.find(trace, ranges, attribute.attribute(trace, correlate.correlate(trace), ranges))
+    assert not [why for why in found.rows["why_not"].to_list() if why]
+    return int(found.rows["flops"].sum())
+
+
+def test_what_torch_writes_gives_the_flops_that_torch_counts(tape_of_a_step: list[str], tmp_path: Path) -> None:
+    net = torch.nn.Sequential(
+        torch.nn.Conv1d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(24, 5)
+    )
+    with FlopCounterMode(display=False) as counter:
+        net(torch.randn(2, 3, 8)).sum().backward()
+    assert flops_of(tape_of_a_step, tmp_path) == counter.get_total_flops()
 
 
 def recorder(wanted: str = "shapes") -> tuple[Any, Any]:
