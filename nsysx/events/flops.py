@@ -34,6 +34,8 @@ _LONGEST = 20_000
 #: No operator computes more than this.
 _MOST = 1 << 62
 
+#: Why there is no number for the backward of a convolution: it may have made one gradient or two.
+ONE_GRADIENT = "which gradients it made is not recorded"
 _NO_SIZES = "its shapes were not recorded"
 _ODD = "its shapes do not fit its name"
 _NO_RESULT = "the size of its result is not recorded"
@@ -186,6 +188,8 @@ def _convolution(x: Shape, weight: Shape, out: Shape) -> int | None:
 def of(name: str | None, shapes: str | None, result: str | None, made: str | None) -> tuple[int | None, str | None]:
     """Return the floating point operations of one execution, or why they cannot be told; (None, None) for no product.
 
+    With ``ONE_GRADIENT`` for a reason, the number is that of one gradient.
+
     ``result``: size of the result of a convolution; ``made``: the results of its backward that were used, as "0,1".
     """
     name = _plain(name or "")
@@ -202,8 +206,9 @@ def of(name: str | None, shapes: str | None, result: str | None, made: str | Non
         number = None
     elif name == _BACKWARD:
         number = _convolution(given[1], given[2], given[0])
-        if made is None:
-            return None, "which gradients it made is not recorded"
+        if made is None and number is not None:
+            return number, ONE_GRADIENT
+        made = made or ""
         number = None if number is None else number * len({"0", "1"} & set(made.split(",")))
     else:
         out = sizes(f"[{result}]") if result else None

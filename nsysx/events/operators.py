@@ -12,6 +12,7 @@ convolution and what cuDNN wraps around it are one; all other work to the innerm
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,8 @@ from nsysx.reading.trace import Trace
 _SIZES = r"sizes = (\[[\[\]\d, -]*\])"
 _ID = r", op_id = (\d{1,18})\b"
 _MADE = r"\((\d{1,18}),(\d{1,9})\)"
+#: What torch.compile calls the ranges around its programs.
+_COMPILED = re.compile(r"CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph")
 #: Calls that repeat in the same order in each step. Where others lie in a step without operators of its own is not known.
 _REPEATED = ("launch", "graph_launch", "copy", "memset", "sync")
 
@@ -38,8 +41,8 @@ class Operators:
     GPU op, -1 outside of all.
 
     Columns: name, shapes (text, null where not recorded), caller (the outermost of torch's own operators around it, null where
-    there is none), flops (floating point operations of one execution, null where they cannot be told), why_not (then the reason; null for
-    operators that multiply nothing).
+    there is none), flops (floating point operations of one execution, null where they cannot be told), why_not (then the reason;
+    null for operators that multiply nothing), gradient_flops (of one gradient, where it is not known which a backward made).
     """
 
     rows: pl.DataFrame
@@ -55,7 +58,7 @@ def recorded(ranges: Ranges) -> bool:
 def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Operators:
     """Return the operator of every API call and GPU op."""
     layer = layer_of(ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("crossing")))
-    owner, outermost = _owners(layer)
+    owner, outermost, compiled = _owners(layer)
     calls = attributed.api_calls
     inner = _at(layer, calls["thread"].to_numpy(), calls["start_ns"].to_numpy())
     copied = _repeated(ranges, layer)
@@ -70,7 +73,7 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Operators:
     used = used[used >= 0]
     place = np.full(layer.rows.height + 1, -1, np.int64)
     place[used] = np.arange(len(used))
-    return Operators(_described(layer, used, outermost), place[call], place[op])
+    return Operators(_described(layer, used, outermost, compiled), place[call], place[op])
 
 
 def _repeated(ranges: Ranges, layer: Layer) -> Flags:
@@ -109,11 +112,14 @@ def _captured(trace: Trace, layer: Layer, attributed: Attributed) -> I64:
     return joined["row"].fill_null(-1).to_numpy()
 
 
-def _owners(layer: Layer) -> tuple[I64, I64]:
-    """Return for each row the operator that its work belongs to, and the outermost of torch's around it; -1 for none."""
+def _owners(layer: Layer) -> tuple[I64, I64, Flags]:
+    """Return for each row the operator that its work belongs to, the outermost of torch's around it, -1 for none, and whether it
+    lies in a compiled region.
+    """
     parents, depth = layer.parents(), layer.depths()
     names, index = lookup.distinct(layer.rows["name"])
     torchs = np.array([(n or "").startswith("aten::") for n in names], np.bool_)[index]
+    compiled = np.append(np.array([bool(_COMPILED.match(n or "")) for n in names], np.bool_)[index], False)
     counts = flops.counted(layer.rows["name"])
     owner = np.arange(len(parents) + 1)
     top = np.append(np.where(torchs, owner[:-1], -1), -1)
@@ -127,10 +133,11 @@ def _owners(layer: Layer) -> tuple[I64, I64]:
         held = there & inside[above]
         owner[rows] = np.where(held, owner[above], rows)
         inside[rows] |= held
-    return owner, top
+        compiled[rows] |= there & compiled[above]
+    return owner, top, compiled
 
 
-def _described(layer: Layer, used: I64, outermost: I64) -> pl.DataFrame:
+def _described(layer: Layer, used: I64, outermost: I64, compiled: Flags) -> pl.DataFrame:
     """Return the rows of ``Operators``."""
     rows = layer.rows[used].select("process", "label", pl.col("name").cast(pl.String))
     text = rows["label"].cast(pl.String)
@@ -142,15 +149,18 @@ def _described(layer: Layer, used: I64, outermost: I64) -> pl.DataFrame:
         id=text.str.extract(_ID, 1).cast(pl.Int64, strict=False),
     )
     found = found.with_columns(_results(layer, found))
+    # Kernels of inductor take results too, and are no operators.
+    found = found.with_columns(made=found["made"].set(pl.Series(compiled[used]), None))
     kinds = found.select("name", "shapes", "results", "made").unique(maintain_order=True)
     counted = [flops.of(*row) for row in kinds.iter_rows()]
     kinds = kinds.with_columns(
-        pl.Series("flops", [n for n, _ in counted], dtype=pl.Int64),
+        pl.Series("flops", [None if why else n for n, why in counted], dtype=pl.Int64),
+        pl.Series("gradient_flops", [n if why else None for n, why in counted], dtype=pl.Int64),
         pl.Series("why_not", [why for _, why in counted], dtype=pl.String),
     )
     keys = ["name", "shapes", "results", "made"]
     found = found.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return found.select("name", "shapes", "caller", "flops", "why_not")
+    return found.select("name", "shapes", "caller", "flops", "why_not", "gradient_flops")
 
 
 def _results(layer: Layer, found: pl.DataFrame) -> list[pl.Series]:

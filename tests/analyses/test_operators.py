@@ -188,6 +188,33 @@ def test_a_convolution_gets_the_size_of_its_result_from_who_takes_it(tmp_path: P
     assert backward["flops"] == one * backward["calls"], "nobody took a gradient of its input: none was made"
 
 
+@pytest.mark.parametrize(
+    ("kernels", "gradients"),
+    [(("x_dgrad_y", "wgrad_nhwc"), 2), (("wgrad_nhwc", "cudnn::nchwToNhwcKernel"), 1), (("conv2d",), None)],
+)
+def test_a_compiled_backward_is_told_by_its_kernels(
+    kernels: tuple[str, ...], gradients: int | None, tmp_path: Path
+) -> None:
+    """What takes its results is no operator there; kernels say what they are, or the number stays open."""
+
+    def compiled(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.op("CompiledFunctionBackward", "[[8, 16, 28, 28]]"):
+            program.host(1)
+            with program.op(
+                "aten::convolution_backward", "[[8, 16, 28, 28], [8, 3, 30, 30], [16, 3, 3, 3], []]"
+            ) as back:
+                for kernel in kernels:
+                    program.launch(100, kernel)
+            with program.op("torch::autograd::AccumulateGrad", "[[16, 3, 3, 3]]", f"[({back},1)]"):
+                program.host(1)
+
+    row = next(r for r in table(summary(Torch().steps(compiled), tmp_path), "operators") if "conv" in str(r["name"]))
+    one = 2 * 8 * 16 * 28 * 28 * 3 * 3 * 3
+    assert row["flops"] == (gradients and gradients * one * row["calls"])
+    assert row["why_not"] == (None if gradients else "which gradients it made is not recorded")
+
+
 def test_operators_of_a_marked_step_are_those_of_the_steps_that_repeat_it(tmp_path: Path) -> None:
     """--ops records few steps: kernels of the others get the operators of the launches that they repeat."""
     program = Torch()

@@ -95,7 +95,9 @@ def test_what_cannot_be_told_says_why() -> None:
     assert of("aten::convolution", (2, 4, 9, 9), (6, 4, 3, 3), None, result=(2, 5, 7, 7))[0] is None, (
         "another operator's"
     )
-    assert of("aten::convolution_backward", (2, 6, 7, 7), (2, 4, 9, 9), (6, 4, 3, 3))[1]
+    one = of("aten::convolution", (2, 4, 9, 9), (6, 4, 3, 3), None, result=(2, 6, 7, 7))[0]
+    backward = of("aten::convolution_backward", (2, 6, 7, 7), (2, 4, 9, 9), (6, 4, 3, 3))
+    assert backward == (one, flops.ONE_GRADIENT)
     assert of("flash_attn::_flash_attn_varlen_forward", (99, 8, 64), (99, 8, 64), (99, 8, 64))[0] is None
     big = 1 << 40
     assert of("aten::mm", (big, big), (big, big))[0] is None, "no operator computes that much"

@@ -24,6 +24,9 @@ CALIBRATED, SEEN = "nsysx calibrate", "fastest product of this report"
 HALF = "16 bits"
 _EITHER = r"wgmma_f16|_f16_"
 
+#: What the names of kernels say of the backward of a convolution; conversions of layout belong to either.
+_GRADIENTS = {"input": "dgrad", "weight": "wgrad", "layout": "[nN](chw|hwc)To"}
+
 #: What an execution is of, and where it was.
 PLACE = ("name", "shapes", "caller", "module", "phase")
 
@@ -61,63 +64,81 @@ def _formats(names: pl.Series, families: pl.Series) -> pl.Series:
     return pl.select(pl.coalesce(found, pl.when(pl.Series(either)).then(pl.lit(HALF)))).to_series()
 
 
-def executions(profile: Profile) -> pl.DataFrame:
-    """Return one row per execution of an operator with GPU work of the steady steps on the shown device. Raises NotRecorded.
-
-    Columns: PLACE, recompute, kernels, gpu_ns (kernels, copies and memsets), kernel (the longest), number_format (of the longest
-    that multiplies), product_ns (kernels that multiply, by their families), flops and why_not as in ``Operators``. GPU work
-    outside of operators is one row per module, phase and kernel, with a null name. A CUDA graph executes the operators that it
-    captured once per launch.
-    """
-    found = profile.once(of)
+def _work(profile: Profile) -> pl.DataFrame:
+    """Return the GPU ops of the steady steps on the shown device with their operator (``row``, -1 for none) and what they are."""
     ops = profile.steady_ops
     if profile.device is not None:
         ops = ops.filter(ops["device"] == profile.device)
     names, families = ops["name"], ops["family"].cast(pl.String)
-    work = ops.select(
-        pl.Series("row", found.op[ops["op"].to_numpy()]),
+    multiplies = families.is_in(kernel_math.PRODUCTS).fill_null(False)
+    return ops.select(
+        pl.Series("row", profile.once(of).op[ops["op"].to_numpy()]),
         pl.when(pl.col("graph_node").is_not_null()).then("call").otherwise(-1).fill_null(-1).alias("launch"),
         pl.col("module", "phase", "name").cast(pl.String),
         "recompute",
         kernel=(pl.col("op_kind").cast(pl.String) == "kernel"),
         ns=pl.col("end_ns") - pl.col("start_ns"),
-        multiplies=families.is_in(kernel_math.PRODUCTS),
+        multiplies=multiplies,
         format=_formats(names, families),
+        **{kind: pl.Series(lookup.matching(names, pattern)) & multiplies for kind, pattern in _GRADIENTS.items()},
     )
+
+
+def _sums() -> list[pl.Expr]:
+    """Return what is summed over the GPU ops of one execution."""
     ns, multiplies = pl.col("ns"), pl.col("multiplies")
-    sums = (
+    spelled = (multiplies == pl.any_horizontal(*_GRADIENTS)).all()
+    return [
         pl.col("kernel").sum().cast(pl.Int64).alias("kernels"),
         ns.sum().alias("gpu_ns"),
         pl.col("name").get(ns.arg_max()).alias("kernel"),
         pl.col("format").sort_by("ns", descending=True).drop_nulls().first().alias("number_format"),
         ns.filter(multiplies).sum().alias("product_ns"),
         pl.col("recompute").any(),
-    )
-    inside = work.filter(pl.col("row") >= 0)
-    held = inside.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*sums)
-    rows = found.rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    held = held.join(rows, on="row", how="left", maintain_order="left")
-    # An execution that lies in two modules computed once.
-    again = ~held.select(pl.struct("row", "launch").is_first_distinct()).to_series()
-    held = held.with_columns(flops=pl.when(~again).then("flops").otherwise(pl.lit(0) * pl.col("flops")), counts=~again)
-    outside = work.filter(pl.col("row") < 0).group_by("module", "phase", "name", maintain_order=True)
-    none = {c: pl.lit(None, dtype=t) for c, t in (("shapes", pl.String), ("caller", pl.String), ("flops", pl.Int64))}
-    free = outside.agg(*sums, pl.len().alias("_n")).with_columns(
-        name=pl.lit(None, dtype=pl.String), why_not=pl.lit(None, dtype=pl.String), counts=pl.lit(False), **none
-    )
-    columns = [
-        *PLACE,
-        "recompute",
-        "kernels",
-        "gpu_ns",
-        "kernel",
-        "number_format",
-        "product_ns",
-        "flops",
-        "why_not",
-        "counts",
+        # Which gradients the backward of a convolution made, if all of its kernels say so.
+        pl.when(spelled).then(pl.sum_horizontal(pl.col("input", "weight").any().cast(pl.Int64))).alias("gradients"),
     ]
-    return pl.concat([held.select(columns), free.select(columns)])
+
+
+#: Columns of ``executions``.
+_COLUMNS = (
+    *PLACE,
+    "recompute",
+    "kernels",
+    "gpu_ns",
+    "kernel",
+    "number_format",
+    "product_ns",
+    "flops",
+    "why_not",
+    "counts",
+)
+
+
+def executions(profile: Profile) -> pl.DataFrame:
+    """Return one row per execution of an operator with GPU work of the steady steps on the shown device. Raises NotRecorded.
+
+    Columns: PLACE, recompute, kernels, gpu_ns (kernels, copies and memsets), kernel (the longest), number_format (of the longest
+    that multiplies), product_ns (kernels that multiply, by their families), flops and why_not as in ``Operators``, counts (it is
+    an execution of its own: one that lies in two modules computed once). GPU work outside of operators is one row per module,
+    phase and kernel, with a null name. A CUDA graph executes the operators that it captured once per launch.
+    """
+    work, rows = _work(profile), profile.once(of).rows
+    held = work.filter(pl.col("row") >= 0)
+    held = held.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*_sums())
+    rows = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    held = held.join(rows, on="row", how="left", maintain_order="left")
+    by_kernels = pl.when(pl.col("gradients") > 0).then(pl.col("gradients") * pl.col("gradient_flops"))
+    held = held.with_columns(
+        flops=pl.coalesce("flops", by_kernels), counts=pl.struct("row", "launch").is_first_distinct()
+    )
+    held = held.with_columns(
+        why_not=pl.when(pl.col("flops").is_null()).then("why_not"), flops=pl.col("flops") * pl.col("counts")
+    )
+    free = work.filter(pl.col("row") < 0).group_by("module", "phase", "name", maintain_order=True).agg(*_sums())
+    none = {c: pl.lit(None, dtype=pl.String) for c in ("name", "shapes", "caller", "why_not")}
+    free = free.with_columns(**none, flops=pl.lit(None, dtype=pl.Int64), counts=pl.lit(False))
+    return pl.concat([held.select(_COLUMNS), free.select(_COLUMNS)])
 
 
 def _calibrated(profile: Profile) -> dict[str, Peak]:
