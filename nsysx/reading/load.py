@@ -76,16 +76,22 @@ def load(
 
 
 def _tables(path: Path, connection: sqlite3.Connection) -> _Tables:
-    """Return the tables of a report. Raises NsysxError for a database that is none."""
+    """Return the tables of a report, those without a row left out. Raises NsysxError for a database that is none.
+
+    nsys writes a table where there is something to write, and with ``--lazy=false`` every table that it knows: an empty one
+    says nothing about what was recorded.
+    """
     listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     tables = {t: {r[1] for r in connection.execute(f'PRAGMA table_info("{t}")')} for (t,) in listed if '"' not in t}
     if not tables:
         what = "holds no tables: the export did not finish"
         raise opening.fail(path, what, "Export the report again", "input-empty")
-    if not tables.keys() & {s.table for s in schema.SOURCES.values()} and "StringIds" not in tables:
+    known = tables.keys() & {s.table for s in schema.SOURCES.values()}
+    if not known and "StringIds" not in tables:
         what = "is a database, but not an export of nsys"
         raise opening.fail(path, what, "Give the file that nsys export wrote", "input-foreign")
-    return tables
+    empty = {t for t in known if connection.execute(f"SELECT 1 FROM {t} LIMIT 1").fetchone() is None}
+    return {t: columns for t, columns in tables.items() if t not in empty}
 
 
 def _asked(

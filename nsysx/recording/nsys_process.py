@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -57,7 +58,8 @@ class NsysProcess:
                 start_new_session=True,
             )
         self.not_ours: set[int] = set()
-        self._name = f"--session-name=profile-{self.process.pid}".encode()
+        # nsys 2022 puts the name of the command between the two.
+        self._name = re.compile(rb"--session-name=profile-(.*-)?%d" % self.process.pid, re.DOTALL)
         self._cost: dict[int, int] = {}
         self._looked = self._costed = 0.0
         self._looks: list[bool] = []
@@ -88,7 +90,7 @@ class NsysProcess:
 
     def _belongs(self, words: list[bytes]) -> bool:
         """Say whether these are the words of its agent, or of itself while it is making one."""
-        return self._name in words or words[:-1] == [os.fsencode(word) for word in self.words]
+        return any(map(self._name.fullmatch, words)) or words[:-1] == [os.fsencode(word) for word in self.words]
 
     def look(self) -> bool:
         """Say whether anything of it is still there, noting whether it has worked since it was last looked at.

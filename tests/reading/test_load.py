@@ -594,3 +594,17 @@ def test_what_a_run_noted_of_driver_and_clocks(good: Path, tmp_path: Path) -> No
     path.with_suffix(".run.json").write_text(json.dumps({"driver_version": "<b>", "clocks": [1]}))
     capture = load(path).capture
     assert (capture.driver_version, capture.sm_clock_mhz) == (None, None)
+
+
+def test_an_export_of_every_table_reads_as_one_of_those_with_rows(tmp_path: Path) -> None:
+    """``nsys export --lazy=false`` writes what was never recorded too: an empty table is no zero."""
+
+    def read(*, every: bool) -> str:
+        report = Report()
+        report.process(100).thread(100).add_range("step", 0, 1_000)
+        if every:
+            report.keep_empty(*report.layout)
+        return json_text.render(pipeline.summarize([report.write(tmp_path / "r.sqlite")]))
+
+    assert read(every=True) == read(every=False)
+    assert json.loads(read(every=True))["totals"]["kernels"] is None

@@ -90,7 +90,8 @@ elif words[0] == "profile":
         os.kill(os.getpid(), 9)
     if mode == "agent-stays":
         agent = "import time; time.sleep(600)"
-        os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", agent, f"--session-name=profile-{{os.getpid()}}"])
+        name = f"--session-name=profile-python-{{os.getpid()}}"  # as nsys 2022 names it
+        os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", agent, name])
     if mode == "no-import":
         raw = pathlib.Path(__file__).parent / "nsys-report-1.qdstrm"
         raw.write_text("collected")
