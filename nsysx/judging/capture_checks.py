@@ -220,6 +220,7 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
         *_rows(profile),
         *probe_checks.probe_ranges(profile),
         *probe_checks.probe_cost(profile),
+        *probe_checks.operator_cost(profile),
         *probe_checks.profiling_cost(profile),
         *_attribution(profile),
         *sample_checks.python_samples(profile),

@@ -115,6 +115,24 @@ def _marks_cost(probe: Row) -> str:
     return f"; a step with marks took {units.duration(abs(median))} {'more' if median >= 0 else 'less'} ({count} steps)"
 
 
+def operator_cost(profile: Profile) -> list[Check]:
+    """Warn where operators were recorded in the steady steps themselves: each costs microseconds, which no model takes out."""
+    window = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
+    if not window.height:
+        return []
+    start, end = window.select("start_ns", "end_ns").row(0)
+    mine = (pl.col("process") == profile.steps.process) & (pl.col("kind") == "op") & ~pl.col("repeated")
+    count = profile.ranges.ranges.select((mine & pl.col("start_ns").is_between(start, end)).sum()).item()
+    if not count:
+        return []
+    detail = (
+        f"{units.count(count)} operators were recorded in the steady steps; each makes the host slower by microseconds, which are in "
+        "every time"
+    )
+    fix = "nsysx run --ops without --marks all, in a run of a dozen steps or more: other steps then repeat the recorded ones"
+    return [Check("operator cost", "warn", detail, fix)]
+
+
 def modules_by_sequence(profile: Profile) -> list[Check]:
     """Say how the modules of steps without marks are known."""
     repeats = profile.ranges.repeats

@@ -96,6 +96,7 @@ def test_rows_between_module_and_kernel_sum_to_all_gpu_time(tmp_path: Path) -> N
     assert sum(r["gpu_ns"] for r in rows.values()) == modules
     flops = table(found, "flops")
     assert next(r for r in flops if r["by"] == "step")["gpu_ns"] == modules
+    assert next(c for c in found.quality if c.check == "operator cost").status == "warn", "each step paid for them"
 
 
 def test_mfu_is_of_the_measured_peak_and_the_step_without_profiler(tmp_path: Path) -> None:
@@ -232,6 +233,8 @@ def test_operators_of_a_marked_step_are_those_of_the_steps_that_repeat_it(tmp_pa
                     text = f"aten::mm, op_id = {next(one.ids)}, sizes = [[1000, 1000], [1000, {size}]]"
                     one.main.add_range(text, begin, one.t)
 
+    told = {"schema": "nsysx.run/1", "probe": [{"pid": 100, "backend": "nvtx", "steps": {"unmarked_from": 3}}]}
+    (tmp_path / "r.run.json").write_text(json.dumps(told))
     found = summary(program.steps(some, 12), tmp_path)
     rows = {r["shapes"]: r for r in table(found, "operators")}
     scope = found.tables["operators"].scope
@@ -240,6 +243,7 @@ def test_operators_of_a_marked_step_are_those_of_the_steps_that_repeat_it(tmp_pa
         row = rows[f"1000x1000, 1000x{size}"]
         assert (row["calls"], row["flops"]) == (scope.steps, scope.steps * 2 * 1000**2 * size)
     assert None not in rows
+    assert "operator cost" not in {c.check for c in found.quality}, "the steady steps recorded none themselves"
 
 
 def test_each_launch_of_a_graph_computes_what_was_captured_once(tmp_path: Path) -> None:
