@@ -29,7 +29,8 @@ def python_lines(
     listed = ",".join(str(i) for i in ids)
     rows = connection.execute(
         f"SELECT globalTid, start, jsonText FROM NVTX_EVENTS WHERE eventType = {schema.NVTX_MARK}"
-        f" AND domainId IN ({listed}) AND jsonText IS NOT NULL"
+        f" AND domainId IN ({listed}) AND typeof(jsonText) = 'text'"
+        " AND typeof(globalTid) = 'integer' AND typeof(start) = 'integer'"  # others are counted where the table is read
     ).fetchall()
     names: dict[int, str] = {}
 

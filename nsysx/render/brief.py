@@ -17,7 +17,7 @@ from nsysx.model import Finding, Row, Scope, Summary
 from nsysx.render import answer as answers
 from nsysx.render import bars, step_time
 from nsysx.render.answer import Answer
-from nsysx.render.safe_text import clean, scrub, shorten_kernel
+from nsysx.render.safe_text import clean, harmless_json, scrub, shorten_kernel
 
 BRIEF_SCHEMA = "nsysx.brief/1"
 
@@ -69,7 +69,7 @@ def of(summary: Summary, *, redact: bool = True) -> str:
         ][:_MOST_UNKNOWN],
         "ask_next": list(said.commands),
     }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return harmless_json(json.dumps(content, indent=1, ensure_ascii=False)) + "\n"
 
 
 def _step(summary: Summary, said: Answer) -> Json:

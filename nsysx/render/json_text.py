@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsysx.model import Summary
+from nsysx.render import safe_text
 
 
 def _plain(value: Any) -> Any:
@@ -54,4 +55,4 @@ def text_of(data: dict[str, Any]) -> str:
     except (TypeError, ValueError):
         # Something that JSON cannot say: rare, and to look for it first would take longer than all the rest.
         text = _lines(_plain(data), 0, encode)
-    return text + "\n"
+    return safe_text.harmless_json(text) + "\n"

@@ -28,6 +28,17 @@ def _visible(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+#: What JSON lets stand and a terminal or an editor obeys: DEL and the controls behind it, marks of direction, line separators.
+_ACTIVE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def harmless_json(text: str) -> str:
+    """Return JSON text that says the same with what is active in it written as escapes."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _ACTIVE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def clean(value: object, limit: int = 200) -> str:
     """Return ``value`` as one line of at most ``limit`` characters in which nothing is invisible or active.
 

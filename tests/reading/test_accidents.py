@@ -413,3 +413,16 @@ def test_every_export_of_one_capture_is_that_capture(tmp_path: Path, monkeypatch
     assert all(t.thread_name.height for t in traces)
     assert (tmp_path / "a.sqlite").exists(), "what was exported once is kept beside the report"
     assert load(tmp_path / "a.nsys-rep").capture.content_id == traces[0].capture.content_id
+
+
+def test_a_backtrace_of_no_thread_is_nobodys(tmp_path: Path) -> None:
+    """Found by scripts/fuzz: text where the thread of a backtrace should be."""
+    path = reports.training(3).write(tmp_path / "r.sqlite")
+    with contextlib.closing(sqlite3.connect(path)) as base:
+        base.execute(
+            "UPDATE NVTX_EVENTS SET globalTid = CAST(x'a3c2' AS TEXT) WHERE jsonTextId IS NOT NULL OR jsonText IS NOT NULL"
+        )
+        base.commit()
+    trace = load(path)
+    assert trace.python_lines is None or not trace.python_lines.height
+    assert sum(n.rows for n in trace.left_out if n.table == "NVTX_EVENTS")

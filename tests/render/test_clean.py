@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import time
 import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsysx.render import safe_text
 from nsysx.render.safe_text import clean, file_name, scrub, shorten, shorten_column, shorten_kernel
 from tests.render.factory import HOSTILE, KERNEL_NAMES
 
@@ -95,3 +97,13 @@ def test_a_column_keeps_its_width(names, width):
     texts = shorten_column(names, "name", width)
     assert len(texts) == len(names)
     assert all(len(text) <= width for text in texts)
+
+
+def test_json_says_the_same_with_nothing_active_in_it() -> None:
+    names = {"\u202ekernel\u2066": ["\x9b31m", "\x7f", "\u2028", "\ufeff", "größer 核"], "plain": "a"}
+    raw = json.dumps(names, ensure_ascii=False)
+    text = safe_text.harmless_json(raw)
+    assert json.loads(text) == names
+    assert not any(char in text for char in "\u202e\u2066\x9b\x7f\u2028\ufeff")
+    assert "größer 核" in text
+    assert safe_text.harmless_json('{"plain": "a"}') == '{"plain": "a"}'
