@@ -172,6 +172,7 @@ class Verdict:
     ``parts`` are what the time of the device goes to, by the parts of ``judging.limits`` (ns of one step, or of the whole
     window without steps); they sum to ``step_ns``, which is the step that the sentence speaks of: without the profiler where
     ``recorded_ns`` says how long it was with it, else as recorded. ``estimated``: the step without a profiler was not measured.
+    ``host``: what launches the kernels, in words.
     """
 
     code: str
@@ -182,6 +183,7 @@ class Verdict:
     parts: Mapping[str, int] = field(default_factory=dict)
     recorded_ns: int | None = None
     estimated: bool = False
+    host: str = "Python"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,3 +50,8 @@ def bandwidth(bytes_per_s: float | None) -> str:
 def count(number: float | None) -> str:
     """Return a whole number with thousands separated, "-" for None."""
     return "-" if number is None else f"{number:,.0f}"
+
+
+def several(number: float, one: str, many: str = "") -> str:
+    """Return a number with what it counts: "1 range", "2,500 ranges"; ``many`` where that is not ``one`` with an s."""
+    return f"{count(number)} {one if number == 1 else many or f'{one}s'}"

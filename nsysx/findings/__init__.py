@@ -40,7 +40,8 @@ def rank(finding: Finding) -> tuple[int, int, str]:
 def judge(profile: Profile, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
     """Return what every rule has to say, ranked. Without a replay no saving is given."""
     case = Case(profile, tables, replay)
-    return tuple(sorted((_advice.add(f) for rule in rules() for f in rule.check(case)), key=rank))
+    torch = case.program.torch
+    return tuple(sorted((_advice.add(f, torch=torch) for rule in rules() for f in rule.check(case)), key=rank))
 
 
 def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = None) -> tuple[Finding, ...]:
@@ -51,7 +52,11 @@ def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = No
             return nsx110_exposed_comm.of_ranks(finding, table, shown)
         return nsx111_straggler.of_ranks(table) if finding.code == nsx111_straggler.RULE.code else finding
 
-    return tuple(sorted((_advice.add(compared(f)) for f in findings), key=rank))
+    def advised(finding: Finding) -> Finding:
+        changed = compared(finding)
+        return finding if changed is finding else _advice.add(changed)
+
+    return tuple(sorted(map(advised, findings), key=rank))
 
 
 def of_experiment(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:

@@ -157,9 +157,14 @@ _ALL = (
 )
 
 
-def add(finding: Finding) -> Finding:
-    """Return a finding with the code and the condition of what it advises, none where there is nothing to paste."""
+def add(finding: Finding, *, torch: bool = True) -> Finding:
+    """Return a finding with the code and the condition of what it advises, none where there is nothing to paste.
+
+    All code is PyTorch's: a program without it gets none.
+    """
     if finding.verdict != "found":
         return finding
     advice = next((a for a in _ALL if a.code == finding.code and a.words in finding.fix), None)
-    return replace(finding, paste=advice.paste if advice else "", condition=advice.condition if advice else "")
+    return replace(
+        finding, paste=advice.paste if advice and torch else "", condition=advice.condition if advice else ""
+    )

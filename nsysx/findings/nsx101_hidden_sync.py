@@ -141,6 +141,8 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
         fix = own_statistics
     else:
         fix = "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
+        if not case.program.python and not case.program.torch:
+            fix = "Launch the next work before this wait, and wait only where the result is needed"
     if row["file"] is None and case.program.python:
         fix += "; nsysx run --lines records the Python line"
     lost = units.duration(case.lost(idle, worth))

@@ -99,11 +99,12 @@ def _fix(program: Program, row: Row) -> str:
     """Return what hides these copies: nothing that is done already."""
     pinned = row["obstacle"] != "pageable"
     if row["direction"] == "DtoH":
+        if not program.torch:
+            return "Copy to pinned memory (cudaHostAlloc) on a stream of its own, and read the result later"
         return "Copy to pinned memory with non_blocking=True and read the result a step later"
     if not program.torch:
-        return (
-            "Use" if pinned else "Copy from pinned memory (cudaHostAlloc), on"
-        ) + " a stream of its own, beside the kernels"
+        how = "" if pinned else "from pinned memory (cudaHostAlloc), "
+        return f"Copy {how}on a stream of its own, beside the kernels"
     if pinned:
         return "Copy the next batch with non_blocking=True on a stream of its own, while the GPU works on this one"
     return "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a stream of its own"

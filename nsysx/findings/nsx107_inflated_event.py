@@ -98,10 +98,11 @@ def check(case: Case) -> list[Finding]:
         whole = usual["kernel_ns"] + sum(ns for ns, _ in rest)
         said = ", ".join(f"{units.share(ns, whole)} {_PARTS[k]}" for ns, k in rest if ns * 20 >= whole)
         title = f"cuda.Event reads {units.duration(row['median_ns'])}, the kernels take {units.duration(kernel)}"
+        first = "the first most" if row["first_ns"] == row["max_ns"] else f"the first {units.duration(row['first_ns'])}"
         detail = (
-            f"{row['windows']} windows{in_module(row)} read {units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, "
-            f"the first {units.duration(row['first_ns'])}. Of {which}, {units.share(usual['kernel_ns'], whole)} "
-            f"are kernels, {said}."
+            f"With only the kernels in it a window reads about {units.duration(kernel)}; these {row['windows']}{in_module(row)} read "
+            f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}. "
+            f"Of {which}, {units.share(usual['kernel_ns'], whole)} are kernels, {said}."
         )
         fix = "Move copies out of the window, warm up, and keep the stream busy while the CPU launches"
         evidence = (

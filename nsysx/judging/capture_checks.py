@@ -38,7 +38,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
     if not ops.height:
         detail = "no kernel, copy or memset is in the report"
         if launches:
-            detail += f", although {units.count(launches)} launches are: the GPU side was not recorded"
+            detail += f", but {units.several(launches, 'launch', 'launches')}: the GPU side was not recorded"
         return [Check("gpu work", "missing", detail, _RECORD)]
     opaque = pl.col("op_kind") == "graph"
     early = pl.col("call_start_ns") - pl.col("start_ns")
@@ -53,13 +53,13 @@ def _gpu_work(profile: Profile) -> list[Check]:
     if orphans := int((ops["call"].is_null() & ~moves).sum()):
         share = units.share(orphans, ops.height)
         detail = (
-            f"the launches of {units.count(orphans)} kernels, copies and memsets ({share}) are not in the capture: "
-            "when and from where these were launched is unknown"
+            f"of {units.several(orphans, 'kernel, copy or memset', 'kernels, copies and memsets')} ({share}) the launch is not in the "
+            "capture: when and from where is unknown"
         )
         fix = "start the capture before the launches, and do not cut it with --duration"
         checks.append(Check("gpu ops without call", "warn", detail, fix))
     else:
-        but = f", except for {units.count(int(moves.sum()))} page migrations, which no call asks for" * bool(
+        but = f", except for {units.several(int(moves.sum()), 'page migration')}, which no call asks for" * bool(
             moves.any()
         )
         checks.append(Check("gpu ops without call", "ok", f"the launch of all GPU work is in the capture{but}"))
@@ -68,24 +68,28 @@ def _gpu_work(profile: Profile) -> list[Check]:
         detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
         checks.append(Check("launches without kernel", "warn", detail, "kernels were lost or captured into a graph"))
     if bars:
-        detail = (
-            f"{units.count(bars)} CUDA graph launches are opaque bars ({units.duration(bars_ns)}): no kernels inside"
-        )
+        which = units.several(bars, "CUDA graph launch", "CUDA graph launches")
+        detail = f"no kernels are seen inside of {which} ({units.duration(bars_ns)})"
         checks.append(Check("opaque graphs", "warn", detail, "--cuda-graph-trace=node"))
     if graphs:
-        detail = f"the work of {units.count(graphs)} CUDA graph launches is not in the report"
+        detail = f"the work of {units.several(graphs, 'CUDA graph launch', 'CUDA graph launches')} is not in the report"
         checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
     if ahead:
-        detail = f"{units.count(ahead)} GPU ops start up to {units.duration(skew)} before their call: clamped at 0"
+        detail = f"a GPU op starts up to {units.duration(skew)} before its call, {units.several(ahead, 'time')}: clamped at 0"
         checks.append(Check("clock skew", "warn" if skew > 1_000_000 else "ok", detail))
     return checks
 
 
 #: Rows that are not handed on as the report has them: the check, its status, what is said of them all, what to do.
 _EFFECTS: dict[str, tuple[str, Literal["ok", "warn"], str, str]] = {
-    "left out": ("bad rows", "warn", "rows have no possible place and are left out", "export the report again"),
-    "kept": ("mended rows", "warn", "rows are kept without what is wrong with them", "export the report again"),
-    "merged": ("merged rows", "ok", "rows say what other rows say too, or leave out what can only be one thing", ""),
+    "left out": ("bad rows", "warn", "left out, without a possible place", "export the report again"),
+    "kept": ("mended rows", "warn", "kept without what is wrong", "export the report again"),
+    "merged": (
+        "merged rows",
+        "ok",
+        "merged, which say what others say too or leave out what can only be one thing",
+        "",
+    ),
 }
 
 
@@ -93,7 +97,7 @@ def _left_out(trace: Trace) -> list[Check]:
     """Count by table what the report holds and no figure does, or not as the report has it."""
     checks = []
     if bad := [n for n in trace.left_out if n.reason == REVERSED]:
-        detail = f"{_counted(bad)} rows end before they begin and are left out: {_by_table(bad, reasons=False)}"
+        detail = f"{_counted(bad)} left out, with an end before the begin: {_by_table(bad, reasons=False)}"
         checks.append(Check("bad times", "warn", detail, "export the report again"))
     for effect, (check, status, said, fix) in _EFFECTS.items():
         if notes := [n for n in trace.left_out if n.effect == effect and n.reason != REVERSED]:
@@ -102,7 +106,7 @@ def _left_out(trace: Trace) -> list[Check]:
 
 
 def _counted(notes: list[LeftOut]) -> str:
-    return units.count(sum(n.rows for n in notes))
+    return units.several(sum(n.rows for n in notes), "row")
 
 
 def _by_table(notes: list[LeftOut], *, reasons: bool) -> str:
@@ -137,7 +141,9 @@ def _rows(profile: Profile) -> list[Check]:
     if open_:
         checks.append(
             Check(
-                "open ranges", "warn", f"{units.count(open_)} ranges never end; they count up to the end of the capture"
+                "open ranges",
+                "warn",
+                f"{units.several(open_, 'range')} without an end, counted up to the end of the capture",
             )
         )
     return checks

@@ -32,7 +32,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
                 Check(
                     "probe ranges",
                     "ok",
-                    f"{units.count(own)} ranges of the probe are in the report; its own count is not at hand",
+                    f"{units.several(own, 'range')} of the probe in the report; its own count is not at hand",
                 )
             ]
         return [
@@ -51,14 +51,14 @@ def probe_ranges(profile: Profile) -> list[Check]:
     )
     off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
     if pushed and not own:
-        detail = f"the probe pushed {units.count(pushed)} ranges and none is in the report: this nsys does not record this nvtx"
+        detail = f"the probe pushed {units.several(pushed, 'range')} and none is in the report: this nsys does not record this nvtx"
         return [
             Check(
                 "lost ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
             )
         ]
     if any(p.get("ended") is False for p in trace.capture.probe if p.get("backend") != "off"):
-        what = f"a process ended without Python's exit, so its count is not final; {units.count(own)} ranges are in the report"
+        what = f"a process ended without Python's exit, so its count is not final; the report holds {units.several(own, 'range')}"
         return [Check("probe ranges", "ok", what)]
     if not pushed and not off:
         return [Check("probe ranges", "warn", "the probe was on and saw no module, optimizer or data loader")]
@@ -66,7 +66,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
         return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
     missing = pushed - own
     if abs(missing) > max(2, pushed // 1000):
-        detail = f"the probe pushed {units.count(pushed)} ranges, the report holds {units.count(own)}"
+        detail = f"the probe pushed {units.several(pushed, 'range')}, the report holds {units.count(own)}"
         fix = "the process died before it could flush, or the capture window is shorter than the run"
         return [Check("probe ranges", "warn", detail, fix)]
     return [Check("probe ranges", "ok", f"pushed {units.count(pushed)}, in the report {units.count(own)}")]
@@ -96,8 +96,8 @@ def probe_cost(profile: Profile) -> list[Check]:
     marks = profile.ranges.marks.select(inside.sum()).item()
     share = (modules * module + marks * mark + others * pair) / max(end - start, 1)
     detail = (
-        f"{units.count(modules)} module calls at {units.duration(module)}, {units.count(marks)} backward marks at "
-        f"{units.duration(mark)}, {units.count(others)} other ranges at {units.duration(pair)} are {units.share(share, 1)} of the "
+        f"{units.several(modules, 'module call')} at {units.duration(module)}, {units.several(marks, 'backward mark')} at "
+        f"{units.duration(mark)}, {units.several(others, 'other range')} at {units.duration(pair)} are {units.share(share, 1)} of the "
         "steady CPU time at least; nsys itself comes on top"
     )
     costly = share > _COSTLY
@@ -142,7 +142,7 @@ def modules_by_sequence(profile: Profile) -> list[Check]:
     weak = repeats.unmatched > _UNMATCHED * repeats.launches
     detail = (
         f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them whole) repeat their "
-        f"calls: {units.count(matched)} of {units.count(repeats.launches)} launches, copies and memsets"
+        f"calls: {units.count(matched)} of {units.several(repeats.launches, 'launch, copy or memset', 'launches, copies and memsets')}"
     )
     fix = "--marks all marks every step, at its cost" if weak else ""
     return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]

@@ -80,7 +80,8 @@ def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
         p: round(limits.per_step(ns)) for p, ns in limits.parts.items() if ns and p not in ("profiler", "elsewhere")
     }
     recorded = limits.recorded_ns and round(limits.per_step(limits.recorded_ns))
-    return Verdict(code, sentence, evidence, None, sum(parts.values()), parts, recorded, limits.estimated)
+    host = program_of(profile).host
+    return Verdict(code, sentence, evidence, None, sum(parts.values()), parts, recorded, limits.estimated, host)
 
 
 def _judged(profile: Profile, limits: Limits) -> tuple[str, str, tuple[str, ...]]:
@@ -253,7 +254,7 @@ def _profiled(limits: Limits) -> str:
 def _without_gpu(profile: Profile) -> str:
     launches = int(profile.calls["kind"].is_in(["launch", "graph_launch"]).sum())
     if launches:
-        return f"Cannot tell: the capture holds {units.count(launches)} kernel launches, but no GPU work."
+        return f"Cannot tell: the capture holds {units.several(launches, 'kernel launch', 'kernel launches')}, but no GPU work."
     return "Cannot tell: the capture holds no GPU work."
 
 

@@ -26,6 +26,17 @@ ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad t
 _DOUBTS = ALARMS | {"diagnostics", "gpu ops without call", "attribution", "replay", "probe ranges"}
 #: The same in fewer words than the check has.
 _DOUBT = {"attribution": "part of the GPU time is tied to code only by when it ran."}
+#: Without steps no saving ranks what was found: what is advised then is about the cause that the verdict names.
+_ABOUT: Mapping[str, tuple[str, ...]] = {
+    "launch_bound": ("NSX102", "NSX113", "NSX114", "NSX123"),
+    "input_bound": ("NSX106",),
+    "sync_bound": ("NSX101",),
+    "alloc_bound": ("NSX104",),
+    "warmup": ("NSX103",),
+    "comm_bound": ("NSX110",),
+    "copy_bound": ("NSX105", "NSX121"),
+    "gpu_bound": ("NSX116", "NSX117", "NSX118", "NSX120", "NSX122", "NSX124"),
+}
 #: Rules whose advice is about the whole program.
 _WHOLE = ("NSX102", "NSX112")
 #: The wait that a late rank causes is that of its peers' communication: one time, told once.
@@ -63,14 +74,15 @@ def found(summary: Summary) -> list[Finding]:
 def first(summary: Summary) -> Finding | None:
     """Return the finding that the first card is about: what saves most, but never another than the verdict's cause.
 
-    Without steps there are no savings: how the program times itself comes first, then what was found first.
+    Without steps there are no savings: how the program times itself comes first, then what is about the verdict's cause.
     """
     all_found, step = found(summary), step_time.step_ns(summary)
     if step is None:
-        if summary.steps.source != "capture":
+        if summary.steps.source != "capture" or step_time.ledger_row(summary) is None:
             return None
+        about = _ABOUT.get(summary.verdict.code, ())
         read = (f for f in all_found if f.code in (*READINGS, "NSX108"))
-        return next(read, next((f for f in all_found if f.code != "NSX190"), None))
+        return next(read, next((f for f in all_found if f.code in about), None))
     worth = [f for f in all_found if (step_time.saving_ns(summary, f) or 0) >= NOTABLE * step]
     if step_time.rank_waited_for(summary) is not None:
         return next((f for f in all_found if f.code == "NSX111"), None)
@@ -100,9 +112,11 @@ def to_do(chosen: Finding | None, summary: Summary, texts: Texts) -> tuple[str, 
         condition = " ".join(filter(None, (chosen.condition, _spread_evenly(chosen, summary))))
         return texts(chosen.fix or chosen.title, 400), chosen.paste, texts(condition, 300), where
     if step_time.ledger_row(summary) is None:
-        return "Record a part of the program in which the GPU works.", "", "", ""
+        how = next((f": {c.fix}" for c in summary.quality if c.check == "gpu work" and c.fix), ".")
+        return texts(f"Record a part of the program in which the GPU works{how}", 200), "", "", ""
     if step_time.step_ns(summary) is None:
-        return "Mark the steps, so that start-up and steady work are told apart: nsysx run -- CMD", "", "", ""
+        how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
+        return f"Mark the steps, so that start-up and steady work are told apart: {how}", "", "", ""
     if summary.replay is None or not summary.replay.get("trusted", True):
         return "What a change would save cannot be said: no replay of the steady steps can be trusted.", "", "", ""
     return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself.", "", "", ""
@@ -127,7 +141,7 @@ def worth(chosen: Finding | None, summary: Summary) -> tuple[int | None, str]:
     """Return the step after the change (ns; None where that cannot be said), and what to say of it."""
     now = step_time.step_ns(summary)
     if chosen is None:
-        return None, "The parts below say where the time is."
+        return None, _without_a_change(summary)
     if now is None:
         return None, _of_reading(chosen)
     saving = step_time.saving_ns(summary, chosen)
@@ -136,6 +150,13 @@ def worth(chosen: Finding | None, summary: Summary) -> tuple[int | None, str]:
     if is_bound(chosen, summary):
         return now - saving, "at best"
     return now - saving, f"saves {units.duration(saving)} of each step"
+
+
+def _without_a_change(summary: Summary) -> str:
+    """Return what to say of the worth where no change is advised."""
+    if step_time.ledger_row(summary) is None:
+        return "Nothing can be said before the GPU's work is in the report."
+    return "The parts below say where the time is."
 
 
 def _of_reading(chosen: Finding) -> str:
@@ -156,10 +177,10 @@ def _sentence(text: str) -> str:
 
 #: Where a step without a profiler comes from: what that says, and what would make it surer.
 _SOURCES: Mapping[str, tuple[Level, str, str]] = {
-    "in_process": ("likely", "The step without profiler was measured in the same process:", ""),
-    "second_run": ("likely", "The step without profiler was measured in a second run:", ""),
-    "modelled": ("likely", "What tracing costs on this machine is taken out of the step:", "nsysx run --calibrate"),
-    "assumed": ("unknown", "What tracing costs is from a table, not from this machine:", "nsysx run --calibrate"),
+    "in_process": ("likely", "The step without profiler was measured in the same process", ""),
+    "second_run": ("likely", "The step without profiler was measured in a second run", ""),
+    "modelled": ("likely", "What tracing costs on this machine is taken out of the step", "nsysx run --calibrate"),
+    "assumed": ("unknown", "What tracing costs is from a table, not from this machine", "nsysx run --calibrate"),
 }
 #: What the share of a step in which the cause shows is called, and the columns of a step that hold it.
 _SHARES = {
@@ -229,8 +250,10 @@ def _size(summary: Summary, chosen: Finding, texts: Texts) -> Sure:
     if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns or not step_time.in_recorded_time(summary):
         return Sure(about, "likely", f"{how} Tracing hardly changes this step.".strip())
     level, reason, command = _SOURCES[real.source]
+    if summary.verdict.estimated:  # the first line has its bounds
+        return Sure(about, level, f"{how} {reason}.".strip(), command)
     span = f"{units.duration(real.low_ns)} to {units.duration(real.high_ns)} a step."
-    return Sure(about, level, f"{how} {reason} {span}".strip(), command)
+    return Sure(about, level, f"{how} {reason}: {span}".strip(), command)
 
 
 def also(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Also, ...]:

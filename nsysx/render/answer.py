@@ -79,7 +79,9 @@ def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
     if step_time.as_recorded(summary):
         return [f"{now} a step{' under the profiler' if real is None or differs else ''}"]
     about = differs and summary.verdict.estimated and real is not None
-    said = [f"{'about ' * about}{now} a step{f' ({recorded} under the profiler)' * (recorded != now)}"]
+    # The sentence says the recorded one where it is far from the step.
+    under = f" ({recorded} under the profiler)" if recorded != now and not differs else ""
+    said = [f"{'about ' * about}{now} a step{under}"]
     if about and real is not None:
         said.append(f"at least {units.duration(real.low_ns)}, at most {units.duration(real.high_ns)}")
     return said

@@ -92,15 +92,24 @@ def merged(parts: Iterable[Part], total: float) -> tuple[Part, ...]:
     return (*shown, Part("other", sum(p.ns for p in small), "other", all(p.idle for p in small)))
 
 
+def step_parts(summary: Summary) -> list[Part]:
+    """Return what the busiest GPU does in one step and what it waits for, in the order of the verdict; nothing that takes no time."""
+    said = summary.verdict
+    parts = []
+    for part, ns in said.parts.items():
+        if part in PARTS and ns > 0:
+            kind, label, idle = PARTS[part]
+            parts.append(Part(f"waits for {said.host}" if part == "host" else label, ns, kind, idle))
+    return parts
+
+
 def step_bar(summary: Summary) -> Bar | None:
     """Return one step on the busiest GPU: what it does, and what it waits for, as the verdict has it."""
     row, said = step_time.ledger_row(summary), summary.verdict
     if row is None or not said.step_ns:
         return None
-    known = [(PARTS[p], ns) for p, ns in said.parts.items() if p in PARTS]
-    busy = [Part(label, ns, kind) for (kind, label, idle), ns in known if not idle]
-    waits = [Part(label, ns, kind, True) for (kind, label, idle), ns in known if idle]
-    waits.sort(key=lambda p: -p.ns)
+    parts = step_parts(summary)
+    busy, waits = [p for p in parts if not p.idle], sorted((p for p in parts if p.idle), key=lambda p: -p.ns)
     return Bar(f"GPU {row['device']}", said.step_ns, merged([*busy, *waits], said.step_ns))
 
 

@@ -97,7 +97,7 @@ def _parts(summary: Summary) -> Json | None:
     said = summary.verdict
     if step_time.ledger_row(summary) is None or not said.step_ns:
         return None
-    parts = [{"what": bars.PARTS[p][1], "ns": ns, "idle": bars.PARTS[p][2]} for p, ns in said.parts.items() if ns]
+    parts = [{"what": p.label, "ns": round(p.ns), "idle": p.idle} for p in bars.step_parts(summary)]
     stepped = step_time.step_ns(summary) is not None
     return {
         "over": "one step" if stepped else "the whole capture",

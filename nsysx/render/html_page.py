@@ -243,14 +243,16 @@ _GROUPS = (
 )
 
 
-def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int) -> str:
-    """Return what a closed line says is inside."""
+def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int, stepped: bool) -> str:
+    """Return what a closed line says is inside; ``stepped``: the capture has steps."""
     if key == "where":
         devices = sum(entry.device for entry in shown.ledgers)
         threads = len(shown.ledgers) - devices
-        return f"{devices} GPU{'s' * (devices != 1)}, {threads} CPU thread{'s' * (threads != 1)}, step by step"
+        return f"{devices} GPU{'s' * (devices != 1)}, {threads} CPU thread{'s' * (threads != 1)}{', step by step' * stepped}"
     if key == "timelines":
-        return "a typical step and the slowest one" if timelines > 1 else "one window"
+        if timelines == 1:
+            return "one window"
+        return "a typical step and the slowest one" if stepped else f"{timelines} windows"
     if key == "all-findings":
         found = sum(f.verdict == "found" for f in shown.findings or ())
         return f"{found} found, {len(shown.findings or ()) - found} looked for and not found or not to be told"
@@ -263,7 +265,7 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int)
     return ", ".join(rows) + (f" and {len(grids) - 4} more" if len(grids) > 4 else "")
 
 
-def _groups(shown: view.View, timelines: int) -> tuple[Group, ...]:
+def _groups(shown: view.View, timelines: int, stepped: bool) -> tuple[Group, ...]:
     """Return the closed lines that have something inside."""
     placed = {key for _, _, keys in _GROUPS for key in keys}
     known = {g.key: g for g in shown.grids if g.rows}
@@ -279,7 +281,7 @@ def _groups(shown: view.View, timelines: int) -> tuple[Group, ...]:
             "words": bool(shown.glossary),
         }
         if grids or own.get(key, False):
-            groups.append(Group(key, title, _inside(key, shown, grids, timelines), grids))
+            groups.append(Group(key, title, _inside(key, shown, grids, timelines, stepped), grids))
     return tuple(groups)
 
 
@@ -318,7 +320,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     page = environment.get_template("page.html.j2").render(
         v=shown,
         screen=first_screen.build(summary, redact=redact),
-        groups=_groups(shown, len(drawn)) if whole else (),
+        groups=_groups(shown, len(drawn), summary.steps.source != "capture") if whole else (),
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=_sha256(script),

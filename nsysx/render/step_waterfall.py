@@ -26,12 +26,10 @@ def build(summary: Summary) -> tuple[Fall, ...]:
     if step_time.ledger_row(summary) is None or not said.step_ns:
         return ()
     whole = said.step_ns
-    known = [(*bars.PARTS[p], ns) for p, ns in said.parts.items() if p in bars.PARTS and ns > 0]
-    known.sort(key=lambda part: (part[2], -part[3]))
     falls, left = [], 0.0
-    for kind, label, idle, ns in known:
-        falls.append(_fall(label, kind, idle, ns, left, whole))
-        left += 100 * ns / whole
+    for part in sorted(bars.step_parts(summary), key=lambda p: (p.idle, -p.ns)):
+        falls.append(_fall(part.label, part.kind, part.idle, part.ns, left, whole))
+        left += 100 * part.ns / whole
     name = "the step" if step_time.step_ns(summary) is not None else "the capture"
     return (*falls, _fall(name, "other", False, whole, 0.0, whole))
 

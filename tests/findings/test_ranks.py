@@ -64,7 +64,7 @@ def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path)
     summary = summarize([path])
     (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
     table = summary.tables["ranks"]
-    finding = replace(finding, detail="It is so.", cost_ns_per_step=(finding.cost_ns_per_step or 0) + 7)
+    finding = replace(finding, detail="It is so.", cost_ns_per_step=(finding.cost_ns_per_step or 0) + 7, evidence=())
     assert of_ranks(finding, table).detail == "It is so."
     said = of_ranks(finding, table, shown=0)
     assert said.detail == (

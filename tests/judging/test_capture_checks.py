@@ -75,14 +75,14 @@ def test_gpu_work_missing(tmp_path: Path) -> None:
     assert check.fix
     main.launch(20, 10)
     check = checks(report, tmp_path)["gpu work"]
-    assert "although 1 launches are: the GPU side was not recorded" in check.detail
+    assert "but 1 launch: the GPU side was not recorded" in check.detail
 
 
 def test_gpu_ops_without_call(tmp_path: Path) -> None:
     assert checks(simple(), tmp_path)["gpu ops without call"].status == "ok"
     found = checks(simple(lambda m: m.process.kernel("k", 200, 10)), tmp_path)["gpu ops without call"]
     assert (found.status, found.fix != "") == ("warn", True)
-    assert found.detail.startswith("the launches of 1 kernels, copies and memsets (50 %) are not in the capture")
+    assert found.detail.startswith("of 1 kernel, copy or memset (50 %) the launch is not in the capture")
 
 
 def test_launches_without_kernel(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_launches_without_kernel(tmp_path: Path) -> None:
 def test_graphs(tmp_path: Path) -> None:
     found = checks(builder.case_opaque_graph(), tmp_path)["opaque graphs"]
     assert (found.status, found.fix) == ("warn", "--cuda-graph-trace=node")
-    assert found.detail.startswith("1 CUDA graph launches are opaque bars (5.8 us)")
+    assert found.detail.startswith("no kernels are seen inside of 1 CUDA graph launch (5.8 us)")
     assert "opaque graphs" not in checks(builder.case_graph(), tmp_path)
     found = checks(simple(lambda m: m.graph_launch(500, 10)), tmp_path)["graphs without work"]
-    assert (found.status, found.detail) == ("warn", "the work of 1 CUDA graph launches is not in the report")
+    assert (found.status, found.detail) == ("warn", "the work of 1 CUDA graph launch is not in the report")
 
 
 @pytest.mark.parametrize(("early", "status"), [(3, "ok"), (1 * MS, "ok"), (2 * MS, "warn")])
@@ -133,10 +133,10 @@ def test_rows_that_are_left_out(tmp_path: Path) -> None:
         tmp_path,
     )
     assert {dirty[n].status for n in ("bad times", "bad rows", "diagnostics", "open ranges")} == {"warn"}
-    assert dirty["bad times"].detail.startswith("1 rows")
-    assert dirty["bad rows"].detail.startswith("1 rows")
+    assert dirty["bad times"].detail.startswith("1 row left out")
+    assert dirty["bad rows"].detail.startswith("1 row left out")
     assert dirty["diagnostics"].detail == "nsys says: Some CUPTI events were lost (and 1 more)"
-    assert dirty["open ranges"].detail.startswith("1 ranges never end")
+    assert dirty["open ranges"].detail.startswith("1 range without an end")
 
 
 def test_what_nsys_says_of_a_worker_is_no_alarm(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ BANNED = {
     r"\+-": "give or take",
     r"[Ss]teps \d+ (?:take|is)\b": "one step takes",
     r"\b1 (?:steps|calls|copies|launches|kernels|gaps|windows|runs|ranks|threads|checks)\b(?! of| [\d<-])": "the singular of one",
+    r"\b1 (?:ranges|rows)\b": "the singular of one",
     r"\b0\.\d+ (?:\w+ )?(?:copies|calls|launches)\b": "a whole number, or how often",
     r"are not passed": "failed",
     r"what is no kernel": "name what it is",

@@ -1,0 +1,72 @@
+"""What is advised without steps is about the cause that the sentence names, and in words of the program that was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx import units
+from nsysx.model import Summary
+from nsysx.pipeline import summarize
+from nsysx.render import answer, html_page
+from nsysx.render.markdown import escape
+from tests.builder import Report
+from tests.samples import Samples
+
+US = 1_000
+
+
+def stepless(folder: Path, *, kernels: bool = True) -> Summary:
+    """Return the summary of a program without Python: ten copies in a row, each after a short kernel, and a wait at the end."""
+    report = Report()
+    main = report.process(1, name="simulation").thread(1, "simulation")
+    for i in range(10):
+        t = i * 1_000 * US
+        if kernels:
+            main.launch(t, 5 * US, kernel="solve", gpu_start=t + 10 * US, gpu_dur=50 * US)
+            main.memcpy(t + 70 * US, 5 * US, kind="HtoD", gpu_start=t + 80 * US, gpu_dur=800 * US)
+        main.sync(at=t + 900 * US, dur=20 * US)
+    return summarize([report.write(folder / "r.sqlite")])
+
+
+def test_copies_hear_about_copies_and_get_no_python(tmp_path: Path) -> None:
+    summary = stepless(tmp_path)
+    said = answer.build(summary)
+    assert summary.verdict.code == "copy_bound"
+    assert said.code == "NSX105"
+    assert "stream of its own" in said.do
+    assert said.paste == ""
+    assert "waits for Python" not in str(said.bars)
+
+
+def test_without_gpu_work_nothing_else_is_advised(tmp_path: Path) -> None:
+    said = answer.build(stepless(tmp_path, kernels=False))
+    assert said.code == ""
+    assert said.do.startswith("Record a part of the program in which the GPU works")
+    assert "parts below" not in said.worth
+
+
+def test_without_steps_no_closed_line_speaks_of_steps(recorded: Samples) -> None:
+    page = html_page.render(recorded.summary("custom_add"))
+    assert "step by step" not in page
+    assert "a typical step" not in page
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hidden.* (20 modules)", "`hidden.*` (20 modules)"),
+        ("24 x blocks.*.mlp.* 8.02 ms", "24 x `blocks.*.mlp.*` 8.02 ms"),
+        ("*.up and (layers.*)", "`*.up` and (`layers.*`)"),
+        ("a*b **x** *y*", "a&#42;b &#42;&#42;x&#42;&#42; &#42;y&#42;"),
+        ("x`.* a.*`b", "x&#96;.&#42; `a.*`&#96;b"),
+    ],
+)
+def test_patterns_of_modules_stay_readable_in_markdown(text: str, shown: str) -> None:
+    assert escape(text) == shown
+
+
+def test_one_of_a_kind_is_said_so() -> None:
+    assert [units.several(n, "row") for n in (0, 1, 2_500)] == ["0 rows", "1 row", "2,500 rows"]
+    assert units.several(1, "launch", "launches") == "1 launch"
