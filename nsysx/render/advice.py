@@ -26,7 +26,7 @@ ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad t
 _DOUBTS = ALARMS | {"diagnostics", "gpu ops without call", "attribution", "replay", "probe ranges"}
 #: The same in fewer words than the check has.
 _DOUBT = {"attribution": "part of the GPU time is tied to code only by when it ran."}
-#: Without steps no saving ranks what was found: what is advised then is about the cause that the verdict names.
+#: Rules about the cause that a verdict names. Without steps no saving ranks what was found: advice is then one of these.
 _ABOUT: Mapping[str, tuple[str, ...]] = {
     "launch_bound": ("NSX102", "NSX113", "NSX114", "NSX123"),
     "input_bound": ("NSX106",),
@@ -35,7 +35,7 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
     "warmup": ("NSX103",),
     "comm_bound": ("NSX110",),
     "copy_bound": ("NSX105", "NSX121"),
-    "gpu_bound": ("NSX116", "NSX117", "NSX118", "NSX120", "NSX122", "NSX124"),
+    "gpu_bound": ("NSX112", "NSX116", "NSX117", "NSX118", "NSX119", "NSX120", "NSX122", "NSX124"),
 }
 #: Rules whose advice is about the whole program.
 _WHOLE = ("NSX102", "NSX112")
@@ -86,7 +86,12 @@ def first(summary: Summary) -> Finding | None:
     worth = [f for f in all_found if (step_time.saving_ns(summary, f) or 0) >= NOTABLE * step]
     if step_time.rank_waited_for(summary) is not None:
         return next((f for f in all_found if f.code == "NSX111"), None)
-    return worth[0] if worth else None
+    if not worth:
+        return None
+    # Of savings that cannot be told apart, the one of the cause that the sentence names.
+    about, most = _ABOUT.get(summary.verdict.code, ()), worth[0].saving_ns_per_step or 0
+    alike = (f for f in worth if most - (f.saving_ns_per_step or 0) <= (worth[0].error_ns or 0))
+    return worth[0] if worth[0].code in about else next((f for f in alike if f.code in about), worth[0])
 
 
 #: Names of what lies outside of every module.

@@ -145,6 +145,14 @@ def _named(sums: list[tuple[str, float]], label: str, rest: str) -> Bar | None:
     return Bar(label, total, (*parts, *([Part(rest, left, "other")] if left > 0.5 else [])))
 
 
+def _to_shown(summary: Summary) -> float:
+    """Return what GPU work as recorded counts in the shown step: the verdict's is that of the replayed steps."""
+    row, step = step_time.ledger_row(summary), step_time.step_ns(summary)
+    recorded = each(summary)(row["busy_ns"]) if row is not None and step is not None else 0.0
+    busy = sum(p.ns for p in step_parts(summary) if not p.idle)
+    return busy / recorded if recorded and busy else 1.0
+
+
 def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
     """Return the GPU's own work of one step by module, repeated ones folded, largest first: label, ns, rows."""
     of, groups = each(summary), dict[str, list[Row]]()
@@ -159,8 +167,8 @@ def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
 
 
 def _module_bar(summary: Summary) -> Bar | None:
-    sums = module_sums(summary)
-    return _named([(name, ns) for name, ns, _ in sums], "by module", "other modules") if len(sums) > 1 else None
+    sums, shown = module_sums(summary), _to_shown(summary)
+    return _named([(name, ns * shown) for name, ns, _ in sums], "by module", "other modules") if len(sums) > 1 else None
 
 
 def _opened(summary: Summary, first: Finding | None) -> Bar | None:
@@ -182,9 +190,9 @@ def _opened(summary: Summary, first: Finding | None) -> Bar | None:
 
 def _family_bar(summary: Summary) -> Bar | None:
     """Return the GPU's work of one step by what it does."""
-    of = each(summary)
+    of, shown = each(summary), _to_shown(summary)
     rows = summary.rows("kernel_families")
-    sums = [(clean(WORDS.get(r["family"], str(r["family"])), 40), of(r["total_ns"])) for r in rows]
+    sums = [(clean(WORDS.get(r["family"], str(r["family"])), 40), of(r["total_ns"]) * shown) for r in rows]
     return _named(sums, "by kind of work", "other kinds")
 
 
@@ -290,7 +298,10 @@ def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, .
         more = _flush_bars(summary)
     elif summary.verdict.code == "gpu_bound" and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
         more = (_module_bar(summary), _opened(summary, first) or _family_bar(summary))
-    return "One step on the GPU", (step, *(b for b in more if b is not None))
+    title = "One step on the GPU"
+    if code in ("NSX104", "NSX106") and not step_time.as_recorded(summary):
+        title += "; below, single steps as recorded"
+    return title, (step, *(b for b in more if b is not None))
 
 
 def words(part: Part, total: float) -> str:

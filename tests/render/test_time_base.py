@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -96,3 +97,23 @@ def test_the_loader_costs_in_the_picture_what_it_costs_in_the_finding_and_whatif
     assert f"saves    {units.duration(finding.saving_ns_per_step)} " in told
     assert f"step     {units.duration(said.then_ns)}" in told
     assert f"real       {units.duration(said.now_ns)} " in told
+
+
+def test_work_by_module_and_by_kind_is_the_work_of_the_step_above(recorded: Samples) -> None:
+    """Of varlen fewer steps are replayed than are steady, and no two are alike."""
+    step, *others = answer.build(recorded.summary("varlen")).bars
+    busy = sum(p.ns for p in step.parts if not p.idle and p.label != "other")
+    assert [b.label for b in others] == ["by module", "by kind of work"]
+    for bar in others:
+        assert 0 <= bar.total_ns - busy <= sum(p.ns for p in step.parts if p.label == "other")
+        assert abs(sum(p.ns for p in bar.parts) - bar.total_ns) <= 1
+
+
+def test_of_savings_that_cannot_be_told_apart_the_cause_that_is_named_goes_first(recorded: Samples) -> None:
+    summary = recorded.summary("masked_slow_loader")
+    loader = next(f for f in _found(summary) if f.code == "NSX106")
+    above = replace(loader, code="NSX112", saving_ns_per_step=(loader.saving_ns_per_step or 0) + 1000)
+    close = replace(summary, findings=(above, loader))
+    assert answer.build(close).code == "NSX106"
+    far = replace(above, saving_ns_per_step=above.saving_ns_per_step + 2 * (loader.error_ns or 0))
+    assert answer.build(replace(summary, findings=(far, loader))).code == "NSX112"
