@@ -30,7 +30,7 @@ class Borders:
         self.operators = operators
         self.steps = Steps(self.begin, self.end, self._states)
         self.window = Window(out)
-        self.clock = StepClock()
+        self.clock = StepClock(torch)
         timed = out.environ.get("NSYSX_TIMING") == "1"
         first, last = self.window.first, self.window.last
         between = None if first is None or last is None else (first, last + 1)
@@ -77,7 +77,9 @@ class Borders:
         self.marking.step_begins(index)
         if self.calls is not None:
             self.calls.counting = out.recording and index % LOOK_EVERY == 0
-        self.clock.begin(index, self.marking.on, out.recording)
+        self.clock.begin(
+            index, self.marking.on, out.recording, window_comes=self.window.wanted and not self.window.opened
+        )
         self._shape()  # what came before is not of this step
         self.operators_due()
         if not out.recording:

@@ -1,12 +1,13 @@
-"""How long steps took by the host's clock: nothing waits for the device, and nothing is added to it.
+"""How long steps took, and that nothing waits for the device.
 
-The time from the beginning of one step to that of the next is what a step takes, also where the GPU sets the pace: the host
-then runs ahead only as far as the queue allows, and waits as long as the GPU works. So single steps may be shorter or
-longer; the mean over a block of them is the period.
+By the host's clock, a step lasts from its beginning to that of the next. Where the GPU sets the pace that is not true at first:
+the host runs ahead as far as the queue allows, which a short program never reaches. So before a capture window an event is
+recorded in the current stream where a step begins (2 us), and the device's own times of the last of them tell the step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import deque
@@ -19,6 +20,8 @@ WARM_UP = 3
 #: A real step is told from so many blocks of steps, of at least so many steps each.
 BLOCKS = 5
 _SMALLEST_BLOCK = 2
+#: Events that are kept, those of the last steps before the window.
+_MOST_EVENTS = 65
 
 
 class Period(NamedTuple):
@@ -33,13 +36,17 @@ class Period(NamedTuple):
 class StepClock:
     """Told when steps begin and end."""
 
-    def __init__(self) -> None:
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
         self.periods: deque[Period] = deque(maxlen=_MOST)
         self._open: tuple[int, int, bool, bool] | None = None
+        self._events: deque[tuple[int, Any]] = deque(maxlen=_MOST_EVENTS)
 
-    def begin(self, index: int, marked: bool, recorded: bool) -> None:
-        """Step ``index`` begins now."""
+    def begin(self, index: int, marked: bool, recorded: bool, *, window_comes: bool = False) -> None:
+        """Step ``index`` begins now; ``window_comes``: a capture window is still to open."""
         now = time.perf_counter_ns()
+        if window_comes and not recorded:
+            self._record_event(index)
         if self._open is not None:
             number, began, *how = self._open
             self.periods.append(Period(number, now - began, *how))
@@ -50,16 +57,42 @@ class StepClock:
         if not border:
             self._open = None
 
-    def unrecorded(self, before: int | None) -> dict[str, Any] | None:
-        """Return count, median_ns, low_ns, high_ns, where of the steps that ran without a profiler before step ``before``.
+    def _record_event(self, index: int) -> None:
+        try:
+            cuda = self.torch.cuda
+            if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+                event = cuda.Event(enable_timing=True)
+                event.record()
+                self._events.append((index, event))
+        except Exception:  # no device, or one that is in trouble: the host's clock is left
+            self._events.clear()
 
-        Left out are the first steps and the last one, in which the capture is started. None where too few are left.
+    def _by_device(self) -> dict[int, int]:
+        """Return number -> length (ns) of the steps whose two events the device has reached."""
+        lengths = {}
+        with contextlib.suppress(Exception):
+            reached = [(number, event) for number, event in self._events if event.query()]
+            for (number, first), (after, last) in zip(reached, reached[1:]):  # noqa: B905, RUF007 - Python 3.9
+                if after == number + 1:
+                    lengths[number] = int(first.elapsed_time(last) * 1e6)
+        return lengths
+
+    def unrecorded(self, before: int | None) -> dict[str, Any] | None:
+        """Return count, median_ns, low_ns, high_ns, clock, where of the steps without a profiler before step ``before``.
+
+        Left out are the first steps and the last one, in which the capture is started. None where too few are left. ``clock``
+        is gpu or cpu.
         """
         if before is None:
             return None
-        free = [p.ns for p in self.periods if not p.recorded and p.number < before - 1]
-        first = max(WARM_UP, len(free) // BLOCKS)
-        free = free[first:] if self.periods and self.periods[0].number < WARM_UP else free
+        steps = [p for p in self.periods if not p.recorded and p.number < before - 1]
+        first = max(WARM_UP, len(steps) // BLOCKS)
+        steps = steps[first:] if self.periods and self.periods[0].number < WARM_UP else steps
+        device = self._by_device()
+        free = [device[p.number] for p in steps if p.number in device]
+        by_device = len(free) >= BLOCKS * _SMALLEST_BLOCK
+        if not by_device:
+            free = [p.ns for p in steps]
         size = len(free) // BLOCKS
         if size < _SMALLEST_BLOCK:
             return None
@@ -70,6 +103,7 @@ class StepClock:
             "median_ns": round(statistics.median(means)),
             "low_ns": round(min(means)),
             "high_ns": round(max(means)),
+            "clock": "gpu" if by_device else "cpu",
             "where": "before the window",
         }
 

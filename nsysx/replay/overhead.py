@@ -130,8 +130,10 @@ def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:
     """Return class -> for each NVTX call of the driving threads the row of the API call after it."""
     threads = window.calls["thread"].unique()
     starts = window.calls["start_ns"].to_numpy()
-    ranges = profile.ranges.ranges.filter(pl.col("thread").is_in(threads.implode()) & ~pl.col("open"))
-    marks = profile.ranges.marks.filter(pl.col("thread").is_in(threads.implode()))
+    # What was read out of the sequence of calls was never pushed, and cost nothing.
+    pushed = pl.col("thread").is_in(threads.implode()) & ~pl.col("repeated")
+    ranges = profile.ranges.ranges.filter(pushed & ~pl.col("open"))
+    marks = profile.ranges.marks.filter(pushed)
     own, other = ranges.filter("own"), ranges.filter(~pl.col("own"))
     backward = (marks["kind"] == "backward_module") & marks["own"]
     times = {

@@ -47,6 +47,7 @@ class Wishes:
     kernel: Sequence[str] = ()
     remove_module: Sequence[str] = ()
     overlap_copies: bool = False
+    pin_copies: bool = False
     free_loader: bool = False
     remove_alloc: bool = False
     no_host: bool = False
@@ -176,12 +177,12 @@ def _names(profile: Profile, column: str) -> list[str]:
     return grouped.sort("ns", column, descending=[True, False])[column].to_list()
 
 
-def _copies(profile: Profile) -> OverlapCopies:
+def _copies(profile: Profile, option: str = "--overlap-copies") -> OverlapCopies:
     """Pin and overlap every copy from or to the host, at the rate of the report's own pinned copies where there are any."""
     copies = profile.steady_ops.filter(pl.col("copy_kind").is_in([1, 2]))
     if not copies.height:
         raise NsysxError(
-            "--overlap-copies: the steady steps copy nothing from or to the host",
+            f"{option}: the steady steps copy nothing from or to the host",
             slug="whatif-empty",
             exit_code=EXIT_USAGE,
         )
@@ -200,6 +201,9 @@ def edits(profile: Profile, wishes: Wishes) -> list[tuple[str, Edit]]:
     result += [(f"without the GPU work of {text}", _module(profile, text)) for text in wishes.remove_module]
     if wishes.overlap_copies:
         result.append(("host copies pinned and overlapped", _copies(profile)))
+    if wishes.pin_copies:
+        hidden = _copies(profile, "--pin-copies")
+        result.append(("host copies pinned", PinCopies(hidden.ops, hidden.bandwidth_bytes_per_s)))
     if wishes.free_loader:
         result.append(("data loading takes no time", FreeLoader()))
     if wishes.remove_alloc:

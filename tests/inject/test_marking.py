@@ -12,6 +12,7 @@ import nsysx_steps
 import nsysx_window
 import pytest
 import torch
+from nsysx_clock import StepClock
 from torch import nn
 
 from tests.inject.test_probe import NET, Lab, Net, armed
@@ -182,6 +183,46 @@ def test_a_window_is_chosen_once_steps_repeat() -> None:
         assert lab.probe.facts.record()["unrecorded_steps"]["count"] >= 10
     finally:
         lab.close()
+
+
+class Device:
+    """A device that takes 7 ms for a step which the host launches in no time, and is 40 ms behind by the end."""
+
+    def __init__(self, reached: int) -> None:
+        self.made, self.reached = 0, reached
+        self.cuda = self
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+    def Event(self, *, enable_timing: bool) -> Device:
+        assert enable_timing
+        event = Device(self.reached)
+        event.made, self.made = self.made, self.made + 1
+        return event
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return self.made < self.reached
+
+    def elapsed_time(self, later: Device) -> float:
+        return 7.0 * (later.made - self.made)
+
+
+@pytest.mark.parametrize(("reached", "clock"), [(100, "gpu"), (8, "cpu")])
+def test_a_device_that_falls_behind_tells_its_own_time(reached: int, clock: str) -> None:
+    told = StepClock(Device(reached))
+    for index in range(50):
+        told.begin(index, False, index >= 40, window_comes=index < 40)
+        told.end(True)
+    real = told.unrecorded(40)
+    assert real is not None and (real["clock"], real["count"]) == (clock, 30)
+    assert (real["median_ns"] == real["low_ns"] == real["high_ns"] == 7_000_000) == (clock == "gpu")
 
 
 @pytest.mark.parametrize("steps", [0, 5])

@@ -107,6 +107,29 @@ def test_a_gpu_bound_step_is_what_its_work_takes(tmp_path: Path) -> None:
     assert known.gpu_busy > 0.97
 
 
+def told_step(step: int, **more: object) -> list[dict[str, object]]:
+    """Return what the probe says of steps before the window."""
+    return [{"pid": 100, "unrecorded_steps": {"count": 20, "median_ns": step, "low_ns": step, "high_ns": step, **more}}]
+
+
+def test_a_host_that_ran_ahead_of_its_device_told_no_step(tmp_path: Path) -> None:
+    """The device alone takes 4 ms a step; by the host's clock the 20 steps before the window took 0.9 ms each."""
+    known, _ = told(loop(kernel=40), tmp_path, machine_profile=table(), probe=told_step(BARE))
+    assert known.source == "modelled" and known.step_ns > 3_900 * US
+
+
+def test_now_is_one_step_also_where_the_device_was_faster_without_tracing(tmp_path: Path) -> None:
+    known, replay = told(loop(kernel=40), tmp_path, machine_profile=table(), probe=told_step(3_600 * US))
+    assert (known.source, known.step_ns) == ("in_process", 3_600 * US)
+    assert replay.real_ns == pytest.approx(known.step_ns, rel=0.005)
+
+
+def test_tracing_makes_no_step_shorter(tmp_path: Path) -> None:
+    known, replay = told(loop(), tmp_path, machine_profile=table(), probe=told_step(3 * BARE))
+    assert known.step_ns == replay.real_ns == replay.unchanged_ns
+    assert known.high_ns == 3 * BARE
+
+
 @pytest.mark.parametrize("step", [BARE, round(BARE * 0.8), round(BARE * 1.2)])
 def test_a_measured_step_is_taken_and_the_timeline_agrees_with_it(tmp_path: Path, step: int) -> None:
     measured = {"count": 20, "median_ns": step, "low_ns": step - 5, "high_ns": step + 5, "where": "before the window"}
