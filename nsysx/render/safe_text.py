@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 #: Unicode categories that move the cursor, hide text or have no glyph: controls, format (bidi, zero width), surrogates,
@@ -75,6 +76,7 @@ def shorten(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+@lru_cache(maxsize=2048)  # a few hundred kernels stand in a dozen tables and thousands of boxes
 def shorten_kernel(name: str, width: int) -> str:
     """Return a C++ kernel name within ``width``.
 
