@@ -9,7 +9,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import Profile
-from nsysx.judging import probe_checks, sample_checks
+from nsysx.judging import probe_checks, sample_checks, tracing
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.model import Check, Table
 from nsysx.reading.trace import REVERSED, LeftOut, Trace
@@ -39,7 +39,8 @@ def _gpu_work(profile: Profile) -> list[Check]:
         detail = "no kernel, copy or memset is in the report"
         if launches:
             detail += f", but {units.several(launches, 'launch', 'launches')}: the GPU side was not recorded"
-        return [Check("gpu work", "missing", detail, _RECORD)]
+        lost = tracing.dropped(trace)
+        return [Check("gpu work", "missing", detail, tracing.REMEDY if lost else _RECORD)]
     opaque = pl.col("op_kind") == "graph"
     early = pl.col("call_start_ns") - pl.col("start_ns")
     bars, bars_ns, ahead, skew = ops.select(
@@ -66,7 +67,8 @@ def _gpu_work(profile: Profile) -> list[Check]:
     captured = trace.graph_node.height > 0
     if single > max(10, launches // 50) and not captured:
         detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
-        checks.append(Check("launches without kernel", "warn", detail, "kernels were lost or captured into a graph"))
+        fix = tracing.REMEDY if tracing.dropped(trace) else "kernels were lost or captured into a graph"
+        checks.append(Check("launches without kernel", "warn", detail, fix))
     if bars:
         which = units.several(bars, "CUDA graph launch", "CUDA graph launches")
         detail = f"no kernels are seen inside of {which} ({units.duration(bars_ns)})"
@@ -132,7 +134,8 @@ def _rows(profile: Profile) -> list[Check]:
         detail = f"only {start} s to {end} s of the session were read, with the GPU work that was launched then"
         checks.append(Check("time range", "ok", detail))
     checks += _left_out(trace)
-    if lost := [d["text"] for d in trace.capture.diagnostics if not _of_others(profile, d["text"])]:
+    said = [d["text"] for d in trace.capture.diagnostics if not tracing.is_told(d["text"])]
+    if lost := [text for text in said if not _of_others(profile, text)]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(
             Check("diagnostics", "warn", f"nsys says: {lost[0]}{more}", "profile a shorter window: --steps A:B")
@@ -223,6 +226,7 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     """Return every check, trouble first, and one line per table that the capture does not hold."""
     found = [
         *_gpu_work(profile),
+        *tracing.checks(profile.trace),
         *_rows(profile),
         *probe_checks.probe_ranges(profile),
         *probe_checks.probe_cost(profile),

@@ -24,6 +24,8 @@ _DIAGNOSTIC = re.compile(
     r"|legacy \(software|dropped|lost|overflow",
     re.IGNORECASE,
 )
+#: And how CUDA was traced, which nsys only mentions.
+_MODE = re.compile(r"legacy \(software|Hardware tracing used", re.IGNORECASE)
 
 
 #: Capture options that may be shown: none of them can hold a path, a name or a secret.
@@ -167,6 +169,12 @@ def _pid_of(global_pid: object) -> int | None:
     return (global_pid >> 24) & 0xFFFFFF if isinstance(global_pid, int) else None
 
 
+def _matters(severity: object, text: str) -> bool:
+    """Return whether a message of nsys (severity 1 info, 2 warning, 3 error) changes what can be concluded."""
+    warns = severity in (2, 3) and bool(_DIAGNOSTIC.search(text))
+    return warns or (severity in (1, 2, 3) and bool(_MODE.search(text)))
+
+
 def capture_of(
     path: Path,
     connection: sqlite3.Connection,
@@ -197,7 +205,7 @@ def capture_of(
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, pid in query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
-        if severity in (2, 3) and _DIAGNOSTIC.search(str(text)) and not (aside and _pid_of(pid) == aside)
+        if _matters(severity, str(text)) and not (aside and _pid_of(pid) == aside)
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
     epoch = [

@@ -73,6 +73,15 @@ def gpu_metrics_words(nsys: Nsys) -> list[str]:
     return words
 
 
+def cuda_trace(nsys: Nsys, options: Options) -> str:
+    """Return how CUDA is traced: by software where a window ends before the program and nsys could choose the hardware.
+
+    From 2025.6 ``cuda`` means hardware tracing where the GPU can (Blackwell). That hands times over when the program ends: of a
+    window that ends before, nsys drops the kernels as "incomplete CUPTI events".
+    """
+    return "cuda-sw" if options.steps is not None and nsys.profile_has("cuda-sw") else "cuda"
+
+
 def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequence[str]) -> list[str]:
     """Return the whole ``nsys profile`` command that writes ``report`` (without its ending) while running ``command``."""
     lines = options.lines and native_lines(nsys)
@@ -81,7 +90,7 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
         defaults["--sample"] = "process-tree"
     if "--cuda-graph-trace" in defaults:
         defaults["--cuda-graph-trace"] = options.graphs
-    traced = ["cuda", "nvtx", *["osrt"] * options.osrt, *["python-gil"] * options.gil]
+    traced = [cuda_trace(nsys, options), "nvtx", *["osrt"] * options.osrt, *["python-gil"] * options.gil]
     words = [str(nsys.path), "profile", "--trace=" + ",".join(traced)]
     words += [f"{name}={value}" for name, value in defaults.items()]
     if options.memory:

@@ -23,7 +23,14 @@ _CLOSE = 0.03
 #: What to warn of before anything else is read: checks of the capture that make every number doubtful.
 ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad times", "exit code"})
 #: What makes the cause itself doubtful.
-_DOUBTS = ALARMS | {"diagnostics", "gpu ops without call", "attribution", "replay", "probe ranges"}
+_DOUBTS = ALARMS | {
+    "diagnostics",
+    "dropped GPU events",
+    "gpu ops without call",
+    "attribution",
+    "replay",
+    "probe ranges",
+}
 #: The same in fewer words than the check has.
 _DOUBT = {"attribution": "part of the GPU time is tied to code only by when it ran."}
 #: Rules about the cause that a verdict names. Without steps no saving ranks what was found: advice is then one of these.

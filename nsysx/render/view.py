@@ -54,7 +54,16 @@ class View:
 
 #: Checks that make the numbers themselves doubtful where they fail: said at the top, not only among the other checks.
 _ALARMS = frozenset(
-    {"gpu work", "launches without kernel", "diagnostics", "lost ranges", "probe cost", "bad times", "exit code"}
+    {
+        "gpu work",
+        "launches without kernel",
+        "diagnostics",
+        "dropped GPU events",
+        "lost ranges",
+        "probe cost",
+        "bad times",
+        "exit code",
+    }
 )
 
 

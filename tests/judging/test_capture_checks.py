@@ -78,6 +78,24 @@ def test_gpu_work_missing(tmp_path: Path) -> None:
     assert "but 1 launch: the GPU side was not recorded" in check.detail
 
 
+@pytest.mark.parametrize("kernels", [0, 12])
+def test_gpu_events_that_hardware_tracing_dropped(tmp_path: Path, kernels: int) -> None:
+    """What a window on a Blackwell GPU leaves: all calls, few or no kernels, and two messages that explain it."""
+    report = Report("3.24.7")
+    thread = report.process(100).thread(100)
+    for i in range(40):
+        thread.launch(i * 10 * US, 5 * US, gpu_start=i * 10 * US + 6 * US if i < kernels else None, gpu_dur=3 * US)
+    report.diagnostic("Hardware tracing used for CUDA tracing", severity=1)
+    report.diagnostic("Number of incomplete CUPTI events dropped: 28")
+    found = checks(report, tmp_path)
+    assert "hardware" in found["cuda tracing"].detail
+    assert "28 GPU events" in found["dropped GPU events"].detail
+    lost = found["launches without kernel"] if kernels else found["gpu work"]
+    for check in (lost, found["dropped GPU events"]):
+        assert "-t cuda-sw,nvtx" in check.fix
+    assert "diagnostics" not in found
+
+
 def test_gpu_ops_without_call(tmp_path: Path) -> None:
     assert checks(simple(), tmp_path)["gpu ops without call"].status == "ok"
     found = checks(simple(lambda m: m.process.kernel("k", 200, 10)), tmp_path)["gpu ops without call"]

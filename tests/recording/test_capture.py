@@ -171,6 +171,14 @@ def test_options_become_words() -> None:
     } <= set(words)
 
 
+@pytest.mark.parametrize(("steps", "traced"), [("3:5", "cuda-sw,nvtx"), (None, "cuda,nvtx")])
+def test_a_window_is_traced_by_software_where_nsys_could_choose_the_hardware(steps: str | None, traced: str) -> None:
+    """Hardware tracing has the times of kernels when the program ends: of a window it would lose them."""
+    newest = replace(NEW, profile_help=f"{PROFILE_HELP} 'cuda', 'cuda-hw', 'cuda-sw', 'nvtx'")
+    words = commands.profile_command(newest, Options(steps=steps), Path("/w/report"), ["cmd"])
+    assert f"--trace={traced}" in words
+
+
 def test_python_and_its_lock_become_words() -> None:
     nsys = replace(NEW, profile_help=f"{PROFILE_HELP} --python-sampling= --python-sampling-frequency= 'python-gil'")
     options = Options(python=True, gil=True)
@@ -816,7 +824,7 @@ def test_an_agent_that_stays_when_nsys_has_ended_costs_nothing(
     monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
     began = time.monotonic()
     result = run(fake.does("agent-stays"), "open('ran', 'w')")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert (result.exit_code, result.problems, (here / "r.sqlite").exists()) == (0, [], True)
     left = [place for place in Path("/proc").glob("[0-9]*/cmdline") if b"--session-name=profile-" in _bytes(place)]
     assert not [place for place in left if b"time.sleep(600)" in _bytes(place)]
