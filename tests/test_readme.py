@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib.machinery
+import importlib.util
 import json
 import lzma
 import os
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -175,3 +178,13 @@ def test_many_ranks_is_told_by_the_command(capsys: pytest.CaptureFixture[str], m
     assert shell
     for block in shell:
         assert os.system(f"bash -n <<'EOF'\n{block}EOF") == 0
+
+
+def test_the_table_of_pairs_is_what_was_measured() -> None:
+    loader = importlib.machinery.SourceFileLoader("pairs", str(ROOT / "scripts" / "pairs.py"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("pairs", loader))  # type: ignore[arg-type]
+    sys.modules["pairs"] = module  # dataclasses look their module up
+    loader.exec_module(module)
+    rows = json.loads((ROOT / "sample_reports" / "pairs.json").read_text())
+    assert module.markdown(rows) in README
+    assert {row["pair"]: row["change"] for row in rows} == {name: pair.change for name, pair in module.PAIRS.items()}

@@ -45,6 +45,26 @@ _ALONE = (
     "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one comes last, give every rank the same work; if "
     "none does, communicate earlier and in fewer, larger messages"
 )
+#: The ranks stand in one report, and could not be matched: else `of_ranks` has better advice.
+_TOGETHER = (
+    "If one rank always comes last, give every rank the same work; if none does, communicate earlier and in fewer, larger "
+    "messages"
+)
+#: A stage that has nothing to do waits for its neighbour: nobody is late.
+_PIPELINE = (
+    "Waiting in send and receive is the bubble of a pipeline: more micro-batches, an interleaved schedule, or stages that take "
+    "equally long"
+)
+_SEND_RECEIVE = "SendRecv"
+
+
+def _advice(case: Case, kernels: pl.DataFrame) -> str:
+    """Return what to do, by the kind of communication and the ranks that are seen; ``kernels``: name, count, ns."""
+    between_two = kernels.filter(pl.col("name").str.contains(_SEND_RECEIVE, literal=True))["ns"].sum()
+    if 2 * between_two > kernels["ns"].sum():
+        return _PIPELINE
+    communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == "comm")["process"].n_unique()
+    return _TOGETHER if communicating > 1 else _ALONE
 
 
 def check(case: Case) -> list[Finding]:
@@ -77,7 +97,9 @@ def check(case: Case) -> list[Finding]:
         detail += f" Kernels beside it take {units.duration(slow)} longer than the same kernels alone: it takes SMs and memory."
     parts = [{"part": _EXPOSED, "total_ns": cost}, {"part": "kernels beside it take longer", "total_ns": slow}]
     evidence = [*(p for p in parts if p["total_ns"]), *evidence]
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost + slow, fix=_ALONE, evidence=evidence)]
+    return [
+        case.found(RULE, title, detail, worth=worth, cost_ns=cost + slow, fix=_advice(case, longest), evidence=evidence)
+    ]
 
 
 def _slowed_ns(case: Case) -> float:

@@ -20,6 +20,8 @@ from nsysx.replay.window import Window, Withheld, choose
 
 #: A modelled step is never surer than this: GPU-bound programs, whose work no model changes, were off by up to 2 %.
 _LEAST_BAR = 0.02
+#: Nor than this where the nodes of CUDA graphs were traced, which stretches the GPU's own time: steps were off by up to 9 %.
+_LEAST_BAR_GRAPHS = 0.1
 #: How far costs are scaled to meet a measured step, and how closely it is met.
 _MOST_SCALE, _CLOSE = 4.0, 0.002
 #: Halvings of that range until a scale is good enough.
@@ -79,10 +81,11 @@ class Model:
             least = self.step(*slowest, 0.0)
             low = min(low, max(least, step - (self.step(0.0, 1.0, 0.0) - least)))
         high = min(self.step(added.low, 1 + tables.HOST_DRIFT_UP, waits), self.step(0.0, 1.0, waits))
+        bar = _LEAST_BAR_GRAPHS if tables.GRAPH_NODE in added.totals else _LEAST_BAR
         return Modelled(
             step,
-            min(low, round(step * (1 - _LEAST_BAR))),
-            max(high, round(step * (1 + _LEAST_BAR))),
+            min(low, round(step * (1 - bar))),
+            max(high, round(step * (1 + bar))),
         )
 
 
@@ -95,7 +98,8 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]
     """Return the step without tracing, the chain that yields it, and what it shows on the device."""
     window, added, relief = model.window, model.added, model.relief
     steps = window.steps
-    told = tables.measured(profile, window.numbers, _least_ns(model))
+    least = _least_ns(model)
+    told = tables.measured(profile, window.numbers, least)
     work = 1.0
     if told is None:
         scale, host, count, source = 1.0, added.host, 0, added.source
@@ -106,7 +110,7 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]
     else:
         # Tracing makes no step shorter: where the measured steps were longer, the host was slower then.
         step = min(told.step_ns, model.step(0.0))
-        low, high, source, count = min(told.low_ns, step), told.high_ns, told.source, told.count
+        low, high, source, count = min(max(told.low_ns, least), step), told.high_ns, told.source, told.count
         waits = _waiting(step, lambda part: model.step(1.0, 1.0, part)) if relief.waits else 1.0
         scale, host, work = _meeting(step, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work))
     shown = seen(model.chain, relief.columns(scale, host, waits, work), peers.communication(profile))

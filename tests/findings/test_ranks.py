@@ -26,6 +26,20 @@ def test_communication_alone_is_exposed(tmp_path: Path) -> None:
     assert finding.confidence.startswith("at most")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "advice"),
+    [("SendRecv", "is the bubble of a pipeline"), ("AllGather_RING_LL", "Compare all ranks first")],
+)
+def test_a_pipeline_s_bubble_is_not_a_late_rank(tmp_path: Path, kernel: str, advice: str) -> None:
+    def body(program: Program, number: int) -> None:
+        for _ in range(20):
+            program.launch(200)
+        program.launch(1000, f"ncclDevKernel_{kernel}(ncclDevKernelArgsStorage<4096ul>)")
+
+    finding = Program().steps(body).finding(tmp_path, "NSX110")
+    assert finding.verdict == "found" and advice in finding.fix
+
+
 def test_without_communication_it_is_clear(tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, "NSX110").verdict == "clear"
     assert empty().finding(tmp_path, "NSX110").verdict == "cannot_tell"

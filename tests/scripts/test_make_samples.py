@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib.machinery
 import importlib.util
 import json
@@ -13,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from nsysx.replay.whatif import Wishes
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_samples"
 
@@ -30,7 +34,14 @@ make_samples = load()
 
 
 def options(out: Path, **changes: object) -> SimpleNamespace:
-    defaults = {"resume": None, "anyway": True, "time_limit": 0, "capture_only": False, "bare_only": False}
+    defaults = {
+        "resume": None,
+        "anyway": True,
+        "time_limit": 0,
+        "capture_only": False,
+        "bare_only": False,
+        "pairs": False,
+    }
     more = {"repeat": 1, "bundle": False, "timeout": 60, "out": out}
     return SimpleNamespace(**{**defaults, **more, **changes})
 
@@ -70,7 +81,6 @@ sys.exit(code)
 """)
     monkeypatch.setattr(make_samples, "PROJECT", project)
     monkeypatch.setattr(make_samples, "PROGRAMS", {n: make_samples.Program(n) for n in ("good", "bad")})
-    monkeypatch.setattr(make_samples, "PAIRS", (("worse", "bad", "good"),))
     monkeypatch.setattr(make_samples, "machine", dict)
     return project
 
@@ -85,9 +95,6 @@ def test_one_program_s_failure_costs_no_other(stub: Path, tmp_path: Path) -> Non
     assert "error" not in good
     assert good["bare"][0]["step_ms"] == good["captured"]["step_ms"] == 4.5
     assert (good["kernels"], good["memcpys"]) == (2, None), "a table that is missing is unknown, not zero"
-    assert table["pairs"] == [
-        {"pair": "worse", "before": "bad", "after": "good", "before_ms": None, "after_ms": 4.5, "change_percent": None}
-    ]
 
 
 def test_ranges_are_counted_by_domain_of_their_own_process(stub: Path, tmp_path: Path) -> None:
@@ -130,8 +137,8 @@ def test_goes_on_from_a_table(stub: Path, tmp_path: Path) -> None:
     (stub / "sample_reports" / "good.py").unlink()  # would fail if it were run again
     (stub / "sample_reports" / "bad.py").write_text("""print('{"steps": 3, "step_ms": 9.0}')\n""")
     assert make_samples.record_all(["bad", "good"], options(second, resume=first / "make_samples.json")) == 0
-    table = json.loads((second / "make_samples.json").read_text())
-    assert table["pairs"][0]["change_percent"] == -50.0
+    rows = json.loads((second / "make_samples.json").read_text())["programs"]
+    assert [make_samples.step_ms(rows[name]) for name in ("good", "bad")] == [4.5, 9.0]
 
 
 def test_the_time_limit_stops_new_programs_only(stub: Path, tmp_path: Path) -> None:
@@ -168,9 +175,26 @@ def test_bundles_hold_every_program_file_and_stay_small(stub: Path, tmp_path: Pa
     }
 
 
+def test_a_pair_is_timed_in_one_process_and_each_side_recorded(stub: Path, tmp_path: Path, monkeypatch) -> None:
+    program = """import sys; print('{"before_ms": 2.0, "after_ms": 1.0}' if "--bare" in sys.argv else sys.argv[3])"""
+    (stub / "sample_reports" / "pairs").mkdir()
+    (stub / "sample_reports" / "pairs" / "file.py").write_text(program)
+    monkeypatch.setattr(make_samples.pairs, "PAIRS", {"good": make_samples.pairs.Pair("file", "a change", {})})
+    out = tmp_path / "out"
+    assert make_samples.record_all(["good"], options(out, pairs=True)) == 0
+    row = json.loads((out / "make_samples.json").read_text())["programs"]["good"]
+    assert (row["change"], row["before_ms"], row["after_ms"]) == ("a change", 2.0, 1.0)
+    assert [row[side]["kernels"] for side in ("before", "after")] == [2, 2]
+    made = {f.name for f in out.iterdir()}
+    assert {"good.before.sqlite.xz", "good.after.sqlite.xz", "good.before.run.json", "good.after.run.json"} <= made
+
+
 def test_every_pair_and_program_exists() -> None:
     module = load()
-    assert {side for pair in module.PAIRS for side in pair[1:]} <= set(module.PROGRAMS)
     for program in module.PROGRAMS.values():
         assert (module.SAMPLES / f"{program.script}.py").is_file()
-        assert program.bare[0] >= 50
+    asked = {field.name for field in dataclasses.fields(Wishes)} - {"keep_cache"} | {"no_empty_cache"}
+    for name, pair in module.pairs.PAIRS.items():
+        program = ast.parse((module.SAMPLES / "pairs" / f"{pair.file}.py").read_text())
+        assert name in {node.name for node in program.body if isinstance(node, ast.FunctionDef)}
+        assert set(pair.edits) <= asked, name
