@@ -15,6 +15,10 @@ Key = tuple[str, int, str]
 
 #: Ranks take part in one collective when their kernels for it run at the same time; this share of a sequence has to.
 _TOGETHER = 0.8
+#: What was sent may lie with the receiver before it asks for it: of sends and receives fewer run at the same time (two H200s
+#: with NVLink, a pipeline of two stages: 75 %).
+_TOGETHER_PAIRS = 0.5
+_SEND_RECEIVE = "sendrecv"
 
 
 @dataclass
@@ -94,8 +98,9 @@ def align(ranks: Sequence[Rank]) -> Aligned:
         for r in range(len(ranks)):
             if key in rows[r]:
                 # NCCL itself says that these are one series. Of messages between two it says so only where the two are known.
-                sure = bool(key[0]) and (key[2] != "sendrecv" or " " in key[0])
-                _join_group(aligned, groups, r, rows[r][key], sure=sure)
+                sure = bool(key[0]) and (key[2] != _SEND_RECEIVE or " " in key[0])
+                least = _TOGETHER_PAIRS if key[2] == _SEND_RECEIVE else _TOGETHER
+                _join_group(aligned, groups, r, rows[r][key], sure=sure, least=least)
         aligned.groups += [(key, group) for group in groups if len(group) > 1]
     return aligned
 
@@ -163,10 +168,13 @@ def _correction(aligned: Aligned, rows: list[dict[Key, I64]], r: int, other: int
     return correction if np.median(np.abs(apart - correction)) <= usual else None
 
 
-def _join_group(aligned: Aligned, groups: list[dict[int, I64]], r: int, mine: I64, *, sure: bool) -> None:
+def _join_group(
+    aligned: Aligned, groups: list[dict[int, I64]], r: int, mine: I64, *, sure: bool, least: float = _TOGETHER
+) -> None:
     """Add rank r to the group whose kernels run at the same time as its own, else begin a group.
 
-    ``sure``: it is known that they are the same. A broadcast's root may be done before the others begin.
+    ``sure``: it is known that they are the same. A broadcast's root may be done before the others begin. ``least``: this
+    share of them has to run at the same time.
     """
     start, end = _times(aligned, r, mine)
     for group in groups:
@@ -174,7 +182,7 @@ def _join_group(aligned: Aligned, groups: list[dict[int, I64]], r: int, mine: I6
         lead_start, lead_end = _times(aligned, leader, group[leader])
         i, j = _pairs(lead_end, end)
         together = (lead_start[i] < end[j]) & (start[j] < lead_end[i])
-        if len(i) and ((sure and len(end) == len(lead_end)) or np.mean(together) >= _TOGETHER):
+        if len(i) and ((sure and len(end) == len(lead_end)) or np.mean(together) >= least):
             for member in group:
                 group[member] = group[member][i]
             group[r] = mine[j]

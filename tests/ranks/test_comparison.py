@@ -23,6 +23,7 @@ from tests.builder import Process, Report, Thread
 
 PERIOD, TRANSFER, STEPS = 1_000_000, 50_000, 12
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_reports"
 EPOCH = 1_795_228_332_660_273_255
 
@@ -199,6 +200,27 @@ def test_one_rank_is_not_compared(tmp_path: Path) -> None:
     assert summary.tables["ranks"].rows is None
     assert "one rank" in summary.tables["ranks"].reason
     assert not any(c.check in {"collectives", "rank lengths"} for c in summary.quality)
+
+
+def test_messages_that_wait_for_their_receiver_are_matched(tmp_path: Path) -> None:
+    """Of four messages a step one is with the receiver before it asks; the capture of one rank began a message earlier."""
+    report = Report()
+    for rank in range(2):
+        process = report.process(100 + rank)
+        thread = process.thread(100 + rank, "python3")
+        report.gpu(rank, pids=[(100 + rank, rank)])
+        if rank == 0:
+            thread.launch(100_000, kernel=SEND, gpu_start=110_000, gpu_dur=50_000, stream=20, device=rank)
+        for i in range(STEPS):
+            t = 1_000_000 + i * PERIOD
+            thread.add_range(f"step {i}", t, t + PERIOD - 100, domain="nsysx")
+            thread.launch(t + 1_000, kernel="gemm", gpu_start=t + 10_000, gpu_dur=20_000, device=rank)
+            for n in range(4):
+                begin = t + 50_000 + n * 150_000 + (60_000 if n == 1 and rank else 0)
+                thread.launch(t + 2_000 + n, kernel=SEND, gpu_start=begin, gpu_dur=50_000, stream=20, device=rank)
+    rows = table(report.write(tmp_path / "r.sqlite"))
+    assert [row["collectives"] for row in rows] == [4 * row["steps"] for row in rows]
+    assert all(row["bubble_ns"] is not None and row["exposed_unmatched_ns"] == 0 for row in rows)
 
 
 def test_the_shown_rank(tmp_path: Path) -> None:
