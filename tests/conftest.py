@@ -11,7 +11,7 @@ from hypothesis import settings
 from nsysx.replay import costs
 from tests.samples import Samples
 
-settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
 

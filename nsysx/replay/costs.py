@@ -136,14 +136,10 @@ def costs(run: Mapping[str, Any]) -> Costs:
     return parsed(run.get("machine_profile"), "modelled") or ASSUMED
 
 
-def measured(profile: Profile, numbers: Collection[int], least_ns: int = 0) -> Measured | None:
-    """Return the step without tracing where it was measured; of a second run the steps of these numbers.
-
-    A step shorter than ``least_ns``, which the device alone takes, is none: the host only ran ahead of the device.
-    """
+def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
+    """Return the step without tracing where it was measured; of a second run the steps of these numbers."""
     run = profile.trace.run
-    told = _in_process(run, profile.steps.process) or _second_run(run, numbers)
-    return told if told is not None and told.step_ns >= least_ns else None
+    return _in_process(run, profile.steps.process) or _second_run(run, numbers)
 
 
 def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:

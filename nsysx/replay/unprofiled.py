@@ -98,8 +98,10 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]
     """Return the step without tracing, the chain that yields it, and what it shows on the device."""
     window, added, relief = model.window, model.added, model.relief
     steps = window.steps
-    least = _least_ns(model)
-    told = tables.measured(profile, window.numbers, least)
+    told = tables.measured(profile, window.numbers)
+    least = _least_ns(model) if told is not None else 0
+    if told is not None and told.step_ns < least:  # no step: the host only ran ahead of the device
+        told = None
     work = 1.0
     if told is None:
         scale, host, count, source = 1.0, added.host, 0, added.source

@@ -416,7 +416,7 @@ def test_what_ends_before_it_begins_is_counted_and_left_out(tmp_path: Path) -> N
     summary = pipeline.summarize([report.write(tmp_path / "a.sqlite")])
     assert "backwards" not in {r["name"] for r in summary.rows("kernels")}
     (check,) = [c for c in summary.quality if c.check == "bad times"]
-    assert check.detail.startswith("1 rows")
+    assert check.detail.startswith("1 row ")
 
 
 def test_times_before_the_session_are_times(tmp_path: Path) -> None:
