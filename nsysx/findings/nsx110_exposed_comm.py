@@ -29,6 +29,7 @@ import polars as pl
 from nsysx import units
 from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding, Table
+from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
@@ -55,12 +56,15 @@ _PIPELINE = (
     "Waiting in send and receive is the bubble of a pipeline: more micro-batches, an interleaved schedule, or stages that take "
     "equally long"
 )
-_SEND_RECEIVE = "SendRecv"
 
 
 def _advice(case: Case, kernels: pl.DataFrame) -> str:
     """Return what to do, by the kind of communication and the ranks that are seen; ``kernels``: name, count, ns."""
-    between_two = kernels.filter(pl.col("name").str.contains(_SEND_RECEIVE, literal=True))["ns"].sum()
+    between_two = sum(
+        ns
+        for name, ns in kernels.select("name", "ns").iter_rows()
+        if nccl_notes.kind_of(name) == nccl_notes.SEND_RECEIVE
+    )
     if 2 * between_two > kernels["ns"].sum():
         return _PIPELINE
     communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == "comm")["process"].n_unique()

@@ -24,6 +24,16 @@ _SMALLEST_BLOCK = 2
 _MOST_EVENTS = 65
 
 
+def event_here(torch: Any) -> Any:
+    """Record an event in the current stream and return it; None where CUDA is not in use, or the stream is being captured."""
+    cuda = torch.cuda
+    if not cuda.is_initialized() or cuda.is_current_stream_capturing():
+        return None
+    event = cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
 class Period(NamedTuple):
     """One step that another one followed at once: its number, how long it took, and how it ran."""
 
@@ -59,10 +69,8 @@ class StepClock:
 
     def _record_event(self, index: int) -> None:
         try:
-            cuda = self.torch.cuda
-            if cuda.is_initialized() and not cuda.is_current_stream_capturing():
-                event = cuda.Event(enable_timing=True)
-                event.record()
+            event = event_here(self.torch)
+            if event is not None:
                 self._events.append((index, event))
         except Exception:  # no device, or one that is in trouble: the host's clock is left
             self._events.clear()

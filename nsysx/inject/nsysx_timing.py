@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from nsysx_clock import event_here
+
 _MOST = 100_000
 
 
@@ -27,11 +29,7 @@ class Timing:
         wanted = index is not None and (self.window is None or self.window[0] <= index < self.window[1])
         if (not wanted and before is None) or len(self.borders) >= _MOST:
             return
-        cuda = self.torch.cuda
-        event = None
-        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
-            event = cuda.Event(enable_timing=True)
-            event.record()
+        event = event_here(self.torch)
         self.borders.append((index if wanted else None, time.perf_counter_ns(), event))
 
     def facts(self) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from nsysx.ranks.match import Aligned, Key
 from nsysx.reading import nccl_notes
 
 Bools = npt.NDArray[np.bool_]
-#: The kind of messages between two ranks.
-SEND_RECEIVE = "sendrecv"
 
 
 @dataclass
@@ -100,7 +98,7 @@ def costs_of(aligned: Aligned) -> list[Costs]:
         length = end - start
         transfer = length.min(axis=0)
         waited = length - transfer
-        together = key[2] != SEND_RECEIVE
+        together = key[2] != nccl_notes.SEND_RECEIVE
         last = (start + np.array([aligned.offset[r] for r in members])[:, None]).argmax(axis=0)
         for i, (r, rank) in enumerate(zip(members, ranks, strict=True)):
             mine = costs[r]

@@ -9,6 +9,7 @@ import numpy as np
 
 from nsysx.frames.intervals import I64
 from nsysx.ranks.collect import Rank
+from nsysx.reading.nccl_notes import SEND_RECEIVE
 
 #: communicator or "", else the stream's number, and the kind
 Key = tuple[str, int, str]
@@ -18,7 +19,6 @@ _TOGETHER = 0.8
 #: What was sent may lie with the receiver before it asks for it: of sends and receives fewer run at the same time (two H200s
 #: with NVLink, a pipeline of two stages: 75 %).
 _TOGETHER_PAIRS = 0.5
-_SEND_RECEIVE = "sendrecv"
 
 
 @dataclass
@@ -98,8 +98,8 @@ def align(ranks: Sequence[Rank]) -> Aligned:
         for r in range(len(ranks)):
             if key in rows[r]:
                 # NCCL itself says that these are one series. Of messages between two it says so only where the two are known.
-                sure = bool(key[0]) and (key[2] != _SEND_RECEIVE or " " in key[0])
-                least = _TOGETHER_PAIRS if key[2] == _SEND_RECEIVE else _TOGETHER
+                sure = bool(key[0]) and (key[2] != SEND_RECEIVE or " " in key[0])
+                least = _TOGETHER_PAIRS if key[2] == SEND_RECEIVE else _TOGETHER
                 _join_group(aligned, groups, r, rows[r][key], sure=sure, least=least)
         aligned.groups += [(key, group) for group in groups if len(group) > 1]
     return aligned

@@ -19,6 +19,8 @@ from nsysx.frames.intervals import I64
 from nsysx.reading.load import Trace
 
 #: What a collective is, by kernel name: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` -> AllReduce.
+#: The kind of messages between two ranks, as `kind_of` calls it.
+SEND_RECEIVE = "sendrecv"
 _KIND = re.compile(
     r"(AllReduce|AllGather|ReduceScatter|AllToAll\w*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)", re.IGNORECASE
 )
@@ -61,7 +63,7 @@ def bus_bytes(kind: str, size: int | None, message: int | None) -> float | None:
     """
     if message is None:
         return None
-    if kind in ("broadcast", "bcast", "reduce", "sendrecv"):
+    if kind in ("broadcast", "bcast", "reduce", SEND_RECEIVE):
         return float(message)
     if not size:
         return None
@@ -125,7 +127,7 @@ def _message(calls: Sequence[_Call], kernel: str, own: Mapping[str, Member], *, 
     total: int | None = None
     kind = kind_of(kernel)
     if operations <= _POINT_TO_POINT:
-        kind = "sendrecv"
+        kind = SEND_RECEIVE
         total = sum(b or 0 for o, _, b, _ in calls if o == "ncclSend") or sum(sizes)
         peers = {p for *_, p in calls}
         me = own[communicator].rank if communicator in own else None

@@ -72,7 +72,7 @@ __all__ = [
     "unprofiled_of",
 ]
 
-#: What predictions were off by in the median over twelve measured before/after pairs (README): no claim is surer than this.
+#: What predictions were off by in the median over twelve before/after pairs, most of them bound by the GPU: no claim is surer.
 VALIDATED_ERROR = 0.01
 #: Above this, the model does not describe the program and nothing is claimed.
 TRUSTED_ERROR = 0.05

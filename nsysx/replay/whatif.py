@@ -192,6 +192,11 @@ def _copies(profile: Profile, option: str = "--overlap-copies") -> OverlapCopies
     return OverlapCopies(frozenset(copies["op"].to_list()), measured * 1e9 if measured else _PINNED_BYTES_PER_S)
 
 
+def _pinned(edit: OverlapCopies) -> PinCopies:
+    """Return the same copies pinned, on the stream that they are on."""
+    return PinCopies(edit.ops, edit.bandwidth_bytes_per_s)
+
+
 def edits(profile: Profile, wishes: Wishes) -> list[tuple[str, Edit]]:
     """Return each wish in words with its edit. Errors: NsysxError, exit code 2, for a name that matches nothing."""
     result: list[tuple[str, Edit]] = []
@@ -202,8 +207,7 @@ def edits(profile: Profile, wishes: Wishes) -> list[tuple[str, Edit]]:
     if wishes.overlap_copies:
         result.append(("host copies pinned and overlapped", _copies(profile)))
     if wishes.pin_copies:
-        hidden = _copies(profile, "--pin-copies")
-        result.append(("host copies pinned", PinCopies(hidden.ops, hidden.bandwidth_bytes_per_s)))
+        result.append(("host copies pinned", _pinned(_copies(profile, "--pin-copies"))))
     if wishes.free_loader:
         result.append(("data loading takes no time", FreeLoader()))
     if wishes.remove_alloc:
@@ -237,7 +241,7 @@ def others(edit: Edit) -> list[tuple[str, Edit]]:
     if isinstance(edit, Graph):
         return [(words, Graph(edit.calls, by)) for words, by in _GRAPH_WAYS]
     if isinstance(edit, OverlapCopies):
-        return [("pinned alone, without prefetch", PinCopies(edit.ops, edit.bandwidth_bytes_per_s))]
+        return [("pinned alone, without prefetch", _pinned(edit))]
     return []
 
 
