@@ -17,6 +17,8 @@ from nsysx.recording.inbox import Inbox
 IDLE_S = 7.0
 #: How often it is looked at; reading /proc costs about a millisecond.
 _LOOK_S = 0.25
+#: After so long without a look this process stood still, and nsys with it: a paused virtual machine, a frozen container.
+_STOOD_STILL_S = 2.0
 #: An agent whose nsys was killed uses up to 3.3 % of a processor for ever, waiting (measured): work is more than this, over so long.
 _WORKS, _WORKS_OVER_S = 0.1, 1.0
 #: And so long it is waited for: nobody is left who would tell it to go on.
@@ -61,10 +63,10 @@ class NsysProcess:
         # nsys 2022 puts the name of the command between the two.
         self._name = re.compile(rb"--session-name=profile-(.*-)?%d" % self.process.pid, re.DOTALL)
         self._cost: dict[int, int] = {}
-        self._looked = self._costed = 0.0
         self._looks: list[bool] = []
-        self._active = time.monotonic()
         self._alive = True
+        self.wakes()
+        self._costed = self._looked
 
     def said(self) -> str:
         """Return what it has said so far."""
@@ -97,8 +99,10 @@ class NsysProcess:
 
         While nsys itself is there, whatever it does is work. What its death has left behind works only if it does much.
         """
-        if time.monotonic() - self._looked >= _LOOK_S:
+        unseen = time.monotonic() - self._looked
+        if unseen >= _LOOK_S:
             self._looked = time.monotonic()
+            self._active += max(unseen - _STOOD_STILL_S, 0.0)
             stats = {pid: stat for pid in self.members() if (stat := _stat_of(pid)) is not None}
             cost = {pid: int(stat[11]) + int(stat[12]) for pid, stat in stats.items()}  # ticks in user and system mode
             # Waits for a disk, or for a processor that others have: now and then even what does nothing is seen so.
@@ -117,10 +121,11 @@ class NsysProcess:
     def wakes(self) -> None:
         """Count its idleness from now on: it was waiting for somebody else."""
         self._active = time.monotonic()
+        self._looked = self._active - _LOOK_S
 
     def hangs(self) -> bool:
-        """Say whether it has done nothing for too long."""
-        return time.monotonic() - self._active > (IDLE_S if self.process.poll() is None else min(IDLE_S, _ORPHANS_S))
+        """Say whether it was seen doing nothing for too long."""
+        return self._looked - self._active > (IDLE_S if self.process.poll() is None else min(IDLE_S, _ORPHANS_S))
 
     def ended_by_itself(self) -> bool:
         """Say whether nsys itself has ended, and not of a signal; its agent may still be there."""

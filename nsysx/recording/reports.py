@@ -76,7 +76,7 @@ def _collected(folder: Path, said: str) -> Path | None:
 
 
 def _run_quietly(words: Sequence[str], log: Path, inbox: Inbox, what: str) -> int | None:
-    """Run a helper of nsys while it works and the user waits; return its exit code, None when it had to be stopped."""
+    """Run a helper of nsys while it works and the user waits; return its exit code, None when the user did not wait."""
     process = NsysProcess(words, log, inbox)
     process.log.touch()
     with Passing() as line:
@@ -85,9 +85,10 @@ def _run_quietly(words: Sequence[str], log: Path, inbox: Inbox, what: str) -> in
             if came is not None and came.number in STOPPING:
                 stop()
                 process.wakes()
-            if (came is not None and came.number in ENDING) or process.hangs():
+            ended = came is not None and came.number in ENDING
+            if ended or process.hangs():
                 process.kill()
-                return None
+                return None if ended else process.process.returncode
             line.show(f"{what} {progress_of(process.said()).partition(':')[2].strip()}".rstrip())
     return process.process.wait()
 
@@ -165,7 +166,7 @@ def _export(nsys: Nsys, folder: Path, options: Options, inbox: Inbox, result: Re
     """Export the report that was moved into place; None, with a problem noted, when that failed."""
     made, log = folder / "report.sqlite", folder / "export.log"
     command = export_command(nsys, result.outputs.report.absolute(), made)
-    # nsys fails at this now and then, once in thousands of times; nothing is lost by asking again.
+    # nsys fails at this or hangs now and then, once in thousands of times; nothing is lost by asking again.
     for _ in range(2):
         code = _run_quietly(command, log, inbox, "nsys exports its report")
         exported = code == 0 and _whole(made)

@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +31,7 @@ from nsysx.recording import (
     run_record,
 )
 from nsysx.recording.find_nsys import Nsys
+from nsysx.recording.inbox import Inbox
 from nsysx.recording.options import Options, Outputs
 
 PROFILE_HELP = """
@@ -59,6 +61,9 @@ elif words[0] == "export":
     if mode == "no-export" or (mode == "flaky-export" and (here / "calls").read_text().count("export") == 1):
         print("Importer error")
         sys.exit(1)
+    if mode == "hanging-export" and (here / "calls").read_text().count("export") == 1:
+        import time
+        time.sleep(600)
     import sqlite3
     base = sqlite3.connect(value("--output"))
     base.execute("CREATE TABLE StringIds (id)")
@@ -506,8 +511,12 @@ def test_a_failed_export_keeps_the_report(here: Path, fake: FakeNsys) -> None:
     assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json"]
 
 
-def test_an_export_that_fails_once_is_repeated(here: Path, fake: FakeNsys) -> None:
-    result = run(fake.does("flaky-export"))
+@pytest.mark.parametrize("mode", ["flaky-export", "hanging-export"])
+def test_an_export_that_fails_once_is_repeated(
+    here: Path, fake: FakeNsys, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_process, "IDLE_S", 2.0)
+    result = run(fake.does(mode))
     assert (result.exit_code, result.problems, fake.calls("export")) == (0, [], 2)
     assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
 
@@ -807,6 +816,31 @@ def test_an_nsys_that_does_nothing_is_not_waited_for(
     assert (result.exit_code, result.problems[0].slug) == (125, "nsys-failed")
     assert "does nothing" in result.problems[0].message
     assert not list(here.iterdir())
+
+
+def test_time_in_which_nobody_looked_is_no_idleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine that is paused, a container that is frozen: nsys stood still because everything did."""
+    pause_s = 0.0
+    real = time.monotonic
+    monkeypatch.setattr(nsys_process, "time", SimpleNamespace(monotonic=lambda: real() + pause_s, sleep=time.sleep))
+    monkeypatch.setattr(nsys_process, "IDLE_S", 3.0)
+
+    def looked(seconds: float) -> bool:
+        end = real() + seconds
+        while real() < end:
+            assert process.look()
+            time.sleep(0.05)
+        return process.hangs()
+
+    with Inbox() as inbox:
+        process = nsys_process.NsysProcess(["sleep", "60"], tmp_path / "log", inbox)
+        try:
+            assert not looked(0.5)
+            pause_s = 100.0
+            assert not looked(0.5)
+            assert looked(3.5), "what is seen doing nothing hangs all the same"
+        finally:
+            process.kill()
 
 
 def test_an_agent_whose_nsys_was_killed_is_not_waited_for(
