@@ -188,13 +188,16 @@ class Recorder:
                     say("the command has ended; finishing the report, once more stops that")
                 if profile.hangs():
                     # Where nsys came to its own end its report is whole; its agent then stays for some seconds now and then.
-                    if not profile.ended_by_itself():
+                    # So it is where nsys has said so and died of a signal or stayed after that.
+                    if not profile.ended_by_itself() and not _GENERATED.search(profile.said()):
                         recording.trouble = "nsys did not come to an end after the command and was stopped"
                     break
                 line.show(progress_of(profile.said()))
         profile.kill()  # what is left of it, if anything
 
 
+#: nsys's last words, after it has written and closed its report.
+_GENERATED = re.compile(r"^Generated:\s+\S.*\.nsys-rep\s*$", re.MULTILINE)
 #: What nsys says where it cannot have the counters: its option, the driver's error, a lack of rights, DCGM that holds them.
 _OF_METRICS = re.compile(r"gpu.?metrics|NVGPUCTRPERM|privilege|permission|DCGM", re.IGNORECASE)
 #: The first line of nsys that is about what went wrong, and lines about its own usage.

@@ -103,7 +103,16 @@ elif words[0] == "profile":
         print(f"Generating '{{raw}}'")
         sys.exit(code)
     if mode != "no-report":
-        pathlib.Path(value("--output").replace("%%", "%") + ".nsys-rep").write_text("report")
+        report = value("--output").replace("%%", "%") + ".nsys-rep"
+        pathlib.Path(report).write_text("report")
+        print("Generated:\\n    " + report, flush=True)
+    if mode == "dies-late":
+        agent = "import time; time.sleep(600)"
+        os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", agent, f"--session-name=profile-{{os.getpid()}}"])
+        os.kill(os.getpid(), 11)
+    if mode == "stays-late":
+        import time
+        time.sleep(600)
     sys.exit(code)
 """
 
@@ -852,12 +861,13 @@ def test_an_agent_whose_nsys_was_killed_is_not_waited_for(
     assert "did not come to an end" in result.problems[0].message
 
 
-def test_an_agent_that_stays_when_nsys_has_ended_costs_nothing(
-    here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", ["agent-stays", "dies-late", "stays-late"])
+def test_what_stays_when_the_report_is_made_costs_nothing(
+    here: Path, fake: FakeNsys, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
     began = time.monotonic()
-    result = run(fake.does("agent-stays"), "open('ran', 'w')")
+    result = run(fake.does(mode), "open('ran', 'w')")
     assert time.monotonic() - began < 30
     assert (result.exit_code, result.problems, (here / "r.sqlite").exists()) == (0, [], True)
     left = [place for place in Path("/proc").glob("[0-9]*/cmdline") if b"--session-name=profile-" in _bytes(place)]

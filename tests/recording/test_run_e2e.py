@@ -70,6 +70,7 @@ def profile(nsys: str, tmp_path: Path) -> Any:
         if env and "PYTHONPATH" in env:
             environment["PYTHONPATH"] += f":{ROOT}"
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, **more)
+        print(done.stderr)  # what it said, where a test fails
         return Run(done, tmp_path)
 
     return profile
