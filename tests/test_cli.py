@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from nsysx import outputs, pipeline
 from nsysx.cli import process as cli
+from nsysx.cli import talk
 from nsysx.errors import NsysxError
 from nsysx.reading import inputs
 from tests.builder import Report
@@ -185,6 +187,16 @@ def test_a_reader_that_goes_away(sqlite: Path) -> None:
     os.close(writer)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (-13, "")  # as cat ends
+
+
+def test_once_answered_a_broken_pipe_is_an_error_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pool of workers of which one died writes to a pipe without a reader: that must not end the process."""
+    before = signal.getsignal(signal.SIGPIPE)
+    with talk.answering():
+        assert signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL
+    talk.emit("told")
+    assert (signal.getsignal(signal.SIGPIPE), capsys.readouterr().out) == (before, "told\n")
+    assert before == signal.SIG_IGN, "as Python starts"
 
 
 # --- report ---------------------------------------------------------------------------------------------------------------

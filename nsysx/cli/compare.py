@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from nsysx.cli.options import Force, Html, Jobs, Markdown, StepRange, Steps, files_of
-from nsysx.cli.talk import console, deliver, end_quietly_with_reader, wrote
+from nsysx.cli.talk import answering, console, deliver, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
 
 if TYPE_CHECKING:
@@ -122,5 +122,5 @@ def _write(
     if markdown is not None:
         deliver(markdown, compare_text.markdown(answer, top=top), force=force)
     elif html is None and json is None:
-        end_quietly_with_reader()
-        compare_text.terminal(answer, console())
+        with answering():
+            compare_text.terminal(answer, console())

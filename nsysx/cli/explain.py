@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nsysx.cli.talk import end_quietly_with_reader
+from nsysx.cli.talk import emit
 from nsysx.errors import EXIT_USAGE, NsysxError
 
 
@@ -32,13 +32,12 @@ def explain(
     """
     from nsysx.render import dictionary, glossary
 
-    end_quietly_with_reader()
     if not names:
         from nsysx import findings
 
         rules = [f"{rule.RULE.code}  {rule.RULE.slug}: {rule.RULE.title}" for rule in findings.rules()]
         tables = [*dictionary.TEXTS, *dictionary.keys()]
-        typer.echo("\n".join([*rules, *(entry.name for entry in glossary.entries()), *tables]))
+        emit("\n".join([*rules, *(entry.name for entry in glossary.entries()), *tables]))
         return
     texts = []
     for name in names:
@@ -50,4 +49,4 @@ def explain(
                 f"{name[:100]!r} is not explained", slug="no-such-name", hint=f"Near: {near}", exit_code=EXIT_USAGE
             )
         texts.append(text)
-    typer.echo("\n\n".join(texts))
+    emit("\n\n".join(texts))

@@ -10,7 +10,7 @@ import typer
 
 from nsysx import outputs
 from nsysx.cli.options import Force, Html, Jobs, Markdown, StepRange, StepsOrAll, TimeRange, files_of
-from nsysx.cli.talk import console, emit, end_quietly_with_reader, wrote
+from nsysx.cli.talk import answering, console, emit, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ def _print_schema(wanted: bool) -> None:
     if wanted:
         from nsysx.render import json_text, summary_schema
 
-        end_quietly_with_reader()
-        typer.echo(json_text.text_of(dict(summary_schema.schema())), nl=False)
+        emit(json_text.text_of(dict(summary_schema.schema())))
         raise typer.Exit
 
 
@@ -173,14 +172,12 @@ def _write_tables(summary: Summary, folder: Path, others: dict[Path, str], *, fo
 def _answer(summary: Summary) -> None:
     from nsysx.render import terminal_answer
 
-    end_quietly_with_reader()
-    with outputs.to_stdout():
+    with answering():
         terminal_answer.render(summary, console())
 
 
 def _tables(summary: Summary, top: int, section: list[str] | None) -> None:
     from nsysx.render import terminal
 
-    end_quietly_with_reader()
-    with outputs.to_stdout():
+    with answering():
         terminal.render(summary, console(), top=top, sections=section)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,17 +37,25 @@ def harmless(line: str) -> str:
     return clean(line, 2000)
 
 
-def end_quietly_with_reader() -> None:
-    """From here on end as cat does when the reader of stdout goes away (``| head``)."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+@contextmanager
+def answering() -> Iterator[None]:
+    """Write the result to stdout inside; if its reader goes away (``| head``) the process ends quietly, as cat does.
+
+    Only inside: whoever writes to a pipe of its own afterwards (a pool of workers of which one died) wants an error, not the end.
+    """
+    from nsysx.outputs import to_stdout
+
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        with to_stdout():
+            yield
+    finally:
+        signal.signal(signal.SIGPIPE, before or signal.SIG_DFL)
 
 
 def emit(text: str) -> None:
     """Write a text to stdout as the result."""
-    from nsysx.outputs import to_stdout
-
-    end_quietly_with_reader()
-    with to_stdout():
+    with answering():
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 

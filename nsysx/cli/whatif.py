@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nsysx.cli.options import StepRange
-from nsysx.cli.talk import end_quietly_with_reader, harmless
+from nsysx.cli.talk import emit, harmless
 
 
 def whatif(
@@ -62,5 +62,4 @@ def whatif(
         fuse_optimizer=fuse_optimizer,
         keep_cache=no_empty_cache,
     )
-    end_quietly_with_reader()
-    typer.echo("\n".join(harmless(line) for line in room.lines(given, wishes)))
+    emit("\n".join(harmless(line) for line in room.lines(given, wishes)))
