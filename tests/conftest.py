@@ -1,6 +1,6 @@
 """What all tests share: property tests try the same examples every time, so that a failure belongs to the change at hand.
 
-``pytest --hypothesis-profile=search`` tries others.
+``pytest --hypothesis-profile=search`` tries others, ``NSYSX_EXAMPLES=300`` more.
 """
 
 import os
@@ -9,10 +9,11 @@ import pytest
 from hypothesis import settings
 
 from nsysx.replay import costs
+from tests.examples import examples
 from tests.samples import Samples
 
-settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
-settings.register_profile("search", derandomize=False, deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=examples(50))
+settings.register_profile("search", derandomize=False, deadline=None, max_examples=examples(100))
 settings.load_profile("same")
 
 _FREE = costs.Costs("assumed", costs.ASSUMED.launch_ns, {name: costs.Cost(0, 0, 0) for name in costs.ASSUMED.of})

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tests import builder, oracle, strategies
 from tests.builder import Report
+from tests.examples import examples
 
 US = 1000
 PROCESS = 1 << 24  # vm 1; + pid
 
-slow = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+slow = settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 def data_of(report: Report) -> oracle.Data:

@@ -20,6 +20,7 @@ from nsysx.pipeline import summarize
 from nsysx.render import json_text
 from tests import builder, reports, strategies
 from tests.builder import Report
+from tests.examples import examples
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -318,7 +319,7 @@ def test_the_ledger_of_a_known_program(made: Callable[[str], Summary]) -> None:
     }  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.reports())
 def test_any_report_adds_up(tmp_path_factory: pytest.TempPathFactory, report: Report) -> None:
     try:

@@ -64,9 +64,9 @@ class NsysProcess:
         self._name = re.compile(rb"--session-name=profile-(.*-)?%d" % self.process.pid, re.DOTALL)
         self._cost: dict[int, int] = {}
         self._looks: list[bool] = []
+        self._active = time.monotonic()
+        self._looked = self._costed = self._active - _LOOK_S
         self._alive = True
-        self.wakes()
-        self._costed = self._looked
 
     def said(self) -> str:
         """Return what it has said so far."""

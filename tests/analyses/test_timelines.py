@@ -14,6 +14,7 @@ from nsysx import pipeline
 from nsysx.analyses.helpers import timelines
 from nsysx.model import Span
 from tests.builder import Report, case_a
+from tests.examples import examples
 
 US, MS = 1_000, 1_000_000
 
@@ -22,7 +23,7 @@ def covered(spans) -> int:
     return sum(s.end_ns - s.start_ns if s.covered_ns is None else s.covered_ns for s in spans)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40), st.sampled_from(["compute", "memset"])), min_size=1),
     st.integers(1, 30),
@@ -52,7 +53,7 @@ def slow_queue(ops, t) -> int:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(
         st.tuples(st.none() | st.integers(-50, 400), st.integers(-50, 500), st.integers(0, 120)),

@@ -16,10 +16,11 @@ from nsysx.events import attribute, correlate, nvtx_ranges, steps
 from nsysx.events.steps import StepTable
 from nsysx.reading.load import load
 from tests.builder import Report
+from tests.examples import examples
 
 US = 1_000
 
-few = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from nsysx.events.steps import StepTable
 from nsysx.reading.load import load
 from tests import strategies
 from tests.builder import Report, Thread
+from tests.examples import examples
 
 US = 1000
 PERIOD = 1000 * US
@@ -396,7 +397,7 @@ def test_a_step_without_gpu_work_is_an_empty_tile(tmp_path: Path) -> None:
     assert lengths[1] == 2 * PERIOD
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.programs())
 def test_tiles_tile(tmp_path_factory: pytest.TempPathFactory, report: Report) -> None:
     table = read(report, tmp_path_factory.mktemp("s"))

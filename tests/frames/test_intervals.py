@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsysx.frames.intervals import StepFunction, coverage, length, merged, nesting, overlay, union
+from tests.examples import examples
 
 LOW, HIGH = -5, 25
 
-quick = settings(max_examples=120, deadline=None)
+quick = settings(max_examples=examples(120), deadline=None)
 pair = st.tuples(st.integers(LOW, HIGH), st.integers(LOW, HIGH))
 forward = pair.map(lambda p: (min(p), max(p)))
 intervals = st.lists(forward, max_size=12)
