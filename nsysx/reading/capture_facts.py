@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from nsysx import ids
@@ -161,7 +160,7 @@ def content_id(frames: Mapping[str, pl.DataFrame], utc_epoch_ns: int | None) -> 
         facts += [name, frame.height]
         for column in ("start_ns", "end_ns", "time_ns", "process", "thread", "correlation_id"):
             if column in frame.columns:
-                facts.append(int(frame[column].fill_null(0).to_numpy().sum(dtype=np.int64)))
+                facts.append(frame[column].sum())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 

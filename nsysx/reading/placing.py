@@ -146,8 +146,9 @@ def with_process(frame: pl.DataFrame) -> pl.DataFrame:
         return frame
     # Floor division is an arithmetic shift, also for keys whose top bit is set.
     shifted = (pl.col(key) // (1 << ids.TID_BITS)).alias("process")
-    frame = frame.with_columns(shifted)
-    return frame.drop("global_pid") if key == "global_pid" else frame
+    if key == "thread":
+        return frame.with_columns(shifted)
+    return frame.select(*(c for c in frame.columns if c not in ("global_pid", "process")), shifted)
 
 
 def with_own_process(frames: dict[str, pl.DataFrame], recorded: frozenset[str]) -> list[LeftOut]:
