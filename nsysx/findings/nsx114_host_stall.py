@@ -146,8 +146,10 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, missing)
     stalls = _stalls(case)
     stalls = stalls.with_columns(case.profile.attributed.gpu_ops["call"].gather(stalls["op"]))
-    stalls = case.with_lines(stalls.filter(case.is_call(stalls["call"])))
     calls = case.profile.attributed.api_calls
+    # The call that ends the last gap begins the step behind the steady ones.
+    launched = lookup.at(calls["process"], stalls["call"].fill_null(-1).to_numpy()) == case.process
+    stalls = case.with_lines(stalls.filter(launched.fill_null(False)))
     stalls = stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
     rows = stalls.group_by(*SITE).agg(
         pl.len().alias("stalls"),

@@ -71,13 +71,15 @@ class Item(NamedTuple):
 class Chain:
     """The items of the window in order. ``limit``: pending ops at which launches stall, 0 where that was never seen.
 
-    ``borders`` are the places of the items with which steps begin.
+    ``borders`` are the places of the items with which steps begin. The last item is the host code before ``closing``, the API
+    call with which the next step begins (-1: none); its ``call`` is -1.
     """
 
     items: list[Item]
     streams: int
     limit: int = 0
     borders: frozenset[int] = frozenset()
+    closing: int = -1
 
     def copy(self) -> Chain:
         """Return a chain whose items can be replaced without changing this one."""
@@ -150,7 +152,16 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
     rest = max(window.end_ns - reach, 0)  # the host code after the last call belongs to the round
     items.append(Item(PLAIN, -1, "", rest, min(facts.loading.get(-1, 0), rest), 0, added_before=added.after))
     limit = int(np.median(queues.stalled)) if queues.stalled else 0
-    return Chain(items, len(queues.numbers), limit, frozenset(borders))
+    return Chain(items, len(queues.numbers), limit, frozenset(borders), _closing(profile, window))
+
+
+def _closing(profile: Profile, window: Window) -> int:
+    """Return the first call behind the window of the threads that are replayed, -1 when there is none."""
+    calls = profile.attributed.api_calls.select("call", "thread", "start_ns")
+    behind = calls.filter(
+        (pl.col("start_ns") >= window.end_ns) & pl.col("thread").is_in(window.calls["thread"].unique().implode())
+    )
+    return int(behind["call"][arg]) if (arg := behind["start_ns"].arg_min()) is not None else -1
 
 
 def _mergeable(last: Item, item: Item) -> bool:

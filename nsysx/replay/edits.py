@@ -136,6 +136,8 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
             for i in _with_companions(chain, [i for i, _ in _chosen(chain, calls)]):
                 chain.items[i] = chain.items[i]._replace(waits=False)
         case RemoveHost(calls):
+            if calls is not None and chain.closing in calls:
+                calls |= {-1}  # in a round the last host code is the first of the next step
             for i, item in _chosen(chain, calls):
                 chain.items[i] = item._replace(gap=item.loading)
         case FreeLoader():

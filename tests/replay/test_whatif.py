@@ -69,7 +69,6 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the command line and return its exit code, stdout and stderr."""
-    monkeypatch.setattr("nsysx.cli.whatif.end_quietly_with_reader", lambda: None)
 
     def command(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["nsysx", "whatif", *map(str, words)])
