@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 from types import ModuleType
 
-from nsysx.events.profile import Profile
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.findings import _advice, nsx110_exposed_comm, nsx111_straggler
 from nsysx.findings._case import Case
 from nsysx.model import Finding, Table, Verdict
@@ -41,7 +41,15 @@ def judge(profile: Profile, tables: Mapping[str, Table], replay: Replay | Withhe
     """Return what every rule has to say, ranked. Without a replay no saving is given."""
     case = Case(profile, tables, replay)
     torch = case.program.torch
-    return tuple(sorted((_advice.add(f, torch=torch) for rule in rules() for f in rule.check(case)), key=rank))
+    return tuple(sorted((_advice.add(f, torch=torch) for rule in rules() for f in _said(rule, case)), key=rank))
+
+
+def _said(rule: ModuleType, case: Case) -> list[Finding]:
+    """Return what a rule says; what it needs and the steady steps do not hold is a reason, whichever table it is of."""
+    try:
+        return list(rule.check(case))
+    except NotRecorded as answer:
+        return case.cannot_tell(rule.RULE, answer.reason)
 
 
 def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = None) -> tuple[Finding, ...]:

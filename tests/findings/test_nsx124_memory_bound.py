@@ -36,6 +36,14 @@ def test_kernels_below_are_clear_and_unsampled_ones_cannot_be_told(tmp_path: Pat
     assert finding(short, tmp_path, "NSX124").verdict == "cannot_tell"
 
 
+def test_counters_beside_steps_without_a_kernel_cannot_tell(tmp_path: Path) -> None:
+    """A table that is missing for a reason of its own, of calls whose ids are no numbers, say, is no error of the rule."""
+    given = report(true)
+    for kernel in given.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        kernel |= {"correlationId": 0, "start": kernel["start"] + 10**12, "end": kernel["end"] + 10**12}
+    assert finding(given, tmp_path).verdict == "cannot_tell"
+
+
 def test_what_a_faster_kernel_brings_ends_at_the_bandwidth(tmp_path: Path) -> None:
     """Twice as fast: the product may be, the copy at 93 % may not."""
     path = report(true).write(tmp_path / "r.sqlite")
