@@ -71,7 +71,7 @@ _PASS = 0.2
 def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     """Return the verdict. "unknown" when the capture does not hold what it takes."""
     if not gpu_rows:
-        return Verdict("unknown", _without_gpu(profile), ("Record with -t cuda on a machine with a CUDA GPU",))
+        return Verdict("unknown", *_without_gpu(profile))
     limits = limits_of(profile, gpu_rows)
     if not limits.window_ns or limits.real_ns <= 0:
         return Verdict("unknown", "Cannot tell: the steady steps hold no GPU work.")
@@ -251,11 +251,17 @@ def _profiled(limits: Limits) -> str:
     return f"Cannot tell: of {every}{whole} the profiler itself takes {own}, while the GPU works {part}."
 
 
-def _without_gpu(profile: Profile) -> str:
+def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
+    """Return the sentence for steps in which no GPU works, and what to do."""
+    if elsewhere := profile.attributed.gpu_ops.height:
+        what = units.several(elsewhere, "piece of GPU work lies", "pieces of GPU work lie")
+        sentence = f"Cannot tell: the steps hold no GPU work; {what} outside of them, or cannot be related to a launch in them."
+        return sentence, ("--steps all looks at the whole capture",)
     launches = int(profile.calls["kind"].is_in(["launch", "graph_launch"]).sum())
-    if launches:
-        return f"Cannot tell: the capture holds {units.several(launches, 'kernel launch', 'kernel launches')}, but no GPU work."
-    return "Cannot tell: the capture holds no GPU work."
+    held = (
+        f"{units.several(launches, 'kernel launch', 'kernel launches')}, but no GPU work" if launches else "no GPU work"
+    )
+    return f"Cannot tell: the capture holds {held}.", ("Record with -t cuda on a machine with a CUDA GPU",)
 
 
 def _without_kernels(limits: Limits) -> str:

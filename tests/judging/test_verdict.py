@@ -295,6 +295,15 @@ def test_without_gpu_work(tmp_path: Path) -> None:
     unknown(loop(calls_only), tmp_path, "no GPU work")
 
 
+def test_without_gpu_work_in_the_steps(tmp_path: Path) -> None:
+    """What lies outside of the steps is no reason to record on a machine with a GPU."""
+    report = loop(lambda main, t: kernel(main, t, 600, 610, 350))
+    for row in report.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        row |= {"correlationId": 0, "start": row["start"] + 10**11, "end": row["end"] + 10**11}
+    unknown(report, tmp_path, "the steps hold no GPU work; ")
+    assert "--steps all" in judged(report, tmp_path).evidence[0]
+
+
 def test_when_most_work_was_launched_outside_the_trace(tmp_path: Path) -> None:
     def untraced(main: Thread, t: int) -> None:
         main.process.kernel("k", t + 700 * US, 100 * US)
