@@ -39,8 +39,8 @@ def _gpu_work(profile: Profile) -> list[Check]:
         detail = "no kernel, copy or memset is in the report"
         if launches:
             detail += f", but {units.several(launches, 'launch', 'launches')}: the GPU side was not recorded"
-        lost = tracing.dropped(trace)
-        return [Check("gpu work", "missing", detail, tracing.REMEDY if lost else _RECORD)]
+        said = launches or any(tracing.is_lost(d["text"]) for d in trace.capture.diagnostics)
+        return [Check("gpu work", "missing", detail, tracing.remedy(trace) if said else _RECORD)]
     opaque = pl.col("op_kind") == "graph"
     early = pl.col("call_start_ns") - pl.col("start_ns")
     bars, bars_ns, ahead, skew = ops.select(

@@ -16,7 +16,7 @@ import polars as pl
 from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.judging import gpu_work
+from nsysx.judging import gpu_work, tracing
 from nsysx.judging.limits import CODES, Limits, limits_of, worth
 from nsysx.judging.program import program_of
 from nsysx.model import Row, Verdict
@@ -258,10 +258,10 @@ def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
         sentence = f"Cannot tell: the steps hold no GPU work; {what} outside of them, or cannot be related to a launch in them."
         return sentence, ("--steps all looks at the whole capture",)
     launches = int(profile.calls["kind"].is_in(["launch", "graph_launch"]).sum())
-    held = (
-        f"{units.several(launches, 'kernel launch', 'kernel launches')}, but no GPU work" if launches else "no GPU work"
-    )
-    return f"Cannot tell: the capture holds {held}.", ("Record with -t cuda on a machine with a CUDA GPU",)
+    if not launches:
+        return "Cannot tell: the capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)
+    held = units.several(launches, "kernel launch", "kernel launches")
+    return f"Cannot tell: the capture holds {held}, but no GPU work.", (tracing.remedy(profile.trace),)
 
 
 def _without_kernels(limits: Limits) -> str:

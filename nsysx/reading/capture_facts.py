@@ -23,8 +23,8 @@ _DIAGNOSTIC = re.compile(
     r"|legacy \(software|dropped|lost|overflow",
     re.IGNORECASE,
 )
-#: And how CUDA was traced, which nsys only mentions.
-_MODE = re.compile(r"legacy \(software|Hardware tracing used", re.IGNORECASE)
+#: And how CUDA was traced, and that the trace was cut, which nsys only mentions.
+_MODE = re.compile(r"legacy \(software|Hardware tracing used|CUPTI events might be missing", re.IGNORECASE)
 
 
 #: Capture options that may be shown: none of them can hold a path, a name or a secret.

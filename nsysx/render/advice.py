@@ -124,8 +124,8 @@ def to_do(chosen: Finding | None, summary: Summary, texts: Texts) -> tuple[str, 
         condition = " ".join(filter(None, (chosen.condition, _spread_evenly(chosen, summary))))
         return texts(chosen.fix or chosen.title, 400), chosen.paste, texts(condition, 300), where
     if step_time.ledger_row(summary) is None:
-        how = next((f": {c.fix}" for c in summary.quality if c.check == "gpu work" and c.fix), ".")
-        return texts(f"Record a part of the program in which the GPU works{how}", 200), "", "", ""
+        how = next((f"Record the GPU's work: {c.fix}" for c in summary.quality if c.check == "gpu work" and c.fix), "")
+        return texts(how or "Record a part of the program in which the GPU works.", 300), "", "", ""
     if step_time.step_ns(summary) is None:
         how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
         return f"Mark the steps, so that start-up and steady work are told apart: {how}", "", "", ""

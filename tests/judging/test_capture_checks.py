@@ -76,6 +76,21 @@ def test_gpu_work_missing(tmp_path: Path) -> None:
     main.launch(20, 10)
     check = checks(report, tmp_path)["gpu work"]
     assert "but 1 launch: the GPU side was not recorded" in check.detail
+    assert "torch.profiler" in check.fix  # what takes it away without a word of nsys
+
+
+def test_gpu_work_that_nsys_says_it_may_have_lost(tmp_path: Path) -> None:
+    """What nsys 2025.1 wrote of a program under a driver of CUDA 13, killed before it quit."""
+    report = Report()
+    report.process(1).thread(1).call("cuStreamCreate", 0, 10)
+    report.diagnostic(
+        "Number of CUPTI events produced: 31, CUPTI buffers: 49 of 50. Some CUPTI events might be missing. To make sure "
+        "all the events are collected, let the application run until it quits.", severity=1
+    )  # fmt: skip
+    assert checks(report, tmp_path)["gpu work"].fix.startswith("let the program end inside the capture")
+    report.diagnostic("Installed CUDA driver version (13.3) is not supported by this build of Nsight Systems.")
+    check = checks(report, tmp_path)["gpu work"]
+    assert check.fix.startswith("install an nsys as new as the driver (CUDA 13.3); let the program end")
 
 
 @pytest.mark.parametrize("kernels", [0, 12])
