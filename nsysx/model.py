@@ -6,7 +6,7 @@ within a major number. A table that was not recorded is ``None`` there, and ``qu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -92,12 +92,31 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line about how far the capture can be trusted; ``fix`` is the command or change that would cure it."""
+    """One line about how far the capture can be trusted; ``fix`` is the command or change that would cure it.
+
+    ``table`` is the key of the table that the capture does not hold, where the line says that one is missing.
+    """
 
     check: str
     status: Literal["ok", "warn", "missing"]
     detail: str
     fix: str = ""
+    table: str = ""
+
+    @staticmethod
+    def no_table(table: Table) -> Check:
+        """Return the line that says why a table is missing."""
+        return Check(f"table {table.key}", "missing", table.reason, table=table.key)
+
+
+def in_order(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """Return checks as they are read: trouble first, and the tables that are missing last."""
+    order = {"missing": 0, "warn": 1, "ok": 2}
+    return tuple(sorted(checks, key=lambda c: (bool(c.table), 0 if c.table else order[c.status])))
+
+
+#: The name of a device that the report does not name.
+UNKNOWN_GPU = "unknown GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +191,7 @@ class Verdict:
     ``parts`` are what the time of the device goes to, by the parts of ``judging.limits`` (ns of one step, or of the whole
     window without steps); they sum to ``step_ns``, which is the step that the sentence speaks of: without the profiler where
     ``recorded_ns`` says how long it was with it, else as recorded. ``estimated``: the step without a profiler was not measured.
-    ``host``: what launches the kernels, in words.
+    ``host``: what launches the kernels, in words. ``late_rank``: the rank that the others wait for, where the sentence names it.
     """
 
     code: str
@@ -184,6 +203,7 @@ class Verdict:
     recorded_ns: int | None = None
     estimated: bool = False
     host: str = "Python"
+    late_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +240,8 @@ class Finding:
     """The answer of one rule: found, clear, or cannot tell.
 
     ``bound``: the saving is the most that the change can bring. ``error_ns`` is the error bar of a saving. ``paste`` is code that
-    makes the change, ``condition`` what must hold for it.
+    makes the change, ``condition`` what must hold for it. ``because``: how the detail ends, what a wrong reading is made of.
+    ``title_as_recorded``, ``cost_as_recorded``: its times are of the steps as recorded; all others are of the shown step.
     ``scope`` is what the cost was taken over, ``saving_scope`` the steps that were replayed for the saving.
     """
 
@@ -241,6 +262,9 @@ class Finding:
     condition: str = ""
     scope: Scope | None = None
     saving_scope: Scope | None = None
+    because: str = ""
+    title_as_recorded: bool = False
+    cost_as_recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +302,7 @@ class Queue:
     Of the ``launches`` in the window, ``dry`` found nothing queued before them. Times of several streams add up.
     """
 
-    label: str
+    device: int
     at_ns: tuple[int, ...]
     queued_ns: tuple[int, ...]
     launches: int

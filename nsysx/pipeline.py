@@ -20,7 +20,7 @@ from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, seq
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, rank_verdict, verdict
-from nsysx.model import Check, Row, Scope, Summary, Table, Unprofiled
+from nsysx.model import Check, Row, Scope, Summary, Table, Unprofiled, in_order
 from nsysx.ranks import collect, comparison, one_job, parallel_reading, rank_checks
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
@@ -182,16 +182,13 @@ def _with_ranks(summary: Summary, everyone: Sequence[collect.Rank], shown: int |
         detail = f"{len(everyone)} ranks; every table but `ranks` shows rank {shown}"
         checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
     if table.rows is None:
-        checks.append(Check("table ranks", "missing", table.reason))
-    order = {"missing": 0, "warn": 1, "ok": 2}
-    named = [c for c in checks if not c.check.startswith("table ")]
-    checks = sorted(named, key=lambda c: order[c.status]) + [c for c in checks if c.check.startswith("table ")]
+        checks.append(Check.no_table(table))
     verdict = rank_verdict.of_ranks(summary.verdict, table, shown)
     if late := comparison.sentence(table.rows or ()):
         verdict = replace(verdict, evidence=(*verdict.evidence, late))
     judged = None if summary.findings is None else findings.with_ranks(summary.findings, table, shown)
     tables = {**summary.tables, comparison.KEY: table}
-    return replace(summary, tables=tables, quality=tuple(checks), verdict=verdict, findings=judged)
+    return replace(summary, tables=tables, quality=in_order(checks), verdict=verdict, findings=judged)
 
 
 def _seconds(text: str) -> load.Window:

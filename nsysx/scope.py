@@ -54,7 +54,9 @@ class Scope:
     @property
     def label(self) -> str:
         """The scope in words: "per step, mean of 17 steady steps", "in the whole capture, 2 processes together"."""
-        words = f"per step, {self.mean}" if self.steps else f"in the {self.mean.removeprefix('the ')}"
+        words = (
+            f"per step, {self.mean}" if self.steps else "in the whole capture" if self.of == "capture" else self.each
+        )
         several = len(self.processes)
         return f"{words}, {several} processes together" if several > 1 else words
 

@@ -61,7 +61,7 @@ def _by_place(paths: Sequence[str], cls: Mapping[str, str | None]) -> dict[tuple
     """Return (class, depth) -> paths; what has no class is left out, because nothing but its name tells it."""
     found: dict[tuple[str, int], list[str]] = {}
     for path in paths:
-        if (name := cls[path]) is not None and not path.startswith("("):
+        if (name := cls[path]) is not None:
             found.setdefault((name, plain(path).count(".")), []).append(path)
     return found
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events.correlate import Correlated
-from nsysx.events.layers import Layer, layer_of, module_layer, paths
+from nsysx.events.layers import Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, Labels, StepFunction
@@ -29,13 +29,23 @@ _THREAD, _SEQ, _SEQUENCE, _TIME, _NONE = range(len(GRADES))
 _WITHOUT_MODULES = ("data", "h2d", "clip", "optimizer", "zero_grad")
 
 
+#: What the column module says of what lies in a step, and in no phase and no module of it.
+IN_STEP = "(step, outside modules)"
+
+
+def outside_in(phase: str) -> str:
+    """Return what the column module says of what lies in a phase, and in no module."""
+    return f"({phase})"
+
+
 @dataclass(frozen=True)
 class Attributed:
     """``api_calls`` and ``gpu_ops`` with phase, module, cls, grade and recompute; ``modules`` is the tree.
 
-    ``modules``: module, cls, parent (module, null at a root), calls (number of forward ranges), inclusive_cpu_ns, first_ns.
-    ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases, disjoint per thread. ``threads`` as in
-    Correlated.
+    ``modules``: module, cls, parent (module, null at a root), calls (number of forward ranges), first_ns.
+    ``outside`` holds the names in the column module that stand for what lies outside all modules, ``roots`` those of modules
+    that have no path and go by their class. ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases,
+    disjoint per thread. ``threads`` as in Correlated.
     """
 
     api_calls: pl.DataFrame
@@ -43,6 +53,13 @@ class Attributed:
     modules: pl.DataFrame
     phase_spans: pl.DataFrame
     threads: dict[int, StepFunction]
+    outside: frozenset[str] = frozenset()
+    roots: frozenset[str] = frozenset()
+
+    @property
+    def without_path(self) -> frozenset[str]:
+        """The names in the column module that are not the path of a module."""
+        return self.outside | self.roots
 
 
 def _phase_spans(layer: Layer) -> pl.DataFrame:
@@ -82,6 +99,8 @@ class _Finder:
         self.steps = layer_of(rows.filter(pl.col("kind") == "step"))
         names, index = lookup.distinct(self.phases.rows["name"])
         self.phase_names = ["backward", *sorted({n for n in names if n} - {"backward"})]
+        # Work outside every module is named by its phase.
+        self.outside = [*map(outside_in, self.phase_names), IN_STEP]
         number = {name: i for i, name in enumerate(self.phase_names)}
         # One place more than there are rows: -1, no row, is the last.
         self.phase_of_row = np.append(np.array([number.get(n or "", -1) for n in names], np.int32)[index], np.int32(-1))
@@ -126,8 +145,6 @@ class _Finder:
         n = len(t)
         phase, key = np.empty(n, np.int32), np.empty(n, np.int32)
         grade, recompute = np.empty(n, np.int8), np.empty(n, np.bool_)
-        # Work outside every module is named by its phase, in parentheses.
-        outside = [*(f"({p})" for p in self.phase_names), "(step, outside modules)"]
         borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), n]
         for a, b in itertools.pairwise(borders):
             for first in range(a, b, _BLOCK):
@@ -136,7 +153,7 @@ class _Finder:
         return pl.DataFrame(
             {
                 "phase": lookup.named(self.phase_names, phase),
-                "module": lookup.named([*self.keys.to_list(), *outside], key),
+                "module": lookup.named([*self.keys.to_list(), *self.outside], key),
                 "grade": lookup.named(GRADES, grade),
                 "recompute": recompute,
             }
@@ -309,4 +326,12 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     ops = ops.with_columns(
         pl.col("grade").fill_null(pl.lit("none", dtype=pl.Categorical)), pl.col("recompute").fill_null(False)
     )
-    return Attributed(calls, ops, tree, _phase_spans(finder.phases), correlated.threads)
+    return Attributed(
+        calls,
+        ops,
+        tree,
+        _phase_spans(finder.phases),
+        correlated.threads,
+        frozenset(finder.outside),
+        root_names(finder.modules),
+    )

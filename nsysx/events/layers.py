@@ -73,6 +73,18 @@ def backward_ranges(ranges: Ranges) -> pl.DataFrame:
     return marks.with_columns(pl.Series("end_ns", end))[inside]
 
 
+def _root_name(cls: str | None) -> str:
+    return f"({cls})"
+
+
+def root_names(layer: Layer) -> frozenset[str]:
+    """Return what the modules without a path are called: by their class."""
+    roots = layer.rows.filter(
+        pl.col("kind").is_in(["module", "backward_module"]) & (pl.col("name").fill_null("") == "")
+    )
+    return frozenset(_root_name(cls) for cls in roots["cls"].unique().cast(pl.String))
+
+
 def paths(layer: Layer) -> tuple[pl.Series, I64]:
     """Return the module names that occur and each row's index into them.
 
@@ -84,7 +96,7 @@ def paths(layer: Layer) -> tuple[pl.Series, I64]:
     classes, cls = lookup.distinct(rows["cls"])
     # The root has no path.
     code = np.where(alone & np.array([not n for n in names])[name], len(names) + cls, name)
-    words = [*names, *(f"({c})" for c in classes)]
+    words = [*names, *map(_root_name, classes)]
     if alone.all():
         used, key = np.unique(code, return_inverse=True)
         return _merged([words[i] for i in used.tolist()], key)

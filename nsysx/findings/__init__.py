@@ -72,7 +72,7 @@ def of_experiment(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
     first = next((f for f in findings if f.verdict == "found" and f.code in READINGS), None)
     if first is None:
         return verdict
-    return replace(verdict, sentence=f"{first.title}. {first.detail.partition('. ')[2]}".strip())
+    return replace(verdict, sentence=f"{first.title}. {first.because}".strip())
 
 
 def manual(name: str) -> str | None:

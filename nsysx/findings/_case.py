@@ -12,6 +12,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
+from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
@@ -23,15 +24,22 @@ SITE = ("module", "phase", "file", "line")
 
 
 class Rule(NamedTuple):
-    """What a rule is called. ``title`` names what it looks for."""
+    """What a rule is called. ``title`` names what it looks for.
+
+    ``cost_as_recorded``: what it costs is of the steps as recorded, not of the step without the profiler.
+    """
 
     code: str
     slug: str
     title: str
+    cost_as_recorded: bool = False
 
 
 class Worth(NamedTuple):
-    """What a change brings: ns per step (None when no claim can be made), how sure that is, where a wait moves."""
+    """What a change brings: ns per step (None when no claim can be made), how sure that is, where a wait moves.
+
+    ``covered``: what it changes lies in the steps that were replayed.
+    """
 
     saving_ns: int | None
     confidence: str
@@ -39,6 +47,7 @@ class Worth(NamedTuple):
     next_limit: str | None = None
     bound: bool = False
     error_ns: int | None = None
+    covered: bool = True
 
 
 @dataclass(frozen=True)
@@ -211,10 +220,10 @@ class Case:
         if not self.replay.trusted:
             return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
         if not any(map(self._reaches, edits)):
-            return Worth(None, NOT_REPLAYED)
+            return Worth(None, "not replayed: it lies outside the steps that the replay covers", covered=False)
         outcome = self.replay.saving(*edits)
         saving = max(0, outcome.saving_ns)
-        sure = f"{'at most, ' * bound}give or take {units.duration(outcome.bar_ns)}"
+        sure = f"give or take {units.duration(outcome.bar_ns)}"
         if saving < outcome.bar_ns:
             sure += ", so perhaps nothing"
         return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, outcome.bar_ns)
@@ -232,7 +241,7 @@ class Case:
 
     def bound(self, ns: float, why: str) -> Worth:
         """Return what a change brings at most without a replay: the time per step that it takes away; ``why`` says whose."""
-        return Worth(min(round(max(0, ns)), self.step_ns), f"at most: {why}", bound=True)
+        return Worth(min(round(max(0, ns)), self.step_ns), why, bound=True)
 
     def found(
         self,
@@ -245,19 +254,22 @@ class Case:
         fix: str,
         where: Row | None = None,
         evidence: Iterable[Row] = (),
+        because: str = "",
+        title_as_recorded: bool = False,
     ) -> Finding:
-        """Return a finding; ``cost_ns`` is the GPU time per step that is lost, left out when there are no steps."""
+        """Return a finding; ``cost_ns`` is the GPU time per step that is lost, left out when there are no steps.
+
+        ``because`` is the end of the detail, for a reading; ``title_as_recorded``: the title has times as recorded.
+        """
         if cost_ns is not None:
             cost_ns = self.lost(cost_ns, worth)
-        place = {
-            k: v for k, v in (where or {}).items() if k in SITE and v is not None and "outside modules" not in str(v)
-        }
+        place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None and v != IN_STEP}
         return Finding(
             rule.code,
             rule.slug,
             "found",
             title,
-            detail,
+            f"{detail} {because}".rstrip(),
             place,
             None if self.stepless else cost_ns,
             worth.saving_ns,
@@ -268,6 +280,9 @@ class Case:
             worth.error_ns,
             scope=self._covered,
             saving_scope=None if worth.saving_ns is None else replayed_scope(self.profile),
+            because=because,
+            title_as_recorded=title_as_recorded,
+            cost_as_recorded=rule.cost_as_recorded,
         )
 
     def lost(self, cost_ns: int, worth: Worth) -> int:
@@ -296,8 +311,6 @@ class Case:
         return [Finding(rule.code, rule.slug, "cannot_tell", rule.title, detail, fix=fix)]
 
 
-#: Of a change in steps that the replay does not cover: what it is worth there is not known.
-NOT_REPLAYED = "not replayed: it lies outside the steps that the replay covers"
 #: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
 NO_SAVING = Worth(None, "not a cost of the step")
 
@@ -322,7 +335,7 @@ def _among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
 def in_module(row: Row) -> str:
     """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
     module = str(row.get("module") or "")
-    return f" in {module}" if module and "outside modules" not in module else ""
+    return f" in {module}" if module and module != IN_STEP else ""
 
 
 def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:

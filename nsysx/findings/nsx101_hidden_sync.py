@@ -33,7 +33,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import NOT_REPLAYED, SITE, Case, Rule, Worth, calls_of, in_module, same_place
+from nsysx.findings._case import SITE, Case, Rule, Worth, calls_of, in_module, same_place
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding, Row
@@ -86,7 +86,7 @@ def check(case: Case) -> list[Finding]:
         mine = calls.filter(same_place(row, ("api", *SITE)))
         worth = case.worth(RemoveWaits(calls_of(mine)))
         rare = 2 * row["in_steps"] < case.steps
-        if worth.confidence == NOT_REPLAYED and case.notable(case.per_step(row["ns"])):
+        if not worth.covered and case.notable(case.per_step(row["ns"])):
             unknown.append(row)
         if rare and not case.notable(worth.saving_ns or 0):
             continue
@@ -149,4 +149,4 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
     title = f"A wait in {row['api']}{in_module(row)} leaves the GPU without work for {lost}"
     if harmless:
         title = f"A wait of {units.duration(wait)} in {row['api']}{in_module(row)} costs next to nothing"
-    return case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix)
+    return case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix, title_as_recorded=harmless)

@@ -32,7 +32,7 @@ from nsysx.analyses.helpers import one_time_cost
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
-RULE = Rule("NSX103", "first-call", "First-call cost in the measurement")
+RULE = Rule("NSX103", "first-call", "First-call cost in the measurement", cost_as_recorded=True)
 #: From this part of the window on.
 _IN_WINDOW = 0.02
 
@@ -67,7 +67,11 @@ def check(case: Case) -> list[Finding]:
             f"The figures cover the whole capture ({units.duration(window)}), warm-up included; "
             f"{units.duration(bill)} of CPU time in it were paid once: loading code, first allocations."
         )
-        return [case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)]
+        return [
+            case.found(
+                RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence, title_as_recorded=True
+            )
+        ]
     costs = one_time_cost.costs(case.profile).filter(pl.col("one_time_ns") > 0)
     costs = costs.filter(case.is_call(costs["call"]))
     inside = case.per_step(int(costs["one_time_ns"].sum()))
@@ -84,4 +88,8 @@ def check(case: Case) -> list[Finding]:
         {"call": str(name), "kernel": kernel, "one_time_ns": ns}
         for name, kernel, ns in worst.select("name", "kernel", "one_time_ns").iter_rows()
     ]
-    return [case.found(RULE, title, f"{said}.", worth=NO_SAVING, cost_ns=inside, fix=fix, evidence=evidence)]
+    return [
+        case.found(
+            RULE, title, f"{said}.", worth=NO_SAVING, cost_ns=inside, fix=fix, evidence=evidence, title_as_recorded=True
+        )
+    ]

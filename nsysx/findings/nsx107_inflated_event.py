@@ -101,15 +101,25 @@ def check(case: Case) -> list[Finding]:
         first = "the first most" if row["first_ns"] == row["max_ns"] else f"the first {units.duration(row['first_ns'])}"
         detail = (
             f"With only the kernels in it a window reads about {units.duration(kernel)}; these {row['windows']}{in_module(row)} read "
-            f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}. "
-            f"Of {which}, {units.share(usual['kernel_ns'], whole)} are kernels, {said}."
+            f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
         )
+        because = f"Of {which}, {units.share(usual['kernel_ns'], whole)} are kernels, {said}."
         fix = "Move copies out of the window, warm up, and keep the stream busy while the CPU launches"
         evidence = (
             {"part": "kernels", "ns": usual["kernel_ns"]},
             *({"part": _PARTS[k], "ns": ns} for ns, k in rest if ns),
         )
         found.append(
-            case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=fix, evidence=evidence)
+            case.found(
+                RULE,
+                title,
+                detail,
+                worth=NO_SAVING,
+                cost_ns=None,
+                where=row,
+                fix=fix,
+                evidence=evidence,
+                because=because,
+            )
         )
     return found or case.clear(RULE, "every event pair reads within 10 % of the kernels inside")

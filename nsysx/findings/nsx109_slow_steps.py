@@ -39,7 +39,7 @@ from nsysx.model import Finding
 
 Mask = npt.NDArray[np.bool_]
 
-RULE = Rule("NSX109", "slow-steps", "Slow steps")
+RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True)
 _SLOWER, _LEAST_STEPS = 0.2, 4
 #: From this share of the difference on a cause is mentioned, and from this on it is the title.
 _NAMED, _MOSTLY = 0.1, 0.5

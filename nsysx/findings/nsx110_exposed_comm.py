@@ -33,7 +33,7 @@ from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
-RULE = Rule("NSX110", "exposed-comm", "Exposed communication")
+RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True)
 
 #: The part of the cost that is communication alone, among the evidence.
 _EXPOSED = "communication alone"
@@ -102,7 +102,16 @@ def check(case: Case) -> list[Finding]:
     parts = [{"part": _EXPOSED, "total_ns": cost}, {"part": "kernels beside it take longer", "total_ns": slow}]
     evidence = [*(p for p in parts if p["total_ns"]), *evidence]
     return [
-        case.found(RULE, title, detail, worth=worth, cost_ns=cost + slow, fix=_advice(case, longest), evidence=evidence)
+        case.found(
+            RULE,
+            title,
+            detail,
+            worth=worth,
+            cost_ns=cost + slow,
+            fix=_advice(case, longest),
+            evidence=evidence,
+            title_as_recorded=True,
+        )
     ]
 
 

@@ -32,8 +32,10 @@ RULE = Rule("NSX115", "wrong-timing", "Wrong timing method in the script")
 #: A reading is wrong from this factor on.
 _WRONG = 1.5
 _LEAST = 3
+#: Ways of timing a kernel, as the evidence has them: what the kernel takes, and a clock with a synchronize on both sides.
+KERNEL_ITSELF, BOTH_SIDES = "the kernel itself", "a synchronize before and after"
 _WAYS = {
-    "both_ns": "a synchronize before and after",
+    "both_ns": BOTH_SIDES,
     "after_ns": "a synchronize after only",
     "before_ns": "a synchronize before only",
     "none_ns": "no synchronize",
@@ -70,15 +72,18 @@ def check(case: Case) -> list[Finding]:
         title += f"{units.duration(max(reads.values()))}, the kernel takes {units.duration(kernel)}"
         said = ", ".join(f"with {_WAYS[w]} {units.duration(ns)}" for w, ns in reads.items())
         detail = f"A CPU clock around this operation reads {said}."
+        because = ""
         if "after_ns" in wrong and row["after_ns"] > alone:
             more = units.duration(row["after_ns"] - alone)
-            detail += f" Without a synchronize before it, {more} are work that was queued before."
+            because = f"Without a synchronize before it, {more} are work that was queued before."
         evidence = [
             {"way": _WAYS[w], "reads_ns": row[w], "from": row[w.replace("_ns", "_from")]}
             for w in _WAYS
             if row[w] is not None
         ]
-        evidence.append({"way": "the kernel itself", "reads_ns": kernel, "from": "measured"})
+        evidence.append({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"})
         fix = "torch.utils.benchmark.Timer, or synchronize on both sides, with warm-up and a median of many"
-        found.append(case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence))
+        found.append(
+            case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence, because=because)
+        )
     return found or case.clear(RULE, "synchronize calls fence no single operation in a way that misreads it")

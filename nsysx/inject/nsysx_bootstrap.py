@@ -16,8 +16,10 @@ if False:  # typing costs milliseconds, and is for readers and checkers only
 _PID = os.getpid()
 
 
-def note(reason: str) -> None:
-    """Leave a file that says why there are no ranges of this process; the probe replaces it when it arms."""
+def note(reason: str, lacks: str = "") -> None:
+    """Leave a file that says why there are no ranges of this process, and which package it ``lacks``; the probe replaces it
+    when it arms.
+    """
     folder = os.environ.get("NSYSX_PROBE_DIR")
     if not folder:
         return
@@ -25,7 +27,8 @@ def note(reason: str) -> None:
     zeros = '{"step": 0, "phase": 0, "module": 0, "backward_module": 0, "info": 0}'
     text = (
         f'{{"pid": {os.getpid()}, "ppid": {os.getppid()}, "python": "{python}", "torch": null, "nvtx": null, '
-        f'"backend": "off", "reason": "{reason}", "ranges": {zeros}, "ranges_pushed": 0, "pair_cost_ns": null, "errors": []}}\n'
+        f'"backend": "off", "reason": "{reason}", "lacks": "{lacks}", "ranges": {zeros}, '
+        '"ranges_pushed": 0, "pair_cost_ns": null, "errors": []}\n'
     )
     try:
         with open(f"{folder}/probe-{os.getpid()}.json", "w", encoding="utf-8") as file:  # noqa: PTH123
@@ -90,7 +93,7 @@ def start() -> None:
     elif "torch" in sys.modules:
         _arm(sys.modules["torch"])
     else:
-        note("torch was not imported")
+        note("torch was not imported", lacks="torch")
         sys.meta_path.insert(0, _TorchFinder())
 
 

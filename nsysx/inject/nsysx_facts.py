@@ -25,6 +25,7 @@ class Facts:
         self.naming = naming
         self.pid = os.getpid()
         self.reason: str | None = None
+        self.lacks = ""  # the package without which there are no ranges
         self.pair_cost_ns: int | None = None
         self.ended = False  # Python's exit was reached: the counts are final
 
@@ -74,6 +75,7 @@ class Facts:
             "nvtx": _version("nvtx") if nvtx is not None else None,
             "backend": self.out.backend.name if self.out.backend else "off",
             "reason": self.reason,
+            "lacks": self.lacks,
             "ended": self.ended,
             "ranges": counted,
             "ranges_pushed": sum(counted.values()),

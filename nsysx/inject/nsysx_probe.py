@@ -276,6 +276,7 @@ def arm(torch: Any) -> None:
     probe = _probe = Probe(torch, backend, environ)
     if backend is None:
         probe.facts.reason = "no NVTX backend: " + "; ".join(why)
+        probe.facts.lacks = "nvtx"
         probe.facts.write()
         return
     if why:

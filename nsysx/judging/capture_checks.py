@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.judging import probe_checks, sample_checks, tracing
 from nsysx.judging.limits import MIGRATIONS
-from nsysx.model import Check, Table
+from nsysx.model import Check, Table, in_order
 from nsysx.reading.trace import REVERSED, LeftOut, Trace
 from nsysx.replay.engine import Withheld, replay_of, unprofiled_of
 
@@ -246,7 +246,5 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
                 "exit code", "warn", f"the profiled command ended with exit code {code}: its last part may be missing"
             )
         )
-    found += [Check(f"table {t.key}", "missing", t.reason) for t in tables.values() if t.rows is None]
-    order = {"missing": 0, "warn": 1, "ok": 2}
-    named = [c for c in found if not c.check.startswith("table ")]
-    return tuple(sorted(named, key=lambda c: order[c.status]) + [c for c in found if c.check.startswith("table ")])
+    found += [Check.no_table(t) for t in tables.values() if t.rows is None]
+    return in_order(found)

@@ -73,8 +73,9 @@ def most(profile: Profile, process: int, device: int) -> str:
     if not whole:
         return ""
     sums = _sums(work.drop_nulls("module"), "module")
-    # A name in parentheses stands for what lies outside modules; one of numbers alone says nothing.
-    modules = [(m, ns) for m, ns in sums if not m.startswith("(") and re.search("[A-Za-z]", m)]
+    # What lies outside of modules is none, a root is all of them, and a name of numbers alone says nothing.
+    no_path = {folded(name) for name in profile.attributed.without_path}
+    modules = [(m, ns) for m, ns in sums if m not in no_path and re.search("[A-Za-z]", m)]
     if modules and modules[0][1] >= _FIRST * whole:
         said = []
         for name, ns in modules[:2]:

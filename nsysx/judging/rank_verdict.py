@@ -36,7 +36,7 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
     waiting = mine if mine is not late else max((r for r in rows if r is not late), key=_waits, default=None)
     if mine is None or waiting is None or _waits(waiting) < _MINOR * waiting["window_ns"]:
         return verdict
-    return replace(verdict, sentence=_sentence(late, waiting, mine, verdict))
+    return replace(verdict, sentence=_sentence(late, waiting, mine, verdict), late_rank=late["rank"])
 
 
 def _mine(rows: Sequence[Row], verdict: Verdict, shown: int | None) -> Row | None:

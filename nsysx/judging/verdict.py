@@ -74,7 +74,7 @@ def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
         return Verdict("unknown", *_without_gpu(profile))
     limits = limits_of(profile, gpu_rows)
     if not limits.window_ns or limits.real_ns <= 0:
-        return Verdict("unknown", "Cannot tell: the steady steps hold no GPU work.")
+        return Verdict("unknown", "The steady steps hold no GPU work.")
     code, sentence, evidence = _judged(profile, limits)
     parts = {
         p: round(limits.per_step(ns)) for p, ns in limits.parts.items() if ns and p not in ("profiler", "elsewhere")
@@ -90,7 +90,9 @@ def _judged(profile: Profile, limits: Limits) -> tuple[str, str, tuple[str, ...]
     if not limits.kernels:
         return "unknown", _without_kernels(limits), evidence
     if limits.parts["untraced"] > _HALF * limits.real_ns:
-        sentence = f"Cannot tell: for {_lead(limits, limits.parts['untraced'])} the GPU waits for work whose launch is not in the capture."
+        sentence = (
+            f"For {_lead(limits, limits.parts['untraced'])} the GPU waits for work whose launch is not in the capture."
+        )
         return "unknown", sentence, evidence
     if limits.parts["profiler"] >= _HALF * limits.idle_ns > _HALF * _MINOR * limits.window_ns:
         return "unknown", _profiled(limits), evidence
@@ -248,26 +250,26 @@ def _profiled(limits: Limits) -> str:
     own = short(limits.per_step(limits.parts["profiler"]))
     part, whole = pair(limits.per_step(limits.parts["work"]), limits.per_step(limits.window_ns))
     every = "" if limits.whole else "every "
-    return f"Cannot tell: of {every}{whole} the profiler itself takes {own}, while the GPU works {part}."
+    return f"Of {every}{whole} the profiler itself takes {own}, while the GPU works {part}."
 
 
 def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
     """Return the sentence for steps in which no GPU works, and what to do."""
     if elsewhere := profile.attributed.gpu_ops.height:
         what = units.several(elsewhere, "piece of GPU work lies", "pieces of GPU work lie")
-        sentence = f"Cannot tell: the steps hold no GPU work; {what} outside of them, or cannot be related to a launch in them."
+        sentence = f"The steps hold no GPU work; {what} outside of them, or cannot be related to a launch in them."
         return sentence, ("--steps all looks at the whole capture",)
     launches = int(profile.calls["kind"].is_in(["launch", "graph_launch"]).sum())
     if not launches:
-        return "Cannot tell: the capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)
+        return "The capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)
     held = units.several(launches, "kernel launch", "kernel launches")
-    return f"Cannot tell: the capture holds {held}, but no GPU work.", (tracing.remedy(profile.trace),)
+    return f"The capture holds {held}, but no GPU work.", (tracing.remedy(profile.trace),)
 
 
 def _without_kernels(limits: Limits) -> str:
     work = {p: limits.parts[p] for p in ("copy", "migration", "work", "comm")}
     moved = short(limits.per_step(sum(work.values())))
-    return f"Cannot tell: no kernel was recorded. All that the GPU does here is {moved} of copies and memsets."
+    return f"No kernel was recorded. All that the GPU does here is {moved} of copies and memsets."
 
 
 def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
@@ -336,7 +338,7 @@ def _site(profile: Profile) -> str:
         return ""
     if file:
         return f" in {api} ({file.rpartition('/')[2]}:{line})"[:120]
-    return f" in {api}" + (f" in {module}"[:80] if module and not module.startswith("(") else "")
+    return f" in {api}" + (f" in {module}"[:80] if module and module not in profile.attributed.without_path else "")
 
 
 def _calls(profile: Profile, *kinds: str) -> str:
@@ -367,7 +369,11 @@ def _blamed(profile: Profile, limits: Limits) -> str:
     name = min(
         (m for m, ns in zip(modules, by_module.tolist(), strict=True) if ns == most and m is not None), default=None
     )
-    # Names in parentheses stand for what lies outside modules.
-    if name is None or name.startswith("(") or most < 0.2 * whole or whole < _MINOR * limits.window_ns:
+    if (
+        name is None
+        or name in profile.attributed.without_path
+        or most < 0.2 * whole
+        or whole < _MINOR * limits.window_ns
+    ):
         return ""
     return f"{units.share(most, whole)} of the GPU idle time lies before work of module '{name}'"

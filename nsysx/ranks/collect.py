@@ -21,6 +21,7 @@ from nsysx.events import ledger
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
+from nsysx.model import UNKNOWN_GPU
 from nsysx.reading import nccl_notes
 from nsysx.reading.load import Trace
 
@@ -34,13 +35,15 @@ class Series(NamedTuple):
     """Collectives of which the n-th belong together over ranks: of one kind, in one communicator or else on one stream.
 
     ``stream`` counts the streams of the rank in the order of their first collective; ``communicator`` is "" where NCCL did not
-    note it, and then ``kernel_kind``, what the kernel's name says, is all that is known of the kind.
+    note it, and then ``kernel_kind``, what the kernel's name says, is all that is known of the kind. ``pair``: the two ranks
+    that send to each other, empty for all of the communicator.
     """
 
     stream: int
     communicator: str
     kernel_kind: str
     kind: str
+    pair: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def _collectives(
     belongs, sizes = [], []
     messages = nccl_notes.messages(profile.trace, ops, members)
     for stream, name, message in zip(ops["stream"], ops["name"].cast(pl.String), messages, strict=True):
-        key = Series(streams[stream], message.communicator, nccl_notes.kind_of(name), message.kind)
+        key = Series(streams[stream], message.communicator, nccl_notes.kind_of(name), message.kind, message.pair)
         belongs.append(series.setdefault(key, len(series)))
         sizes.append(-1 if message.bytes is None else message.bytes)
     numbers = np.array(belongs, np.int64), np.array(sizes, np.int64)
@@ -231,7 +234,7 @@ def records(profile: Profile) -> tuple[Rank, ...]:
                 process=process,
                 pid=ids.pid_of(process),
                 device=device,
-                gpu=cards.get((process, device), "unknown GPU"),
+                gpu=cards.get((process, device), UNKNOWN_GPU),
                 host=profile.trace.host,
                 content_id=profile.trace.capture.content_id,
                 number=_number(profile.trace, process, members) if only else None,

@@ -6,7 +6,8 @@ what is transfer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from nsysx import units
 from nsysx.model import Column, Row, Table, TableSpec
@@ -187,23 +188,24 @@ def _behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
     }
 
 
-def _in_order(names: Iterable[str | None]) -> dict[str | None, int]:
+Named = TypeVar("Named", bound=Hashable)
+
+
+def _in_order(names: Iterable[Named | None]) -> dict[Named, int]:
     """Return name -> number in the order of first appearance: ids and hosts themselves are nobody's business."""
     return {name: i for i, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
 
 
-def _by_collective(rank: Rank, cost: Costs, communicators: Mapping[str | None, int]) -> list[Row]:
+def _by_collective(rank: Rank, cost: Costs, communicators: Mapping[tuple[str, tuple[int, ...]], int]) -> list[Row]:
     """Return one row per communicator and kind, what takes longest first; "communicator" counts them over the job."""
     rows: list[Row] = []
-    for (communicator, _, kind), t in sorted(
-        cost.tallies.items(), key=lambda e: (-e[1].wait_ns - e[1].transfer_ns, e[0])
-    ):
-        member = rank.members.get(communicator.partition(" ")[0])
+    for key, t in sorted(cost.tallies.items(), key=lambda e: (-e[1].wait_ns - e[1].transfer_ns, e[0])):
+        member = rank.members.get(key.communicator)
         rows.append(
             {
-                "communicator": communicators.get(communicator or None),
-                "ranks": member.size if member and " " not in communicator else 2 if " " in communicator else None,
-                "kind": kind,
+                "communicator": communicators.get((key.communicator, key.pair)),
+                "ranks": 2 if key.pair else member and member.size,
+                "kind": key.kind,
                 "calls": t.calls,
                 "transfer_ns": t.transfer_ns,
                 "wait_ns": t.wait_ns,
@@ -228,7 +230,7 @@ def table(ranks: Sequence[Rank]) -> Table:
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)
-    communicators = _in_order(s.communicator or None for rank in ranks for s in rank.series)
+    communicators = _in_order((s.communicator, s.pair) if s.communicator else None for r in ranks for s in r.series)
     rows = []
     for r, (rank, cost) in enumerate(zip(ranks, costs, strict=True)):
         whole = cost.whole()
@@ -239,7 +241,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "rank": number(ranks, r),
                 "report": rank.file,
                 **{k: getattr(rank, k) for k in ("process", "pid", "device", "gpu", "steps", "step_ns")},
-                "host": hosts.get(rank.host),
+                "host": None if rank.host is None else hosts[rank.host],
                 **{k: rank.parts[k] for k in LEDGER},
                 "idle_causes": dict(rank.idle_causes),
                 "collectives": whole.calls,

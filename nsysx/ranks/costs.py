@@ -75,11 +75,11 @@ def _tally(tally: Tally, rank: Rank, key: Key, inside: Bools, message: I64, tran
     tally.transfer_ns += int(transfer[inside].sum())
     tally.usual_ns += int(_usual(transfer, message)[inside].sum())
     tally.wait_ns += int(waited[inside].sum())
-    size = rank.members[key[0]].size if key[0] in rank.members else None
+    size = rank.members[key.communicator].size if key.communicator in rank.members else None
     known = inside & (message >= 0)
     tally.sized += int(known.sum())
     tally.bytes += int(message[known].sum())
-    if (carried := nccl_notes.bus_bytes(key[2], size, int(message[known].sum()))) is not None:
+    if (carried := nccl_notes.bus_bytes(key.kind, size, int(message[known].sum()))) is not None:
         tally.bus_bytes += carried
         tally.bus_ns += int(transfer[known].sum())
 
@@ -98,7 +98,7 @@ def costs_of(aligned: Aligned) -> list[Costs]:
         length = end - start
         transfer = length.min(axis=0)
         waited = length - transfer
-        together = key[2] != nccl_notes.SEND_RECEIVE
+        together = key.kind != nccl_notes.SEND_RECEIVE
         last = (start + np.array([aligned.offset[r] for r in members])[:, None]).argmax(axis=0)
         for i, (r, rank) in enumerate(zip(members, ranks, strict=True)):
             mine = costs[r]

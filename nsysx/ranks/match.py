@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +12,17 @@ from nsysx.frames.intervals import I64
 from nsysx.ranks.collect import Rank
 from nsysx.reading.nccl_notes import SEND_RECEIVE
 
-#: communicator or "", else the stream's number, and the kind
-Key = tuple[str, int, str]
+
+class Key(NamedTuple):
+    """What the collectives of one series have in common over ranks: the communicator (and the pair inside it), or where that
+    is "", the stream's number; and the kind.
+    """
+
+    communicator: str
+    pair: tuple[int, ...]
+    stream: int
+    kind: str
+
 
 #: Ranks take part in one collective when their kernels for it run at the same time; this share of a sequence has to.
 _TOGETHER = 0.8
@@ -75,7 +85,8 @@ def _rows(rank: Rank, *, named: bool) -> dict[Key, I64]:
     """Return the rows of each series, by communicator where it is known and ``named``, else by stream."""
     found: dict[Key, list[int]] = {}
     for i, s in enumerate(rank.series):
-        key = (s.communicator, 0, s.kind) if named and s.communicator else ("", s.stream, s.kernel_kind)
+        noted = named and s.communicator
+        key = Key(s.communicator, s.pair, 0, s.kind) if noted else Key("", (), s.stream, s.kernel_kind)
         found.setdefault(key, []).append(i)
     return {key: np.flatnonzero(np.isin(rank.belongs, which)) for key, which in found.items()}
 
@@ -98,8 +109,8 @@ def align(ranks: Sequence[Rank]) -> Aligned:
         for r in range(len(ranks)):
             if key in rows[r]:
                 # NCCL itself says that these are one series. Of messages between two it says so only where the two are known.
-                sure = bool(key[0]) and (key[2] != SEND_RECEIVE or " " in key[0])
-                least = _TOGETHER_PAIRS if key[2] == SEND_RECEIVE else _TOGETHER
+                sure = bool(key.communicator) and (key.kind != SEND_RECEIVE or bool(key.pair))
+                least = _TOGETHER_PAIRS if key.kind == SEND_RECEIVE else _TOGETHER
                 _join_group(aligned, groups, r, rows[r][key], sure=sure, least=least)
         aligned.groups += [(key, group) for group in groups if len(group) > 1]
     return aligned

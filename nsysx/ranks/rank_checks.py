@@ -18,7 +18,7 @@ def _messages_checks(ranks: Sequence[Rank]) -> list[Check]:
         return []
     if not silent:
         detail = "communicators and message sizes as NCCL notes them"
-        used = {(i, x.communicator.partition(" ")[0]) for i, r in enumerate(ranks) for x in r.series if x.communicator}
+        used = {(i, x.communicator) for i, r in enumerate(ranks) for x in r.series if x.communicator}
         if all(c in ranks[i].members and ranks[i].members[c].size is not None for i, c in used):
             return [Check("nccl messages", "ok", detail)]
         fix = "capture from the start for the bus bandwidth, or the end: communicators say their size there"

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from nsysx import ids
-from nsysx.model import Capture, Gpu
+from nsysx.model import UNKNOWN_GPU, Capture, Gpu
 from nsysx.reading import decoding, opening
 
 #: Diagnostics that change what can be concluded; the rest is chatter about features that were not asked for.
@@ -95,9 +95,9 @@ def _gpus(connection: sqlite3.Connection, tables: dict[str, set[str]], used: lis
         pid = ids.pid_of(process)
         card = card_of(cards, numbers, pid, device)
         if card is None:
-            result.append(Gpu(process, pid, device, "unknown GPU"))
+            result.append(Gpu(process, pid, device, UNKNOWN_GPU))
         else:
-            result.append(Gpu(process, pid, device, decoding.text_of(card[3]) or "unknown GPU", *map(_limit, card[4:])))
+            result.append(Gpu(process, pid, device, decoding.text_of(card[3]) or UNKNOWN_GPU, *map(_limit, card[4:])))
     return tuple(result)
 
 

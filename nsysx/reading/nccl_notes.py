@@ -40,13 +40,14 @@ class Message:
     """What one kernel does. ``communicator`` is "" where it is not known, ``bytes`` None likewise.
 
     ``bytes`` is NCCL's message size: the whole buffer of an all-reduce, what one rank gives to an all-gather, what one gets
-    of a reduce-scatter, what one sends to each in an all-to-all. Ranks that send to each other only are a communicator of
-    their own, because the n-th message of one pair has nothing to do with the n-th of another.
+    of a reduce-scatter, what one sends to each in an all-to-all. ``pair`` holds the two ranks that send to each other only, in
+    order: the n-th message of one pair has nothing to do with the n-th of another. It is empty where that is not known.
     """
 
     communicator: str
     kind: str
     bytes: int | None
+    pair: tuple[int, ...] = ()
 
 
 @cache
@@ -125,6 +126,7 @@ def _message(calls: Sequence[_Call], kernel: str, own: Mapping[str, Member], *, 
     operations = {o for o, *_ in calls}
     sizes = [b or 0 for _, _, b, _ in calls]
     total: int | None = None
+    pair: tuple[int, ...] = ()
     kind = kind_of(kernel)
     if operations <= _POINT_TO_POINT:
         kind = SEND_RECEIVE
@@ -132,12 +134,11 @@ def _message(calls: Sequence[_Call], kernel: str, own: Mapping[str, Member], *, 
         peers = {p for *_, p in calls}
         me = own[communicator].rank if communicator in own else None
         if len(peers) == 1 and None not in peers and me is not None:
-            pair = sorted((me, peers.pop() or 0))
-            communicator = f"{communicator} {pair[0]}-{pair[1]}"
+            pair = tuple(sorted((me, peers.pop() or 0)))
     elif len(operations) == 1:
         kind = next(iter(operations)).removeprefix("nccl").lower()
         total = sum(sizes)
-    return Message(communicator, kind, total if alone else None)
+    return Message(communicator, kind, total if alone else None, pair)
 
 
 def messages(trace: Trace, ops: pl.DataFrame, own: Mapping[str, Member]) -> list[Message]:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 
@@ -215,16 +216,26 @@ def _python_options(words: Sequence[str]) -> Iterator[str]:
                 return
 
 
-def keeps_probe_out(command: Sequence[str]) -> str:
-    """Return what in ``command`` keeps PYTHONPATH or sitecustomize from Python, "" when nothing visible does."""
+class Barrier(NamedTuple):
+    """A program that was given an option which keeps the probe out of it."""
+
+    program: str
+    option: str
+
+    def __str__(self) -> str:
+        return f"{self.program} {self.option}"
+
+
+def keeps_probe_out(command: Sequence[str]) -> Barrier | None:
+    """Return what in ``command`` keeps PYTHONPATH or sitecustomize from Python, None when nothing visible does."""
     words = list(command)
     if Path(words[0]).name == "env":
         for place, word in enumerate(words[1:], 1):
             if word in ("-i", "-", "--ignore-environment"):
-                return f"env {word}"
+                return Barrier("env", word)
             if not word.startswith("-") and "=" not in word:
                 return keeps_probe_out(words[place:])
-        return ""
+        return None
     if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
-        return ""
-    return next((f"python -{letter}" for letter in _python_options(words[1:]) if letter in "IES"), "")
+        return None
+    return next((Barrier("python", f"-{letter}") for letter in _python_options(words[1:]) if letter in "IES"), None)

@@ -87,6 +87,13 @@ def read_probe(probe_dir: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda told: str(told.get("pid", "")))
 
 
+#: What helps where the probe lacks a package.
+_HELPS = {
+    "nvtx": "pip install nvtx, in the Python that runs the command",
+    "torch": "the probe follows PyTorch only; for the rest use NVTX ranges of your own",
+}
+
+
 def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], options: Options) -> dict[str, str] | None:
     """Return why no process has ranges of the probe and what helps, as ``reason`` and ``fix``; None when one has them."""
     if any(isinstance(told.get("ranges_pushed"), int) and told["ranges_pushed"] > 0 for told in probes):
@@ -95,17 +102,17 @@ def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], optio
         return {"reason": "turned off by --no-probe", "fix": "run without --no-probe"}
     if not probes:
         if how := keeps_probe_out(command):
-            return {"reason": f"{how} keeps the probe out of Python", "fix": f"run without {how.split()[-1]}"}
+            return {"reason": f"{how} keeps the probe out of Python", "fix": f"run without {how.option}"}
         reason = "no Python with the probe was started (python -I, -E, -S and env -i keep it out)"
         return {"reason": reason, "fix": "for another program give it NVTX ranges of its own"}
-    reasons = [str(told.get("reason") or "; ".join(map(str, told.get("errors") or ())) or "") for told in probes]
-    wanted = [reason for reason in reasons if reason and reason != "torch was not imported"]
-    reason = wanted[0] if wanted else reasons[0] or "no step and no module was seen"
-    if "nvtx" in reason.lower() and "NVTX_INJECTION64_PATH" not in reason:
-        return {"reason": reason, "fix": "pip install nvtx, in the Python that runs the command"}
-    if reason == "torch was not imported":
-        return {"reason": reason, "fix": "the probe follows PyTorch only; for the rest use NVTX ranges of your own"}
-    return {"reason": reason, "fix": "nsysx doctor tells more"}
+    reasons = [
+        (str(p.get("reason") or "; ".join(map(str, p.get("errors") or ())) or ""), p.get("lacks")) for p in probes
+    ]
+    reason, lacks = next(((said, lacks) for said, lacks in reasons if said and lacks != "torch"), reasons[0])
+    return {
+        "reason": reason or "no step and no module was seen",
+        "fix": _HELPS.get(str(lacks), "nsysx doctor tells more"),
+    }
 
 
 def note_html(outputs: Outputs) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from nsysx import units
 from nsysx.findings import READINGS
+from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, KERNEL_ITSELF
 from nsysx.model import Finding, Row, Summary
 from nsysx.render import step_time
 from nsysx.render.bars import folded_path
@@ -101,15 +102,10 @@ def first(summary: Summary) -> Finding | None:
     return worth[0] if worth[0].code in about else next((f for f in alike if f.code in about), worth[0])
 
 
-#: Names of what lies outside of every module.
-_OUTSIDE = ("outside modules", "no module", "without module")
-
-
 def place(where: Row, texts: Texts) -> str:
-    """Return a place in the program as text; what stands for "outside of modules" is none."""
-    module = str(where.get("module") or "")
-    named = [] if any(word in module for word in _OUTSIDE) else [module.strip("()")]
-    parts = dict.fromkeys(texts(name, 120) for name in (*named, where.get("phase") or "") if name)
+    """Return a place in the program as text. What lies in a phase and in no module goes by the phase, which is said once."""
+    module = str(where.get("module") or "").strip("()")
+    parts = dict.fromkeys(texts(name, 120) for name in (module, where.get("phase") or "") if name)
     if where.get("file"):
         line = f":{where['line']}" if where.get("line") else ""
         parts[f"{texts(file_name(str(where['file'])[:2000], True), 160)}{line}"] = None
@@ -174,11 +170,11 @@ def _without_a_change(summary: Summary) -> str:
 def _of_reading(chosen: Finding) -> str:
     """Return what a program's clocks would read without what is not the kernel's; the detail where it is no such finding."""
     ways = {str(r.get("way")): r.get("reads_ns") for r in chosen.evidence}
-    kernel, both = ways.get("the kernel itself"), ways.get("a synchronize before and after")
+    kernel, both = ways.get(KERNEL_ITSELF), ways.get(BOTH_SIDES)
     if kernel and both:
         reads = f"With a synchronize on both sides a clock reads {units.duration(both)}: that adds the launch and the return."
         return f"The kernel takes {units.duration(kernel)}. {reads}"
-    return chosen.detail.partition(". ")[0] + "." if chosen.code in READINGS else chosen.detail
+    return chosen.detail.removesuffix(chosen.because).rstrip()
 
 
 def _sentence(text: str) -> str:
@@ -252,7 +248,7 @@ def _cause(summary: Summary, chosen: Finding | None, texts: Texts) -> Sure:
 def _size(summary: Summary, chosen: Finding, texts: Texts) -> Sure:
     """Return how sure the size of the change is: by where it comes from, and by what tracing did to the step."""
     about, real = "How much", summary.unprofiled
-    how = _sentence(texts(chosen.confidence.removeprefix("at most, ").removeprefix("at most: "), 160))
+    how = _sentence(texts(chosen.confidence, 160))
     if is_bound(chosen, summary):
         how = f"An upper bound: {how[:1].lower()}{how[1:]}"
     if real is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nsysx import units
 from nsysx.judging.gpu_work import WORDS
@@ -248,7 +249,14 @@ def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
     )
 
 
-def _window_bars(summary: Summary) -> tuple[Bar, ...]:
+class _Windows(NamedTuple):
+    """The windows of events as bars. ``first``: the very first is one of them."""
+
+    bars: tuple[Bar, ...]
+    first: bool
+
+
+def _window_bars(summary: Summary) -> _Windows | None:
     """Return what the first cuda.Event windows read, in order: how much of it is kernels.
 
     One that reads far more than is usual, as the very first does, would press the others flat and is left out.
@@ -269,7 +277,7 @@ def _window_bars(summary: Summary) -> tuple[Bar, ...]:
         total = row["reading_ns"]
         name = f"window {number}" + (f", pair {row['site'] + 1}" if several else "")
         bars.append(Bar(name, total, tuple(p for p in parts if p.ns > 0)))
-    return tuple(bars)
+    return _Windows(tuple(bars), shown[0][0] == 1) if bars else None
 
 
 def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, ...]]:
@@ -280,10 +288,8 @@ def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, .
     code = first.code if first else ""
     if summary.steps.source == "capture":
         if code == "NSX107" and (windows := _window_bars(summary)):
-            left = (
-                "" if windows[0].label.startswith("window 1") else ", without the first, which pays what is paid once"
-            )
-            return f"What the first windows between two cuda.Events read{left}", windows
+            left = "" if windows.first else ", without the first, which pays what is paid once"
+            return f"What the first windows between two cuda.Events read{left}", windows.bars
         if code in ("NSX107", "NSX108", "NSX115") and (readings := _reading_bars(summary)):
             return "What each way of timing reads", readings
     step = step_bar(summary)

@@ -120,17 +120,19 @@ def waterfall(answer: Comparison) -> str:
 
 def steps(answer: Comparison) -> str:
     """Return every step as a dot, captures of a side below each other."""
-    rows = [(f"{side} {i + 1}", c) for side, captures in answer.steps.items() for i, c in enumerate(captures)][:24]
-    values = [float(ns) for _, c in rows for ns in c]
+    rows = [(side, f"{side} {i + 1}", c) for side, captures in answer.steps.items() for i, c in enumerate(captures)][
+        :24
+    ]
+    values = [float(ns) for *_, c in rows for ns in c]
     low, high = min(values), max(values)
     span = max(high - low, 0.02 * high, 1.0)
     low -= span * 0.05
     scale = (_WIDTH - _LEFT - _RIGHT) / (span * 1.1)
     body, y = [], 6
-    for label, own in rows:
+    for side, label, own in rows:
         thin = own[:: max(1, len(own) // _DOTS)]
         body.append(_text(_LEFT - 10, y + 14, label, anchor="end"))
-        colour = "#0072B2" if label.startswith("before") else "#E69F00"
+        colour = "#0072B2" if side == "before" else "#E69F00"
         body += [
             f'<circle cx="{_LEFT + (ns - low) * scale:.1f}" cy="{y + 5 + 9 * (i % 3) / 2:.1f}" r="3" fill="{colour}" '
             f'fill-opacity="0.6"><title>{units.duration(ns)}</title></circle>'

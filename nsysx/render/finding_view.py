@@ -11,11 +11,6 @@ from nsysx.render.advice import NOTABLE
 from nsysx.render.grids import Grid, Texts, grid
 from nsysx.render.safe_text import clean, file_name
 
-#: Rules whose cost is from the steps as recorded; that of all others is of the shown step, as savings are.
-_RECORDED_COSTS = ("NSX103", "NSX109", "NSX110")
-#: How the confidence of a saving begins that is an upper bound.
-_BOUND = "at most, "
-
 
 @dataclass(frozen=True, slots=True)
 class FindingView:
@@ -57,7 +52,7 @@ def no_first(summary: Summary) -> str:
 
 def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> FindingView:
     """Return a finding as text: its saving in the time of the shown step, its cost named where it is not."""
-    saving, bound = step_time.saving_ns(summary, finding), finding.bound or finding.confidence.startswith(_BOUND)
+    saving = step_time.saving_ns(summary, finding)
     cost = "" if finding.cost_ns_per_step is None else units.duration(finding.cost_ns_per_step)
     evidence = None
     if finding.evidence:
@@ -76,9 +71,9 @@ def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> 
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, texts),
         cost=cost,
-        cost_time="as recorded" if step_time.in_recorded_time(summary) and finding.code in _RECORDED_COSTS else "",
-        saving="" if not saving else ("at most " if bound else "") + units.duration(saving),
-        confidence=texts(finding.confidence.removeprefix(_BOUND), 200),
+        cost_time="as recorded" if step_time.in_recorded_time(summary) and finding.cost_as_recorded else "",
+        saving="" if not saving else ("at most " if finding.bound else "") + units.duration(saving),
+        confidence=texts(finding.confidence, 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
         notable=(saving or 0) >= NOTABLE * (step_time.step_ns(summary) or 0) and bool(saving),

@@ -102,7 +102,7 @@ def _lane_words(entry: Timeline) -> str:
 
 def _queue_words(queue: Queue, several: bool) -> str:
     """Return how far the CPU runs ahead."""
-    name = f" ({clean(queue.label.partition(':')[0], 20)})" if several else ""
+    name = f" (GPU {queue.device})" if several else ""
     dry = f"{units.count(queue.dry)} of {units.count(queue.launches)} launches find an empty queue"
     return f"The CPU is up to {units.duration(max(queue.queued_ns))} of GPU work ahead{name}; {dry}."
 
@@ -154,12 +154,13 @@ def _memory_figure(summary: Summary) -> Figure | None:
     if len(rows) < 2:
         return None
     places = {(r["process"], r["device"]) for r in rows}
-    lines: dict[str, list[tuple[float, float]]] = {}
+    points: dict[tuple[int | None, str], list[tuple[float, float]]] = {}
     for row in rows:
-        name = f"GPU {row['device']} {row['kind']}" if len(places) > 1 else str(row["kind"])
-        lines.setdefault(clean(name, 40), []).append((row["time_ns"], row["peak_bytes"]))
-    lines = dict(sorted(lines.items(), key=lambda e: -max(size for _, size in e[1]))[:6])
-    peaks = ", ".join(f"{name} peaks at {units.size(max(b for _, b in points))}" for name, points in lines.items())
+        device = row["device"] if len(places) > 1 else None
+        points.setdefault((device, str(row["kind"])), []).append((row["time_ns"], row["peak_bytes"]))
+    lines = [charts.MemoryLine(device, kind, tuple(at)) for (device, kind), at in points.items()]
+    lines = sorted(lines, key=lambda line: -line.peak_bytes)[:6]
+    peaks = ", ".join(f"{line.name} peaks at {units.size(line.peak_bytes)}" for line in lines)
     text = f"Memory since the capture began: {peaks}."
     return Figure(charts.memory(lines), text, text)
 

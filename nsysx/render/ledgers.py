@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsysx import ids, units
-from nsysx.model import Row, Summary
+from nsysx.model import UNKNOWN_GPU, Row, Summary
 from nsysx.render.bars import Part
 from nsysx.render.labels import CAUSES, CPU_PARTS, GPU_PARTS, label
 from nsysx.render.safe_text import clean
@@ -81,10 +81,9 @@ def ledgers_of(summary: Summary) -> Iterable[Ledger]:
         if rest > 0:
             text = "cause not known" if causes else "GPU idle"
             parts.append(Part(text, scope.per_step(rest), "idle", idle=True))
-        name = names.get((row.get("process"), row.get("device")), "")
-        name = "" if name.startswith("unknown") else name
+        name = names.get((row.get("process"), row.get("device")), UNKNOWN_GPU)
         where = f"{process_words(summary, row.get('process'))}GPU {row.get('device')}"
-        yield _ledger(summary, row, f"{where} ({name})" if name else where, True, parts)
+        yield _ledger(summary, row, where if name == UNKNOWN_GPU else f"{where} ({name})", True, parts)
     for row in busy_threads(summary):
         scope = summary.scope_of(row)
         parts = [Part(text, scope.per_step(row.get(name) or 0), kind) for name, (kind, text) in CPU_PARTS.items()]

@@ -8,8 +8,6 @@ from nsysx.model import Finding, Row, Summary
 
 #: Replayed steps that differ from the shown ones by less than this stand for them (share of the step).
 _SAME = 0.05
-#: Findings whose titles give lengths as they were recorded.
-_AS_RECORDED = re.compile(r"NSX101 A wait of |NSX103 |NSX110 ")
 #: A time in a text.
 _TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
 
@@ -65,10 +63,8 @@ def told(summary: Summary, text: str) -> str:
 
 
 def title(summary: Summary, finding: Finding, text: str) -> str:
-    """Return the title of a finding. Costs are of the shown step, as savings are; lengths of waits and of what is paid once
-    are not, and are named so.
-    """
-    return told(summary, text) if _AS_RECORDED.match(f"{finding.code} {finding.title}") else text
+    """Return the title of a finding; times in it that are not of the shown step are named so."""
+    return told(summary, text) if finding.title_as_recorded else text
 
 
 def ledger_row(summary: Summary) -> Row | None:
@@ -82,6 +78,5 @@ def ledger_row(summary: Summary) -> Row | None:
 
 def rank_waited_for(summary: Summary) -> Row | None:
     """Return the row of the rank that the verdict names as late, None where it names none."""
-    found = any(f.code == "NSX111" and f.verdict == "found" for f in summary.findings or ())
-    late = next((r for r in summary.rows("ranks") if r.get("straggler")), None)
-    return late if found and summary.verdict.sentence.startswith("Rank ") else None
+    late = summary.verdict.late_rank
+    return None if late is None else next((r for r in summary.rows("ranks") if r["rank"] == late), None)

@@ -67,16 +67,6 @@ _ALARMS = frozenset(
 )
 
 
-def _sentence(summary: Summary, texts: Texts) -> str:
-    """Return the verdict's sentence without the label that is shown in front of it."""
-    text = texts(summary.verdict.sentence, 1000)
-    start = f"{VERDICTS.get(summary.verdict.code, '')}: "
-    if len(start) > 2 and text.lower().startswith(start.lower()):
-        text = text[len(start) :]
-        text = text[:1].upper() + text[1:]
-    return text
-
-
 def _label(summary: Summary) -> str:
     """Return what the verdict is called; a program that times itself is called that."""
     first = advice.first(summary)
@@ -118,9 +108,8 @@ def _evidence(summary: Summary, texts: Texts) -> tuple[str, ...]:
 
 def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
     """Return the checks; tables that are not there are named once, by their own reason."""
-    gone = {f"table {key}" for key, table in summary.tables.items() if table.rows is None}
     order = ("warn", "missing", "ok")
-    checks = sorted((c for c in summary.quality if c.check not in gone), key=lambda c: order.index(c.status))
+    checks = sorted((c for c in summary.quality if not c.table), key=lambda c: order.index(c.status))
     return tuple(Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in checks)
 
 
@@ -166,7 +155,7 @@ def build(
         + (" …" if len(summary.capture.files) > 3 else ""),
         verdict_code=clean(summary.verdict.code, 30),
         verdict_label=_label(summary),
-        sentence=_sentence(summary, texts),
+        sentence=texts(summary.verdict.sentence, 1000),
         evidence=_evidence(summary, texts),
         first=finding_view.finding_of(chosen, summary, texts, width) if chosen and wanted("first") else None,
         no_first="" if chosen or findings is None else finding_view.no_first(summary),

@@ -25,11 +25,11 @@ def checks(report: Report, folder: Path, run: dict[str, Any] | None = None, **op
     if run is not None:
         path.with_suffix(".run.json").write_text(json.dumps(run), encoding="utf-8")
     found = summarize([path], **options).quality
-    named = [c for c in found if not c.check.startswith("table ")]
+    named = [c for c in found if not c.table]
     assert len({c.check for c in found}) == len(found), "one line per check"
     order = [("missing", "warn", "ok").index(c.status) for c in named]
     assert order == sorted(order), "trouble first"
-    assert [c for c in found if c.check.startswith("table ")] == list(found[len(named) :])
+    assert [c for c in found if c.table] == list(found[len(named) :])
     return {c.check: c for c in found}
 
 
@@ -353,6 +353,6 @@ def test_each_table_that_is_not_there_says_why(tmp_path: Path) -> None:
     summary = summarize([path])
     missing = {k for k, t in summary.tables.items() if t.rows is None}
     assert {"modules", "phases", "memory"} <= missing
-    said = {c.check.removeprefix("table "): c for c in summary.quality if c.check.startswith("table ")}
+    said = {c.check.removeprefix("table "): c for c in summary.quality if c.table}
     assert set(said) == missing
     assert all(c.status == "missing" and c.detail for c in said.values())

@@ -284,8 +284,7 @@ def test_pages_that_move_by_themselves_are_work_of_their_own_kind(tmp_path: Path
 def unknown(report: Report, folder: Path, words: str) -> None:
     found = judged(report, folder)
     assert found.code == "unknown", found
-    assert found.sentence.startswith("Cannot tell")
-    assert words in found.sentence
+    assert words.lower() in found.sentence.lower()
 
 
 def test_without_gpu_work(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def _modules(profile: Profile, rows: pl.DataFrame) -> pl.Series:
     """Return the module in which each begins, null outside and where that is not known."""
     thread = rows["thread"].fill_null(-1).to_numpy()
     found = attribute.between_calls(profile.ranges, profile.attributed, thread, rows["start_ns"].to_numpy())
-    return found.set(found.str.starts_with("(").fill_null(False), None)
+    return found.set(found.is_in(list(profile.attributed.without_path)).fill_null(False), None)
 
 
 def placed(profile: Profile, kind: str) -> pl.DataFrame:

@@ -99,9 +99,8 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
             continue
         values = queued(mine, np.concatenate([at, moments]))
         dry = int((values[len(at) :] < _DRY_NS).sum())
-        label = f"GPU {device}: work queued"
         found.append(
-            Queue(label, tuple((at - start).tolist()), tuple(values[: len(at)].tolist()), len(moments), dry),
+            Queue(device, tuple((at - start).tolist()), tuple(values[: len(at)].tolist()), len(moments), dry),
         )
         if len(found) == _MOST_QUEUES:
             break

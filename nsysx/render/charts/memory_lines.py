@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nsysx import units
@@ -14,24 +15,41 @@ from nsysx.render.safe_text import clean
 _MEMORY_COLOURS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
 
 
-def memory(lines: Mapping[str, Sequence[tuple[float, float]]], width: int = 1120, height: int = 230) -> Picture:
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """Memory of one kind over time: (ns, bytes). ``device`` is None where all lines are of one."""
+
+    device: int | None
+    kind: str
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def name(self) -> str:
+        """What the line is called."""
+        return clean(self.kind if self.device is None else f"GPU {self.device} {self.kind}", 40)
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most that it reaches."""
+        return max(size for _, size in self.points)
+
+
+def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) -> Picture:
     """Return bytes over time (ns) as one stepped line for each kind of memory, its peak written beside it."""
     with settings():
         figure = new_figure(width, height)
         axes = figure.add_axes((0.075, 42 / height, 0.921, 1 - 74 / height))
-        last = max((at for points in lines.values() for at, _ in points), default=1)
-        most = max((size for points in lines.values() for _, size in points), default=1) or 1
+        last = max((at for line in lines for at, _ in line.points), default=1)
+        most = max((size for line in lines for _, size in line.points), default=1) or 1
         time, unit = time_scale(last)
         divisor, name = next(
             ((d, n) for d, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")) if most >= 2 * d), (1, "bytes")
         )
-        for position, (label, points) in enumerate(lines.items()):
-            kind = label.rpartition(" ")[2]
-            colour = _MEMORY_COLOURS.get(kind, KIND_COLOURS["other"])
+        for position, line in enumerate(lines):
+            points, colour = line.points, _MEMORY_COLOURS.get(line.kind, KIND_COLOURS["other"])
             x = [at / time for at, _ in points] + [last / time]
             y = [size / divisor for _, size in points] + [points[-1][1] / divisor]
             dashes: Any = "solid" if position == 0 else (0, (5, 2))
-            peak = units.size(max(size for _, size in points))
             axes.plot(
                 x,
                 y,
@@ -39,12 +57,12 @@ def memory(lines: Mapping[str, Sequence[tuple[float, float]]], width: int = 1120
                 color=colour,
                 linewidth=1.4,
                 linestyle=dashes,
-                label=f"{clean(label, 40)}, peak {peak}",
+                label=f"{line.name}, peak {units.size(line.peak_bytes)}",
             )
             if position == 0:
                 axes.fill_between(x, y, 0, step="post", color=colour, alpha=0.15, linewidth=0)
         axes.set_ylim(0, most / divisor * 1.06)
-        begun = min((at for points in lines.values() for at, size in points if size > most / 50), default=0)
+        begun = min((at for line in lines for at, size in line.points if size > most / 50), default=0)
         axes.set_xlim(max(0, begun - 0.03 * (last - begun)) / time, last / time)
         axes.set_xlabel(f"{unit} from the start of the capture", fontsize=8.5, color=NEUTRAL)
         axes.set_ylabel(name, fontsize=8.5, color=NEUTRAL)

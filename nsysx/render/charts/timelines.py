@@ -111,7 +111,7 @@ def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: flo
     axes.set_ylim(0, 1.12)
     axes.set_yticks([0, 1], ["0", units.duration(most)], fontsize=7)
     axes.tick_params(axis="y", length=2, pad=2, labelcolor=NEUTRAL)
-    _lane_name(axes, -52 * pixel / divisor, 0.5, shorten(clean(queue.label, 60), 24))
+    _lane_name(axes, -52 * pixel / divisor, 0.5, f"GPU {queue.device}: work queued")
 
 
 #: Colours of the counters, in their order.
