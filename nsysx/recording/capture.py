@@ -139,6 +139,8 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             found["probe_off"] = probe_off(probes, command, options)
             if found["probe_off"] and options.probe:
                 result.notes.append("no ranges from the probe: {reason}; {fix}".format(**found["probe_off"]))
+            if recording.clocks and recording.clocks["error"]:
+                result.notes.append(f"--clocks: no GPU clocks were sampled: {recording.clocks['error']}")
             if missed := window_missed(probes):
                 result.notes.append(missed)
             if options.calibrate and result.sqlite and recording.code == 0:

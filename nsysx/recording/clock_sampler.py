@@ -1,27 +1,23 @@
 """GPU clock, power and temperature beside a capture, from NVML: what nsys itself does not record.
 
-NVML comes with every driver, so it is called directly and nothing has to be installed.
+NVML is asked through NVIDIA's own bindings, an extra: nsysx runs without them, and says what it then cannot sample.
 """
 
 from __future__ import annotations
 
-import ctypes
+import importlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-_CLOCK_SM = 1
-_CLOCK_MEMORY = 2
-_TEMPERATURE_GPU = 0
-_NAME_BYTES = 96
-
-#: Column of a sample: NVML function, what stands between device and result. The names carry the unit.
-_QUERIES: dict[str, tuple[str, tuple[int, ...]]] = {
-    "sm_mhz": ("nvmlDeviceGetClockInfo", (_CLOCK_SM,)),
-    "memory_mhz": ("nvmlDeviceGetClockInfo", (_CLOCK_MEMORY,)),
-    "power_mw": ("nvmlDeviceGetPowerUsage", ()),
-    "temperature_c": ("nvmlDeviceGetTemperature", (_TEMPERATURE_GPU,)),
+#: Column of a sample: what it is called, how the bindings are asked for it. The names carry the unit.
+_QUERIES: dict[str, Callable[[Any, Any], int]] = {
+    "sm_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+    "memory_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+    "power_mw": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle),
+    "temperature_c": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
 }
 
 
@@ -43,48 +39,50 @@ class Samples:
 
 
 class Nvml:
-    """The few calls of NVML that are needed here. Raises OSError when there is no driver."""
+    """The few calls of NVML that are needed here. Raises OSError when there are no bindings, or no driver."""
 
-    def __init__(self, library: Any = None) -> None:
-        self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
-        if self._library.nvmlInit_v2() != 0:
-            raise OSError("NVML does not start")
+    def __init__(self) -> None:
+        try:
+            self._nvml: Any = importlib.import_module("pynvml")
+        except ImportError as error:
+            raise OSError("nvidia-ml-py is not installed: pip install 'nsysx[clocks]'") from error
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise OSError(f"NVML does not start: {error}") from error
 
-    def devices(self) -> list[tuple[ctypes.c_void_p, Samples]]:
+    def devices(self) -> list[tuple[Any, Samples]]:
         """Return the handle of each GPU with an empty record for its samples."""
-        count = ctypes.c_uint()
-        self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        found = []
-        for index in range(count.value):
-            handle = ctypes.c_void_p()
-            if self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
-                name, uuid = self._text("nvmlDeviceGetName", handle), self._text("nvmlDeviceGetUUID", handle)
-                found.append((handle, Samples(index, name, uuid)))
+        nvml, found = self._nvml, []
+        for index in range(self._asked(nvml.nvmlDeviceGetCount) or 0):
+            if (handle := self._asked(nvml.nvmlDeviceGetHandleByIndex, index)) is not None:
+                name, uuid = (self._asked(ask, handle) for ask in (nvml.nvmlDeviceGetName, nvml.nvmlDeviceGetUUID))
+                found.append((handle, Samples(index, str(name or ""), str(uuid or ""))))
         return found
 
-    def _text(self, function: str, handle: ctypes.c_void_p) -> str:
-        buffer = ctypes.create_string_buffer(_NAME_BYTES)
-        failed = getattr(self._library, function)(handle, buffer, _NAME_BYTES)
-        return "" if failed else buffer.value.decode(errors="replace")
+    def _asked(self, ask: Callable[..., Any], *arguments: Any) -> Any:
+        """Return an answer of NVML, None where it has none."""
+        try:
+            return ask(*arguments)
+        except self._nvml.NVMLError:
+            return None
 
-    def sample(self, handle: ctypes.c_void_p, samples: Samples) -> None:
+    def sample(self, handle: Any, samples: Samples) -> None:
         """Append one sample of one device."""
         samples.utc_ns.append(time.time_ns())
-        for column, (function, between) in _QUERIES.items():
-            value = ctypes.c_uint()
-            failed = getattr(self._library, function)(handle, *between, ctypes.byref(value))
-            samples.values[column].append(None if failed else value.value)
+        for column, ask in _QUERIES.items():
+            samples.values[column].append(self._asked(ask, self._nvml, handle))
 
     def close(self) -> None:
         """Let go of the driver."""
-        self._library.nvmlShutdown()
+        self._asked(self._nvml.nvmlShutdown)
 
 
 class Sampler:
     """Samples every GPU in a thread of this process, not of the profiled one, until `stop`."""
 
-    def __init__(self, interval_s: float = 0.02, most: int = 20_000, library: Any = None) -> None:
-        self._interval_s, self._most, self._library = interval_s, most, library
+    def __init__(self, interval_s: float = 0.02, most: int = 20_000) -> None:
+        self._interval_s, self._most = interval_s, most
         self._devices: list[Samples] = []
         self._error = ""
         self._done = threading.Event()
@@ -96,9 +94,9 @@ class Sampler:
 
     def _work(self) -> None:
         try:
-            nvml = Nvml(self._library)
-        except (OSError, AttributeError) as error:
-            self._error = f"no NVML: {error}"
+            nvml = Nvml()
+        except OSError as error:
+            self._error = str(error)
             return
         devices = nvml.devices()
         self._devices = [samples for _, samples in devices]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from nsysx.errors import NsysxError
+from nsysx.recording import clock_sampler
 from nsysx.recording.capture import LOW_DISK_BYTES
 from nsysx.recording.commands import export_command, native_lines, profile_command, samples_python
 from nsysx.recording.find_nsys import Nsys, ask, find_nsys, with_sampling
@@ -93,6 +94,15 @@ def _disk() -> Iterator[Examined]:
         yield Examined(what, "warn" if low else "ok", f"{free / (1 << 30):.1f} GiB free", fix)
 
 
+def clocks() -> Examined:
+    """Return whether the clocks of the GPUs can be sampled."""
+    try:
+        clock_sampler.Nvml().close()
+    except OSError as error:
+        return Examined("GPU clocks (--clocks)", "warn", str(error))
+    return Examined("GPU clocks (--clocks)", "ok", "NVML answers")
+
+
 def _torch(python: str) -> Examined:
     code, said = ask([python, "-c", _TORCH])
     if code != 0:
@@ -165,6 +175,7 @@ def examine(explicit: Path | None = None) -> Iterator[Examined]:
         stacks = "nsys samples them" if samples_python(nsys) else "this nsys cannot export them: 2025.3 can"
         yield Examined("Python's stacks (--python)", "ok", stacks)
     yield _driver()
+    yield clocks()
     yield _perf()
     yield _torch(interpreter)
     yield from _disk()

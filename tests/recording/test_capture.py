@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+import types
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from nsysx.recording import (
     capture,
     clock_sampler,
     commands,
+    doctor,
     find_nsys,
     install_nsys,
     nsys_process,
@@ -903,45 +904,56 @@ def test_an_nsys_that_never_ends_is_not_waited_for(here: Path, fake: FakeNsys, m
 # --- clocks ---------------------------------------------------------------------------------------------------------------
 
 
-class FakeNvml:
-    """Two GPUs; the second does not tell its power."""
+class FakeNvml(types.ModuleType):
+    """NVIDIA's bindings with two GPUs; the second does not tell its power, and no UUID is known."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 
-    def nvmlInit_v2(self) -> int:
-        return 0
+    class NVMLError(Exception):
+        pass
 
-    def nvmlShutdown(self) -> int:
-        return 0
+    def __init__(self, driver: bool = True) -> None:
+        super().__init__("pynvml")
+        self.asked, self.driver, self.open = 0, driver, 0
 
-    def nvmlDeviceGetCount_v2(self, count: object) -> int:
-        count._obj.value = 2  # type: ignore[attr-defined]
-        return 0
+    def nvmlInit(self) -> None:
+        if not self.driver:
+            raise self.NVMLError("Driver Not Loaded")
+        self.open += 1
 
-    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: object) -> int:
-        handle._obj.value = index + 1  # type: ignore[attr-defined]
-        return 0
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
 
-    def nvmlDeviceGetName(self, handle: ctypes.c_void_p, buffer: ctypes.Array[ctypes.c_char], size: int) -> int:
-        buffer.value = b"GPU %d" % (handle.value or 0)
-        return 0
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
 
-    def nvmlDeviceGetUUID(self, handle: ctypes.c_void_p, buffer: ctypes.Array[ctypes.c_char], size: int) -> int:
-        return 3
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index + 1
 
-    def nvmlDeviceGetClockInfo(self, handle: ctypes.c_void_p, clock: int, value: object) -> int:
-        value._obj.value = 1000 + clock  # type: ignore[attr-defined]
-        return 0
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return f"GPU {handle}"
 
-    def nvmlDeviceGetPowerUsage(self, handle: ctypes.c_void_p, value: object) -> int:
-        value._obj.value = 99_000  # type: ignore[attr-defined]
-        return 0 if handle.value == 1 else 3
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        raise self.NVMLError("Not Supported")
 
-    def nvmlDeviceGetTemperature(self, handle: ctypes.c_void_p, sensor: int, value: object) -> int:
+    def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
+        return 1000 + clock
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        if handle != 1:
+            raise self.NVMLError("Not Supported")
+        return 99_000
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
         self.asked += 1
-        value._obj.value = self.asked  # type: ignore[attr-defined]
-        return 0
+        return self.asked
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
 
 
 def wait_for(condition: object, seconds: float = 10) -> None:
@@ -1071,12 +1083,12 @@ if os.environ.get("NSYSX_TIMING"):
     assert capfd.readouterr().out == "run\n", "the second run is unheard"
 
 
-def test_clocks_of_every_gpu() -> None:
-    library = FakeNvml()
-    sampler = clock_sampler.Sampler(interval_s=0.001, library=library)
+def test_clocks_of_every_gpu(nvml: FakeNvml) -> None:
+    sampler = clock_sampler.Sampler(interval_s=0.001)
     sampler.start()
-    wait_for(lambda: library.asked > 6)
+    wait_for(lambda: nvml.asked > 6)
     facts = sampler.stop()
+    assert not nvml.open
     first, second = facts["devices"]
     assert (facts["error"], first["name"], second["name"], first["uuid"]) == (None, "GPU 1", "GPU 2", "")
     assert {len(first[key]) for key in ("utc_ns", "sm_mhz", "memory_mhz", "power_mw", "temperature_c")} == {
@@ -1087,27 +1099,30 @@ def test_clocks_of_every_gpu() -> None:
     assert first["utc_ns"] == sorted(first["utc_ns"])
 
 
-def test_a_long_run_keeps_its_whole_length() -> None:
-    library = FakeNvml()
-    sampler = clock_sampler.Sampler(interval_s=0.0005, most=10, library=library)
+def test_a_long_run_keeps_its_whole_length(nvml: FakeNvml) -> None:
+    sampler = clock_sampler.Sampler(interval_s=0.0005, most=10)
     sampler.start()
-    wait_for(lambda: library.asked > 80)
+    wait_for(lambda: nvml.asked > 80)
     facts = sampler.stop()
     assert all(len(device["utc_ns"]) <= 10 for device in facts["devices"])
     assert facts["interval_ns"] >= 1_000_000
     assert facts["devices"][0]["temperature_c"][0] == 1  # the first sample is still there
 
 
-def test_no_driver_is_said_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError("no such library")))
-    sampler = clock_sampler.Sampler()
-    sampler.start()
-    assert sampler.stop() == {
-        "source": "nvml",
-        "error": "no NVML: no such library",
-        "interval_ns": 20_000_000,
-        "devices": [],
-    }
+@pytest.mark.parametrize(
+    ("bindings", "why"),
+    [
+        (None, "nvidia-ml-py is not installed: pip install 'nsysx[clocks]'"),
+        (FakeNvml(driver=False), "NVML does not start: Driver Not Loaded"),
+    ],
+)
+def test_without_clocks_a_run_goes_on_and_says_why(
+    here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch, bindings: FakeNvml | None, why: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", bindings)
+    assert f"--clocks: no GPU clocks were sampled: {why}" in run(fake, clocks=True).notes
+    assert json.loads((here / "r.run.json").read_text())["clocks"]["error"] == why
+    assert doctor.clocks() == doctor.Examined("GPU clocks (--clocks)", "warn", why)
 
 
 def test_standard_library_only() -> None:
