@@ -55,7 +55,7 @@ _PLACE = ("file", "line", "function", "framework")
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return a row per holder and line of it, longest idle time first."""
-    if not profile.ranges.gil.width:
+    if profile.ranges.gil is None:
         raise NotRecorded("who has Python's lock (GIL) was not recorded", "nsysx run --gil --python")
     parts = profile.once(gil_idle)
     middle = ((parts["start_ns"] + parts["end_ns"]) // 2).to_numpy()

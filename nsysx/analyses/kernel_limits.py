@@ -64,8 +64,8 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = rows.with_columns(
         share.alias("share"),
         pl.col("name", "family").cast(pl.String),
-        pl.col("_grid").alias("grid"),
-        pl.col("_block").alias("block"),
+        pl.col("grid_text").alias("grid"),
+        pl.col("block_text").alias("block"),
     ).select(c.name for c in COLUMNS)
     rest = rows.slice(_ROWS)
     if not rest.height:

@@ -61,7 +61,9 @@ Ops = Annotated[
         "Those steps become slower on the CPU.",
     ),
 ]
-Clocks = Annotated[bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature; needs nsysx[clocks].")]
+Clocks = Annotated[
+    bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature; needs nsysx[clocks].")
+]
 GpuMetrics = Annotated[
     bool,
     typer.Option(

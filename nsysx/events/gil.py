@@ -17,8 +17,9 @@ _NEAR_PERIODS = 10
 def gil_idle(profile: Profile) -> pl.DataFrame:
     """Return the host's idle pieces cut by the lock: columns of ``host_pieces``, waits, holder (thread, null for none noted).
 
-    ``waits``: the thread waited for the lock. The parts sum to the pieces to the nanosecond.
+    Only where the lock was traced. ``waits``: the thread waited for the lock. The parts sum to the pieces to the nanosecond.
     """
+    assert profile.ranges.gil is not None
     noted = profile.ranges.gil.filter(pl.col("process") == profile.process)
     waiting = split(host_pieces(profile), noted.filter(~pl.col("holds")))
     parts = waiting.with_columns(waits=pl.col("span").is_not_null()).drop("span")

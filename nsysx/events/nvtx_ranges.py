@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +78,7 @@ class Ranges:
     thread), open (never closed; it then ends with the capture), repeated (copied from a marked step, see ``sequence``).
     ``notes``: process, start_ns, name: what the probe said about itself, JSON. ``pauses``: where Python stood still, see
     ``events.pauses``. ``repeats``: what ``sequence`` found out. ``gil``: process, thread, start_ns, end_ns, holds (else waits): who
-    has Python's lock; no columns where that was not traced.
+    has Python's lock; None where that was not traced.
     """
 
     ranges: pl.DataFrame
@@ -86,7 +86,7 @@ class Ranges:
     notes: pl.DataFrame
     pauses: pl.DataFrame
     repeats: Repeats | None = None
-    gil: pl.DataFrame = field(default_factory=pl.DataFrame)
+    gil: pl.DataFrame | None = None
 
 
 def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
@@ -123,11 +123,11 @@ def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
     return library, own
 
 
-def _gil(trace: Trace) -> pl.DataFrame:
-    """Return who holds Python's lock and who waits for it, as nsys notes it in a domain of its own."""
+def _gil(trace: Trace) -> pl.DataFrame | None:
+    """Return who holds Python's lock and who waits for it, as nsys notes it in a domain of its own; None without the domain."""
     domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == schema.GIL_DOMAIN)
     if not domains.height:
-        return pl.DataFrame()
+        return None
     rows = trace.nvtx.filter(pl.col("event_type") == schema.NVTX_PUSH_POP, pl.col("end_ns") > pl.col("start_ns"))
     rows = rows.join(domains.select("process", "domain").unique(), on=["process", "domain"], how="semi")
     text = rows["text"].cast(pl.String)

@@ -64,7 +64,8 @@ class Trace:
     """A report as frames, columns as ``schema.SOURCES`` declares them.
 
     ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
-    ``python_lines`` has (process, thread, time_ns, frames) rows where ``--python-backtrace=cuda`` was on, else None.
+    The other frames are declared in `nsysx.frames.derived` and `.declared`.
+    ``python_lines`` has the stacks inside CUDA calls where ``--python-backtrace=cuda`` was on, else None.
     ``samples`` has the Python stacks that were sampled over time, and ``stacks`` their frames, innermost first, see ``samples.py``;
     no rows where ``recorded`` does not name "python_sample".
     ``nccl`` has what NCCL says of its own calls, see ``nccl_ranges``, None where it said nothing. ``host`` stands for the

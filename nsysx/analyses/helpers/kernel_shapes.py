@@ -73,8 +73,8 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
     put("threads", threads, pl.Int64())
     put("registers", registers, pl.Int64())
     put("shared_bytes", shared, pl.Int64())
-    put("_grid", np.array([f"{x}x{y}x{z}" for x, y, z in zip(gx, gy, gz, strict=True)], object), pl.String())
-    put("_block", np.array([f"{x}x{y}x{z}" for x, y, z in zip(bx, by, bz, strict=True)], object), pl.String())
+    put("grid_text", np.array([f"{x}x{y}x{z}" for x, y, z in zip(gx, gy, gz, strict=True)], object), pl.String())
+    put("block_text", np.array([f"{x}x{y}x{z}" for x, y, z in zip(bx, by, bz, strict=True)], object), pl.String())
     frame = rows.with_columns(columns.values())
     measured = not limits.missing and bool(len(at))
     nothing = np.full(len(at), None, object)
@@ -111,15 +111,17 @@ def _or_none(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     return found
 
 
+_COUNTED = {"samples": pl.Int64, **dict.fromkeys(("dram", "tensor_active", "sm_active"), pl.Float64)}
+
+
 def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
     """Add samples, dram, tensor_active, sm_active, null where the GPU's counters were not sampled, and the limit they say."""
     try:
         samples = profile.once(gpu_counters.samples)
     except NotRecorded:
-        none = {"samples": pl.Int64, **dict.fromkeys(("dram", "tensor_active", "sm_active"), pl.Float64)}
-        return rows.with_columns(pl.lit(None, dtype=kind).alias(c) for c, kind in none.items())
+        return rows.with_columns(pl.lit(None, dtype=kind).alias(c) for c, kind in _COUNTED.items())
     ops = with_card(profile, profile.steady_ops.select("op", "process", "device", "name", "grid", "block"))
-    found = gpu_counters.means(samples.join(ops, on="op", how="inner"), SHAPE)
+    found = gpu_counters.means(samples.join(ops, on="op", how="inner"), SHAPE).select(*SHAPE, *_COUNTED)
     rows = rows.join(found, on=SHAPE, how="left", nulls_equal=True).with_columns(pl.col("samples").fill_null(0))
     bound = pl.when(pl.col("dram") >= gpu_samples.MEMORY_BOUND).then(pl.lit(DRAM))
     return rows.with_columns(pl.coalesce(bound, "limit").alias("limit"))
@@ -128,8 +130,7 @@ def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
 def shapes(profile: Profile) -> pl.DataFrame:
     """Return one row per shape (SHAPE) of the kernels of the steady steps, longest total first. Raises NotRecorded.
 
-    Columns besides: family, cls, count, total_ns, median_ns, blocks, threads, registers, shared_bytes, sm_count, waves,
-    tail_share, occupancy, occupancy_limit, number_format, limit, samples, dram, tensor_active, sm_active, and _grid and _block for people.
+    Columns: `derived.KERNEL_SHAPES`.
     """
     if not profile.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
