@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.events import layers
 from nsysx.events.attribute import GRADES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
@@ -19,7 +20,12 @@ COLUMNS = (
     Column("cls", "String", "", "class"),
     Column("parent", "String", "", "module that calls it, null at a root"),
     Column("depth", "Int64", "", "distance from its root"),
-    Column("calls", "Int64", "", "forward calls in the steady steps"),
+    Column(
+        "calls",
+        "Int64",
+        "",
+        "calls in the steady steps: of its forward, its range, its phase; null for what is not called",
+    ),
     Column("forward_gpu_ns", "Int64", "ns", "GPU op time of forward, children included"),
     Column("backward_gpu_ns", "Int64", "ns", "GPU op time of backward, children and recompute included"),
     Column("self_gpu_ns", "Int64", "ns", "GPU op time of the module itself, forward and backward; sums to all"),
@@ -116,26 +122,34 @@ def _own(profile: Profile) -> dict[str | None, dict[str, int]]:
     return found
 
 
-def _calls(profile: Profile) -> pl.DataFrame:
-    """Return forward calls per module in the steady steps."""
+def _in_steps(profile: Profile) -> pl.Expr:
     windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process)
     inside = [
         (pl.col("process") == process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
         for process, start, end in windows.select("process", "start_ns", "end_ns").iter_rows()
     ]
-    spans = (
-        profile.ranges.ranges.select("process", "start_ns", "kind", "name", "cls", "recompute")
-        .filter(
-            (pl.col("kind") == "module") | (pl.col("kind") == "range"),
-            ~pl.col("recompute"),
-            pl.any_horizontal(pl.lit(False), *inside),
-        )
-        .group_by("name", "cls")
-        .len()
-        .with_columns(pl.col("name", "cls").cast(pl.String))
-    )
-    path = pl.when(pl.col("name") == "").then(pl.format("({})", "cls")).otherwise(pl.col("name"))
-    return spans.group_by(path.alias("module")).agg(pl.col("len").sum().cast(pl.Int64).alias("calls"))
+    return ~pl.col("recompute") & pl.any_horizontal(pl.lit(False), *inside)
+
+
+def _calls(profile: Profile) -> dict[str, int]:
+    """Return the calls in the steady steps by the names that work is attributed to, "(optimizer)" as often as its phase."""
+    rows = profile.ranges.ranges.filter(~pl.col("crossing"))
+    inside = _in_steps(profile)
+    name = pl.col("name").cast(pl.String)
+    probed = pl.col("own") & pl.col("kind").is_in(["module", "backward_module"])
+    if rows.select(probed.any()).item():
+        mine = rows.filter(pl.col("own") & (pl.col("kind") == "module"), inside).group_by("name", "cls").len()
+        path = pl.when(name == "").then(pl.format("({})", pl.col("cls").cast(pl.String))).otherwise(name)
+        called = mine.select(path.alias("module"), "len")
+    else:
+        # A stranger's ranges are named by what they are nested in.
+        layer = layers.module_layer(profile.ranges)
+        mine = layer.rows.with_columns(at(*layers.paths(layer)).alias("module"))
+        called = mine.filter(inside).group_by("module").len().select(pl.col("module").cast(pl.String), "len")
+    phases = rows.filter(pl.col("kind") == "phase", inside).group_by("name").len()
+    called = pl.concat([called, phases.select(pl.format("({})", name).alias("module"), "len")])
+    sums = called.drop_nulls().group_by("module").agg(pl.col("len").sum().cast(pl.Int64))
+    return dict(sums.iter_rows())
 
 
 def _grade(module: str | None, row: dict[str, int]) -> str:
@@ -172,7 +186,7 @@ def table(profile: Profile) -> pl.DataFrame:
         raise NotRecorded(
             "no NVTX range was recorded: run under `nsysx run`, or with -t nvtx and ranges of your own", "-t nvtx"
         )
-    own, calls = _own(profile), dict(_calls(profile).iter_rows())
+    own, calls = _own(profile), _calls(profile)
     columns = profile.attributed.modules.select("module", "cls", "parent", "first_ns").iter_rows()
     tree: dict[str | None, tuple[str, str | None, int]] = {
         module: (cls, up, first) for module, cls, up, first in columns
@@ -188,7 +202,7 @@ def table(profile: Profile) -> pl.DataFrame:
                 rolled[parent][way] += rolled[module][way]
     nothing = dict.fromkeys(_SUMS, 0)
     for module in {**tree, **own}:
-        row = {**own.get(module, nothing), "calls": calls.get(module, 0)}
+        row = {**own.get(module, nothing), "calls": calls.get(module or "", 0)}
         cls, parent, first = tree.get(module, (None, None, None))
         if module in rolled:
             row["forward_gpu_ns"], row["backward_gpu_ns"] = rolled[module]
@@ -200,6 +214,8 @@ def table(profile: Profile) -> pl.DataFrame:
             "cls": cls,
             "parent": parent,
             "depth": depth.get(module, 0),
+            # What lies between modules and phases, and what is not attributed, nobody calls.
+            "calls": row["calls"] if module in tree or module in calls else None,
             "grade": _grade(module, row),
         }
         found.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **place}))
