@@ -100,24 +100,24 @@ def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
 
 
 def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: int) -> tuple[int, int] | None:
-    """Return when the CPU launched what the first step begins with on the device, and what the one after the last does.
+    """Return when the CPU launches the first work of the first step on the device, and that of the one after the last.
 
-    A step lasts there from its first work to that of the next, and with it what the host does before: waiting for data is of
-    very different length, and the steps on the CPU hold one wait too many and one too few. None where this is not seen.
+    A step lasts from its first work to that of the next, and with it what the host does before: waiting for data is of very
+    different length, and the steps on the CPU hold one wait too many and one too few. The first work is what is launched first,
+    not what the device begins with: with several streams that is another launch from step to step. None where this is not seen.
     """
     own = (pl.col("process") == profile.steps.process) & (pl.col("device") == device)
-    tiles = profile.steps.gpu.filter(own & pl.col("index").is_in([first, last + 1])).sort("index")
-    if tiles.height != 2 or profile.steps.between.filter(own).height:
+    if profile.steps.between.filter(own & pl.col("index").is_between(first, last)).height:
         return None
-    ops = profile.attributed.gpu_ops.filter(own & pl.col("start_ns").is_in(tiles["start_ns"].implode()))
-    called = (
-        ops.sort("start_ns").select("start_ns", "call_start_ns").unique("start_ns", keep="first", maintain_order=True)
-    )
-    starts = cpu["start_ns"]
-    if called.height != 2 or called["call_start_ns"].null_count():
-        return None
-    begin, end = called["call_start_ns"].to_list()
-    return (begin, end) if starts[first] <= begin < starts[first + 1] and starts[last + 1] <= end else None
+    called = np.sort(profile.attributed.gpu_ops.filter(own)["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
+    starts = cpu["start_ns"].to_numpy()
+    begun = []
+    for step in (first, last + 1):
+        at = int(np.searchsorted(called, starts[step]))
+        if at == len(called) or (step + 1 < len(starts) and called[at] >= starts[step + 1]):
+            return None
+        begun.append(int(called[at]))
+    return begun[0], begun[1]
 
 
 #: What a chain is made of.

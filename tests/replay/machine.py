@@ -1,0 +1,107 @@
+"""A small machine that runs programs: one thread, streams that are queues, calls that wait. It knows nothing of the replay.
+
+A program is a list of actions that every step repeats:
+
+    ("host", us)                  Python
+    ("load", us)                  Python waits for data, in a range that says so
+    ("launch", name, us, stream)  a kernel
+    ("item", stream)              a copy to pageable memory that waits for itself, and the synchronize behind it
+    ("sync", stream)              a stream is waited for; None: the device
+    ("record", event, stream), ("hold", event, stream), ("await", event)   an event: recorded, waited for by a stream or by Python
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.builder import Report, Thread
+
+US = 1_000
+
+#: What a call costs Python, which is when its kernel can begin, the pause between two of a stream, how soon a wait returns (us),
+#: and how long a copy of a few bytes takes.
+CALL, PAUSE, RETURN, COPY = 5, 1, 3, 2
+
+Action = tuple[Any, ...]
+
+
+@dataclass
+class Machine:
+    """Runs a program and writes what nsys would have seen. ``ends_us`` holds when the GPU was done with each step."""
+
+    program: Sequence[Action]
+    report: Report = field(default_factory=Report)
+    now: int = 100
+    free: dict[int, int] = field(default_factory=dict)
+    events: dict[int, int] = field(default_factory=dict)
+    ends_us: list[int] = field(default_factory=list)
+
+    def run(self, steps: int) -> Machine:
+        """Run so many steps."""
+        thread = self.report.process(100).thread(100, "python")
+        for number in range(steps):
+            begin = self.now
+            for action in self.program:
+                getattr(self, f"_{action[0]}")(thread, *action[1:])
+            thread.add_range(f"step {number}", begin * US, self.now * US, domain="nsysx")
+            self.ends_us.append(max(self.free.values()))
+        return self
+
+    def step_us(self, settled: int) -> float:
+        """Return the mean step behind the first ``settled`` ones."""
+        return (self.ends_us[-1] - self.ends_us[settled]) / (len(self.ends_us) - 1 - settled)
+
+    def _host(self, thread: Thread, us: int) -> None:
+        self.now += us
+
+    def _load(self, thread: Thread, us: int) -> None:
+        if us:
+            thread.add_range("data DataLoader", self.now * US, (self.now + us) * US, domain="nsysx")
+        self.now += us
+
+    def _start(self, stream: int) -> int:
+        free = self.free.get(stream)
+        return self.now + CALL if free is None else max(self.now + CALL, free + PAUSE)
+
+    def _launch(self, thread: Thread, name: str, us: int, stream: int) -> None:
+        start = self._start(stream)
+        thread.launch(self.now * US, CALL * US, kernel=name, gpu_start=start * US, gpu_dur=us * US, stream=stream)
+        self.free[stream] = start + us
+        self.now += CALL
+
+    def _item(self, thread: Thread, stream: int) -> None:
+        start = self._start(stream)
+        self.free[stream] = start + COPY
+        end = start + COPY + RETURN
+        thread.memcpy(
+            self.now * US, (end - self.now) * US, kind="DtoH", pageable=True, gpu_start=start * US, gpu_dur=COPY * US, stream=stream
+        )  # fmt: skip
+        thread.sync(at=end * US, dur=RETURN * US, stream=stream)
+        self.now = end + RETURN
+
+    def _wait(self, until: int) -> int:
+        return max(self.now, until) + RETURN
+
+    def _sync(self, thread: Thread, stream: int | None) -> None:
+        done = max(self.free.values(), default=0) if stream is None else self.free.get(stream, 0)
+        end = self._wait(done)
+        name = "cudaDeviceSynchronize_v3020" if stream is None else "cudaStreamSynchronize_v3020"
+        thread.sync(name, at=self.now * US, dur=(end - self.now) * US, stream=stream)
+        self.now = end
+
+    def _record(self, thread: Thread, event: int, stream: int) -> None:
+        thread.event_record(event, at=self.now * US, dur=US, stream=stream)
+        self.events[event] = self.free.get(stream, 0)
+        self.now += 1
+
+    def _hold(self, thread: Thread, event: int, stream: int) -> None:
+        thread.wait_event(event, at=self.now * US, dur=US, stream=stream)
+        self.free[stream] = max(self.free.get(stream, 0), self.events.get(event, 0))
+        self.now += 1
+
+    def _await(self, thread: Thread, event: int) -> None:
+        end = self._wait(self.events.get(event, 0))
+        thread.sync("cudaEventSynchronize_v3020", at=self.now * US, dur=(end - self.now) * US, event=event)
+        self.now = end

@@ -1,0 +1,120 @@
+"""What the replay says of a change, against the same random program run again with the change made."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nsysx
+from tests.examples import examples
+from tests.replay.machine import CALL, COPY, RETURN, US, Action, Machine
+
+#: A replayed step is this near to that of the changed program: the share of the step, and ns.
+_CLOSE, _LEAST_NS = 0.01, 2_000
+_RECORDED, _SETTLED, _LONG = 12, 15, 40
+
+
+def programs(streams: Sequence[int]) -> st.SearchStrategy[list[Action]]:
+    """Programs that launch something in every step, and wait at its end: else their streams could drift apart for ever."""
+    stream = st.sampled_from(streams)
+    name = st.sampled_from(("gemm", "softmax", "add"))
+    launch = st.tuples(st.just("launch"), name, st.integers(2, 150), stream)
+    event = st.integers(1, 9)
+    held = st.tuples(event, stream, stream).map(lambda e: [("record", e[0], e[1]), ("hold", e[0], e[2])])
+    awaited = st.tuples(event, stream).map(lambda e: [("record", *e), ("await", e[0])])
+    host = st.tuples(st.just("host"), st.integers(1, 60))
+    waits = st.one_of(st.tuples(st.just("item"), stream), st.tuples(st.just("sync"), st.one_of(st.none(), stream)))
+    one = st.one_of(launch, launch, launch, host, waits).map(lambda action: [action])
+    parts = st.lists(st.one_of(one, one, one, held, awaited), min_size=3, max_size=10)
+    load = st.one_of(st.just([]), st.integers(20, 600).map(lambda us: [("load", us)]))
+    return st.tuples(load, launch, parts).map(
+        lambda p: [*p[0], p[1], *(a for part in p[2] for a in part), ("sync", None)]
+    )
+
+
+class Changed(Machine):
+    """The machine with waits that are none."""
+
+    def _nosync(self, thread: Any) -> None:
+        self.now += RETURN
+
+    def _noitem(self, thread: Any, stream: int) -> None:
+        self.free[stream] = self._start(stream) + COPY
+        self.now += CALL + RETURN
+
+
+def without(*kinds: str) -> Callable[[Action], list[Action]]:
+    return lambda action: [] if action[0] in kinds else [action]
+
+
+def faster(action: Action) -> list[Action]:
+    return [("launch", "gemm", action[2] / 2, action[3])] if action[:2] == ("launch", "gemm") else [action]
+
+
+def unwaited(action: Action) -> list[Action]:
+    return (
+        [("nosync",)]
+        if action[0] in {"sync", "await"}
+        else [("noitem", action[1])]
+        if action[0] == "item"
+        else [action]
+    )
+
+
+def changes(program: Sequence[Action]) -> dict[str, tuple[dict[str, Any], Callable[[Action], list[Action]]]]:
+    """Return what can be asked of this program, and what that makes of each action."""
+    kinds = {action[0] for action in program}
+    of_device = [a for a in program if a == ("sync", None)]
+    return {
+        name: asked[1:]
+        for name, asked in {
+            "kernels": (any(a[:2] == ("launch", "gemm") for a in program), {"kernel": "gemm=2x"}, faster),
+            "waits": (True, {"remove_wait": "all"}, unwaited),
+            "loader": ("load" in kinds, {"free_loader": True}, without("load")),
+            "host": ("host" in kinds, {"no_host": True}, without("host")),
+            "events": ("await" in kinds, {"remove_sync_calls": "event"}, without("await")),
+            "device": (of_device, {"remove_sync_calls": "device"}, lambda a: [] if a == ("sync", None) else [a]),
+        }.items()
+        if asked[0]
+    }
+
+
+def step_us(program: Sequence[Action]) -> float:
+    return Changed(program).run(_LONG).step_us(_SETTLED)
+
+
+def compare(program: list[Action], *, one_stream: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Machine(program).run(_RECORDED).report.write(Path(folder) / "r.sqlite")
+        report = nsysx.report(path)
+        now, known = step_us(program) * US, report.unprofiled
+        assert known is not None, [check.detail for check in report.quality]
+        near = max(_CLOSE * now, _LEAST_NS)
+        assert abs(known.step_ns - now) <= near, "the step itself"
+        for name, (asked, change) in changes(program).items():
+            told = report.whatif(**asked).step_ns
+            true = step_us([new for action in program for new in change(action)]) * US
+            assert told >= true - near, (name, "promises too much", told, true)
+            # No saving is larger than the idle time, although streams may then overlap more than they did.
+            if one_stream or true >= known.gpu_busy_ns:
+                assert told <= true + near, (name, told, true)
+
+
+several = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@several
+@given(programs((7,)))
+def test_one_stream(program: list[Action]) -> None:
+    compare(program, one_stream=True)
+
+
+@several
+@given(programs((7, 13)))
+def test_two_streams(program: list[Action]) -> None:
+    compare(program, one_stream=False)
