@@ -12,7 +12,7 @@ A program is a list of actions that every step repeats:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +29,13 @@ Action = tuple[Any, ...]
 
 @dataclass
 class Machine:
-    """Runs a program and writes what nsys would have seen. ``ends_us`` holds when the GPU was done with each step."""
+    """Runs a program and writes what nsys would have seen. ``ends_us`` holds when the GPU was done with each step.
+
+    ``tracing`` is what a profiler adds before each call of a class (us).
+    """
 
     program: Sequence[Action]
+    tracing: Mapping[str, int] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
     now: int = 100
     free: dict[int, int] = field(default_factory=dict)
@@ -66,25 +70,28 @@ class Machine:
         return self.now + CALL if free is None else max(self.now + CALL, free + PAUSE)
 
     def _launch(self, thread: Thread, name: str, us: int, stream: int) -> None:
+        self.now += self.tracing.get("launch", 0)
         start = self._start(stream)
         thread.launch(self.now * US, CALL * US, kernel=name, gpu_start=start * US, gpu_dur=us * US, stream=stream)
         self.free[stream] = start + us
         self.now += CALL
 
     def _item(self, thread: Thread, stream: int) -> None:
+        self.now += self.tracing.get("copy", 0)
         start = self._start(stream)
         self.free[stream] = start + COPY
         end = start + COPY + RETURN
         thread.memcpy(
             self.now * US, (end - self.now) * US, kind="DtoH", pageable=True, gpu_start=start * US, gpu_dur=COPY * US, stream=stream
         )  # fmt: skip
-        thread.sync(at=end * US, dur=RETURN * US, stream=stream)
-        self.now = end + RETURN
+        self.now = end
+        self._sync(thread, stream)
 
     def _wait(self, until: int) -> int:
         return max(self.now, until) + RETURN
 
     def _sync(self, thread: Thread, stream: int | None) -> None:
+        self.now += self.tracing.get("sync", 0)
         done = max(self.free.values(), default=0) if stream is None else self.free.get(stream, 0)
         end = self._wait(done)
         name = "cudaDeviceSynchronize_v3020" if stream is None else "cudaStreamSynchronize_v3020"
@@ -92,16 +99,19 @@ class Machine:
         self.now = end
 
     def _record(self, thread: Thread, event: int, stream: int) -> None:
+        self.now += self.tracing.get("event", 0)
         thread.event_record(event, at=self.now * US, dur=US, stream=stream)
         self.events[event] = self.free.get(stream, 0)
         self.now += 1
 
     def _hold(self, thread: Thread, event: int, stream: int) -> None:
+        self.now += self.tracing.get("event", 0)
         thread.wait_event(event, at=self.now * US, dur=US, stream=stream)
         self.free[stream] = max(self.free.get(stream, 0), self.events.get(event, 0))
         self.now += 1
 
     def _await(self, thread: Thread, event: int) -> None:
+        self.now += self.tracing.get("sync", 0)
         end = self._wait(self.events.get(event, 0))
         thread.sync("cudaEventSynchronize_v3020", at=self.now * US, dur=(end - self.now) * US, event=event)
         self.now = end

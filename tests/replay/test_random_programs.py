@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nsysx
+from nsysx.replay import costs
 from tests.examples import examples
 from tests.replay.machine import CALL, COPY, RETURN, US, Action, Machine
 
@@ -88,6 +90,18 @@ def step_us(program: Sequence[Action]) -> float:
     return Changed(program).run(_LONG).step_us(_SETTLED)
 
 
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, int]:
+    """What a profiler adds before each call of a class (us), known to the table of costs."""
+    tracing = {"launch": 5, "copy": 6, "sync": 2, "event": 4}
+    table = {
+        name: costs.Cost(*(tracing.get(name, 0) * US * part for part in (1, 0.5, 1.5))) for name in costs.ASSUMED.of
+    }
+    monkeypatch.setattr(costs, "ASSUMED", costs.Costs("assumed", CALL * US, table))
+    monkeypatch.setattr(costs, "KERNEL_GAP_NS", 0)
+    return tracing
+
+
 def compare(program: list[Action], *, one_stream: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Machine(program).run(_RECORDED).report.write(Path(folder) / "r.sqlite")
@@ -118,3 +132,18 @@ def test_one_stream(program: list[Action]) -> None:
 @given(programs((7, 13)))
 def test_two_streams(program: list[Action]) -> None:
     compare(program, one_stream=False)
+
+
+@several
+@given(program=programs((7, 13)))
+def test_the_step_without_tracing(traced: Mapping[str, int], program: list[Action]) -> None:
+    """What tracing adds to each call is taken out where it arose: what then overlaps and what waits is another matter."""
+    # A little host code before each call: of a recorded pause some always stays.
+    program = [new for action in program for new in (("host", 3), action)]
+    with tempfile.TemporaryDirectory() as folder:
+        report = nsysx.report(Machine(program, traced).run(_RECORDED).report.write(Path(folder) / "r.sqlite"))
+    known, true = report.unprofiled, step_us(program) * US
+    assert known is not None, [check.detail for check in report.quality]
+    assert known.step_ns == pytest.approx(true, rel=_CLOSE, abs=_LEAST_NS)
+    assert known.low_ns - _LEAST_NS <= true <= known.high_ns + _LEAST_NS
+    assert known.recorded_ns > true
