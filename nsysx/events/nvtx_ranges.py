@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx.events import pauses
+from nsysx.events import framework_ranges, pauses
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.inject import nsysx_ranges
@@ -95,7 +95,13 @@ def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
         label = nsysx_ranges.decode(text)
         return label.kind, label.name, label.cls, label.number, "recompute" in label.flags
     if match := _OP.match(text):
-        return "op", match[1], "", int(match[2]) if match[2] else -1, False
+        # What has no sequence number is no operator of autograd, but a range of Python's that emit_nvtx wrote.
+        inner = ("op",) if match[2] or "::" in match[1] else meaning(match[1], False)
+        if inner[0] not in ("step", "phase", "module"):
+            return "op", match[1], "", int(match[2]) if match[2] else -1, False
+        text = match[1]
+    if found := framework_ranges.known(text):
+        return *found, -1, False
     if match := _STEP.match(text):
         return "step", text, "", int(match[1]), False
     for phase, pattern in _PHASES:

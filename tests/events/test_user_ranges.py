@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsysx.events import nvtx_ranges
 from nsysx.reading.load import load
+from tests import reports
 from tests.builder import Report
 
 
@@ -89,11 +91,68 @@ def test_no_modules(text: str) -> None:
             "autograd::engine::evaluate_function: MulBackward0",
             7,
         ),
-        ("Optimizer.step#SGD.step, op_id = 5", "Optimizer.step#SGD.step", -1),
+        ("DistributedDataParallel.forward, op_id = 5", "DistributedDataParallel.forward", -1),
+        (
+            "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [{'name': '', 'type': 'tensor'}]}",
+            "torch.nn.functional.linear",
+            -1,
+        ),
     ],
 )
 def test_emit_nvtx(text: str, name: str, number: int) -> None:
     assert nvtx_ranges.meaning(text, False) == ("op", name, "", number, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("Optimizer.step#SGD.step, op_id = 5", "phase", "optimizer"),  # record_function, as emit_nvtx writes it
+        ("Optimizer.zero_grad#AdamW.zero_grad, op_id = 6", "phase", "zero_grad"),
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__, op_id = 7", "phase", "data"),
+        ("ProfilerStep#4, op_id = 8", "step", "ProfilerStep#4"),
+        (
+            "torch.optim.adamw.AdamW.step",
+            "phase",
+            "optimizer",
+        ),  # nsys --pytorch=functions-trace, --python-functions-trace
+        ("torch._tensor.Tensor.backward", "phase", "backward"),
+        ("torch.nn.modules.loss.CrossEntropyLoss.forward", "phase", "loss"),
+        ("[pl][profile]run_training_batch", "step", "[pl][profile]run_training_batch"),  # Lightning, NeMo
+        ("[pl][profile][Strategy]DDPStrategy.training_step", "phase", "forward"),
+        ("[pl][profile][Strategy]DDPStrategy.backward, op_id = 3", "phase", "backward"),
+        ("[pl][module]torch.nn.modules.linear.Linear: layer.0", "module", "layer.0"),
+        ("forward-compute", "phase", "forward"),  # Megatron's timers
+        ("backward-compute", "phase", "backward"),
+        ("batch-generator", "phase", "data"),
+        ("optimizer-inner-step", "phase", "optimizer"),
+        ("DeepSpeedEngine.forward", "phase", "forward"),
+        ("DeepSpeedZeroOptimizer_Stage3.step", "phase", "optimizer"),
+        ("execute_context_0(0)_generation_8(8)", "step", "execute_context_0(0)_generation_8(8)"),  # vLLM
+        ("{'Module': 'model.layers.0.self_attn', 'TrainableParams': {}}", "module", "model.layers.0.self_attn"),
+    ],
+)
+def test_what_frameworks_write(text: str, kind: str, name: str) -> None:
+    found = nvtx_ranges.meaning(text, False)
+    assert found[:2] == (kind, name)
+    assert found[2] == ("Linear" if name == "layer.0" else "")
+
+
+def test_a_capture_of_deepspeed_has_its_steps(tmp_path: Path) -> None:
+    """Nobody marked a step: the optimizer of the framework does."""
+    report = Report()
+    main = report.process(1).thread(1)
+    for i in range(6):
+        t = i * 1_000_000
+        for at, name in enumerate(("DeepSpeedEngine.forward", "DeepSpeedEngine.backward", "DeepSpeedEngine.step")):
+            main.add_range(name, t + at * 300_000, t + at * 300_000 + 250_000)
+            main.launch(
+                t + at * 300_000 + 9_000, 5_000, kernel=f"k{i}{at}", gpu_start=t + at * 300_000 + 20_000, gpu_dur=90_000
+            )
+    given = reports.gather(report, tmp_path)
+    assert given.steps.source == "optimizer"
+    assert given.scope.steps >= 3
+    phases = given.attributed.gpu_ops["phase"].cast(pl.String).to_list()
+    assert {p: phases.count(p) for p in phases} == {"forward": 6, "backward": 6, "optimizer": 6}
 
 
 @pytest.mark.parametrize(
