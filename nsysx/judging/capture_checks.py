@@ -222,11 +222,28 @@ def _unprofiled(profile: Profile) -> list[Check]:
     return [Check("unprofiled", "warn" if wide else "ok", detail, better if wide else "")]
 
 
+#: How nsys names an instance of a card that is divided: "NVIDIA A30 MIG 2g.12gb".
+_INSTANCE = re.compile(r"\bMIG (\d{1,2}g\.[\w.]{1,12})")
+
+
+def _instances(trace: Trace) -> list[Check]:
+    """Return that a GPU is a part of a card, which the figures of the whole card do not fit."""
+    parts = sorted({match[1] for g in trace.capture.gpus if (match := _INSTANCE.search(g.name))})
+    if not parts:
+        return []
+    detail = (
+        f"the GPU is an instance of a divided card (MIG {', '.join(parts)}): the work of other instances is not in the capture, "
+        "and where the report gives the limits of the whole card, a share of them is too small"
+    )
+    return [Check("divided card", "warn", detail)]
+
+
 def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     """Return every check, trouble first, and one line per table that the capture does not hold."""
     found = [
         *_gpu_work(profile),
         *tracing.checks(profile.trace),
+        *_instances(profile.trace),
         *_rows(profile),
         *probe_checks.probe_ranges(profile),
         *probe_checks.probe_cost(profile),

@@ -130,6 +130,13 @@ def test_launches_without_kernel(tmp_path: Path) -> None:
     assert "launches without kernel" not in checks(simple(lambda m: m.launch(1000, 10)), tmp_path)
 
 
+def test_an_instance_of_a_divided_card(tmp_path: Path) -> None:
+    report = simple()
+    report.gpu(0, "NVIDIA A30 MIG 2g.12gb", pids=[(report.processes[0].pid, 0)])
+    assert "(MIG 2g.12gb)" in checks(report, tmp_path)["divided card"].detail
+    assert "divided card" not in checks(simple(), tmp_path)
+
+
 def test_graphs(tmp_path: Path) -> None:
     found = checks(builder.case_opaque_graph(), tmp_path)["opaque graphs"]
     assert (found.status, found.fix) == ("warn", "--cuda-graph-trace=node")
