@@ -148,7 +148,11 @@ def pair(part: float, whole: float) -> tuple[str, str]:
         if whole >= ns or unit == "us":
             digits = 2 if whole < 10 * ns else 0 if whole >= 100 * ns and unit == "us" else 1
             small = 3 if 0 < part < 0.05 * ns else digits
-            return f"{part / ns:.{small}f}", f"{whole / ns:.{digits}f} {unit}"
+            shown = f"{part / ns:.{small}f}"
+            # Of a whole of seconds some microseconds are not nothing: then they have a unit of their own.
+            return short(part) if part and not float(
+                shown
+            ) and unit != "us" else shown, f"{whole / ns:.{digits}f} {unit}"
     raise AssertionError
 
 

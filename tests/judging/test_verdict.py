@@ -10,6 +10,7 @@ import pytest
 
 from nsysx.analyses import gpu_ledger
 from nsysx.events import ledger
+from nsysx.judging import verdict
 from nsysx.judging.limits import idle_parts, limits_of
 from nsysx.model import Verdict
 from nsysx.pipeline import summarize
@@ -349,6 +350,13 @@ def test_a_long_session_is_judged_where_the_gpu_was_used(tmp_path: Path) -> None
     assert found.code == "gpu_bound"
     assert "in which the program uses it" in found.sentence
     assert any("long pauses in which the program does something else 120.0 s" in e for e in found.evidence)
+
+
+def test_a_part_is_never_rounded_to_nothing() -> None:
+    assert verdict.pair(260 * US, 3_700_000 * US) == ("260 us", "3.70 s")
+    assert verdict.pair(90_000 * US, 3_700_000 * US) == ("0.09", "3.70 s")
+    assert verdict.pair(1, 5_000) == ("0.001", "5.00 us")
+    assert verdict.pair(0, 3_700_000 * US) == ("0.00", "3.70 s")
 
 
 def test_start_up_is_no_more_than_its_part_of_the_span(tmp_path: Path) -> None:
