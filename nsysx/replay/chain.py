@@ -114,6 +114,10 @@ class _Queues:
     def number(self, stream: int) -> int:
         return self.numbers.setdefault(stream, len(self.numbers))
 
+    def pending(self, at: int) -> bool:
+        """Return whether launched work is not done at ``at``."""
+        return max(self.free.values(), default=self.start_ns) > at
+
     def depth(self, at: int) -> int:
         """Return how many of the launched ops have not begun at ``at``; ops begin nearly in launch order."""
         return len(self.begun) - bisect_right(self.begun, at)
@@ -212,7 +216,8 @@ def _classified(item: Item, own: list[_Ran], when: tuple[int, int], facts: _Fact
     if own:
         item = _launching(item, own, when, blocking, facts, queues)
         return item._replace(ops=_queued(own, when[0], facts.usual_latency, queues))
-    if blocking is not None and blocking[0]:
+    # A free waits for the device whenever something is queued, also where a synchronize before it left nothing to wait for.
+    if blocking is not None and (blocking[0] or (item.api == "free" and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
     if item.call in facts.records:
         event, stream = facts.records[item.call]

@@ -7,6 +7,8 @@ A program is a list of actions that every step repeats:
     ("launch", name, us, stream)  a kernel
     ("item", stream)              a copy to pageable memory that waits for itself, and the synchronize behind it
     ("sync", stream)              a stream is waited for; None: the device
+    ("free",)                     a cudaFree, which waits for the device
+    ("turn",)                     the other thread goes on (autograd), until the next turn
     ("record", event, stream), ("hold", event, stream), ("await", event)   an event: recorded, waited for by a stream or by Python
 """
 
@@ -44,12 +46,16 @@ class Machine:
 
     def run(self, steps: int) -> Machine:
         """Run so many steps."""
-        thread = self.report.process(100).thread(100, "python")
+        process = self.report.process(100)
+        main, other = process.thread(100, "python"), process.thread(101, "pt_autograd_0")
         for number in range(steps):
-            begin = self.now
+            begin, thread, waits = self.now, main, other
             for action in self.program:
-                getattr(self, f"_{action[0]}")(thread, *action[1:])
-            thread.add_range(f"step {number}", begin * US, self.now * US, domain="nsysx")
+                if action[0] == "turn":
+                    thread, waits = waits, thread
+                else:
+                    getattr(self, f"_{action[0]}")(thread, *action[1:])
+            main.add_range(f"step {number}", begin * US, self.now * US, domain="nsysx")
             self.ends_us.append(max(self.free.values()))
         return self
 
@@ -96,6 +102,12 @@ class Machine:
         end = self._wait(done)
         name = "cudaDeviceSynchronize_v3020" if stream is None else "cudaStreamSynchronize_v3020"
         thread.sync(name, at=self.now * US, dur=(end - self.now) * US, stream=stream)
+        self.now = end
+
+    def _free(self, thread: Thread) -> None:
+        self.now += self.tracing.get("alloc", 0)
+        end = self._wait(max(self.free.values(), default=0))
+        thread.call("cudaFree_v3020", self.now * US, (end - self.now) * US)
         self.now = end
 
     def _record(self, thread: Thread, event: int, stream: int) -> None:

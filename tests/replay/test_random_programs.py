@@ -32,7 +32,12 @@ def programs(streams: Sequence[int]) -> st.SearchStrategy[list[Action]]:
     host = st.tuples(st.just("host"), st.integers(1, 60))
     waits = st.one_of(st.tuples(st.just("item"), stream), st.tuples(st.just("sync"), st.one_of(st.none(), stream)))
     one = st.one_of(launch, launch, launch, host, waits).map(lambda action: [action])
-    parts = st.lists(st.one_of(one, one, one, held, awaited), min_size=3, max_size=10)
+    free = st.just([("free",)])
+    # A thread that launches nothing is host code of those that do.
+    turned = st.tuples(launch, st.lists(one, max_size=2)).map(
+        lambda p: [("turn",), p[0], *(a for part in p[1] for a in part), ("turn",)]
+    )
+    parts = st.lists(st.one_of(one, one, one, one, held, awaited, free, turned), min_size=3, max_size=10)
     load = st.one_of(st.just([]), st.integers(20, 600).map(lambda us: [("load", us)]))
     return st.tuples(load, launch, parts).map(
         lambda p: [*p[0], p[1], *(a for part in p[2] for a in part), ("sync", None)]
@@ -61,7 +66,7 @@ def faster(action: Action) -> list[Action]:
 def unwaited(action: Action) -> list[Action]:
     return (
         [("nosync",)]
-        if action[0] in {"sync", "await"}
+        if action[0] in {"sync", "await", "free"}
         else [("noitem", action[1])]
         if action[0] == "item"
         else [action]
@@ -79,6 +84,7 @@ def changes(program: Sequence[Action]) -> dict[str, tuple[dict[str, Any], Callab
             "waits": (True, {"remove_wait": "all"}, unwaited),
             "loader": ("load" in kinds, {"free_loader": True}, without("load")),
             "host": ("host" in kinds, {"no_host": True}, without("host")),
+            "allocator": ("free" in kinds, {"remove_alloc": True}, without("free")),
             "events": ("await" in kinds, {"remove_sync_calls": "event"}, without("await")),
             "device": (of_device, {"remove_sync_calls": "device"}, lambda a: [] if a == ("sync", None) else [a]),
         }.items()
