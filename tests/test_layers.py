@@ -201,3 +201,31 @@ def test_no_two_files_import_each_other_in_a_circle() -> None:
 
     for path in FILES:
         walk(path, ())
+
+
+#: Texts for people: what another room must know of them is a field of its own.
+SAID = {"sentence", "title", "detail", "check", "confidence", "reason", "fix", "label", "condition"}
+PARSES = {"startswith", "endswith", "partition", "rpartition", "split", "removeprefix", "removesuffix", "find", "index"}
+
+
+def parsed(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines in which a text for people is tested for words, or taken apart by them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PARSES:
+            text, words = node.func.value, node.args[:1]
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            text, words = node.comparators[0], [node.left]
+        else:
+            continue
+        if isinstance(text, ast.Attribute) and text.attr in SAID and all(isinstance(w, ast.Constant) for w in words):
+            yield node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_no_room_reads_meaning_out_of_a_text_for_people(path: Path) -> None:
+    assert not [f"{path.name}:{line}" for line in parsed(ast.parse(path.read_text(encoding="utf-8")))]
+
+
+def test_what_takes_a_text_apart_is_seen() -> None:
+    code = 'a.title.startswith("x")\n"x" in a.detail\na.detail.removesuffix(a.because)\nname.startswith("x")'
+    assert list(parsed(ast.parse(code))) == [1, 2]

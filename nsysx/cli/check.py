@@ -16,9 +16,11 @@ from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
     budget: Annotated[Path | None, typer.Option(metavar="F", help="What the steps may cost, as TOML.")] = None,
-    baseline: Annotated[Path | None, typer.Option(metavar="F", help="What relative limits are relative to.")] = None,
-    init: Annotated[bool, typer.Option("--init", help="Print a budget that this report keeps.")] = False,
-    claims: Annotated[Path | None, typer.Option(metavar="F", help="Find the numbers of this text in FILE.")] = None,
+    baseline: Annotated[Path | None, typer.Option(metavar="F", help="Summary that relative limits refer to.")] = None,
+    init: Annotated[bool, typer.Option("--init", help="Print a budget that this report meets.")] = False,
+    claims: Annotated[
+        Path | None, typer.Option(metavar="F", help="Check the numbers of this text against FILE.")
+    ] = None,
     json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON.")] = None,
     markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown.")] = None,
     junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML.")] = None,

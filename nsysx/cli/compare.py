@@ -43,12 +43,12 @@ Before = Annotated[
 After = Annotated[list[Path] | None, typer.Option(metavar="FILE...", help="Captures of the side after.")]
 Noise = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE...", help="Captures of one unchanged program: how much captures differ here."),
+    typer.Option(metavar="FILE...", help="Captures of one unchanged program, to measure how much captures differ."),
 ]
 Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the comparison as JSON.")]
-Margin = Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="What counts as the same.")]
-Top = Annotated[int, typer.Option(min=1, help="Rows per table of Markdown.")]
-NoRedact = Annotated[bool, typer.Option("--no-redact", help="Keep user and paths in the page.")]
+Margin = Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest change that counts.")]
+Top = Annotated[int, typer.Option(min=1, help="Rows per table in Markdown.")]
+NoRedact = Annotated[bool, typer.Option("--no-redact", help="Keep user names and paths in the page.")]
 
 
 def compare(

@@ -19,7 +19,7 @@ def doctor(
         typer.Option("--install-nsys", help="First install Nsight Systems for this user, on Debian, without root."),
     ] = False,
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Install into DIR. Default: a folder that run looks into.")
+        Path | None, typer.Option(metavar="DIR", help="Install into DIR. Default: a folder that run searches.")
     ] = None,
 ) -> None:
     """Say what works here and what to do about what does not. Exit code 0 when run will work."""

@@ -17,7 +17,7 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite).")],
     to: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write every frame and table as Parquet, and what each column is."),
+        typer.Option(metavar="DIR", help="Write every frame and table as Parquet, with a data dictionary."),
     ] = None,
     perfetto: Annotated[Path | None, typer.Option(metavar="F", help="Write a trace for ui.perfetto.dev.")] = None,
     steps: StepsOrAll = None,

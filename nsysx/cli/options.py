@@ -12,11 +12,11 @@ from nsysx.errors import EXIT_USAGE, NsysxError
 
 Html = Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")]
 Markdown = Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")]
-Steps = Annotated[str | None, typer.Option(metavar="A:B", help="Look at these steps only.")]
-StepsOrAll = Annotated[str | None, typer.Option(metavar="A:B|all", help="Look at these steps only.")]
-TimeRange = Annotated[str | None, typer.Option(metavar="A:B", help="Read only this part, in seconds of the session.")]
-StepRange = Annotated[str | None, typer.Option(metavar="RE", help="The ranges that are the steps.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Reports read at once; one per core by default.")]
+Steps = Annotated[str | None, typer.Option(metavar="A:B", help="Analyse only these steps.")]
+StepsOrAll = Annotated[str | None, typer.Option(metavar="A:B|all", help="Analyse only these steps.")]
+TimeRange = Annotated[str | None, typer.Option(metavar="A:B", help="Read only this part of the session, in seconds.")]
+StepRange = Annotated[str | None, typer.Option(metavar="RE", help="NVTX ranges that are the steps.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Reports to read at once. Default: one per core.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")]
 
 

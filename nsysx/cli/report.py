@@ -28,14 +28,14 @@ def _print_schema(wanted: bool) -> None:
 Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Exports (.sqlite); several are ranks of one job.")]
 Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")]
 Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")]
-Device = Annotated[int | None, typer.Option(help="Look at this GPU only.")]
-ShownRank = Annotated[int | None, typer.Option(help="Look at this rank only.")]
+Device = Annotated[int | None, typer.Option(help="Analyse only this GPU.")]
+ShownRank = Annotated[int | None, typer.Option(help="Analyse only this rank.")]
 Cluster = Annotated[str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")]
 Brief = Annotated[str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON.")]
 Full = Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")]
 Top = Annotated[int, typer.Option(min=1, help="Rows per table.")]
 Section = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")]
-NoRedact = Annotated[bool, typer.Option("--no-redact", help="Keep host, user and paths in the page.")]
+NoRedact = Annotated[bool, typer.Option("--no-redact", help="Keep host and user names and paths in the page.")]
 JsonSchema = Annotated[
     bool,
     typer.Option("--json-schema", callback=_print_schema, is_eager=True, help="Print the JSON Schema of the Summary."),

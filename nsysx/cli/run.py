@@ -15,18 +15,20 @@ from nsysx.errors import NsysxError
 if TYPE_CHECKING:
     from nsysx.recording.capture import Result
 
-Command = Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, unedited.")]
+Command = Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, as it is.")]
 Output = Annotated[
     Path | None,
     typer.Option(
         "-o", "--output", metavar="NAME", help="Name of the results, or a folder for them. Default: CMD's script, here."
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--force", "-f", help="Overwrite results of that name.")]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Capture and export only; needs no polars.")]
-NoProbe = Annotated[bool, typer.Option("--no-probe", help="Add no ranges: no steps, phases and modules but CMD's own.")]
+Overwrite = Annotated[bool, typer.Option("--force", "-f", help="Overwrite results of the same name.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Only capture and export; works without polars.")]
+NoProbe = Annotated[
+    bool, typer.Option("--no-probe", help="Add no ranges: only the steps, phases and modules that CMD marks itself.")
+]
 Nsys = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="The nsys to use. Default: that of PATH, else the newest found.")
+    Path | None, typer.Option(metavar="PATH", help="The nsys to use. Default: the one on PATH, else the newest found.")
 ]
 NsysArg = Annotated[list[str] | None, typer.Option(metavar="ARG", help="Pass ARG on to nsys profile (repeatable).")]
 CaptureSteps = Annotated[
@@ -42,7 +44,7 @@ Memory = Annotated[bool, typer.Option("--memory", help="Record device memory all
 Graphs = Annotated[
     str, typer.Option(metavar="node|graph", help="Each node of a CUDA graph, or each launch of one as a whole.")
 ]
-Osrt = Annotated[bool, typer.Option("--osrt", help="Record operating system calls too; slows the host.")]
+Osrt = Annotated[bool, typer.Option("--osrt", help="Also record operating system calls; slows the host.")]
 Python = Annotated[
     bool,
     typer.Option(
@@ -68,33 +70,29 @@ GpuMetrics = Annotated[
     bool,
     typer.Option(
         "--gpu-metrics",
-        help="Sample the GPU's counters: SMs, tensor cores, memory bandwidth. Goes on without where refused.",
+        help="Sample the GPU's counters: SMs, tensor cores, memory bandwidth. Where refused, the run goes on without.",
     ),
 ]
-Depth = Annotated[int | None, typer.Option(min=0, help="Ranges for modules down to this depth. Default: all of them.")]
-Only = Annotated[
-    str | None, typer.Option(metavar="REGEX", help="Ranges only for modules whose path matches. Default: all.")
-]
+Depth = Annotated[int | None, typer.Option(min=0, help="Mark modules down to this depth. Default: all.")]
+Only = Annotated[str | None, typer.Option(metavar="REGEX", help="Mark only modules whose path matches. Default: all.")]
 Marks = Annotated[
     str,
-    typer.Option(
-        metavar="few|all|off", help="Modules are marked in few steps that the others repeat, in all, in none."
-    ),
+    typer.Option(metavar="few|all|off", help="Mark modules in a few steps that the others repeat, in all, or in none."),
 ]
 Backward = Annotated[
     str,
     typer.Option(
-        metavar="marks|ops|off", help="Backward by module (marks), by operator as well (ops), or as one phase (off)."
+        metavar="marks|ops|off", help="Split backward by module (marks), also by operator (ops), or not at all (off)."
     ),
 ]
 PerRank = Annotated[
-    bool, typer.Option("--per-rank", help="Under torchrun and what is built on it: one report per rank.")
+    bool, typer.Option("--per-rank", help="Under torchrun and launchers built on it: one report per rank.")
 ]
 Calibrate = Annotated[
-    bool, typer.Option("--calibrate", help="Run CMD once more without profiler, to say what profiling cost.")
+    bool, typer.Option("--calibrate", help="Run CMD once more without the profiler, to measure what profiling costs.")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check all that can be checked, print the commands, run nothing.")
+    bool, typer.Option("--dry-run", help="Check what can be checked and print the commands; run nothing.")
 ]
 
 

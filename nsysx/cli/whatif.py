@@ -14,27 +14,36 @@ from nsysx.cli.talk import emit, harmless
 def whatif(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite).")],
     remove_wait: Annotated[
-        list[str] | None, typer.Option(metavar="SITE|all", help="These waits go (API, module, file:line).")
+        list[str] | None, typer.Option(metavar="SITE|all", help="Remove these waits (API, module, file:line).")
     ] = None,
     graph: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE|all", help="Launches of this module in a CUDA graph.")
+        list[str] | None, typer.Option(metavar="MODULE|all", help="Put the launches of this module into a CUDA graph.")
     ] = None,
-    kernel: Annotated[list[str] | None, typer.Option(metavar="NAME=2x", help="Kernels that much faster.")] = None,
-    remove_module: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="Without its GPU work.")] = None,
-    overlap_copies: Annotated[bool, typer.Option("--overlap-copies", help="Host copies pinned and hidden.")] = False,
-    pin_copies: Annotated[bool, typer.Option("--pin-copies", help="Host copies pinned, on their stream.")] = False,
-    free_loader: Annotated[bool, typer.Option("--free-loader", help="Data loading takes no time.")] = False,
-    remove_alloc: Annotated[bool, typer.Option("--remove-alloc", help="No allocator calls in the steps.")] = False,
-    no_host: Annotated[bool, typer.Option("--no-host", help="No host code between calls.")] = False,
-    no_comm: Annotated[bool, typer.Option("--no-comm", help="Communication takes no time.")] = False,
+    kernel: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=2x", help="Make these kernels that much faster.")
+    ] = None,
+    remove_module: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE", help="Remove the GPU work of this module.")
+    ] = None,
+    overlap_copies: Annotated[
+        bool, typer.Option("--overlap-copies", help="Pin host copies and hide them behind kernels.")
+    ] = False,
+    pin_copies: Annotated[bool, typer.Option("--pin-copies", help="Pin host copies, each on its stream.")] = False,
+    free_loader: Annotated[bool, typer.Option("--free-loader", help="Let data loading take no time.")] = False,
+    remove_alloc: Annotated[
+        bool, typer.Option("--remove-alloc", help="Remove allocator calls from the steps.")
+    ] = False,
+    no_host: Annotated[bool, typer.Option("--no-host", help="Let host code between calls take no time.")] = False,
+    no_comm: Annotated[bool, typer.Option("--no-comm", help="Let communication take no time.")] = False,
     remove_sync_calls: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="These synchronize calls go (device, stream, event).")
+        list[str] | None, typer.Option(metavar="KIND", help="Remove these synchronize calls (device, stream, event).")
     ] = None,
     fuse_optimizer: Annotated[
-        bool, typer.Option("--fuse-optimizer", help="The optimizer's work in one launch.")
+        bool, typer.Option("--fuse-optimizer", help="Do the optimizer's work in one launch.")
     ] = False,
     no_empty_cache: Annotated[
-        bool, typer.Option("--no-empty-cache", help="No frees in the steps, nor the mallocs that follow from them.")
+        bool,
+        typer.Option("--no-empty-cache", help="Remove frees from the steps, and the mallocs that follow from them."),
     ] = False,
     steps: Annotated[str | None, typer.Option(metavar="A:B", help="Replay these steps.")] = None,
     step_range: StepRange = None,

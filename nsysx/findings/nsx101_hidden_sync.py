@@ -96,7 +96,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(
             RULE,
             f"{first['api']} waits {units.duration(case.per_step(first['ns']))} {case.per}, in {first['in_steps']} of {case.steps} steps, "
-            "none of which is in the replay",
+            "none of them in the replay",
             "nsysx report --steps A:B with the steps in which it waits",
         )
     if not found:

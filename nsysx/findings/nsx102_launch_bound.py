@@ -86,9 +86,9 @@ def check(case: Case) -> list[Finding]:
         if blockers:
             whole = case.worth(Graph(), RemoveWaits(), bound=True)
             if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
-                detail += f" With the waits gone as well, {units.duration(whole.saving_ns)}."
+                detail += f" With the waits gone too, {units.duration(whole.saving_ns)}."
     if not limits.unprofiled:
-        detail += " Profiling slows every launch, so the step idles less without it."
+        detail += " Profiling slows every launch, so without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]
 
@@ -98,9 +98,9 @@ def _fix(program: Program) -> str:
     if not program.torch:
         return "Capture the launches of a step in a CUDA graph, or do more work in each kernel"
     if program.graphs:
-        ways = ["Put more of the step into the CUDA graphs that the program replays already"]
+        ways = ["Put more of the step into the CUDA graphs that the program already replays"]
     elif program.compiled:
-        ways = ["torch.compile(..., mode='reduce-overhead') puts what is compiled already into CUDA graphs"]
+        ways = ["torch.compile(..., mode='reduce-overhead') puts what is already compiled into CUDA graphs"]
     else:
         ways = ["torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph"]
     if program.optimizer in ("loop", "foreach"):

@@ -61,11 +61,11 @@ def check(case: Case) -> list[Finding]:
     if case.profile.steps.whole:
         window = case.window[1] - case.window[0]
         if bill < _IN_WINDOW * window:
-            return case.clear(RULE, "the window holds next to nothing that is paid once")
-        title = f"{units.duration(bill)} of what is shown was paid once"
+            return case.clear(RULE, "next to nothing in the window is paid only once")
+        title = f"{units.duration(bill)} of the time shown was paid only once"
         detail = (
             f"The figures cover the whole capture ({units.duration(window)}), warm-up included; "
-            f"{units.duration(bill)} of CPU time in it were paid once: loading code, first allocations."
+            f"{units.duration(bill)} of CPU time in it was paid only once: loading code, first allocations."
         )
         return [
             case.found(
@@ -76,13 +76,13 @@ def check(case: Case) -> list[Finding]:
     costs = costs.filter(case.is_call(costs["call"]))
     inside = case.per_step(int(costs["one_time_ns"].sum()))
     clock = _clock(case)
-    said = f"{units.duration(bill)} of CPU time were paid once in this run"
+    said = f"{units.duration(bill)} of CPU time was paid only once in this run"
     if clock is not None:
         said += f"; a clock over the first {clock[0]} steps would read {units.duration(clock[1])} per step"
         said += f", the steady step is {units.duration(case.recorded_ns)}"
     if not case.notable(inside, _IN_WINDOW):
-        return case.clear(RULE, f"the steady steps hold nothing of it: {said}")
-    title = f"The steady steps hold {units.duration(inside)} per step that is paid once"
+        return case.clear(RULE, f"none of it lies in the steady steps: {said}")
+    title = f"{units.duration(inside)} of each steady step is paid only once"
     worst = costs.sort("one_time_ns", "call", descending=[True, False]).head(6)
     evidence = [
         {"call": str(name), "kernel": kernel, "one_time_ns": ns}

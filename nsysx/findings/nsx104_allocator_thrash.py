@@ -46,7 +46,7 @@ def check(case: Case) -> list[Finding]:
         )
     calls = case.of_kind("alloc", "free", "host_alloc")
     if not calls.height:
-        return case.clear(RULE, "the steady steps neither allocate nor free device memory")
+        return case.clear(RULE, "no steady step allocates or frees device memory")
     taken = case.per_step(int(calls["ns"].sum()))
     worth = case.worth(RemoveCalls(calls_of(calls)))
     if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
@@ -62,7 +62,7 @@ def check(case: Case) -> list[Finding]:
         detail += f" The cache was flushed and refilled {len(flushes)} times in {case.steps} steps."
         freed = [r["freed_bytes"] for r in flushes if r["freed_bytes"] is not None]
         if freed:
-            detail += f" {units.size(sum(freed))} were given back."
+            detail += f" {units.size(sum(freed))} was given back."
     text = [pl.col(c).cast(pl.String) for c in ("name", "module")]
     sums = calls.group_by(text).agg(pl.len().alias("calls"), pl.col("ns").sum())
     sums = sums.sort("ns", "name", "module", descending=[True, False, False], nulls_last=True)

@@ -79,15 +79,15 @@ def check(case: Case) -> list[Finding]:
         obstacle = _OBSTACLES.get(row["obstacle"], row["obstacle"])
         detail = (
             f"{case.often(row['count'], f'copy {way}', f'copies {way}')}, from {row['src_kind']} to {row['dst_kind']} memory "
-            f"({units.size(row['bytes'] / case.steps)} {case.per}): {units.duration(exposed)} with no kernel at the "
+            f"({units.size(row['bytes'] / case.steps)} {case.per}): {units.duration(exposed)} with no kernel running at the "
             f"same time, because {obstacle}."
         )
         if held:
-            detail += f" They hold the CPU for {units.duration(held)}, the wait after them included."
+            detail += f" They hold the CPU for {units.duration(held)}, including the wait after them."
         if row["bandwidth_bytes_per_s"]:
             detail += f" They reach {units.bandwidth(row['bandwidth_bytes_per_s'])}"
             detail += f" of {units.bandwidth(limit)} ({row['limit_from']})." if limit else "."
-        what = f"take {units.duration(exposed)} of the GPU" if case.notable(exposed) else "hardly take GPU time"
+        what = f"take {units.duration(exposed)} of the GPU" if case.notable(exposed) else "take hardly any GPU time"
         hold = f" and hold the CPU for {units.duration(held)}" if case.notable(held) else ""
         title = f"Copies {way}{in_module(row)} {what}{hold}"
         fix = _fix(case.program, row)

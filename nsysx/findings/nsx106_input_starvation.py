@@ -65,14 +65,14 @@ def check(case: Case) -> list[Finding]:
         worth = case.bound(idle, "the time for which the GPU idles while the step waits for its batch")
     starved = sum(r["verdict"] == "starved" for r in rows)
     detail = (
-        f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}), in {starved} of {len(rows)} steady steps "
-        f"with an idle GPU: {units.duration(idle)} {case.per}."
+        f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}); in {starved} of {len(rows)} steady steps "
+        f"the GPU idles: {units.duration(idle)} {case.per}."
     )
     after = f"; after that the limit is {worth.next_limit}" if worth.next_limit else ""
     detail += f" A loader that is always ready saves up to {units.duration(worth.saving_ns)}{after}."
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
-        detail += f" Of the wait, {units.duration(api)} are CUDA calls: copies and pinning."
+        detail += f" Of the wait, {units.duration(api)} is in CUDA calls: copies and pinning."
     detail += _what_it_does(case)
     fix = "Prepare the next batch while the GPU works on this one: in another thread, process or stream"
     if case.program.loader:

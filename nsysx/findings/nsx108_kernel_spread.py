@@ -74,5 +74,5 @@ def check(case: Case) -> list[Finding]:
         return found
     unclear = sum(r["verdict"] == "cannot_tell" and r["total_ns"] >= least and r["spread"] is not None for r in rows)
     if unclear and all(r["verdict"] == "cannot_tell" for r in rows if r["total_ns"] >= least):
-        return case.cannot_tell(RULE, "too few executions, or no reason explains the spread", "profile more steps")
-    return case.clear(RULE, "no kernel of weight spreads because of the cache or the clock")
+        return case.cannot_tell(RULE, "too few executions, or nothing explains the spread", "profile more steps")
+    return case.clear(RULE, "no kernel that matters spreads because of the cache or the clock")

@@ -186,7 +186,7 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     )
     detail = " ".join((detail, *(c.detail for c in causes)))
     if every:
-        detail += f" Look for what is done{every[1:]} step: logging, evaluation, checkpoints, or as many workers of a DataLoader."
+        detail += f" Look for what happens{every[1:]} step: logging, evaluation, checkpoints, or a DataLoader with that many workers."
     evidence = [
         {"part": n.removesuffix("_ns").replace("_", " "), "more in slow steps_ns": round(v)}
         for n, v in ranked[:5]
@@ -195,6 +195,6 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     evidence += [{"part": c.name, "more in slow steps_ns": round(c.ns)} for c in causes]
     listened = pauses.listened(case.profile.ranges.notes, case.process)
     collects = "" if listened else "garbage collection, "
-    fix = f"Look at what these steps do besides: checkpoints, logging, validation, {collects}larger shapes"
+    fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
     sure = Worth(None, "from step lengths, not replayed")
     return case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=cause.fix if cause else fix, evidence=evidence)

@@ -38,9 +38,7 @@ RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=
 #: The part of the cost that is communication alone, among the evidence.
 _EXPOSED = "communication alone"
 #: Against slow links.
-_EARLIER = (
-    "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward; fewer, larger messages"
-)
+_EARLIER = "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages"
 #: One rank alone shows that it is in a collective, and not whether the data is slow or another rank is late.
 _ALONE = (
     "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one comes last, give every rank the same work; if "
@@ -91,10 +89,10 @@ def check(case: Case) -> list[Finding]:
         for k, n, ns in longest.head(6).iter_rows()
     ]
     worth = case.worth(RemoveExposedComm(), bound=True)
-    detail = f"Only communication runs {units.duration(cost)} {case.per} ({case.share(cost)}); " + (
-        f"{units.duration(hidden)} more are hidden behind compute." if hidden else "none is hidden behind compute."
+    detail = f"Nothing but communication runs for {units.duration(cost)} {case.per} ({case.share(cost)}); " + (
+        f"{units.duration(hidden)} more is hidden behind compute." if hidden else "none is hidden behind compute."
     )
-    title = f"Communication is exposed {units.duration(cost)} {case.per}"
+    title = f"Communication is exposed for {units.duration(cost)} {case.per}"
     slow = case.per_step(_slowed_ns(case)) if hidden else 0
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
@@ -139,7 +137,7 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     if row is None or row["exposed_wait_ns"] is None:
         return finding
     wait, transfer = (round(row[f"exposed_{k}_ns"] / max(row["steps"], 1)) for k in ("wait", "transfer"))
-    detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank and {units.duration(transfer)} transfer."
+    detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank and {units.duration(transfer)} is transfer."
     if 2 * wait < cost:
         return replace(finding, detail=detail, fix=_EARLIER)
     late = next((r for r in table.rows if r["straggler"]), None)
@@ -150,5 +148,5 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     elif row["bubble_ns"] is not None:
         fix = "The stages of a pipeline wait for each other: more micro-batches, or an interleaved schedule"
     else:
-        fix = "The ranks come one after another, none of them always last; fewer collectives wait less often"
+        fix = "The ranks arrive one after another and none is always last: fewer collectives mean fewer waits"
     return replace(finding, detail=detail, fix=fix)

@@ -53,7 +53,7 @@ def of_ranks(table: Table | None) -> Finding:
     detail = (
         f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
         f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {_CAUSE[cause][0]}. "
-        f"Of all that the step takes beyond equal ranks {units.share(late['price_share'], 1)} goes with it; alone it makes "
+        f"{units.share(late['price_share'], 1)} of what the step takes beyond equal ranks goes with it; alone it accounts for "
         f"{units.share(late['alone_share'], 1)}."
     )
     if late["late_drift_ns"]:
@@ -75,7 +75,7 @@ def of_ranks(table: Table | None) -> Finding:
 _CAUSE = {
     "input": (
         "in loading data",
-        "Its data loading is slow: the same workers, prefetch and storage as on the other ranks, and no longer samples (NSX106)",
+        "Its data loading is slow: the same workers, prefetch and storage as on the other ranks, and samples that are no longer (NSX106)",
     ),
     "host": (
         "in its host code",
@@ -91,18 +91,18 @@ _CAUSE = {
         "in the same kernels, which take longer on its GPU",
         "Look at clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE",
     ),
-    "unknown": ("in no one part of the ledger", "Capture more steps of all ranks"),
+    "unknown": ("in no single part of the ledger", "Capture more steps of all ranks"),
 }
 
 
 def _nobody(rows: Sequence[Row]) -> Finding:
     """Return that there is no straggler: the pipeline's bubble, and a lead that says nothing, are named."""
-    detail = f"no rank of {len(rows)} lets its peers wait for 1 % of the step in step after step"
+    detail = f"no rank of {len(rows)} makes its peers wait for 1 % of the step in step after step"
     behind = next((r for r in rows if r["late_ns"] is not None), None)
     if behind is not None:
         detail += (
             f"; rank {behind['rank']} comes last by {units.duration(behind['late_ns'])}, no more than the host code of two "
-            "healthy processes differs by, under a profiler most of all"
+            "healthy processes may differ by, above all under a profiler"
         )
     bubbles = [r for r in rows if r["bubble_ns"] is not None]
     if bubbles:

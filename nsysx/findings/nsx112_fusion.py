@@ -74,7 +74,7 @@ def check(case: Case) -> list[Finding]:
     if missing := case.missing("kernels"):
         return case.cannot_tell(RULE, missing)
     if case.program.compiled:
-        return case.clear(RULE, "the program is compiled already")
+        return case.clear(RULE, "the program is already compiled")
     chains = _chains(case)
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
@@ -83,7 +83,7 @@ def check(case: Case) -> list[Finding]:
     bound = cost if worth.saving_ns is None else min(cost, worth.saving_ns)
     if not case.notable(bound, _FOUND):
         return case.clear(
-            RULE, f"fusing every chain of elementwise kernels is worth {case.share(bound)} of the step at most"
+            RULE, f"fusing every chain of elementwise kernels is worth at most {case.share(bound)} of the step"
         )
     text = (pl.col(c).cast(pl.String).fill_null("") for c in ("module", "phase"))
     rows = chains.group_by("module", "phase").agg(
@@ -107,7 +107,7 @@ def check(case: Case) -> list[Finding]:
         f"{chains.height / case.steps:.0f} elementwise, normalization and reduction kernels {case.per}, in {count:.0f} chains, take "
         f"{units.duration(case.per_step(int(chains['ns'].sum())))}. If each chain took as long as its longest kernel, the step "
         f"would be {units.duration(bound)} shorter ({case.share(bound)}). A compiler makes kernels of its own: it can do better "
-        "than that or worse, and never saves more than these kernels take."
+        "or worse than that, and never saves more than these kernels take."
     )
     where = {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
     fix = "torch.compile(model)" if case.program.torch else "Fuse these kernels into one per chain"

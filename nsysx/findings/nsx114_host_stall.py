@@ -120,7 +120,7 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
         return f"The capture does not say what it does: {what if case.program.python else 'its own code or the operating system'}."
     seen = lines.seen.filter(pl.col("op").is_in(ops.to_list()))
     if not seen.height:
-        return f"No sample of Python's stack lies in them: {what}."
+        return f"No sample of Python's stack lies in these gaps: {what}."
     place = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
     most = (
         seen.group_by("place")
@@ -132,8 +132,8 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
     name = stacks.spoken(most["file"], most["line"], most["function"])
     name += f", in {most['framework']}" if most["framework"] else ""
     if most["len"] < _STANDS_OUT * seen.height:
-        return f"Samples of its stack in them, {seen.height}, show no line that stands out; the most, {most['len']}, are of {name}."
-    return f"Of {seen.height} samples of its stack in them, {most['len']} are of {name}."
+        return f"In {seen.height} samples of its stack there no line stands out; the most frequent, {most['len']} times, is {name}."
+    return f"Of {seen.height} samples of its stack there, {most['len']} are of {name}."
 
 
 def check(case: Case) -> list[Finding]:

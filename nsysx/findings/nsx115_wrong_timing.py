@@ -75,7 +75,7 @@ def check(case: Case) -> list[Finding]:
         because = ""
         if "after_ns" in wrong and row["after_ns"] > alone:
             more = units.duration(row["after_ns"] - alone)
-            because = f"Without a synchronize before it, {more} are work that was queued before."
+            because = f"Without a synchronize before it, {more} is work that was queued before."
         evidence = [
             {"way": _WAYS[w], "reads_ns": row[w], "from": row[w.replace("_ns", "_from")]}
             for w in _WAYS
@@ -86,4 +86,4 @@ def check(case: Case) -> list[Finding]:
         found.append(
             case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence, because=because)
         )
-    return found or case.clear(RULE, "synchronize calls fence no single operation in a way that misreads it")
+    return found or case.clear(RULE, "no synchronize calls around a single operation make a clock misread it")

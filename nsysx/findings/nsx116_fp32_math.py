@@ -62,7 +62,7 @@ def check(case: Case) -> list[Finding]:
     what = "Convolutions" if 2 * of_conv > int(mine["ns"].sum()) else "Matrix products"
     worth = case.worth(ScaleOps(ops_of(mine), 1 / _FASTER), bound=True)
     if worth.saving_ns is not None and not case.notable(worth.saving_ns):
-        return case.clear(RULE, "FP32 products take GPU time, but the step would be no shorter without")
+        return case.clear(RULE, "FP32 products take GPU time, but the step would be no shorter without them")
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
     if tensor.any() and what == "Convolutions":
@@ -72,7 +72,7 @@ def check(case: Case) -> list[Finding]:
     evidence = [{"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)} for k, n, ns in rows.iter_rows()]
     detail = (
         f"Kernels that multiply in FP32 take {units.duration(taken)} {case.per} ({case.share(taken)}). Tensor cores do up to "
-        f"{_FASTER} times as much in TF32 or BF16; what then waits for memory gains less."
+        f"{_FASTER} times as much in TF32 or BF16; kernels that then wait for memory gain less."
     )
     fix = _fix(case, any(_WITHOUT_TF32.search(name) for name in cards.values()), bool(tensor.any()), what)
     title = f"{what} in FP32 take {units.duration(taken)}; the GPU has tensor cores for TF32 and BF16"

@@ -47,7 +47,7 @@ def check(case: Case) -> list[Finding]:
     cost = case.lost(taken, worth)
     count = mine.height / case.steps
     detail = (
-        f"{count:.0f} kernels {case.per} convert between NCHW and NHWC, around convolutions that want the channels last: "
+        f"{count:.0f} kernels {case.per} convert between NCHW and NHWC, around convolutions that need channels last: "
         f"{units.duration(taken)} ({case.share(taken)})."
     )
     if cost > taken:

@@ -110,7 +110,7 @@ def _of_module(case: Case, mine: pl.DataFrame, row: Row) -> Finding | None:
     if all_of_it:
         detail += (
             f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they pick, "
-            "in a form that fixed shapes do not need either. The saving is of all of it, so it is an upper bound."
+            "which fixed shapes do not need either. The saving counts all of it, so it is an upper bound."
         )
     else:
         detail += ", an upper bound of what a form with fixed shapes saves."
@@ -126,7 +126,7 @@ def _of_module(case: Case, mine: pl.DataFrame, row: Row) -> Finding | None:
     if all_of_it:
         title = f"Masking and what it picks take {units.duration(whole_ns)}{in_module(row)}"
         cost = whole_ns
-    fix = "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or find the indices once, if they stay the same"
+    fix = "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same"
     if loss:
         fix = "Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
     return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, evidence=evidence)

@@ -33,7 +33,7 @@ def check(case: Case) -> list[Finding]:
     checks = capture_checks.checks(case.profile, dict(case.tables))
     bad = [c for c in checks if c.status != "ok" and not c.table and c.check not in _OPTIONAL]
     if not bad:
-        return case.clear(RULE, "every check of the capture is passed")
+        return case.clear(RULE, "the capture passes every check")
     first = bad[0]
     more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
     title = f"The capture lacks something: {first.check}{more}"

@@ -71,7 +71,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
         checks.append(Check("launches without kernel", "warn", detail, fix))
     if bars:
         which = units.several(bars, "CUDA graph launch", "CUDA graph launches")
-        detail = f"no kernels are seen inside of {which} ({units.duration(bars_ns)})"
+        detail = f"the kernels inside {which} ({units.duration(bars_ns)}) were not recorded"
         checks.append(Check("opaque graphs", "warn", detail, "--cuda-graph-trace=node"))
     if graphs:
         detail = f"the work of {units.several(graphs, 'CUDA graph launch', 'CUDA graph launches')} is not in the report"
@@ -84,12 +84,12 @@ def _gpu_work(profile: Profile) -> list[Check]:
 
 #: Rows that are not handed on as the report has them: the check, its status, what is said of them all, what to do.
 _EFFECTS: dict[str, tuple[str, Literal["ok", "warn"], str, str]] = {
-    "left out": ("bad rows", "warn", "left out, without a possible place", "export the report again"),
-    "kept": ("mended rows", "warn", "kept without what is wrong", "export the report again"),
+    "left out": ("bad rows", "warn", "left out because they cannot be placed", "export the report again"),
+    "kept": ("mended rows", "warn", "kept without the values that are wrong", "export the report again"),
     "merged": (
         "merged rows",
         "ok",
-        "merged, which say what others say too or leave out what can only be one thing",
+        "merged: second copies of others, or without a value that can only be one",
         "",
     ),
 }
@@ -99,7 +99,7 @@ def _left_out(trace: Trace) -> list[Check]:
     """Count by table what the report holds and no figure does, or not as the report has it."""
     checks = []
     if bad := [n for n in trace.left_out if n.reason == REVERSED]:
-        detail = f"{_counted(bad)} left out, with an end before the begin: {_by_table(bad, reasons=False)}"
+        detail = f"{_counted(bad)} left out because they end before they begin: {_by_table(bad, reasons=False)}"
         checks.append(Check("bad times", "warn", detail, "export the report again"))
     for effect, (check, status, said, fix) in _EFFECTS.items():
         if notes := [n for n in trace.left_out if n.effect == effect and n.reason != REVERSED]:
@@ -186,7 +186,7 @@ def _replayed(profile: Profile) -> list[Check]:
                 "profile a script with steps: nsysx run -- CMD",
             )
         ]
-    said = f"the unchanged replay gives {units.duration(replay.unchanged_ns)}, recorded were {units.duration(replay.recorded_ns)}"
+    said = f"the unchanged replay gives {units.duration(replay.unchanged_ns)}, the recording {units.duration(replay.recorded_ns)}"
     if not replay.trusted:
         return [Check("replay", "warn", f"{said}: off by {units.share(replay.error, 1)}, so no savings are given")]
     return [

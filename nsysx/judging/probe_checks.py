@@ -32,7 +32,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
                 Check(
                     "probe ranges",
                     "ok",
-                    f"{units.several(own, 'range')} of the probe in the report; its own count is not at hand",
+                    f"{units.several(own, 'range')} of the probe in the report; its own count is missing",
                 )
             ]
         return [
@@ -58,10 +58,10 @@ def probe_ranges(profile: Profile) -> list[Check]:
             )
         ]
     if any(p.get("ended") is False for p in trace.capture.probe if p.get("backend") != "off"):
-        what = f"a process ended without Python's exit, so its count is not final; the report holds {units.several(own, 'range')}"
+        what = f"a process did not exit through Python, so its count is not final; the report holds {units.several(own, 'range')}"
         return [Check("probe ranges", "ok", what)]
     if not pushed and not off:
-        return [Check("probe ranges", "warn", "the probe was on and saw no module, optimizer or data loader")]
+        return [Check("probe ranges", "warn", "the probe was on but saw no module, optimizer or data loader")]
     if not pushed:
         return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
     missing = pushed - own
@@ -192,7 +192,7 @@ def profiling_cost(profile: Profile) -> list[Check]:
     without, with_ = (sorted(column)[len(both) // 2] for column in zip(*both, strict=True))
     share = (with_ - without) / without
     detail = (
-        f"an un-profiled step took {units.duration(without)}, the profiled one {units.duration(with_)}: profiling cost "
+        f"a step took {units.duration(without)} without the profiler and {units.duration(with_)} with it: profiling cost "
         f"{units.share(share, 1)} of a step (medians of the same {len(both)} steps)"
     )
     fix = "waits for launches are overstated by about that much" if share > _COSTLY else ""

@@ -283,7 +283,7 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
     over = "the whole capture" if limits.whole else f"{steps} steady step{'s' * (steps != 1)}"
     lines = [f"GPU {limits.device} busy {busy} of {over} ({units.duration(limits.window_ns)})"]
     if limits.recorded_ns is not None:
-        lines[0] += f", without the profiler; recorded were {units.duration(limits.recorded_ns)}"
+        lines[0] += f", without the profiler; as recorded: {units.duration(limits.recorded_ns)}"
     if divided := _divided(limits, _PARTS):
         lines.append(f"{'In it' if limits.whole else 'Of a step'}: {divided}")
     if course := profile.steps.trend.note:

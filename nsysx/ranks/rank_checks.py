@@ -21,7 +21,7 @@ def _messages_checks(ranks: Sequence[Rank]) -> list[Check]:
         used = {(i, x.communicator) for i, r in enumerate(ranks) for x in r.series if x.communicator}
         if all(c in ranks[i].members and ranks[i].members[c].size is not None for i, c in used):
             return [Check("nccl messages", "ok", detail)]
-        fix = "capture from the start for the bus bandwidth, or the end: communicators say their size there"
+        fix = "capture from the start for the bus bandwidth, or the end: NCCL notes the size of a communicator there"
         return [Check("nccl messages", "ok", f"{detail}, but not how many ranks every communicator has", fix)]
     whose = f"rank {_listed([n for n, _ in silent])}"
     if any(r.noted == "ranges" for _, r in silent):
@@ -45,9 +45,7 @@ def _presence_checks(ranks: Sequence[Rank]) -> list[Check]:
     if size > len(ranks):
         missing = sorted(set(range(size)) - {r.number for r in ranks if r.number is not None})
         which = f"; missing: {_listed(missing)}" if len(missing) == size - len(ranks) else ""
-        detail = (
-            f"{len(ranks)} of {size} ranks are here{which}. What all of them wait for a missing one counts as transfer"
-        )
+        detail = f"{len(ranks)} of {size} ranks are here{which}. Time for which all of them wait for a missing one counts as transfer"
         found.append(Check("rank count", "warn", detail, "give the reports of all ranks"))
     hosts = len({r.host for r in ranks if r.host is not None})
     if hosts > 1:
@@ -72,9 +70,7 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
         fix = "" if any(len(r.start_ns) for r in ranks) else "the steady steps hold no NCCL kernel"
         found.append(Check("collectives", "missing", detail, fix))
     elif without:
-        found.append(
-            Check("collectives", "warn", f"rank {_listed(without)} has no collective that another rank has too")
-        )
+        found.append(Check("collectives", "warn", f"rank {_listed(without)} shares no collective with another rank"))
     else:
         found.append(Check("collectives", "ok", f"matched over {len(rows)} ranks"))
     found += _messages_checks(ranks) + _presence_checks(ranks)

@@ -70,6 +70,11 @@ class Program:
         self.main.launch(self.t, round(cost * US), kernel=kernel, gpu_start=start, gpu_dur=duration, stream=stream)
         self.host(cost + 1)
 
+    def memset(self, us: float, *, stream: int = 7) -> None:
+        start = self.queue(us, stream)
+        self.main.memset(self.t, 5 * US, gpu_start=start, gpu_dur=round(us * US), stream=stream)
+        self.host(6)
+
     def copy(
         self, us: float, kind: str = "HtoD", *, pageable: bool = True, bytes: int = 1 << 20, stream: int = 7
     ) -> None:

@@ -109,7 +109,7 @@ def test_a_compiled_program_is_not_told_to_compile(tmp_path: Path) -> None:
     assert program.finding(tmp_path, "NSX112").verdict == "clear"
     launches = program.finding(tmp_path, "NSX102")
     assert launches.verdict == "found"
-    assert "compiled already into CUDA graphs" in launches.fix
+    assert "already compiled into CUDA graphs" in launches.fix
     assert "fused=True" not in launches.fix
 
 

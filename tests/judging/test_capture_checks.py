@@ -140,7 +140,7 @@ def test_an_instance_of_a_divided_card(tmp_path: Path) -> None:
 def test_graphs(tmp_path: Path) -> None:
     found = checks(builder.case_opaque_graph(), tmp_path)["opaque graphs"]
     assert (found.status, found.fix) == ("warn", "--cuda-graph-trace=node")
-    assert found.detail.startswith("no kernels are seen inside of 1 CUDA graph launch (5.8 us)")
+    assert found.detail.startswith("the kernels inside 1 CUDA graph launch (5.8 us) were not recorded")
     assert "opaque graphs" not in checks(builder.case_graph(), tmp_path)
     found = checks(simple(lambda m: m.graph_launch(500, 10)), tmp_path)["graphs without work"]
     assert (found.status, found.detail) == ("warn", "the work of 1 CUDA graph launch is not in the report")
@@ -291,7 +291,7 @@ def test_the_profiled_step_against_the_bare_one(tmp_path: Path, bare: int, statu
     timing = {"clock": "gpu", "steps_ns": {str(i): bare for i in range(6)}}
     found = checks(reports.training(), tmp_path, {"calibration": timing})["profiling cost"]
     assert found.status == status
-    assert "the profiled one 1.00 ms" in found.detail
+    assert "1.00 ms with it" in found.detail
 
 
 # --- attribution, steps, replay, exit code -------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_no_steps(tmp_path: Path) -> None:
 def test_replay(tmp_path: Path) -> None:
     found = checks(reports.training(), tmp_path)["replay"]
     assert found.status == "ok"
-    assert "the unchanged replay gives 1.00 ms, recorded were 1.00 ms" in found.detail
+    assert "the unchanged replay gives 1.00 ms, the recording 1.00 ms" in found.detail
 
 
 def test_an_untrusted_replay_gives_no_savings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
