@@ -65,7 +65,7 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     """What is waiting becomes no shorter by smaller buckets, so that is not what is advised."""
     path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
-    assert finding.detail.endswith("Of that, 200 us is waiting for another rank and 50.0 us transfer.")
+    assert finding.detail.endswith("Of that, 200 us is waiting for another rank and 50.0 us is transfer.")
     assert finding.fix.startswith("Rank 2 comes last: ")
     assert "NSX111" in finding.fix
     path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
@@ -82,6 +82,6 @@ def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path)
     assert of_ranks(finding, table).detail == "It is so."
     said = of_ranks(finding, table, shown=0)
     assert said.detail == (
-        "It is so. In the steps that are steady on all ranks, 200 us is waiting for another rank and 50.0 us transfer."
+        "It is so. In the steps that are steady on all ranks, 200 us is waiting for another rank and 50.0 us is transfer."
     )
     assert said.fix.startswith("Rank 1 comes last: ")
