@@ -88,7 +88,7 @@ def test_what_was_built_in_comes_first(name: str, code: str, least: float, of) -
 def test_thrash_is_found_with_its_flushes(of) -> None:
     (finding,) = found(of("varlen_memory"), "NSX104")
     assert "flushed" in finding.detail
-    assert "were given back" in finding.detail
+    assert "was given back" in finding.detail
 
 
 def test_wrong_readings_are_found(of) -> None:
