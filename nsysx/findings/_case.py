@@ -14,6 +14,7 @@ from nsysx import units
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
+from nsysx.judging.limits import Limits, limits_of
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
@@ -194,6 +195,15 @@ class Case:
         """What kind of program this is."""
         return program_of(self.profile)
 
+    @cached_property
+    def limits(self) -> Limits:
+        """What the time of the busiest device goes to: the parts that the verdict and its picture give."""
+        return limits_of(self.profile, tuple(self.rows("gpu_ledger")))
+
+    def lost_to(self, code: str) -> int:
+        """Return what a verdict code stands for, per step (ns)."""
+        return round(self.limits.per_step(self.limits.lost.get(code, 0)))
+
     def per_step(self, ns: float) -> int:
         """Return a sum over the frames as its part of one step."""
         return round(self.scope.per_step(ns))
@@ -238,6 +248,10 @@ class Case:
     @cached_property
     def _replayed_calls(self) -> frozenset[int]:
         return calls_of(self.replayed)
+
+    def at_most(self, worth: Worth, ns: int) -> Worth:
+        """Return a worth of no more than the time per step that its cause takes, which the verdict and its picture give."""
+        return worth if worth.saving_ns is None else worth._replace(saving_ns=min(worth.saving_ns, ns))
 
     def bound(self, ns: float, why: str) -> Worth:
         """Return what a change brings at most without a replay: the time per step that it takes away; ``why`` says whose."""

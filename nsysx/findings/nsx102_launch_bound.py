@@ -31,7 +31,6 @@ import polars as pl
 
 from nsysx import units
 from nsysx.findings._case import SITE, Case, Rule
-from nsysx.judging.limits import limits_of
 from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
@@ -64,16 +63,14 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if missing := case.missing("launches"):
         return case.cannot_tell(RULE, missing)
-    limits = limits_of(case.profile, tuple(case.rows("gpu_ledger")))
-    cost = round(limits.per_step(limits.lost.get("launch_bound", 0)))
+    cost = case.lost_to("launch_bound")
     if not case.notable(cost, _FOUND):
         share = case.share(cost)
         return case.clear(RULE, f"the GPU waits for launches and host code for {share} of the step, less than 5 %")
     launches = int(case.calls["kind"].is_in(["launch", "graph_launch"]).sum())
     median = case.kernels["ns"].median()
     each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
-    worth = case.worth(Graph(), bound=True)
-    cost = case.lost(cost, worth)
+    worth = case.at_most(case.worth(Graph(), bound=True), cost)
     detail = (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
         f"{launches / case.steps:.0f} of them a step{each}."
@@ -87,7 +84,7 @@ def check(case: Case) -> list[Finding]:
             whole = case.worth(Graph(), RemoveWaits(), bound=True)
             if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
                 detail += f" With the waits gone too, {units.duration(whole.saving_ns)}."
-    if not limits.unprofiled:
+    if not case.limits.unprofiled:
         detail += " Profiling slows every launch, so without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]

@@ -26,7 +26,6 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.events.ledger import CAUSES
 from nsysx.findings._case import Case, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
@@ -51,7 +50,7 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(RemoveCalls(calls_of(calls)))
     if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
-    cost = case.per_step(int(case.idle.filter(pl.col("cause") == CAUSES.index("alloc"))["real_ns"].sum()))
+    cost = case.lost_to("alloc_bound")
     rows = case.rows("allocator")
     flushes = [r for r in case.rows("alloc_flushes") if r["steady"]]
     detail = (

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.events import stacks
-from nsysx.events.ledger import CAUSES
 from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding
 from nsysx.replay.engine import FreeLoader
@@ -53,13 +52,12 @@ def check(case: Case) -> list[Finding]:
     if not rows:
         return case.cannot_tell(RULE, "no steady step is in the capture", "profile more steps")
     wait = round(sum(r["wait_ns"] for r in rows) / len(rows))
-    # As the ledger has it, step for step on the device: the same time as in the verdict.
-    loading = case.idle["cause"] == CAUSES.index("data_loader")
-    idle = case.per_step(int(case.idle["real_ns"].filter(loading).sum()))
+    # The time that the verdict and its picture have, on the device.
+    idle = case.lost_to("input_bound")
     wait = max(wait, idle)  # of other steps by one: a step begins on the device where its wait ends
     if not case.notable(idle):
         return case.clear(RULE, f"the GPU idles {case.share(idle)} of the step for data")
-    worth = case.worth(FreeLoader())
+    worth = case.at_most(case.worth(FreeLoader()), idle)
     if worth.saving_ns is None:
         # What the GPU does meanwhile needs no replay: it does nothing.
         worth = case.bound(idle, "the time for which the GPU idles while the step waits for its batch")

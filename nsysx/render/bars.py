@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,8 +29,7 @@ PARTS = {
     "comm": ("comm", "only communicates", False),
     "copy": ("copy", "only copies", False),
     "migration": ("copy", "moves pages of memory", False),
-    "host": ("outside", "waits for Python", True),
-    "launch": ("launch", "waits for launch calls", True),
+    "host": ("outside", "waits for launches to arrive", True),
     "sync": ("sync", "waits after a synchronize", True),
     "input": ("data", "waits for data", True),
     "alloc": ("alloc", "waits for the allocator", True),
@@ -94,14 +93,25 @@ def merged(parts: Iterable[Part], total: float) -> tuple[Part, ...]:
 
 
 def step_parts(summary: Summary) -> list[Part]:
-    """Return what the busiest GPU does in one step and what it waits for, in the order of the verdict; nothing that takes no time."""
+    """Return what the busiest GPU does in one step and what it waits for, in the order of the verdict; nothing that takes no time.
+
+    Host code and launches on their way are one part: they are one cause, of which the sentence gives one number.
+    """
     said = summary.verdict
+    host, launch = (said.parts.get(part, 0) for part in ("host", "launch"))
     parts = []
-    for part, ns in said.parts.items():
+    for part, ns in _with_launches(said.parts, host + launch).items():
         if part in PARTS and ns > 0:
             kind, label, idle = PARTS[part]
-            parts.append(Part(f"waits for {said.host}" if part == "host" else label, ns, kind, idle))
+            if part == "host" and host >= launch:
+                label = f"waits for {said.host}"
+            parts.append(Part(label, ns, kind, idle))
     return parts
+
+
+def _with_launches(parts: Mapping[str, int], both: int) -> dict[str, int]:
+    """Return the parts with launches on their way as part of the host's."""
+    return {("host" if part == "launch" else part): both if part in ("host", "launch") else ns for part, ns in parts.items()}
 
 
 def step_bar(summary: Summary) -> Bar | None:

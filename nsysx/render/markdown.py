@@ -1,38 +1,79 @@
-"""The answer for a ticket: GitHub, GitLab and Jira read it, and no name in it can become markup, a mention or a link."""
+"""The answer for a ticket: GitHub, GitLab, Slack and Jira show it, and no name in it can become markup, a mention or a link.
+
+Names of kernels, modules and files hold signs that begin markup somewhere: they are set as code, where every sign stands for
+itself and which reads well before it is rendered too. Only what code does not make harmless everywhere is escaped sign by sign.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from nsysx.model import Summary
 from nsysx.render import answer
 from nsysx.render.answer_text import markdown_lines
 
-#: The pattern of repeated modules, "blocks.*.mlp.*": as code it stays as it is, because it holds nothing that ends code.
-_PATTERN = re.compile(r"(?<![\w.*])((?:[A-Za-z_]\w*\.)+\*(?:\.[\w*]+)*|\*(?:\.[A-Za-z_][\w*]*)+)(?![\w.*]\w)", re.ASCII)
-#: What begins markup; an underscore inside a word does not, in any of them.
-_MARKUP = re.compile(r"([\\`*\[\]<>#|~@&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+#: A word that holds a sign which begins markup; an underscore inside a word does not, in any of them.
+_MARKUP = re.compile(r"[\\`*\[\]<>#|~@&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|://|www\.")
+#: What code does not make harmless in all of them: what ends code or a cell, mentions, links, macros of Jira, and what a
+#: parser that knows no code would take for an HTML tag with something to load or to run.
+_NEVER_CODE = re.compile(r"[`|@$]|\]\(|\[~|!\[|://|www\.|\{[a-z]+[:}]|<[!/?#]|=\S", re.IGNORECASE)
+#: The signs that are escaped there. Those of words in between are not: a blank, a letter or a digit begins nothing.
+_SIGN = re.compile(r"([\\`*\[\]<>#|~@&${}!=]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+#: Signs that begin nothing where they stand alone between blanks.
+_ALONE = frozenset(("<", ">", "->", "=>", "&", "#", "*", "~", "$", "@"))
+#: A word, without the punctuation around it.
+_WORD = re.compile(r"(?P<before>[(\"']*)(?P<core>.*?)(?P<after>[.,:;!?\"']*)", re.DOTALL)
+#: What opens and closes the brackets of a name; an arrow closes none, and "a < b" opens none.
+_OPENS, _CLOSES = re.compile(r"(?<=\w)<|(?<=[\w>])\("), re.compile(r"(?<!-)>|\)")
+#: So many words may stand between the brackets of one name.
+_LONGEST_NAME = 24
 
 
 def escape(text: str) -> str:
-    """Return ``text`` such that Markdown shows it as it is: no markup, HTML, mention, issue link, table cell or formula.
-
-    Digits, spaces and plain words stay as they are, and patterns of modules are code, so that the text can be read before it is
-    rendered.
-    """
-    parts = _PATTERN.split(text)  # every second one is a pattern
-    return "".join(f"`{part}`" if n % 2 else _escaped(part, begins=not n) for n, part in enumerate(parts))
-
-
-def _escaped(text: str, *, begins: bool) -> str:
-    """Return plain text with all markup escaped; ``begins``: it may stand at the start of a line."""
-    text = _MARKUP.sub(lambda m: f"&#{ord(m[1])};", text)
-    text = text.replace("://", "&#58;//").replace("www.", "www&#46;")
-    if not begins:
-        return text
+    """Return ``text`` such that Markdown shows it as it is: no markup, HTML, mention, issue link, table cell or formula."""
+    marked = "".join(_words(text))
     # At the start of a line only the sign that would begin a list or a heading is escaped.
-    text = re.sub(r"^(\s*)([-+=!>])", lambda m: f"{m[1]}&#{ord(m[2])};", text)
-    return re.sub(r"^(\s*\d+)([.)])(?=\s|$)", lambda m: f"{m[1]}&#{ord(m[2])};", text)
+    marked = re.sub(r"^(\s*)([-+=!>#*])", lambda m: f"{m[1]}&#{ord(m[2])};", marked)
+    return re.sub(r"^(\s*\d+)([.)])(?=\s|$)", lambda m: f"{m[1]}&#{ord(m[2])};", marked)
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the words and the blanks between them, words with signs of markup as code."""
+    parts = re.split(r"(\s+)", text)  # every second one is blank
+    at = 0
+    while at < len(parts):
+        word, taken = parts[at], 1
+        if at % 2 == 0 and word not in _ALONE and _MARKUP.search(word):
+            # A name goes on over blanks until its brackets are closed.
+            opened = _open(word)
+            while opened > 0 and at + taken + 1 < len(parts) and taken < 2 * _LONGEST_NAME:
+                opened += _open(parts[at + taken + 1])
+                taken += 2
+            whole = "".join(parts[at : at + taken])
+            yield _code(whole if opened <= 0 else word)
+            taken = taken if opened <= 0 else 1
+        else:
+            yield word
+        at += taken
+
+
+def _open(word: str) -> int:
+    """Return how many brackets a word leaves open."""
+    return len(_OPENS.findall(word)) - len(_CLOSES.findall(word))
+
+
+def _code(name: str) -> str:
+    """Return a name as code, the punctuation around it outside; escaped where code is not enough."""
+    parts = _WORD.fullmatch(name)
+    assert parts is not None
+    before, core, after = parts["before"], parts["core"], parts["after"]
+    while core.endswith(")") and core.count(")") > core.count("("):
+        core, after = core[:-1], ")" + after
+    if not core or _NEVER_CODE.search(core):
+        core = _SIGN.sub(lambda m: f"&#{ord(m[1])};", core).replace("://", "&#58;//")
+        return before + re.sub(r"(?i)www\.", lambda m: f"{m[0][:3]}&#46;", core) + after
+    return f"{before}`{core}`{after}"
 
 
 def render(summary: Summary, *, redact: bool = True) -> str:

@@ -59,11 +59,18 @@ def test_without_steps_no_closed_line_speaks_of_steps(recorded: Samples) -> None
         ("hidden.* (20 modules)", "`hidden.*` (20 modules)"),
         ("24 x blocks.*.mlp.* 8.02 ms", "24 x `blocks.*.mlp.*` 8.02 ms"),
         ("*.up and (layers.*)", "`*.up` and (`layers.*`)"),
-        ("a*b **x** *y*", "a&#42;b &#42;&#42;x&#42;&#42; &#42;y&#42;"),
-        ("x`.* a.*`b", "x&#96;.&#42; `a.*`&#96;b"),
+        ("a*b **x** *y*", "`a*b` `**x**` `*y*`"),
+        ("x`.* a.*`b", "x&#96;.&#42; a.&#42;&#96;b"),
+        ("add<4, Fill<float> > takes 3 ms", "`add<4, Fill<float> >` takes 3 ms"),
+        ("a < b, 5 > 3 & x -> y # 1", "a < b, 5 > 3 & x -> y # 1"),
+        ("f<float>(int, char const*), then", "`f<float>(int, char const*)`, then"),
+        ("open<4, a b", "`open<4`, a b"),
+        ("__init__ in ~/x.py:7 (#12)", "`__init__` in `~/x.py:7` (`#12`)"),
+        ("# a\n", "&#35; a\n"),
+        ("<b> <!everyone> @all [x](y) a|b", "`<b>` &#60;&#33;everyone&#62; &#64;all &#91;x&#93;(y) a&#124;b"),
     ],
 )
-def test_patterns_of_modules_stay_readable_in_markdown(text: str, shown: str) -> None:
+def test_names_stay_readable_in_markdown(text: str, shown: str) -> None:
     assert escape(text) == shown
 
 

@@ -188,6 +188,7 @@ def test_hostile_names_are_inert_in_markdown(hostile):
     text = markdown.render(hostile)
     body = re.sub(r"</?sub>", "", text)
     body = re.sub(r"^### |\*\*|^- ", "", body, flags=re.MULTILINE)
+    body = re.sub(r"`[^`|@$\n]+`", "code", body)  # what stands in code is inert, but for mentions and cells
     for line in body.splitlines():
         cells = line.strip("|") if line.startswith("|") else line
         if line.startswith("|") and not set(line) <= set("|-: "):
