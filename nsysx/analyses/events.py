@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsysx.analyses.helpers import event_pairs
+from nsysx.analyses.helpers import event_pairs, event_rounds
 from nsysx.analyses.helpers.event_pairs import PARTS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column, TableSpec
@@ -13,6 +13,9 @@ KEY = "events"
 TITLE = "CUDA event windows"
 COLUMNS = (
     Column("site", "Int64", "", "number of the place, from 0"),
+    Column("loop", "Int64", "", "number of the loop that times several places in turn; null where it times one"),
+    Column("turn", "Int64", "", "which of the places that a loop times in turn, from 1; null where it times one"),
+    Column("turns", "Int64", "", "how many places the loop times in turn"),
     Column("module", "String", "", "module at the first record"),
     Column("phase", "String", "", "phase at the first record"),
     Column("windows", "Int64", "", "pairs of events"),
@@ -42,6 +45,7 @@ SHOWN = TableSpec(
     ),
     first=(
         "site",
+        "turn",
         "module",
         "verdict",
         "median_ns",
@@ -55,6 +59,7 @@ SHOWN = TableSpec(
         "idle_ns",
         "copy_ns",
     ),
+    hide=("loop",),
     depth=1,
 )
 #: A reading is the kernel's when so much of it is.
@@ -67,7 +72,9 @@ def grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the windows with the number of their place, and the places. A place is told apart by module and by what ran.
+    """Return the windows with the number of their place, and the places.
+
+    A place is told apart by module, by what ran, and in a loop that times several places in turn by its turn.
 
     Errors: NotRecorded without event records or without pairs among them.
     """
@@ -78,7 +85,9 @@ def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     pairs = event_pairs.windows(profile).pairs
     if not pairs.height:
         raise NotRecorded("events are recorded, but no two of them are read as a pair: streams and caches use them")
-    key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "kernels", "gpu_ops"]
+    pairs = event_rounds.placed(pairs, profile.attributed.gpu_ops)
+    key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "like_kernels", "like_ops"]
+    key += ["loop", "turn", "turns"]
     share = pl.col("kernel_ns").sum() / pl.col("reading_ns").sum()
     places = (
         pairs.sort("start_ns")
@@ -105,9 +114,13 @@ def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
         .then(pl.lit("kernel"))
         .otherwise(rest.replace_strict(dict(enumerate(names)), return_dtype=pl.String))
     )
-    places = places.with_columns(verdict.alias("verdict"))
     pairs = pairs.join(places.select(*key, "site"), on=key, how="left", nulls_equal=True, maintain_order="left")
-    return pairs, places
+    several = pl.when(pl.col("turns") > 1)
+    told = (
+        several.then(pl.col("turn") + 1).alias("turn"),
+        *(several.then(pl.col(c)).alias(c) for c in ("turns", "loop")),
+    )
+    return pairs, places.with_columns(verdict.alias("verdict"), *told)
 
 
 def table(profile: Profile) -> pl.DataFrame:

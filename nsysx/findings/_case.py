@@ -349,7 +349,8 @@ def _among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
 def in_module(row: Row) -> str:
     """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
     module = str(row.get("module") or "")
-    return f" in {module}" if module and module != IN_STEP else ""
+    name = f"module {module}" if module.isdigit() else module  # one of a Sequential: a number alone says nothing
+    return f" in {name}" if module and module != IN_STEP else ""
 
 
 def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:

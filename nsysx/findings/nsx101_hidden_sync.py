@@ -145,8 +145,10 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
             fix = "Launch the next work before this wait, and wait only where the result is needed"
     if row["file"] is None and case.program.python:
         fix += "; nsysx run --lines records the Python line"
-    lost = units.duration(case.lost(idle, worth))
-    title = f"A wait in {row['api']}{in_module(row)} leaves the GPU without work for {lost}"
+    # What it costs is what its removal saves, part of which other causes of the same gaps take too: no second number beside it.
+    title = f"A wait in {row['api']}{in_module(row)} keeps {host} from running ahead of the GPU"
+    if worth.saving_ns is None:
+        title = f"A wait in {row['api']}{in_module(row)} leaves the GPU without work for {units.duration(idle)}"
     if harmless:
         title = f"A wait of {units.duration(wait)} in {row['api']}{in_module(row)} costs next to nothing"
     return case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix, title_as_recorded=harmless)

@@ -41,6 +41,8 @@ _PARTS = {
 _SITES = 4
 #: A reading is inflated from this much above the kernels on.
 _OFF = 0.1
+#: Places whose kernels take times within this of each other do the same work.
+_ALIKE = 0.05
 
 
 def _times_itself(case: Case) -> bool:
@@ -77,6 +79,64 @@ def _usual(case: Case, row: Row) -> tuple[str, dict[str, int]]:
     return "the readings after the first", {k: sum(w[k] for w in later) for k in parts}
 
 
+def _in_turn(case: Case, row: Row) -> list[Row]:
+    """Return the places that the loop of this one times in turn, in their order; none where it times one, or other kernels."""
+    rows = [r for r in case.rows("events") if row["turns"] and r["loop"] == row["loop"]]
+    kernels = [r["kernel_median_ns"] for r in rows]
+    alike = len(rows) == row["turns"] and max(kernels) <= (1 + _ALIKE) * min(kernels)
+    return sorted(rows, key=lambda r: int(r["turn"])) if alike else []
+
+
+def _divided(case: Case, row: Row) -> tuple[str, dict[str, int], str]:
+    """Return which readings of a place are usual, the sums of their parts, and how they divide, in words."""
+    which, usual = _usual(case, row)
+    rest = sorted(((usual[k], k) for k in _PARTS), reverse=True)
+    whole = usual["kernel_ns"] + sum(ns for ns, _ in rest)
+    said = ", ".join(f"{units.share(ns, whole)} {_PARTS[k]}" for ns, k in rest if ns * 20 >= whole)
+    return which, usual, f"{units.share(usual['kernel_ns'], whole)} are kernels, {said}".rstrip(", ")
+
+
+def _finding(case: Case, row: Row, turns: list[Row]) -> Finding:
+    kernel = units.duration(row["kernel_median_ns"])
+    which, _, said = _divided(case, row)
+    title = f"cuda.Event reads {units.duration(row['median_ns'])}, the kernels take {kernel}"
+    first = "the first most" if row["first_ns"] == row["max_ns"] else f"the first {units.duration(row['first_ns'])}"
+    detail = (
+        f"With only the kernels in it a window reads about {kernel}; these {row['windows']}{in_module(row)} read "
+        f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
+    )
+    because = f"Of {which}, {said}."
+    if turns:
+        read = [units.duration(r["median_ns"]) for r in turns]
+        kind = "the same kernels take"
+        title = f"cuda.Event reads {', '.join(read[:-1])} and {read[-1]} in turn, {kind} {kernel}"
+        detail = (
+            f"With only the kernels in it a window reads about {kernel}; the {row['windows']} of the {_which(row)} place read "
+            f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
+        )
+        because = f"Of the {_which(row)} place's readings after the first, {said}."
+    fix = "Move copies out of the window, warm up, and keep the stream busy while the CPU launches"
+    evidence = [row for place in turns or [row] for row in _evidence(case, place)]
+    return case.found(
+        RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=fix, evidence=evidence, because=because
+    )
+
+
+def _evidence(case: Case, place: Row) -> list[Row]:
+    """Return what the readings of a place are made of, all but the first, largest first after the kernels."""
+    _, usual, _ = _divided(case, place)
+    named = {"place": _which(place)} if place["turns"] else {}
+    rest = sorted(_PARTS, key=lambda k: -usual[k])
+    parts = [("kernels", usual["kernel_ns"]), *((_PARTS[k], usual[k]) for k in rest if usual[k])]
+    return [{**named, "part": part, "ns": ns} for part, ns in parts]
+
+
+def _which(row: Row) -> str:
+    """Return the turn of a place as a word: first, second, 3rd."""
+    turn = int(row["turn"])
+    return {1: "first", 2: "second", 3: "third"}.get(turn, f"{turn}th")
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per place whose event pairs read 10 % or more above the kernels inside."""
     if missing := case.missing("events"):
@@ -86,40 +146,14 @@ def check(case: Case) -> list[Finding]:
     found: list[Finding] = []
     if _times_itself(case):
         return case.clear(RULE, "only DistributedDataParallel reads events here, for its own statistics")
+    told: set[int] = set()
     for row in case.rows("events"):
-        kernel = row["kernel_median_ns"]
-        if row["verdict"] == "kernel" or not row["kernel_ns"] or len(found) == _SITES:
+        if row["verdict"] == "kernel" or not row["kernel_ns"] or len(found) == _SITES or row["site"] in told:
             continue
         # A sum can be off because of one window; what people read is the usual one.
-        if row["median_ns"] < (1 + _OFF) * kernel:
+        if row["median_ns"] < (1 + _OFF) * row["kernel_median_ns"]:
             continue
-        which, usual = _usual(case, row)
-        rest = sorted(((usual[k], k) for k in _PARTS), reverse=True)
-        whole = usual["kernel_ns"] + sum(ns for ns, _ in rest)
-        said = ", ".join(f"{units.share(ns, whole)} {_PARTS[k]}" for ns, k in rest if ns * 20 >= whole)
-        title = f"cuda.Event reads {units.duration(row['median_ns'])}, the kernels take {units.duration(kernel)}"
-        first = "the first most" if row["first_ns"] == row["max_ns"] else f"the first {units.duration(row['first_ns'])}"
-        detail = (
-            f"With only the kernels in it a window reads about {units.duration(kernel)}; these {row['windows']}{in_module(row)} read "
-            f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
-        )
-        because = f"Of {which}, {units.share(usual['kernel_ns'], whole)} are kernels, {said}."
-        fix = "Move copies out of the window, warm up, and keep the stream busy while the CPU launches"
-        evidence = (
-            {"part": "kernels", "ns": usual["kernel_ns"]},
-            *({"part": _PARTS[k], "ns": ns} for ns, k in rest if ns),
-        )
-        found.append(
-            case.found(
-                RULE,
-                title,
-                detail,
-                worth=NO_SAVING,
-                cost_ns=None,
-                where=row,
-                fix=fix,
-                evidence=evidence,
-                because=because,
-            )
-        )
+        turns = _in_turn(case, row)
+        told |= {r["site"] for r in turns}
+        found.append(_finding(case, row, turns))
     return found or case.clear(RULE, "every event pair reads within 10 % of the kernels inside")

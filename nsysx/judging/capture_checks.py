@@ -126,6 +126,26 @@ def _of_others(profile: Profile, text: str) -> bool:
     return bool(_NO_RANGES.search(text)) and profile.ranges.ranges.height > 0
 
 
+#: What nsys says at the end of every window that it was told to record, whether anything is missing or not.
+_MIGHT = re.compile(r"Not all (NVTX|CUDA) events might have been collected", re.IGNORECASE)
+
+
+def _settled(profile: Profile, text: str) -> bool:
+    """Return whether the report itself shows that what nsys says might be missing is there, in the steps that are shown.
+
+    The probe counts the ranges that it pushes; each launch of a steady step has its work on the device.
+    """
+    said = _MIGHT.match(text)
+    if said is None:
+        return False
+    if said[1].upper() == "NVTX":
+        return any(c.check == "probe ranges" and c.status == "ok" for c in probe_checks.probe_ranges(profile)) and bool(
+            profile.trace.capture.probe
+        )
+    launches = profile.steady_calls.filter(profile.steady_calls["kind"].is_in(["launch", "graph_launch"]))["call"]
+    return bool(launches.len()) and bool(launches.is_in(profile.steady_ops["call"].drop_nulls().implode()).all())
+
+
 def _rows(profile: Profile) -> list[Check]:
     trace = profile.trace
     checks = []
@@ -135,7 +155,11 @@ def _rows(profile: Profile) -> list[Check]:
         checks.append(Check("time range", "ok", detail))
     checks += _left_out(trace)
     said = [d["text"] for d in trace.capture.diagnostics if not tracing.is_told(d["text"])]
-    if lost := [text for text in said if not _of_others(profile, text)]:
+    said = [text for text in said if not _of_others(profile, text)]
+    if whole := [text for text in said if _settled(profile, text)]:
+        why = "of the steady steps it holds every range that was pushed and the work of every launch"
+        checks.append(Check("what nsys warns of", "ok", f"nsys says: {whole[0]} But the report is whole: {why}"))
+    if lost := [text for text in said if text not in whole]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(
             Check("diagnostics", "warn", f"nsys says: {lost[0]}{more}", "profile a shorter window: --steps A:B")
@@ -214,8 +238,9 @@ def _unprofiled(profile: Profile) -> list[Check]:
     better = "nsysx run --calibrate -- CMD measures it, nsysx calibrate makes it surer for every run on the machine"
     if isinstance(known, Withheld):
         return [Check("unprofiled", "missing", f"the step without a profiler is not known: {known.reason}", better)]
+    which = "a step" if known.steps == profile.scope.steps else f"one of the {known.steps} replayed steps"
     detail = (
-        f"a step takes {units.duration(known.step_ns)} without a profiler ({units.duration(known.low_ns)} to "
+        f"{which} takes {units.duration(known.step_ns)} without a profiler ({units.duration(known.low_ns)} to "
         f"{units.duration(known.high_ns)}), {units.duration(known.recorded_ns)} as recorded: {_SOURCES[known.source]}"
     )
     wide = known.high_ns - known.low_ns > _WIDE * known.step_ns

@@ -151,7 +151,8 @@ def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits
     tracing has it, because ranks wait less for each other. The rest of the real step is divided between host code and launches
     as that replay has it; the part that waits left behind is the recorded one.
     """
-    window, steps = known.step_ns * recorded.steps, recorded.steps
+    real, with_it = _lengths(profile, known, recorded)
+    window, steps = real * recorded.steps, recorded.steps
     much = recorded.window_ns > (1 + SAME) * window
     stay = {p: ns for p, ns in recorded.parts.items() if p not in ("host", "launch", "sync", "profiler")}
     stay["comm"] = min(stay["comm"], known.exposed_comm_ns * steps)
@@ -172,10 +173,25 @@ def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits
         recorded,
         window_ns=window,
         parts=parts,
-        recorded_ns=known.recorded_ns * steps,
+        recorded_ns=with_it * steps,
         estimated=_estimated(known),
         unprofiled=True,
     )
+
+
+def _lengths(profile: Profile, known: Unprofiled, recorded: Limits) -> tuple[int, int]:
+    """Return the steady step without a profiler and as recorded (ns).
+
+    A modelled step is that of the steps that were replayed; where the steady ones are more, and as recorded longer or shorter in
+    the mean, so is the real one.
+    """
+    first, last = profile.steps.steady or (0, -1)
+    own = (pl.col("process") == known.process) & (pl.col("device") == known.device)
+    tiles = profile.steps.gpu.filter(own & pl.col("index").is_between(first, last))
+    if known.steps == recorded.steps or tiles.height != recorded.steps or not known.recorded_ns:
+        return known.step_ns, known.recorded_ns
+    mean = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // tiles.height
+    return known.step_ns if known.measured_steps else known.step_ns * mean // known.recorded_ns, mean
 
 
 def _estimated(known: Unprofiled) -> bool:
@@ -187,7 +203,8 @@ def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -
 
     ``much``: tracing changes the step by enough to be worth a word.
     """
-    window = known.step_ns * recorded.steps
+    real, with_it = _lengths(profile, known, recorded)
+    window = real * recorded.steps
     busy = round(window * known.gpu_busy)
     of = (profile, recorded.process, recorded.device)
     own = _to_sum({p: recorded.parts[p] for p in ("work", "comm", "copy")}, busy)
@@ -196,7 +213,7 @@ def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -
         recorded,
         window_ns=window,
         parts={p: own.get(p, 0) + idle.get(p, 0) for p in PARTS},
-        recorded_ns=known.recorded_ns * recorded.steps if much else None,
+        recorded_ns=with_it * recorded.steps if much else None,
         estimated=much and _estimated(known),
         unprofiled=True,
     )

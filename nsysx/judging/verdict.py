@@ -25,6 +25,8 @@ from nsysx.model import Row, Verdict
 _MINOR = 0.15
 #: From this share of the step on the GPU's own work is the limit where nothing else is.
 _HALF = 0.5
+#: From this share of what is copied on, the way that most of it goes is that of all.
+_NEARLY_ALL = 0.95
 #: With less than this share of the step to gain on the host, the GPU is never short of work.
 _NOTHING = 0.03
 #: A part below this share of the step is not worth a word.
@@ -355,13 +357,17 @@ def _calls(profile: Profile, *kinds: str) -> str:
 
 
 def _direction(profile: Profile, limits: Limits) -> str:
-    """Say which way most copied bytes go."""
+    """Say which way the copies go, or most of them: by how long they take."""
     words = {"HtoD": " from the host to the GPU", "DtoH": " from the GPU to the host", "DtoD": " inside the GPU"}
     ops = profile.steady_ops
     mine = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     grouped = mine.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])
-    return words.get(str(grouped["name"][0]), "") if grouped.height else ""
+    way = words.get(str(grouped["name"][0]), "") if grouped.height else ""
+    whole = int(grouped["ns"].sum())
+    if not way or grouped["ns"][0] >= _NEARLY_ALL * whole:
+        return way
+    return f", mostly{way}" if grouped["ns"][0] >= _HALF * whole else ""
 
 
 def _blamed(profile: Profile, limits: Limits) -> str:

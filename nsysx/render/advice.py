@@ -255,12 +255,15 @@ def _size(summary: Summary, chosen: Finding, texts: Texts) -> Sure:
         return Sure(
             about, "unknown", f"{how} The step is as long as the profiler made it.".strip(), "nsysx run --calibrate"
         )
-    if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns or not step_time.in_recorded_time(summary):
+    if not step_time.in_recorded_time(summary):
         return Sure(about, "likely", f"{how} Tracing hardly changes this step.".strip())
     level, reason, command = _SOURCES[real.source]
+    if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns:
+        return Sure(about, "likely", f"{how} {reason}.".strip())
     if summary.verdict.estimated:  # the first line has its bounds
         return Sure(about, level, f"{how} {reason}.".strip(), command)
-    span = f"{units.duration(real.low_ns)} to {units.duration(real.high_ns)} a step."
+    low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
+    span = f"{units.duration(low)} to {units.duration(high)} a step."
     return Sure(about, level, f"{how} {reason}: {span}".strip(), command)
 
 

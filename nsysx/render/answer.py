@@ -83,7 +83,8 @@ def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
     under = f" ({recorded} under the profiler)" if recorded != now and not differs else ""
     said = [f"{'about ' * about}{now} a step{under}"]
     if about and real is not None:
-        said.append(f"at least {units.duration(real.low_ns)}, at most {units.duration(real.high_ns)}")
+        low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
+        said.append(f"at least {units.duration(low)}, at most {units.duration(high)}")
     return said
 
 

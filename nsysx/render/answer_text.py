@@ -23,7 +23,7 @@ def change(said: Answer) -> str:
 
 def parts_text(bar: Bar) -> str:
     """Return the parts of a bar in words, as they stand."""
-    return ", ".join(bars.words(p, bar.total_ns) for p in bar.parts)
+    return ", ".join(bars.words(p, bar.total_ns) for p in bar.parts if p.label)
 
 
 def also_worth(line: Also) -> str:

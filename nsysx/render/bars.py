@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Finding, Row, Summary
 from nsysx.render import step_time
-from nsysx.render.safe_text import clean
+from nsysx.render.safe_text import clean, shorten_kernel
 
 #: A part of a bar below this share is shown with the other small ones.
 _SMALL = 0.02
@@ -19,6 +19,8 @@ _SMALL = 0.02
 _MOST_BARS, _MOST_NAMED = 8, 5
 #: Windows of cuda.Event in a picture, and how far above the usual one a reading may be to stand beside the others.
 _MOST_WINDOWS, _FAR = 6, 20
+#: Two sums that differ by less than this are those of the same work (share).
+_SAME = 0.01
 #: From this share of the step on, what the GPU works on is the picture.
 _BUSY = 0.8
 
@@ -111,7 +113,9 @@ def step_parts(summary: Summary) -> list[Part]:
 
 def _with_launches(parts: Mapping[str, int], both: int) -> dict[str, int]:
     """Return the parts with launches on their way as part of the host's."""
-    return {("host" if part == "launch" else part): both if part in ("host", "launch") else ns for part, ns in parts.items()}
+    return {
+        ("host" if part == "launch" else part): both if part in ("host", "launch") else ns for part, ns in parts.items()
+    }
 
 
 def step_bar(summary: Summary) -> Bar | None:
@@ -186,25 +190,50 @@ def _opened(summary: Summary, first: Finding | None) -> Bar | None:
     """Return what the module of a finding about mask work runs, by where its kernels come from."""
     if first is None or first.code != "NSX120" or not first.where.get("module") or not first.cost_ns_per_step:
         return None
-    sums: dict[str, float] = {}
+    sums, shown = dict[str, float](), _to_shown(summary)
     for row in first.evidence:
         if row.get("from") and row.get("total_ns"):
-            sums[str(row["from"])] = sums.get(str(row["from"]), 0) + row["total_ns"]
-    rest = first.cost_ns_per_step - sum(sums.values())
-    if rest < 0 or not sums:
+            sums[str(row["from"])] = sums.get(str(row["from"]), 0) + row["total_ns"] * shown
+    total = first.cost_ns_per_step * shown
+    rest = total - sum(sums.values())
+    if rest < -1 or not sums:
         return None
-    parts = [Part(clean(k, 50), ns, f"m{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
-    total = first.cost_ns_per_step
     name = clean(first.where["module"], 40)
-    return Bar(name, total, merged([*parts, Part("the rest of it", rest, "other")], total))
+    # Of a module that is all mask work this is the module; of another, its mask work.
+    whole = next((ns for label, ns, _ in module_sums(summary) if label == name), None)
+    label = name if whole is not None and abs(whole - first.cost_ns_per_step) <= _SAME * whole else f"masks in {name}"
+    parts = [Part(clean(k, 50), ns, f"m{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
+    return Bar(label, total, merged([*parts, Part("the rest of it", max(0.0, rest), "other")], total))
 
 
 def _family_bar(summary: Summary) -> Bar | None:
     """Return the GPU's work of one step by what it does."""
     of, shown = each(summary), _to_shown(summary)
     rows = summary.rows("kernel_families")
+    unknown = sum(r["total_ns"] for r in rows if str(r["family"]) == "other")
+    if 2 * unknown > sum(r["total_ns"] for r in rows):
+        return _kernel_bar(summary)
     sums = [(clean(WORDS.get(r["family"], str(r["family"])), 40), of(r["total_ns"]) * shown) for r in rows]
     return _named(sums, "by kind of work", "other kinds")
+
+
+_LAMBDA = re.compile(r"<(?:\w+::)*(\w+)\((?=.*lambda)")
+
+
+def _kernel_bar(summary: Summary) -> Bar | None:
+    """Return the GPU's work of one step by kernel: of programs whose kernels are of no known kind."""
+    of, shown, table = each(summary), _to_shown(summary), summary.tables.get("kernel_limits")
+    if table is None or table.scope is None or not table.scope.steps:
+        return None
+    sums: dict[str, float] = {}
+    for row in table.rows or ():
+        full = str(row["name"])[:2000]
+        # Of a kernel that runs a lambda, the function that the lambda stands in.
+        inner = _LAMBDA.search(full)
+        name = inner[1] if inner else re.sub(r"^void |[<(].*", "", full)
+        name = shorten_kernel(clean(name or "kernel", 200), 40)
+        sums[name] = sums.get(name, 0.0) + of(row["total_ns"]) * shown
+    return _named(list(sums.items()), "by kernel", "other kernels")
 
 
 def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
@@ -271,23 +300,47 @@ def _window_bars(summary: Summary) -> _Windows | None:
 
     One that reads far more than is usual, as the very first does, would press the others flat and is left out.
     """
-    bars = []
     windows = list(enumerate(sorted(summary.rows("event_windows"), key=lambda r: r["start_ns"]), 1))
     usual = sorted(r["reading_ns"] for _, r in windows)[len(windows) // 2] if windows else 0
     several = len({r["site"] for _, r in windows}) > 1
     shown = [(n, r) for n, r in windows if r["reading_ns"] <= _FAR * usual][:_MOST_WINDOWS]
-    for number, row in shown:
-        kernel = min(row["kernel_ns"] or 0, row["reading_ns"])
-        copies = min((row["copy_ns"] or 0) + (row["memset_ns"] or 0), row["reading_ns"] - kernel)
-        parts = (
-            Part("kernels", kernel, "compute"),
-            Part("copies", copies, "copy"),
-            Part("waits", row["reading_ns"] - kernel - copies, "launch", True),
-        )
-        total = row["reading_ns"]
-        name = f"window {number}" + (f", pair {row['site'] + 1}" if several else "")
-        bars.append(Bar(name, total, tuple(p for p in parts if p.ns > 0)))
-    return _Windows(tuple(bars), shown[0][0] == 1) if bars else None
+    bars = tuple(
+        _window_bar(f"window {number}" + (f", pair {row['site'] + 1}" if several else ""), row) for number, row in shown
+    )
+    return _Windows(bars, shown[0][0] == 1) if bars else None
+
+
+def _window_bar(label: str, row: Row) -> Bar:
+    """Return a window as a bar: its kernels, its copies, and the rest."""
+    total = row["reading_ns"]
+    kernel = min(row["kernel_ns"] or 0, total)
+    copies = min((row["copy_ns"] or 0) + (row["memset_ns"] or 0), total - kernel)
+    parts = (
+        Part("kernels", kernel, "compute"),
+        Part("copies", copies, "copy"),
+        Part("waits", total - kernel - copies, "launch", True),
+    )
+    return Bar(label, total, tuple(p for p in parts if p.ns > 0))
+
+
+def _turn_bars(summary: Summary) -> tuple[Bar, ...]:
+    """Return the median window of each place that a loop times in turn; none where it times one.
+
+    Of an even number of windows it is the mean of the two in the middle, as the median is.
+    """
+    places = sorted((r for r in summary.rows("events") if r.get("turns")), key=lambda r: r["site"])
+    bars = []
+    for place in places[:_MOST_WINDOWS]:
+        windows = sorted((w for w in summary.rows("event_windows") if w["site"] == place["site"]), key=_reading_ns)
+        if windows:
+            two = windows[(len(windows) - 1) // 2], windows[len(windows) // 2]
+            middle = {k: sum(w[k] or 0 for w in two) / 2 for k in ("reading_ns", "kernel_ns", "copy_ns", "memset_ns")}
+            bars.append(_window_bar(f"place {place['turn']} of {place['turns']}", middle))
+    return tuple(bars)
+
+
+def _reading_ns(window: Row) -> int:
+    return int(window["reading_ns"])
 
 
 def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, ...]]:
@@ -297,6 +350,8 @@ def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, .
         return "One step, rank by rank", _rank_bars(summary, late)
     code = first.code if first else ""
     if summary.steps.source == "capture":
+        if code == "NSX107" and (places := _turn_bars(summary)):
+            return "What the median window between two cuda.Events reads, place by place", places
         if code == "NSX107" and (windows := _window_bars(summary)):
             left = "" if windows.first else ", without the first, which pays what is paid once"
             return f"What the first windows between two cuda.Events read{left}", windows.bars

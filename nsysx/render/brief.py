@@ -75,11 +75,12 @@ def of(summary: Summary, *, redact: bool = True) -> str:
 def _step(summary: Summary, said: Answer) -> Json:
     """Return the step as recorded and without the profiler, with its bounds; null where there are no steps."""
     real = summary.unprofiled
+    low, high = step_time.bounds_ns(summary) or (None, None)
     return {
         "recorded_ns": said.profiled_ns,
-        "unprofiled_ns": None if real is None else real.step_ns,
-        "low_ns": None if real is None else real.low_ns,
-        "high_ns": None if real is None else real.high_ns,
+        "unprofiled_ns": step_time.real_step_ns(summary),
+        "low_ns": low,
+        "high_ns": high,
         "source": None if real is None else real.source,
         "steady": sum(bool(r.get("steady")) for r in summary.steps.rows),
         "found_by": _text(summary.steps.rule, 160),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nsysx.model import Column, Row, Scope, Table, TableSpec
-from nsysx.render import glossary
+from nsysx.render import glossary, module_rows
 from nsysx.render.labels import is_numeric, label, number, plain, worded
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_cell, shorten_column
 
@@ -168,7 +168,10 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         columns = [c for c in columns if c.name not in ("line", "function")]
     rank = {name: i for i, name in enumerate(spec.first)}
     columns.sort(key=lambda c: rank.get(c.name, len(rank)))
-    rows = _tree(table.rows, top) if spec.tree else _sorted(table, spec)
+    rows = module_rows.folded(table.rows or (), table.columns) if spec.tree else _sorted(table, spec)
+    count = len(rows)
+    if spec.tree:
+        rows = _tree(rows, top)
     if spec.keep and len(rows) > top:
         kept = sorted(range(len(rows)), key=lambda i: (-(rows[i].get(spec.keep) or 0), i))[:top]
         rows = [rows[i] for i in sorted(kept)]
@@ -206,7 +209,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         heads=tuple(_head(c, spec) for c in columns),
         rows=tuple(tuple(line) for line in cells),
         reason="" if table.rows else "nothing of this kind in the capture",
-        folded=max(0, len(table.rows) - len(rows)),
+        folded=max(0, count - len(rows)),
         scope=scope,
         depth=spec.depth,
         without_data=tuple(label(c.name) for c in empty),

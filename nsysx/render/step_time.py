@@ -33,6 +33,25 @@ def recorded_ns(summary: Summary) -> int | None:
     return summary.verdict.recorded_ns or (steps.cpu_mean_ns if steps.gpu_mean_ns is None else steps.gpu_mean_ns)
 
 
+def bounds_ns(summary: Summary) -> tuple[int, int] | None:
+    """Return the least and the most that the shown step can be (ns); None where no step without a profiler is known.
+
+    A modelled step is known for the replayed steps: what it may be off by is the same share of the shown one.
+    """
+    real, step = summary.unprofiled, step_ns(summary)
+    if real is None:
+        return None
+    factor = step / real.step_ns if step and real.step_ns and not as_recorded(summary) else 1.0
+    return round(real.low_ns * factor), round(real.high_ns * factor)
+
+
+def real_step_ns(summary: Summary) -> int | None:
+    """Return the mean steady step without a profiler (ns): the shown one, unless that is as recorded; None where not known."""
+    if summary.unprofiled is None:
+        return None
+    return summary.unprofiled.step_ns if as_recorded(summary) else step_ns(summary) or summary.unprofiled.step_ns
+
+
 def saving_ns(summary: Summary, finding: Finding) -> int | None:
     """Return what a finding saves of the shown step (ns): never more than that step.
 

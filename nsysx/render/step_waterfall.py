@@ -23,8 +23,8 @@ class Fall:
 def build(summary: Summary) -> tuple[Fall, ...]:
     """Return the parts of the step, what the GPU does first and then what it waits for, each largest first, and the whole."""
     said = summary.verdict
-    if step_time.ledger_row(summary) is None or not said.step_ns:
-        return ()
+    if step_time.ledger_row(summary) is None or not said.step_ns or step_time.rank_waited_for(summary) is not None:
+        return ()  # of ranks that are compared the first screen shows the step, as recorded
     whole = said.step_ns
     falls, left = [], 0.0
     for part in sorted(bars.step_parts(summary), key=lambda p: (p.idle, -p.ns)):

@@ -56,6 +56,8 @@ PHASE_COLOURS = {
 _PALE = ("#CFE2CF", "#E6D3C5", "#CDD9E5", "#E9E3C8", "#DCCFE0")
 INK = "#1b1b1b"
 NEUTRAL = "#6b6b6b"
+#: The page behind a picture, and a shade of it: a dark page has dark ones (``canvas``).
+PAPER, PAPER_SHADE = "#fdfdfd", "#ececec"
 
 
 def luminance(colour: str) -> float:

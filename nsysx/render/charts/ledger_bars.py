@@ -8,8 +8,11 @@ from typing import Any
 from nsysx import units
 from nsysx.render.bars import Part
 from nsysx.render.charts.canvas import Picture, new_figure, settings, svg, time_scale
-from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, ink_on, mix
+from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, PAPER, PAPER_SHADE, ink_on
 from nsysx.render.ledgers import Ledger
+
+#: Kinds whose colour is a light grey: slabs of it would be all that is seen on a dark page.
+_QUIET = frozenset({"outside", "idle"})
 
 
 def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) -> Picture:
@@ -30,8 +33,9 @@ def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) 
             for part in entry.parts:
                 if part.ns <= 0:
                     continue
-                base = KIND_COLOURS.get(part.kind, KIND_COLOURS["other"])
-                colour = mix(base, 0.38) if part.idle else base
+                # What is not the GPU's or a call's is drawn in tones of the paper, which a dark page makes dark.
+                base = PAPER_SHADE if part.kind in _QUIET else KIND_COLOURS.get(part.kind, KIND_COLOURS["other"])
+                colour = PAPER if part.idle else base
                 axes.barh(
                     y,
                     part.ns / divisor,
@@ -39,7 +43,7 @@ def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) 
                     left=left / divisor,
                     color=colour,
                     linewidth=0.6,
-                    edgecolor=mix(base, 0.9) if part.idle else "white",
+                    edgecolor=(NEUTRAL if part.kind in _QUIET else base) if part.idle else PAPER,
                     hatch="////" if part.idle else None,
                 )
                 _label_part(axes, entry, part, left, y, divisor, pixel, colour)
@@ -68,7 +72,7 @@ def _label_part(
                 ha="center",
                 va="center_baseline",
                 fontsize=8.5,
-                color=ink_on(colour),
+                color=INK if colour in (PAPER, PAPER_SHADE) else ink_on(colour),
                 bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2} if part.idle else None,
             )
             return

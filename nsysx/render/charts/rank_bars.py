@@ -7,7 +7,7 @@ from typing import Any
 
 from nsysx.model import Row
 from nsysx.render.charts.canvas import Picture, legend_above, new_figure, png, settings, side_text, svg, time_scale
-from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, mix
+from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, PAPER
 from nsysx.render.safe_text import clean
 
 #: The parts of a rank's step, in the order of drawing: label, colour, hatch.
@@ -65,8 +65,8 @@ def _draw_parts(axes: Any, rows: Sequence[Row], y: Sequence[float], divisor: flo
             values,
             0.72,
             left=left,
-            color=mix(colour, 0.38) if hatch else colour,
-            edgecolor=colour if hatch else "white",
+            color=PAPER if hatch else colour,
+            edgecolor=colour if hatch else PAPER,
             hatch=hatch or None,
             linewidth=0.5,
             label=name,

@@ -1,0 +1,56 @@
+"""Repeated blocks of a model as one row of the table of modules: fifty like rows say less than "8 x blocks.*.attn"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsysx.model import Column, Row
+from nsysx.render.bars import folded_label, folded_path
+
+#: Evidence from the strongest to the weakest: that of a fold is its weakest.
+_GRADES = ("thread", "seq", "sequence", "time", "none")
+
+
+def _key(row: Row) -> tuple[str, str, str]:
+    """Return what repeated modules have in common: pattern of the path, class, pattern of what calls them."""
+    return folded_path(str(row["path"] or "")), str(row.get("cls") or ""), folded_path(str(row.get("parent") or ""))
+
+
+def folded(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
+    """Return the rows with repeated modules as one row, in the order of the first of each: whole numbers are summed.
+
+    ``parent`` names the row in which the caller stands now, so that the rows are a tree as before.
+    """
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_key(row), []).append(row)
+    names: dict[tuple[str, str, str], str] = {}
+    for key, members in groups.items():
+        name = folded_label(key[0], members) if len(members) > 1 else str(members[0]["path"])
+        # Different modules of one pattern are told apart by class, else by number.
+        while name in names.values():
+            name = f"{name} ({key[1]})" if key[1] and not name.endswith(")") else f"{name} +"
+        names[key] = name
+    of = {row["path"]: names[_key(row)] for row in rows}
+    sums = [c.name for c in columns if c.dtype == "Int64" and c.name != "depth"]
+    out: list[Row] = []
+    for key, members in groups.items():
+        first = members[0]
+        parent = of.get(first.get("parent"), first.get("parent"))
+        row = {**first, "parent": parent}
+        if len(members) > 1:
+            row |= {name: _sum(members, name) for name in sums}
+            row |= {"path": names[key], "grade": _weakest(members)}
+        out.append(row)
+    return out
+
+
+def _sum(rows: Sequence[Row], name: str) -> int | None:
+    """Return the sum of a column, None where no row has a value."""
+    known = [row[name] for row in rows if row.get(name) is not None]
+    return sum(known) if known else None
+
+
+def _weakest(rows: Sequence[Row]) -> str | None:
+    grades = [str(row["grade"]) for row in rows if row.get("grade") is not None]
+    return max(grades, key=lambda g: _GRADES.index(g) if g in _GRADES else len(_GRADES), default=None)

@@ -1,0 +1,153 @@
+"""One fact, one number: what the first screen and the answer for programs say twice, they say alike."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from nsysx import units
+from nsysx.model import Finding, Summary
+from nsysx.render import answer, brief, step_time, view
+from tests.samples import DISTINCT, Samples
+
+#: What the sentence says of a cause, the parts of the bar that show it, and the rule whose title gives its length.
+CAUSES = {
+    r"it waits for .* to send the next kernel|it waits for launches to arrive": (("host", "launch"), "NSX102"),
+    r"it waits for the next batch": (("input",), "NSX106"),
+    r"it waits while memory is allocated": (("alloc",), None),
+    r"it only copies": (("copy",), None),
+    r"it only communicates": (("comm",), None),
+    r"it has no work, because": (("sync",), None),
+}
+NS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
+TIME = re.compile(r"(\d[\d,]*(?:\.\d+)?) (ns|us|ms|s)\b")
+
+
+def times(text: str) -> list[float]:
+    """Return the times in a text (ns)."""
+    return [float(number.replace(",", "")) * NS[unit] for number, unit in TIME.findall(text)]
+
+
+def near(one: float, two: float, text: str) -> bool:
+    """Return whether a number of a text is another, as far as its last digit tells."""
+    digits = max((len(d[0].partition(".")[2]) for d in TIME.findall(text)), default=0)
+    return abs(one - two) <= max(0.006 * max(one, two), 0.51 * 10**-digits * NS["ms" if "ms" in text else "us"])
+
+
+def contradictions(summary: Summary) -> list[str]:
+    """Return what the first screen of a Summary says in two ways, in words."""
+    said, told = answer.build(summary), json.loads(brief.of(summary))
+    found = [f for f in summary.findings or () if f.verdict == "found"]
+    bad = [*_findings(found, said), *_bars(said), *_brief(summary, said, told), *_steps(summary, said)]
+    if step_time.rank_waited_for(summary) is None and said.now_ns is not None:
+        bad += _causes(summary, said, found)
+    return bad
+
+
+def _findings(found: list[Finding], said: answer.Answer) -> list[str]:
+    bad = []
+    for f in found:
+        if f.cost_ns_per_step is not None and (f.saving_ns_per_step or 0) > f.cost_ns_per_step:
+            bad.append(f"{f.code} is worth more than it costs")
+        if said.now_ns and (f.saving_ns_per_step or 0) > said.now_ns:
+            bad.append(f"{f.code} saves more than the step")
+    bad += [
+        f"{a.code} saves more than the step" for a in said.also if a.saving_ns and a.saving_ns > (said.now_ns or 1e18)
+    ]
+    saved = re.search(r"saves (.*) of each step", said.worth)
+    if saved and said.now_ns and said.then_ns is not None and saved[1] != units.duration(said.now_ns - said.then_ns):
+        bad.append(f"now less then is not {saved[1]}")
+    return bad
+
+
+def _bars(said: answer.Answer) -> list[str]:
+    bad, totals = [], {}
+    for bar in said.bars:
+        if abs(sum(p.ns for p in bar.parts) - bar.total_ns) > 1 + 1e-6 * bar.total_ns:
+            bad.append(f"the parts of {bar.label} are not its whole")
+        for name, ns in ((bar.label, bar.total_ns), *((p.label, p.ns) for p in bar.parts)):
+            if (
+                "step" in bar.label
+                or "window" in bar.label
+                or "rank" in bar.label
+                or name.startswith(("other", "the rest", "wait", "kernels", "comp"))
+                or not name
+            ):
+                continue
+            if abs(totals.setdefault(name, ns) - ns) > 0.001 * ns:
+                bad.append(f"{name} is {totals[name]:.0f} and {ns:.0f} ns")
+    return bad
+
+
+def _brief(summary: Summary, said: answer.Answer, told: dict[str, Any]) -> list[str]:
+    bad = []
+    if said.now_ns is None:
+        return bad
+    if told["gpu"] and step_time.rank_waited_for(summary) is None and told["gpu"]["total_ns"] != said.now_ns:
+        bad.append("the step of the brief is not that of the answer")
+    if told["step"]["unprofiled_ns"] is not None and not step_time.as_recorded(summary):
+        if told["step"]["unprofiled_ns"] != said.now_ns:
+            bad.append("the real step of the brief is not that of the answer")
+        real, recorded = summary.unprofiled, step_time.recorded_ns(summary)
+        if (
+            real
+            and recorded
+            and not real.measured_steps
+            and abs(said.now_ns / recorded - real.step_ns / real.recorded_ns) > 0.01
+        ):
+            bad.append("the step with the profiler is of other steps than that without")
+        if not told["step"]["low_ns"] <= said.now_ns <= told["step"]["high_ns"]:
+            bad.append("the step is not between its bounds")
+    return bad
+
+
+def _steps(summary: Summary, said: answer.Answer) -> list[str]:
+    bad, words = [], " ".join([*said.facts, *(s.reason for s in said.sure)])
+    counts = set(re.findall(r"(\d+) steady|in all (\d+) steps", words))
+    numbers = {n for pair in counts for n in pair if n}
+    shown = view.build(summary, top=1)
+    scope = re.search(r"mean of (\d+) steady", shown.ledger_title)
+    if scope:
+        numbers.add(scope[1])
+    if len(numbers) > 1:
+        bad.append(f"steady steps: {sorted(numbers)}")
+    if "hardly changes" in words and "under the profiler" in said.sentence:
+        bad.append("tracing hardly changes a step that is another under the profiler")
+    return bad
+
+
+def _causes(summary: Summary, said: answer.Answer, found: list[Finding]) -> list[str]:
+    bad, parts = [], summary.verdict.parts
+    for pattern, (names, code) in CAUSES.items():
+        whole = sum(parts.get(n, 0) for n in names)
+        length = re.search(rf"[Ff]or ((?:[\d.,]+) (?:ns|us|ms|s)) (?:{pattern})", said.sentence)
+        if length and not near(times(length[1])[0], whole, length[1]):
+            bad.append(f"the sentence says {length[1]}, the picture {whole} ns")
+        for f in found:
+            if code == f.code and times(f.title) and not near(times(f.title)[0], whole, f.title):
+                bad.append(f"{f.title}: the picture says {whole} ns")
+            if code == f.code and (f.saving_ns_per_step or 0) > whole + 1:
+                bad.append(f"{f.code} saves more than the {whole} ns of its cause")
+    drawn = {p.label: p.ns for p in said.bars[0].parts} if said.bars else {}
+    waits = next(
+        (ns for label, ns in drawn.items() if label in ("waits for Python", "waits for launches to arrive")), None
+    )
+    if waits is not None and abs(waits - parts.get("host", 0) - parts.get("launch", 0)) > 1:
+        bad.append("the bar has another wait for the host than the verdict")
+    return bad
+
+
+@pytest.fixture(scope="module")
+def found(recorded: Samples) -> Callable[[str], list[str]]:
+    """A function from a sample's name to its contradictions."""
+    return cache(lambda name: contradictions(recorded.summary(name)))
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_a_sample_says_nothing_in_two_ways(name: str, found: Callable[[str], list[str]]) -> None:
+    assert found(name) == []
