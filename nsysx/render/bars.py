@@ -17,6 +17,8 @@ from nsysx.render.safe_text import clean, shorten_kernel
 _SMALL = 0.02
 #: Bars in a picture, and named parts of a bar by module or kind of work.
 _MOST_BARS, _MOST_NAMED = 8, 5
+#: Single steps that show how long each waits for its batch: more say the same.
+_MOST_BATCHES = 3
 #: Windows of cuda.Event in a picture, and how far above the usual one a reading may be to stand beside the others.
 _MOST_WINDOWS, _FAR = 6, 20
 #: Two sums that differ by less than this are those of the same work (share).
@@ -240,7 +242,7 @@ def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     """Return the steady steps in order: how long the GPU waits for the batch of each, and how long for nothing."""
     rows = [r for r in summary.rows("data_loader") if r["steady"] and r["step_ns"]]
     bars = []
-    for row in rows[: _MOST_BARS // 2]:
+    for row in rows[:_MOST_BATCHES]:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
         parts = (Part("waits for its batch", wait, "data", True), Part("the rest", row["step_ns"] - wait, "compute"))
         bars.append(Bar(f"step {row['index']}", row["step_ns"], tuple(p for p in parts if p.ns > 0)))
