@@ -64,10 +64,10 @@ cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2 
 
 MODULES_80 = """\
 Modules  per step, mean of 10 steady steps
-module             forward GPU  backward GPU  self GPU   launch  backlog waited
-(Net)                 20.00 ms      30.00 ms    500 us  8.00 ms            0 ns
-2 x Block (blocks.*)   19.50 ms      30.00 ms   1.50 ms  7.50 ms            0 ns
-blocks.1.attn.qkv      6.00 ms       8.00 ms  14.00 ms   900 us            0 ns
+module                forward GPU  backward GPU  self GPU   launch  calls
+(Net)                    20.00 ms      30.00 ms    500 us  8.00 ms    1.2
+2 x Block (blocks.*)     19.50 ms      30.00 ms   1.50 ms  7.50 ms    2.4
+blocks.1.attn.qkv         6.00 ms       8.00 ms  14.00 ms   900 us    1.2
 """
 
 
