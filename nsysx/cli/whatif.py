@@ -26,9 +26,11 @@ def whatif(
         list[str] | None, typer.Option(metavar="MODULE", help="Remove the GPU work of this module.")
     ] = None,
     overlap_copies: Annotated[
-        bool, typer.Option("--overlap-copies", help="Pin host copies and hide them behind kernels.")
+        bool, typer.Option("--overlap-copies", help="Pin copies to the GPU and hide them behind kernels.")
     ] = False,
-    pin_copies: Annotated[bool, typer.Option("--pin-copies", help="Pin host copies, each on its stream.")] = False,
+    pin_copies: Annotated[
+        bool, typer.Option("--pin-copies", help="Pin copies to the GPU, each on its stream.")
+    ] = False,
     free_loader: Annotated[bool, typer.Option("--free-loader", help="Let data loading take no time.")] = False,
     remove_alloc: Annotated[
         bool, typer.Option("--remove-alloc", help="Remove allocator calls from the steps.")

@@ -48,8 +48,8 @@ class Item(NamedTuple):
 
     ``loading`` of ``gap`` is waiting for data, ``cost`` what the call costs the CPU without waiting. ``tail`` is from the end of
     the own copy to the return, -1 where it does not wait for it. ``target`` is what a sync waits for: stream, -1 device, or
-    -2 - event; ``stream`` that of an event record or wait. ``added_before`` and ``added_inside`` are what tracing added to gap
-    and cost.
+    -2 - event; ``stream`` that of an event record or wait. ``site`` is the copy that a synchronize belongs to, -1 none.
+    ``added_before`` and ``added_inside`` are what tracing added to gap and cost.
     """
 
     kind: int
@@ -62,6 +62,7 @@ class Item(NamedTuple):
     tail: int = -1
     target: int = -1
     stream: int = -1
+    site: int = -1
     ops: tuple[Op, ...] = ()
     added_before: int = 0
     added_inside: int = 0
@@ -91,6 +92,7 @@ class _Facts:
     """What a call is looked up in while the chain is made: split of waits, events, targets of syncs, time loading."""
 
     waits: Mapping[int, tuple[int, int]]
+    sites: Mapping[int, int]
     records: Mapping[int, tuple[int, int]]
     edges: Mapping[int, tuple[int, int]]
     targets: Mapping[int, int]
@@ -212,7 +214,8 @@ def _classified(item: Item, own: list[_Ran], when: tuple[int, int], facts: _Fact
     if item.api == "sync":
         target = facts.targets.get(item.call, -1)
         cost = min(item.cost, blocking[1]) if blocking else item.cost
-        return item._replace(kind=SYNC, waits=True, cost=cost, target=queues.number(target) if target >= 0 else target)
+        target = queues.number(target) if target >= 0 else target
+        return item._replace(kind=SYNC, waits=True, cost=cost, target=target, site=facts.sites.get(item.call, -1))
     if own:
         item = _launching(item, own, when, blocking, facts, queues)
         return item._replace(ops=_queued(own, when[0], facts.usual_latency, queues))
@@ -245,7 +248,9 @@ def _launching(
     backlog, host = blocking
     ended = max(o[3] for o in own)
     if ended <= b:
-        cost = max(min(own[0][2], b) - a - backlog, 0) if backlog == 0 else min(item.cost, facts.usual_cost)
+        # It may also wait for an event that its stream waits for: then nothing of its own stream was queued.
+        held = backlog or queues.free.get(own[0][1], queues.start_ns) > a
+        cost = min(item.cost, facts.usual_cost) if held else max(min(own[0][2], b) - a, 0)
         return item._replace(kind=COPY, waits=True, tail=b - ended, cost=cost)
     if backlog:
         return item._replace(kind=COPY, waits=True, cost=min(item.cost, host))
@@ -296,6 +301,7 @@ def _facts(profile: Profile, window: Window) -> _Facts:
     usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
     return _Facts(
         waits={c: (b, h) for c, b, h in blocking.select("call", "backlog_ns", "host_ns").iter_rows()},
+        sites=dict(blocking.filter(pl.col("site") != pl.col("call")).select("call", "site").iter_rows()),
         records=records,
         edges=edges,
         targets=_targets(profile, window.calls),

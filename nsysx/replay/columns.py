@@ -173,12 +173,14 @@ class Relief:
         items = []
         rows = zip(self._chain.items, less.gap.tolist(), less.cost.tolist(), less.first_op.tolist(), strict=False)
         for item, gap, cost, at in rows:
-            kind, call, api, _, loading, _, wait, tail, target, stream, ops, before, inside = item
+            kind, call, api, _, loading, _, wait, tail, target, stream, site, ops, before, inside = item
             if ops:
                 ops = tuple(
                     Op(o.op, o.stream, latency[n], pause[n], offset[n], duration[n]) for n, o in enumerate(ops, at)
                 )
-            items.append(Item(kind, call, api, gap, loading, cost, wait, tail, target, stream, ops, before, inside))
+            items.append(
+                Item(kind, call, api, gap, loading, cost, wait, tail, target, stream, site, ops, before, inside)
+            )
         return replace(self._chain, items=items)
 
 

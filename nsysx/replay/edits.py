@@ -12,7 +12,7 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import union
-from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, Item, Op
+from nsysx.replay.chain import LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
 
 #: What one replay of a CUDA graph costs the CPU, by how the graph is made. Captured by hand: a launch of 5 us and a copy into the
 #: static input of 5 us (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``:
@@ -20,8 +20,6 @@ from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, SYNC, WAIT_EVENT, Ch
 GRAPH_PRICE_NS = {"raw": 10_000, "callable": 20_000, "compiled": 310_000}
 #: What each node adds to a launch (H200: 2.4 ns), and the pause between the kernels of a graph.
 GRAPH_NODE_NS, GRAPH_GAP_NS = 3, 1_000
-#: torch launches a copy and waits for it from one C++ function; between two calls from Python lies more than this.
-_SAME_BREATH_NS = 5_000
 #: What a kernel takes beyond its bytes: the shortest ones on an H200 take 1.0 us. Fused kernels pay it once.
 _KERNEL_FLOOR_NS = 1_000
 #: A kernel's slowdown beside communication is known from this many runs alone and as many beside it.
@@ -192,19 +190,15 @@ def _remove_ops(chain: Chain, ops: frozenset[int]) -> None:
 
 
 def _with_companions(chain: Chain, places: list[int]) -> list[int]:
-    """Add to blocking copies the synchronize that follows in the same breath, and to that its copy: one site, one wait."""
+    """Add to blocking copies the synchronize that belongs to each, and to that its copy: one site, one wait."""
     found = set(places)
     for i in places:
-        kind = chain.items[i].kind
-        if kind == COPY and i + 1 < len(chain.items) and _same_breath(chain.items[i + 1]):
+        item = chain.items[i]
+        if i + 1 < len(chain.items) and chain.items[i + 1].site == item.call >= 0:
             found.add(i + 1)
-        if i and chain.items[i - 1].kind == COPY and _same_breath(chain.items[i]):
+        if i and item.site == chain.items[i - 1].call >= 0:
             found.add(i - 1)
     return sorted(found)
-
-
-def _same_breath(item: Item) -> bool:
-    return item.kind == SYNC and item.gap <= _SAME_BREATH_NS
 
 
 def _remove_calls(chain: Chain, calls: frozenset[int], between: bool) -> None:

@@ -178,11 +178,14 @@ def _names(profile: Profile, column: str) -> list[str]:
 
 
 def _copies(profile: Profile, option: str = "--overlap-copies") -> OverlapCopies:
-    """Pin and overlap every copy from or to the host, at the rate of the report's own pinned copies where there are any."""
-    copies = profile.steady_ops.filter(pl.col("copy_kind").is_in([1, 2]))
+    """Pin and overlap every copy to the device, at the rate of the report's own pinned copies where there are any.
+
+    Copies to the host keep their wait, wherever they go to: the program reads what they bring (``.item()``).
+    """
+    copies = profile.steady_ops.filter(pl.col("copy_kind") == 1)
     if not copies.height:
         raise NsysxError(
-            f"{option}: the steady steps copy nothing from or to the host",
+            f"{option}: the steady steps copy nothing to the device",
             slug="whatif-empty",
             exit_code=EXIT_USAGE,
         )
@@ -205,9 +208,9 @@ def edits(profile: Profile, wishes: Wishes) -> list[tuple[str, Edit]]:
     result += [(_faster(edit, text), edit) for text in wishes.kernel if (edit := _kernel(profile, text))]
     result += [(f"without the GPU work of {text}", _module(profile, text)) for text in wishes.remove_module]
     if wishes.overlap_copies:
-        result.append(("host copies pinned and overlapped", _copies(profile)))
+        result.append(("copies to the device pinned and overlapped", _copies(profile)))
     if wishes.pin_copies:
-        result.append(("host copies pinned", _pinned(_copies(profile, "--pin-copies"))))
+        result.append(("copies to the device pinned", _pinned(_copies(profile, "--pin-copies"))))
     if wishes.free_loader:
         result.append(("data loading takes no time", FreeLoader()))
     if wishes.remove_alloc:

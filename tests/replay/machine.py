@@ -6,6 +6,7 @@ A program is a list of actions that every step repeats:
     ("load", us)                  Python waits for data, in a range that says so
     ("launch", name, us, stream)  a kernel
     ("item", stream)              a copy to pageable memory that waits for itself, and the synchronize behind it
+    ("upload", us, stream)        a copy from pageable memory, which holds Python until it is done
     ("sync", stream)              a stream is waited for; None: the device
     ("free",)                     a cudaFree, which waits for the device
     ("turn",)                     the other thread goes on (autograd), until the next turn
@@ -25,6 +26,8 @@ US = 1_000
 #: What a call costs Python, which is when its kernel can begin, the pause between two of a stream, how soon a wait returns (us),
 #: and how long a copy of a few bytes takes.
 CALL, PAUSE, RETURN, COPY = 5, 1, 3, 2
+#: Bytes that a link to pinned memory moves in a microsecond.
+LINK = 55_000
 
 Action = tuple[Any, ...]
 
@@ -92,6 +95,16 @@ class Machine:
         )  # fmt: skip
         self.now = end
         self._sync(thread, stream)
+
+    def _upload(self, thread: Thread, us: int, stream: int) -> None:
+        self.now += self.tracing.get("copy", 0)
+        start = self._start(stream)
+        self.free[stream] = start + us
+        end = start + us + RETURN
+        thread.memcpy(
+            self.now * US, (end - self.now) * US, pageable=True, bytes=us * LINK, gpu_start=start * US, gpu_dur=us * US, stream=stream
+        )  # fmt: skip
+        self.now = end
 
     def _wait(self, until: int) -> int:
         return max(self.now, until) + RETURN

@@ -30,8 +30,12 @@ def programs(streams: Sequence[int]) -> st.SearchStrategy[list[Action]]:
     held = st.tuples(event, stream, stream).map(lambda e: [("record", e[0], e[1]), ("hold", e[0], e[2])])
     awaited = st.tuples(event, stream).map(lambda e: [("record", *e), ("await", e[0])])
     host = st.tuples(st.just("host"), st.integers(1, 60))
-    waits = st.one_of(st.tuples(st.just("item"), stream), st.tuples(st.just("sync"), st.one_of(st.none(), stream)))
-    one = st.one_of(launch, launch, launch, host, waits).map(lambda action: [action])
+    item = st.tuples(st.just("item"), stream)
+    # One right behind a copy would be that of the copy.
+    sync = st.tuples(st.just("sync"), st.one_of(st.none(), stream)).map(lambda action: [("host", 25), action])
+    upload = st.tuples(st.just("upload"), st.integers(10, 200), stream)
+    alone = st.one_of(launch, launch, launch, host, item, upload).map(lambda action: [action])
+    one = st.one_of(alone, alone, alone, alone, sync)
     free = st.just([("free",)])
     # A thread that launches nothing is host code of those that do.
     turned = st.tuples(launch, st.lists(one, max_size=2)).map(
@@ -46,6 +50,10 @@ def programs(streams: Sequence[int]) -> st.SearchStrategy[list[Action]]:
 
 class Changed(Machine):
     """The machine with waits that are none."""
+
+    def _noupload(self, thread: Any, us: int, stream: int) -> None:
+        self.free[stream] = self._start(stream) + us
+        self.now += CALL
 
     def _nosync(self, thread: Any) -> None:
         self.now += RETURN
@@ -67,10 +75,17 @@ def unwaited(action: Action) -> list[Action]:
     return (
         [("nosync",)]
         if action[0] in {"sync", "await", "free"}
+        else pinned(None)(action)
+        if action[0] == "upload"
         else [("noitem", action[1])]
         if action[0] == "item"
         else [action]
     )
+
+
+def pinned(stream: int | None) -> Callable[[Action], list[Action]]:
+    """Return what makes of a pageable upload one from pinned memory, on another stream if there is one."""
+    return lambda a: [("noupload", a[1], stream or a[2])] if a[0] == "upload" else [a]
 
 
 def changes(program: Sequence[Action]) -> dict[str, tuple[dict[str, Any], Callable[[Action], list[Action]]]]:
@@ -85,6 +100,8 @@ def changes(program: Sequence[Action]) -> dict[str, tuple[dict[str, Any], Callab
             "loader": ("load" in kinds, {"free_loader": True}, without("load")),
             "host": ("host" in kinds, {"no_host": True}, without("host")),
             "allocator": ("free" in kinds, {"remove_alloc": True}, without("free")),
+            "pinned": ("upload" in kinds, {"pin_copies": True}, pinned(None)),
+            "prefetched": ("upload" in kinds, {"overlap_copies": True}, pinned(99)),
             "events": ("await" in kinds, {"remove_sync_calls": "event"}, without("await")),
             "device": (of_device, {"remove_sync_calls": "device"}, lambda a: [] if a == ("sync", None) else [a]),
         }.items()
