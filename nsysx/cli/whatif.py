@@ -10,43 +10,43 @@ import typer
 from nsysx.cli.options import StepRange
 from nsysx.cli.talk import emit, harmless
 
+RemoveWait = Annotated[
+    list[str] | None, typer.Option(metavar="SITE|all", help="Remove these waits (API, module, file:line).")
+]
+Graph = Annotated[
+    list[str] | None, typer.Option(metavar="MODULE|all", help="Put the launches of this module into a CUDA graph.")
+]
+Kernel = Annotated[list[str] | None, typer.Option(metavar="NAME=2x", help="Make these kernels that much faster.")]
+RemoveModule = Annotated[list[str] | None, typer.Option(metavar="MODULE", help="Remove the GPU work of this module.")]
+OverlapCopies = Annotated[
+    bool, typer.Option("--overlap-copies", help="Pin copies to the GPU and hide them behind kernels.")
+]
+PinCopies = Annotated[bool, typer.Option("--pin-copies", help="Pin copies to the GPU, each on its stream.")]
+RemoveAlloc = Annotated[bool, typer.Option("--remove-alloc", help="Remove allocator calls from the steps.")]
+RemoveSyncCalls = Annotated[
+    list[str] | None, typer.Option(metavar="KIND", help="Remove these synchronize calls (device, stream, event).")
+]
+FuseOptimizer = Annotated[bool, typer.Option("--fuse-optimizer", help="Do the optimizer's work in one launch.")]
+NoEmptyCache = Annotated[
+    bool, typer.Option("--no-empty-cache", help="Remove frees from the steps, and the mallocs that follow from them.")
+]
+
 
 def whatif(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite).")],
-    remove_wait: Annotated[
-        list[str] | None, typer.Option(metavar="SITE|all", help="Remove these waits (API, module, file:line).")
-    ] = None,
-    graph: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE|all", help="Put the launches of this module into a CUDA graph.")
-    ] = None,
-    kernel: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=2x", help="Make these kernels that much faster.")
-    ] = None,
-    remove_module: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE", help="Remove the GPU work of this module.")
-    ] = None,
-    overlap_copies: Annotated[
-        bool, typer.Option("--overlap-copies", help="Pin copies to the GPU and hide them behind kernels.")
-    ] = False,
-    pin_copies: Annotated[
-        bool, typer.Option("--pin-copies", help="Pin copies to the GPU, each on its stream.")
-    ] = False,
+    remove_wait: RemoveWait = None,
+    graph: Graph = None,
+    kernel: Kernel = None,
+    remove_module: RemoveModule = None,
+    overlap_copies: OverlapCopies = False,
+    pin_copies: PinCopies = False,
     free_loader: Annotated[bool, typer.Option("--free-loader", help="Let data loading take no time.")] = False,
-    remove_alloc: Annotated[
-        bool, typer.Option("--remove-alloc", help="Remove allocator calls from the steps.")
-    ] = False,
+    remove_alloc: RemoveAlloc = False,
     no_host: Annotated[bool, typer.Option("--no-host", help="Let host code between calls take no time.")] = False,
     no_comm: Annotated[bool, typer.Option("--no-comm", help="Let communication take no time.")] = False,
-    remove_sync_calls: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="Remove these synchronize calls (device, stream, event).")
-    ] = None,
-    fuse_optimizer: Annotated[
-        bool, typer.Option("--fuse-optimizer", help="Do the optimizer's work in one launch.")
-    ] = False,
-    no_empty_cache: Annotated[
-        bool,
-        typer.Option("--no-empty-cache", help="Remove frees from the steps, and the mallocs that follow from them."),
-    ] = False,
+    remove_sync_calls: RemoveSyncCalls = None,
+    fuse_optimizer: FuseOptimizer = False,
+    no_empty_cache: NoEmptyCache = False,
     steps: Annotated[str | None, typer.Option(metavar="A:B", help="Replay these steps.")] = None,
     step_range: StepRange = None,
 ) -> None:

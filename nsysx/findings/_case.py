@@ -201,8 +201,8 @@ class Case:
         return limits_of(self.profile, tuple(self.rows("gpu_ledger")))
 
     def lost_to(self, code: str) -> int:
-        """Return what a verdict code stands for, per step (ns)."""
-        return round(self.limits.per_step(self.limits.lost.get(code, 0)))
+        """Return what a verdict code stands for, per step (ns); 0 where no GPU work was recorded."""
+        return round(self.limits.per_step(self.limits.lost.get(code, 0))) if self.rows("gpu_ledger") else 0
 
     def per_step(self, ns: float) -> int:
         """Return a sum over the frames as its part of one step."""

@@ -152,6 +152,18 @@ def _head(column: Column, spec: TableSpec) -> Head:
     return Head(column.name, text, clean(plain(column.meaning), 300), is_numeric(column))
 
 
+def _shown(table: Table, spec: TableSpec, top: int) -> tuple[list[Row], int]:
+    """Return the rows of a table that are shown, in their order, and how many there were to choose from."""
+    rows = module_rows.folded(table.rows or (), table.columns) if spec.tree else _sorted(table, spec)
+    count = len(rows)
+    if spec.tree:
+        rows = _tree(rows, top)
+    if spec.keep and len(rows) > top:
+        kept = sorted(range(len(rows)), key=lambda i: (-(rows[i].get(spec.keep) or 0), i))[:top]
+        rows = [rows[i] for i in sorted(kept)]
+    return rows[:top], count
+
+
 def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named.
 
@@ -168,14 +180,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         columns = [c for c in columns if c.name not in ("line", "function")]
     rank = {name: i for i, name in enumerate(spec.first)}
     columns.sort(key=lambda c: rank.get(c.name, len(rank)))
-    rows = module_rows.folded(table.rows or (), table.columns) if spec.tree else _sorted(table, spec)
-    count = len(rows)
-    if spec.tree:
-        rows = _tree(rows, top)
-    if spec.keep and len(rows) > top:
-        kept = sorted(range(len(rows)), key=lambda i: (-(rows[i].get(spec.keep) or 0), i))[:top]
-        rows = [rows[i] for i in sorted(kept)]
-    rows = rows[:top]
+    rows, count = _shown(table, spec, top)
     empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
     columns = [c for c in columns if c not in empty or c is columns[0]]
     empty = [c for c in empty if c not in columns]

@@ -25,12 +25,14 @@ def folded(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
     for row in rows:
         groups.setdefault(_key(row), []).append(row)
     names: dict[tuple[str, str, str], str] = {}
+    taken: dict[str, int] = {}
     for key, members in groups.items():
         name = folded_label(key[0], members) if len(members) > 1 else str(members[0]["path"])
         # Different modules of one pattern are told apart by class, else by number.
-        while name in names.values():
-            name = f"{name} ({key[1]})" if key[1] and not name.endswith(")") else f"{name} +"
-        names[key] = name
+        if name in taken and key[1]:
+            name = f"{name} ({key[1]})"
+        taken[name] = taken.get(name, 0) + 1
+        names[key] = name if taken[name] == 1 else f"{name} #{taken[name]}"
     of = {row["path"]: names[_key(row)] for row in rows}
     sums = [c.name for c in columns if c.dtype == "Int64" and c.name != "depth"]
     out: list[Row] = []
