@@ -32,17 +32,17 @@ class Analysis(Protocol):
 def problems(key: str, columns: tuple[Column, ...], shown: TableSpec) -> list[str]:
     """Return what is wrong with the declarations of a table: columns named twice, or shown and not there."""
     names = [c.name for c in columns]
-    found = [
+    wrong = [
         f"{key}: column {n} is declared {names.count(n)} times" for n in dict.fromkeys(names) if names.count(n) > 1
     ]
     asked = (*shown.first, *shown.hide, *shown.per_row, *shown.plain, *shown.labels, shown.bar, shown.keep, shown.terms)
-    return found + [f"{key}: SHOWN names {n}, which is no column" for n in asked if n and n not in names]
+    return wrong + [f"{key}: SHOWN names {n}, which is no column" for n in asked if n and n not in names]
 
 
 @cache
 def load() -> tuple[Analysis, ...]:
     """Return the analyses in the order of their tables. Raises TypeError for a file that does not declare its table."""
-    found: list[Analysis] = []
+    tables: list[Analysis] = []
     for info in pkgutil.iter_modules(__path__):
         if info.ispkg:
             continue
@@ -54,5 +54,5 @@ def load() -> tuple[Analysis, ...]:
             raise TypeError(f"{info.name}: not an analysis, see nsysx.analyses.Analysis: {', '.join(wrong) or 'KEY'}")
         if said := problems(module.KEY, module.COLUMNS, module.SHOWN):
             raise TypeError("; ".join(said))
-        found.append(cast(Analysis, module))
-    return tuple(sorted(found, key=lambda m: (m.SHOWN.place, m.KEY)))
+        tables.append(cast(Analysis, module))
+    return tuple(sorted(tables, key=lambda m: (m.SHOWN.place, m.KEY)))

@@ -78,15 +78,15 @@ def _functions(profile: Profile) -> pl.DataFrame:
 
 def _medians(calls: pl.DataFrame) -> pl.DataFrame:
     """Return name, steady_median_ns. In blocks: to group all rows at once would take ten times their memory."""
-    found: dict[str, list[I64]] = {}
+    ns_of: dict[str, list[I64]] = {}
     for block in calls.select("name", "start_ns", "end_ns").iter_slices(1 << 18):
         names, name = lookup.distinct(block["name"])
         ns = (block["end_ns"] - block["start_ns"]).to_numpy()
         for i, text in enumerate(names):
             if text is not None:
-                found.setdefault(text, []).append(ns[name == i])
-    medians = [float(np.median(np.concatenate(parts))) for parts in found.values()]
-    return pl.DataFrame({"name": pl.Series(list(found), dtype=pl.Categorical), "steady_median_ns": medians})
+                ns_of.setdefault(text, []).append(ns[name == i])
+    medians = [float(np.median(np.concatenate(parts))) for parts in ns_of.values()]
+    return pl.DataFrame({"name": pl.Series(list(ns_of), dtype=pl.Categorical), "steady_median_ns": medians})
 
 
 def table(profile: Profile) -> pl.DataFrame:

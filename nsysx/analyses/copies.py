@@ -42,7 +42,7 @@ def table(profile: Profile) -> pl.DataFrame:
     launched = lookup.at(profile.attributed.api_calls["gpu_ops"], copies["call"].fill_null(-1).to_numpy())
     copies = copies.with_columns(launched.alias("gpu_ops"))
     ns = pl.col("end_ns") - pl.col("start_ns")
-    own = pl.col("gpu_ops") == 1
+    sole = pl.col("gpu_ops") == 1
     memory = [
         pl.col(c).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String).fill_null("unknown")
         for c in ("src_kind", "dst_kind")
@@ -51,7 +51,7 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("bytes").sum(),
         ns.sum().alias("total_ns"),
-        pl.when(own.any()).then((pl.col("call_end_ns") - pl.col("call_start_ns")).filter(own).sum()).alias("api_ns"),
+        pl.when(sole.any()).then((pl.col("call_end_ns") - pl.col("call_start_ns")).filter(sole).sum()).alias("api_ns"),
     )
     rate = pl.when(pl.col("total_ns") > 0).then(pl.col("bytes") / pl.col("total_ns") * 1e9)
     return grouped.with_columns(rate.alias("bandwidth_bytes_per_s")).sort(

@@ -85,13 +85,13 @@ _WANTED = (
 def _followed_by_sync(profile: Profile, calls: I64) -> I64:
     """Return, per call, the end of the synchronize that is the thread's next GPU call, long before all time when it is none."""
     gpu = gpu_calls(profile)
-    found = np.full(len(calls), _LONG_AGO, np.int64)
+    ended = np.full(len(calls), _LONG_AGO, np.int64)
     row = np.searchsorted(gpu.call, calls, side="right")
     near = np.flatnonzero((calls >= 0) & np.append(gpu.sync, False)[row])
     thread = profile.attributed.api_calls["thread"].to_numpy()
     near = near[thread[gpu.call[row[near]]] == thread[calls[near]]]
-    found[near] = gpu.end(row[near])
-    return found
+    ended[near] = gpu.end(row[near])
+    return ended
 
 
 def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
@@ -133,13 +133,13 @@ def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
         if r is not None
     }
     memory = [g.memory_bandwidth for g in profile.trace.capture.gpus if g.memory_bandwidth]
-    found: dict[tuple[str, str, str], tuple[float, str]] = {}
+    fastest: dict[tuple[str, str, str], tuple[float, str]] = {}
     for direction, source, target in seen.select("name", "src_kind", "dst_kind").unique().iter_rows():
         if direction == "DtoD" and memory:
-            found[direction, source, target] = (min(memory) / 2, "memory")
+            fastest[direction, source, target] = (min(memory) / 2, "memory")
         elif direction in rates:
-            found[direction, source, target] = (rates[direction], "fastest pinned copy in this report")
-    return found
+            fastest[direction, source, target] = (rates[direction], "fastest pinned copy in this report")
+    return fastest
 
 
 def _memory(column: str) -> pl.Expr:
@@ -164,7 +164,7 @@ def table(profile: Profile) -> pl.DataFrame:
         _memory("dst_kind"),
         ns.alias("_ns"),
     )
-    own = pl.col("gpu_ops") == 1
+    sole = pl.col("gpu_ops") == 1
     text = [pl.col(c).cast(pl.String) for c in ("module", "phase")]
     rows = copies.group_by(
         pl.col("name").cast(pl.String).alias("direction"), "src_kind", "dst_kind", *text, "file", "line"
@@ -174,7 +174,7 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.col("bytes").max().alias("largest_bytes"),
         pl.col("_ns").sum().alias("total_ns"),
         pl.col("hidden_ns").sum(),
-        pl.when(own.any()).then((pl.col("call_end_ns") - pl.col("call_start_ns")).filter(own).sum()).alias("api_ns"),
+        pl.when(sole.any()).then((pl.col("call_end_ns") - pl.col("call_start_ns")).filter(sole).sum()).alias("api_ns"),
         (pl.col("_ns").filter("_synced").sum() * 2 > pl.col("_ns").sum()).alias("_synced"),
         (pl.col("_ns").filter(pl.col("same_stream").fill_null(False)).sum() * 2 > pl.col("_ns").sum()).alias("_same"),
     )

@@ -59,10 +59,10 @@ def _by_phase(
     length[free == _OUTSIDE] = 0
     # In place: a thread has millions of segments.
     done = np.cumsum(length, out=length)
-    own = spans.sort("start_ns")
-    a, b = (np.clip(own[c].to_numpy(), start, end) for c in ("start_ns", "end_ns"))
+    in_order = spans.sort("start_ns")
+    a, b = (np.clip(in_order[c].to_numpy(), start, end) for c in ("start_ns", "end_ns"))
     ns = (b - a) - (_before(calls.times, free, done, b) - _before(calls.times, free, done, a))
-    named = own.select("phase", pl.Series("ns", ns)).filter(pl.col("ns") > 0)
+    named = in_order.select("phase", pl.Series("ns", ns)).filter(pl.col("ns") > 0)
     return dict(named.group_by("phase", maintain_order=True).agg(pl.col("ns").sum()).iter_rows())
 
 

@@ -87,8 +87,8 @@ def _step_time(profile: Profile) -> tuple[int | None, str | None]:
 
 
 def _peaks(profile: Profile, formats: set[str]) -> str | None:
-    found = {n: p for n, p in sorted(profile.once(operator_work.peaks).items()) if n in formats}
-    return "; ".join(f"{n} {p.flops_per_s / 1e12:,.0f} ({p.source})" for n, p in found.items()) or None
+    peaks = {n: p for n, p in sorted(profile.once(operator_work.peaks).items()) if n in formats}
+    return "; ".join(f"{n} {p.flops_per_s / 1e12:,.0f} ({p.source})" for n, p in peaks.items()) or None
 
 
 def _step(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:

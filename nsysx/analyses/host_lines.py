@@ -123,10 +123,10 @@ def table(profile: Profile) -> pl.DataFrame:
         _totals(lines, profile), on=["function", "file", "line"], how="left", nulls_equal=True, maintain_order="left"
     )
     sampled = pl.col("place").is_not_null()
-    own = pl.col("framework").is_null() & sampled
+    own_line = pl.col("framework").is_null() & sampled
     rows = rows.with_columns(
         pl.when(sampled).then("function").otherwise(pl.lit(NOT_SAMPLED)).alias("function"),
-        pl.when(own).then("idle_ns").otherwise(0).alias("self_ns"),
+        pl.when(own_line).then("idle_ns").otherwise(0).alias("self_ns"),
         pl.when(sampled).then(pl.col("total_ns").fill_null(0)).alias("total_ns"),
         *(pl.when(sampled & (pl.col("idle_ns") > 0)).then(c).alias(c) for c in ("low_ns", "high_ns")),
     )

@@ -139,8 +139,8 @@ class _Features:
     def overlapped(self, rows: I64) -> Mask:
         """Return whether another op of the device ran at the same time."""
         at = self.position[rows]
-        found: Mask = (self.reach[at] > self.start[rows]) | (self.next[at] < self.end[rows])
-        return found
+        beside: Mask = (self.reach[at] > self.start[rows]) | (self.next[at] < self.end[rows])
+        return beside
 
 
 class _Common:
@@ -165,13 +165,13 @@ class _Common:
 
     def of(self, kernel: I64, rows: I64) -> F64:
         """Return it at these rows of a kernel, of which ``kernel`` are all; NaN where too few others ran."""
-        own = self.slot[kernel]
-        own = own[own >= 0]
-        others = self.count - np.bincount(own // _BIN, minlength=len(self.count))
-        rest = self.sum - np.bincount(own // _BIN, self.slow[own], minlength=len(self.count))
+        slots = self.slot[kernel]
+        slots = slots[slots >= 0]
+        others = self.count - np.bincount(slots // _BIN, minlength=len(self.count))
+        rest = self.sum - np.bincount(slots // _BIN, self.slow[slots], minlength=len(self.count))
         mean = np.append(np.where(others >= _LEAST, rest / np.maximum(others, 1), np.nan), np.nan)
-        found: F64 = mean[self.slot[rows] // _BIN]
-        return found
+        usual: F64 = mean[self.slot[rows] // _BIN]
+        return usual
 
 
 def _kruskal(share: float, executions: int, groups: int) -> float:
@@ -193,8 +193,8 @@ def _by_module(module: I64, every: F64) -> tuple[float, float, str] | None:
     groups = int(enough.sum())
     if not 2 <= groups <= len(every) / _LEAST:
         return None
-    mine = enough[group]
-    group, every, counts = (np.cumsum(enough) - 1)[group[mine]], every[mine], counts[enough]
+    kept = enough[group]
+    group, every, counts = (np.cumsum(enough) - 1)[group[kept]], every[kept], counts[enough]
     ordered, first = every[np.lexsort((every, group))], np.cumsum(counts) - counts
     medians = (ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]) / 2
     share = explained(every, group)
@@ -262,19 +262,19 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
         # Evenly over the capture: a test gains nothing from more, and takes its time.
         chosen = np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)
     kernel, rows, every = rows, rows[chosen], every[chosen]
-    found: dict[str, tuple[float, float, str]] = {}
+    causes: dict[str, tuple[float, float, str]] = {}
     beside = features.overlapped(rows)
     if answer := _two(every, beside, ~beside, ("beside other work", "alone")):
-        found["concurrent"] = answer
+        causes["concurrent"] = answer
     cold, warm = features.cache(kernel[chosen - 1], rows)
     cold[0] = warm[0] = False  # nothing is known of what ran before the first
     if answer := _two(every, cold, warm, ("after more than the L2 of other data", "repeated")):
-        found["cold_l2"] = answer
+        causes["cold_l2"] = answer
     if answer := _by_module(features.module[rows], every):
-        found["data"] = answer
+        causes["data"] = answer
     if low and (answer := _clock(features.clock[rows], every, common().of(kernel, rows), log(high / low))):
-        found["clock"] = answer
-    good = sorted(((e, k, d) for k, (e, p, d) in found.items() if p < _P and e >= _EXPLAINED), reverse=True)
+        causes["clock"] = answer
+    good = sorted(((e, k, d) for k, (e, p, d) in causes.items() if p < _P and e >= _EXPLAINED), reverse=True)
     if not good:
         return spread, "cannot_tell", "no reason explains the spread"
     if len(good) > 1 and good[1][0] > good[0][0] - _TIE:
@@ -313,8 +313,8 @@ def table(profile: Profile) -> pl.DataFrame:
         return _Common(features, shape)
 
     rows: list[dict[str, object]] = []
-    for line, own in zip(grouped.head(_ROWS).drop("row").to_dicts(), grouped["row"].head(_ROWS), strict=True):
-        spread, verdict, detail = _verdict(features, own.cast(pl.Int64).to_numpy(), common)
+    for line, members in zip(grouped.head(_ROWS).drop("row").to_dicts(), grouped["row"].head(_ROWS), strict=True):
+        spread, verdict, detail = _verdict(features, members.cast(pl.Int64).to_numpy(), common)
         shown = _shape(line["grid"], line["block"])
         rows.append({**line, **shown, "spread": spread, "verdict": verdict, "detail": detail})
     rest = grouped.slice(_ROWS)

@@ -57,9 +57,9 @@ def table(profile: Profile) -> pl.DataFrame:
     kernels = kernels.filter(profile.ops["op_kind"] == "kernel")
     # A graph launch is one call for many kernels: its time belongs to the graph, and is never multiplied.
     calls, call = profile.attributed.api_calls, kernels["call"].fill_null(-1).to_numpy()
-    own = call >= 0
-    own[own] = calls["gpu_ops"].to_numpy()[call[own]] == 1
-    kernels = kernels.with_columns(lookup.at(calls["self_ns"], np.where(own, call, -1)).alias("self_ns"))
+    sole = call >= 0
+    sole[sole] = calls["gpu_ops"].to_numpy()[call[sole]] == 1
+    kernels = kernels.with_columns(lookup.at(calls["self_ns"], np.where(sole, call, -1)).alias("self_ns"))
     ns = pl.col("ns")
     # The family is told from the name.
     grouped = kernels.group_by("name").agg(

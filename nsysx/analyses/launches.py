@@ -135,8 +135,8 @@ def _launches(profile: Profile) -> pl.DataFrame:
         pl.Series("queue_full_ns", full, dtype=pl.Int64),
         pl.Series("pending", waiting, dtype=pl.Int64),
     ).join(one_time, on="call", how="left")
-    own = pl.col("self_ns") - pl.col("queue_full_ns") - pl.col("one_time_ns").fill_null(0)
-    calls = calls.with_columns(own.alias("own_ns"))
+    launch_only = pl.col("self_ns") - pl.col("queue_full_ns") - pl.col("one_time_ns").fill_null(0)
+    calls = calls.with_columns(launch_only.alias("own_ns"))
     median = pl.col("own_ns").median().over("name")
     slow = (pl.col("own_ns") > _SLOW_FACTOR * median) & (pl.col("own_ns") > _SLOW_NS)
     return calls.with_columns(slow.alias("slow"))

@@ -62,13 +62,13 @@ SHOWN = TableSpec(
 def _parts(frames: pl.DataFrame) -> pl.DataFrame:
     """Return stack, part of the stacks that are the loader's."""
     path = frames["file"].cast(pl.String).str.replace_all("\\", "/", literal=True)
-    found = [
+    by_part = [
         pl.DataFrame({"stack": frames["stack"].filter(path.str.contains(pattern).fill_null(False))}).with_columns(
             part=pl.lit(part)
         )
         for part, pattern in _PARTS
     ]
-    return pl.concat(found).unique("stack", keep="first", maintain_order=True)
+    return pl.concat(by_part).unique("stack", keep="first", maintain_order=True)
 
 
 def _in_steps(profile: Profile) -> pl.DataFrame:

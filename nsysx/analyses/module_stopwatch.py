@@ -122,8 +122,8 @@ def _sums(values: I64) -> I64:
 
 def _greatest(values: I64, first: I64, last: I64) -> I64:
     """Return the greatest value of each stretch [first, last), none of them empty; one value stands behind the last."""
-    found: I64 = np.maximum.reduceat(values, np.stack((first, last), axis=1).ravel())[::2]
-    return found
+    greatest: I64 = np.maximum.reduceat(values, np.stack((first, last), axis=1).ravel())[::2]
+    return greatest
 
 
 def _executions(profile: Profile, work: _Work, calls: GpuCalls) -> pl.DataFrame:
@@ -134,9 +134,9 @@ def _executions(profile: Profile, work: _Work, calls: GpuCalls) -> pl.DataFrame:
     thread, start, end = (ranges[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
     first, last, previous, final = np.full((4, len(rows)), -1)
     for key in np.unique(thread).tolist():
-        mine = np.flatnonzero(thread == key)
-        first[mine], last[mine] = work.inside(key, start[mine], end[mine])
-        previous[mine], final[mine] = calls.at(key, start[mine]), calls.at(key, end[mine])
+        on_thread = np.flatnonzero(thread == key)
+        first[on_thread], last[on_thread] = work.inside(key, start[on_thread], end[on_thread])
+        previous[on_thread], final[on_thread] = calls.at(key, start[on_thread]), calls.at(key, end[on_thread])
     synced = _sums(calls.sync)
     chosen = np.flatnonzero((last > first) & (synced[final + 1] == synced[previous + 1]))
     rows, first, last = rows[chosen], first[chosen], last[chosen]
@@ -166,8 +166,8 @@ def _line(profile: Profile, part: list[I64], work: _Work, calls: GpuCalls, back:
     queued = np.zeros(len(start), np.int64)
     for key in np.unique(process).tolist():
         queued[process == key] = backlog(profile).after(key, start[process == key])
-    own = length - (work.full[last] - work.full[first])
-    handed, gpu = median(own), median(busy)
+    unqueued = length - (work.full[last] - work.full[first])
+    handed, gpu = median(unqueued), median(busy)
     measured = {
         "both": median(returned - start, before & after),
         "before": median(length, before),
@@ -176,7 +176,7 @@ def _line(profile: Profile, part: list[I64], work: _Work, calls: GpuCalls, back:
     }
     behind = np.maximum(alone, queued + busy)
     composed = {
-        "both": total(median(np.maximum(alone, own)), back),
+        "both": total(median(np.maximum(alone, unqueued)), back),
         "before": handed,
         "after": total(median(np.maximum(behind, length), ~before), back),
         "none": handed,
@@ -201,10 +201,10 @@ def table(profile: Profile) -> pl.DataFrame:
     if not profile.recorded("nvtx") or not profile.ranges.ranges.height:
         raise NotRecorded("no NVTX range was recorded: run under `nsysx run`, or name ranges of your own", "-t nvtx")
     calls, work = gpu_calls(profile), _Work(profile)
-    found = _executions(profile, work, calls)
+    executions = _executions(profile, work, calls)
     each = (pl.col("last") - pl.col("first")).median()
     chosen = (
-        found.group_by("name")
+        executions.group_by("name")
         .agg(pl.col("busy").sum(), pl.len().cast(pl.Int64).alias("calls"), each.alias("each"), pl.col("row"))
         .filter((pl.col("calls") >= LEAST) & (pl.col("each") <= _MOST_KERNELS))
         .with_columns(pl.col("name").cast(pl.String))
@@ -214,10 +214,10 @@ def table(profile: Profile) -> pl.DataFrame:
     kind = profile.attributed.api_calls["kind"]
     blocked = profile.ledgers.waits.filter(pl.col("backlog_ns") > 0)
     back = median(blocked["host_ns"].filter(kind.gather(blocked["call"]) == "sync").to_numpy())
-    columns_, start = [found[c].to_numpy() for c in found.columns[2:]], found["start_ns"].to_numpy()
+    columns_, start = [executions[c].to_numpy() for c in executions.columns[2:]], executions["start_ns"].to_numpy()
     lines = []
-    for line, mine in zip(chosen.select("name", "calls").to_dicts(), chosen["row"], strict=True):
-        rows = mine.to_numpy()
+    for line, members in zip(chosen.select("name", "calls").to_dicts(), chosen["row"], strict=True):
+        rows = members.to_numpy()
         rows = rows[np.argsort(start[rows], kind="stable")]
         if len(rows) > _SAMPLE:
             rows = rows[np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)]

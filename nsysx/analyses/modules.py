@@ -81,25 +81,25 @@ _BUSY = (
 _SUMS = (*_BUSY[:-1], "kernels", "copy_ns", "queue_ns", *GRADES)
 
 
-def _add(found: dict[str | None, dict[str, int]], module: pl.Series, **parts: I64) -> None:
+def _add(by_module: dict[str | None, dict[str, int]], module: pl.Series, **parts: I64) -> None:
     """Add the sum of each part per module."""
     names, of = distinct(module)
     sums = {part: totals(of, values, len(names)).tolist() for part, values in parts.items()}
     for i, name in enumerate(names):
-        row = found.setdefault(name, dict.fromkeys(_SUMS, 0))
+        row = by_module.setdefault(name, dict.fromkeys(_SUMS, 0))
         for part, values in sums.items():
             row[part] += values[i]
 
 
-def _own(profile: Profile) -> dict[str | None, dict[str, int]]:
+def _self_figures(profile: Profile) -> dict[str | None, dict[str, int]]:
     """Return per module what it did itself, children apart: _SUMS."""
     ops = profile.steady_ops
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     op_kind, grade = ops["op_kind"], ops["grade"]
     backward = (ops["phase"] == "backward").fill_null(False).to_numpy()
-    found: dict[str | None, dict[str, int]] = {}
+    by_module: dict[str | None, dict[str, int]] = {}
     _add(
-        found,
+        by_module,
         ops["module"],
         forward_gpu_ns=np.where(backward, 0, ns),
         backward_gpu_ns=np.where(backward, ns, 0),
@@ -111,15 +111,15 @@ def _own(profile: Profile) -> dict[str | None, dict[str, int]]:
     )
     calls = profile.steady_calls.select("call", "module", "kind", "self_ns")
     launches = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
-    _add(found, launches["module"], launch_ns=launches["self_ns"].to_numpy())
+    _add(by_module, launches["module"], launch_ns=launches["self_ns"].to_numpy())
     syncs = calls.filter(pl.col("kind") == "sync")
-    _add(found, syncs["module"], sync_ns=syncs["self_ns"].to_numpy())
+    _add(by_module, syncs["module"], sync_ns=syncs["self_ns"].to_numpy())
     waits = calls.join(profile.waits.select("call", "backlog_ns"), on="call", how="inner")
-    _add(found, waits["module"], wait_ns=waits["backlog_ns"].to_numpy())
+    _add(by_module, waits["module"], wait_ns=waits["backlog_ns"].to_numpy())
     pieces = profile.shown_idle()
     module = at(profile.attributed.gpu_ops["module"], pieces["op"].to_numpy())
-    _add(found, module, idle_blamed_ns=pieces["ns"].to_numpy())
-    return found
+    _add(by_module, module, idle_blamed_ns=pieces["ns"].to_numpy())
+    return by_module
 
 
 def _in_steps(profile: Profile) -> pl.Expr:
@@ -138,14 +138,14 @@ def _calls(profile: Profile) -> dict[str, int]:
     name = pl.col("name").cast(pl.String)
     probed = pl.col("own") & pl.col("kind").is_in(["module", "backward_module"])
     if rows.select(probed.any()).item():
-        mine = rows.filter(pl.col("own") & (pl.col("kind") == "module"), inside).group_by("name", "cls").len()
+        entered = rows.filter(pl.col("own") & (pl.col("kind") == "module"), inside).group_by("name", "cls").len()
         path = pl.when(name == "").then(pl.format("({})", pl.col("cls").cast(pl.String))).otherwise(name)
-        called = mine.select(path.alias("module"), "len")
+        called = entered.select(path.alias("module"), "len")
     else:
         # A stranger's ranges are named by what they are nested in.
         layer = layers.module_layer(profile.ranges)
-        mine = layer.rows.with_columns(at(*layers.paths(layer)).alias("module"))
-        called = mine.filter(inside).group_by("module").len().select(pl.col("module").cast(pl.String), "len")
+        entered = layer.rows.with_columns(at(*layers.paths(layer)).alias("module"))
+        called = entered.filter(inside).group_by("module").len().select(pl.col("module").cast(pl.String), "len")
     phases = rows.filter(pl.col("kind") == "phase", inside).group_by("name").len()
     called = pl.concat([called, phases.select(pl.format("({})", name).alias("module"), "len")])
     sums = called.drop_nulls().group_by("module").agg(pl.col("len").sum().cast(pl.Int64))
@@ -186,23 +186,26 @@ def table(profile: Profile) -> pl.DataFrame:
         raise NotRecorded(
             "no NVTX range was recorded: run under `nsysx run`, or with -t nvtx and ranges of your own", "-t nvtx"
         )
-    own, calls = _own(profile), _calls(profile)
+    self_figures, calls = _self_figures(profile), _calls(profile)
     columns = profile.attributed.modules.select("module", "cls", "parent", "first_ns").iter_rows()
     tree: dict[str | None, tuple[str, str | None, int]] = {
         module: (cls, up, first) for module, cls, up, first in columns
     }
-    found = []
+    lines = []
     depth = _depths({module: parent for module, (_, parent, _) in tree.items()})
     # Roll children up along the tree, deepest first: what is below a module is complete when its turn comes.
-    rolled = {m: [own[m][f"{way}_gpu_ns"] if m in own else 0 for way in ("forward", "backward")] for m in tree}
+    rolled = {
+        m: [self_figures[m][f"{way}_gpu_ns"] if m in self_figures else 0 for way in ("forward", "backward")]
+        for m in tree
+    }
     for module in sorted(tree, key=lambda m: -depth[m]):
         parent = tree[module][1]
         if parent in rolled and depth[parent] < depth[module]:
             for way in (0, 1):
                 rolled[parent][way] += rolled[module][way]
     nothing = dict.fromkeys(_SUMS, 0)
-    for module in {**tree, **own}:
-        row = {**own.get(module, nothing), "calls": calls.get(module or "", 0)}
+    for module in {**tree, **self_figures}:
+        row = {**self_figures.get(module, nothing), "calls": calls.get(module or "", 0)}
         cls, parent, first = tree.get(module, (None, None, None))
         if module in rolled:
             row["forward_gpu_ns"], row["backward_gpu_ns"] = rolled[module]
@@ -218,6 +221,6 @@ def table(profile: Profile) -> pl.DataFrame:
             "calls": row["calls"] if module in tree or module in calls else None,
             "grade": _grade(module, row),
         }
-        found.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **place}))
-    found.sort(key=lambda entry: entry[0])
-    return pl.DataFrame([row for _, row in found], schema=declared.schema(COLUMNS))
+        lines.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **place}))
+    lines.sort(key=lambda entry: entry[0])
+    return pl.DataFrame([row for _, row in lines], schema=declared.schema(COLUMNS))

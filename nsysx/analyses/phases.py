@@ -55,7 +55,7 @@ def _busy(s: I64, e: I64, phase: I64, size: int) -> I64:
     cut = np.minimum(e, np.repeat(following, count))
     begin = np.maximum(s, np.append(s[0], np.maximum.accumulate(cut)[:-1]))
     length = np.maximum(cut - begin, 0)
-    found = totals(phase, length, size)
+    busy = totals(phase, length, size)
     late = np.flatnonzero(last > following)
     if len(late):
         # Stretches by place among all borders, because of those that begin at one instant the last has it.
@@ -69,8 +69,8 @@ def _busy(s: I64, e: I64, phase: I64, size: int) -> I64:
         i = np.searchsorted(begin, t, side="right") - 1
         uncovered = np.diff(t - done[i] + np.maximum(cut[i] - t, 0))
         seen = top.labels >= 0
-        found += totals(phase[head[late[top.labels[seen]]]], uncovered[seen], size)
-    return found
+        busy += totals(phase[head[late[top.labels[seen]]]], uncovered[seen], size)
+    return busy
 
 
 def _gpu(profile: Profile) -> dict[str | None, list[int]]:
@@ -101,9 +101,9 @@ def _cpu(profile: Profile) -> dict[str | None, int]:
     steps = profile.steps.cpu.filter(
         (pl.col("process") == profile.steps.process) & (pl.col("steady") | pl.lit(profile.steps.whole))
     )
-    found: dict[str | None, int] = {}
-    for (thread,), own in steps.group_by("thread", maintain_order=True):
-        start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+    ns_of: dict[str | None, int] = {}
+    for (thread,), of_thread in steps.group_by("thread", maintain_order=True):
+        start, end = of_thread["start_ns"].to_numpy(), of_thread["end_ns"].to_numpy()
         spans = profile.attributed.phase_spans.filter(pl.col("thread").eq_missing(pl.lit(thread))).sort("start_ns")
         function = windows_function(
             spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy(), np.arange(spans.height, dtype=np.int64)
@@ -111,12 +111,12 @@ def _cpu(profile: Profile) -> dict[str | None, int]:
         names = spans["phase"].to_numpy()
         inside = 0
         for name in spans["phase"].unique().to_list():
-            mine = (function.labels >= 0) & (names[np.maximum(function.labels, 0)] == name)
-            ns = int(function.within(mine, start, end).sum())
-            found[name] = found.get(name, 0) + ns
+            in_phase = (function.labels >= 0) & (names[np.maximum(function.labels, 0)] == name)
+            ns = int(function.within(in_phase, start, end).sum())
+            ns_of[name] = ns_of.get(name, 0) + ns
             inside += ns
-        found[None] = found.get(None, 0) + int((end - start).sum()) - inside
-    return found
+        ns_of[None] = ns_of.get(None, 0) + int((end - start).sum()) - inside
+    return ns_of
 
 
 def table(profile: Profile) -> pl.DataFrame:

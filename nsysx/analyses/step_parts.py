@@ -215,10 +215,10 @@ def _phases(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
     step = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(touched) - touched, touched)
     ns = np.minimum(end[piece], blocks.end[step]) - np.maximum(begin[piece], blocks.start[step])
     for i, name in enumerate(names):
-        mine = totals(step[of[piece] == i], ns[of[piece] == i], blocks.steps)
-        if mine.any():
-            left = left - mine
-            yield "phase", name, None, None, None, blocks.sums(mine)
+        of_phase = totals(step[of[piece] == i], ns[of[piece] == i], blocks.steps)
+        if of_phase.any():
+            left = left - of_phase
+            yield "phase", name, None, None, None, blocks.sums(of_phase)
     if left.any():
         yield "phase", None, None, None, None, blocks.sums(left)
 

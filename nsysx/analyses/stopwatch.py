@@ -143,19 +143,19 @@ def _around(calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask) -> _Ar
     return _Around(host, api_end - api_start, late, end - begin, back, whole, known, before, after, waited, alone)
 
 
-def _line(around: _Around, mine: I64, usual_return: float | None) -> dict[str, object]:
+def _line(around: _Around, members: I64, usual_return: float | None) -> dict[str, object]:
     """Return the row of one kernel. ``usual_return`` stands in where no synchronize follows this one."""
-    host_ns, api_ns, late = around.host[mine], around.api[mine], around.late[mine]
-    known, before, after, alone = (a[mine] for a in (around.known, around.before, around.after, around.alone))
+    host_ns, api_ns, late = around.host[members], around.api[members], around.late[members]
+    known, before, after, alone = (a[members] for a in (around.known, around.before, around.after, around.alone))
     host, api = median(host_ns, known), median(api_ns)
     latency, queue = median(late, alone), median(late, ~alone)
-    kernel = median(around.kernel[mine])
-    sync_return = median(around.back[mine[around.waited[mine]]])
+    kernel = median(around.kernel[members])
+    sync_return = median(around.back[members[around.waited[members]]])
     back = usual_return if sync_return is None else sync_return
     measured = {
-        "both": median(around.whole[mine[before & after]]),
+        "both": median(around.whole[members[before & after]]),
         "before": median(host_ns + api_ns, before),
-        "after": median(around.whole[mine[known & ~before & after]]),
+        "after": median(around.whole[members[known & ~before & after]]),
         "none": median(host_ns + api_ns, known & ~before),
     }
     composed = {
@@ -164,7 +164,7 @@ def _line(around: _Around, mine: I64, usual_return: float | None) -> dict[str, o
         "after": total(host, api, queue, kernel, back),
         "none": total(host, api),
     }
-    found: dict[str, object] = {
+    line: dict[str, object] = {
         "host_ns": host,
         "api_ns": api,
         "latency_ns": latency,
@@ -172,12 +172,12 @@ def _line(around: _Around, mine: I64, usual_return: float | None) -> dict[str, o
         "kernel_ns": kernel,
         "sync_return_ns": sync_return,
     }
-    found |= readings(measured, composed)
+    line |= readings(measured, composed)
     handed = total(host, api)
-    found["event_idle_ns"] = total(host, api, latency, kernel)
-    found["event_queued_ns"] = kernel
-    found["benchmark_ns"] = max(handed, kernel) if handed is not None and kernel is not None else None
-    return found
+    line["event_idle_ns"] = total(host, api, latency, kernel)
+    line["event_queued_ns"] = kernel
+    line["benchmark_ns"] = max(handed, kernel) if handed is not None and kernel is not None else None
+    return line
 
 
 def table(profile: Profile) -> pl.DataFrame:
@@ -206,10 +206,10 @@ def table(profile: Profile) -> pl.DataFrame:
     modules = dict(zip(known.to_physical().to_list(), known.cast(pl.String).to_list(), strict=True))
     code = module.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     lines = []
-    for line, own in zip(order.select("name", "custom", "calls").to_dicts(), order["launch"], strict=True):
-        mine = own.to_numpy()
-        counts = np.bincount(code[mine] + 1)[1:]
+    for line, rows_of in zip(order.select("name", "custom", "calls").to_dicts(), order["launch"], strict=True):
+        members = rows_of.to_numpy()
+        counts = np.bincount(code[members] + 1)[1:]
         most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
         module_name = min((modules[m] for m in most), default=None)
-        lines.append({**line, "module": module_name, **_line(around, mine, usual_return)})
+        lines.append({**line, "module": module_name, **_line(around, members, usual_return)})
     return pl.DataFrame(lines, schema=declared.schema(COLUMNS))

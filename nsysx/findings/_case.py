@@ -137,8 +137,8 @@ class Case:
 
     def of_kind(self, *kinds: str) -> pl.DataFrame:
         """Return the API calls of these kinds with ``ns`` (duration), file, line."""
-        mine = self.calls.filter(self.calls["kind"].is_in(kinds))
-        return self.with_lines(mine.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")))
+        calls = self.calls.filter(self.calls["kind"].is_in(kinds))
+        return self.with_lines(calls.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")))
 
     def with_lines(self, calls: pl.DataFrame) -> pl.DataFrame:
         """Add file, line to calls."""
@@ -161,8 +161,8 @@ class Case:
     def real_part(self, calls: frozenset[int]) -> float:
         """Return how much of the idle time that began in these calls is left without tracing; of all where none did."""
         began = self.idle["began_in"].is_in(list(calls)).fill_null(False)
-        mine = self.idle.filter(began) if began.any() else self.idle
-        return float(mine["real_ns"].sum() / max(int(mine["ns"].sum()), 1)) if mine.height else 1.0
+        idle = self.idle.filter(began) if began.any() else self.idle
+        return float(idle["real_ns"].sum() / max(int(idle["ns"].sum()), 1)) if idle.height else 1.0
 
     @cached_property
     def upload_waits(self) -> pl.DataFrame:

@@ -80,18 +80,18 @@ def check(case: Case) -> list[Finding]:
     listed = _LISTED * case.recorded_ns * case.steps
     waiting = sites.filter(pl.max_horizontal("ns", "idle_caused_ns") >= max(listed, 1)).head(_SITES)
     rows = waiting.to_dicts()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     unknown: list[Row] = []
     for row in rows:
-        mine = calls.filter(same_place(row, ("api", *SITE)))
-        worth = case.worth(RemoveWaits(calls_of(mine)))
+        at_site = calls.filter(same_place(row, ("api", *SITE)))
+        worth = case.worth(RemoveWaits(calls_of(at_site)))
         rare = 2 * row["in_steps"] < case.steps
         if not worth.covered and case.notable(case.per_step(row["ns"])):
             unknown.append(row)
         if rare and not case.notable(worth.saving_ns or 0):
             continue
-        found.append(_finding(case, row, calls_of(mine), worth))
-    if not found and unknown:
+        findings.append(_finding(case, row, calls_of(at_site), worth))
+    if not findings and unknown:
         first = unknown[0]
         return case.cannot_tell(
             RULE,
@@ -99,11 +99,11 @@ def check(case: Case) -> list[Finding]:
             "none of them in the replay",
             "nsysx report --steps A:B with the steps in which it waits",
         )
-    if not found:
+    if not findings:
         return case.clear(
             RULE, "no call waits for the GPU for 0.1 % of the step in most steps, or saves 1 % if removed"
         )
-    return found
+    return findings
 
 
 def _of_ddp(row: Row) -> str:

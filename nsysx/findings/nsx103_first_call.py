@@ -40,11 +40,11 @@ _IN_WINDOW = 0.02
 def _clock(case: Case) -> tuple[int, int] | None:
     """Return (steps, ns per step) that a clock from the first step to the end of the steady ones reads."""
     steps = case.profile.steps
-    mine = steps.cpu.filter((pl.col("process") == steps.process) & (pl.col("start_ns") < case.window[1]))
-    if steps.steady is None or not mine.height:
+    begun = steps.cpu.filter((pl.col("process") == steps.process) & (pl.col("start_ns") < case.window[1]))
+    if steps.steady is None or not begun.height:
         return None
-    count = int(mine.filter(pl.col("index") <= steps.steady[1]).height)
-    first = mine.select(pl.col("start_ns").min()).item()
+    count = int(begun.filter(pl.col("index") <= steps.steady[1]).height)
+    first = begun.select(pl.col("start_ns").min()).item()
     return (count, (case.window[1] - int(first)) // count) if count else None
 
 

@@ -61,20 +61,20 @@ def check(case: Case) -> list[Finding]:
     after = case.upload_waits.join(waits, on="call", how="inner", maintain_order="left").with_columns(
         pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")
     )
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for row in case.rows("copy_sites"):
-        if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(found) == _SITES:
+        if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(findings) == _SITES:
             continue
-        mine = copies.filter(same_place(row, ("direction", "src_kind", "dst_kind", *SITE)))
-        syncs = after.filter(pl.col("copy").is_in(mine["call"].drop_nulls().implode()))
+        at_site = copies.filter(same_place(row, ("direction", "src_kind", "dst_kind", *SITE)))
+        syncs = after.filter(pl.col("copy").is_in(at_site["call"].drop_nulls().implode()))
         exposed = case.per_step(row["exposed_ns"])
         held = case.per_step((row["api_ns"] or 0) + int(syncs["wait_ns"].sum()))
         # A call that holds the CPU costs nothing while the GPU has work.
-        holding = waits.filter(pl.col("call").is_in([*mine["call"].drop_nulls(), *syncs["call"]]))
+        holding = waits.filter(pl.col("call").is_in([*at_site["call"].drop_nulls(), *syncs["call"]]))
         if not case.notable(max(exposed, case.per_step(int(holding["idle_caused_ns"].sum())))):
             continue
         limit = row["limit_bytes_per_s"]
-        worth = case.worth(OverlapCopies(ops_of(mine), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
+        worth = case.worth(OverlapCopies(ops_of(at_site), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
         way = _WAYS[row["direction"]]
         obstacle = _OBSTACLES.get(row["obstacle"], row["obstacle"])
         detail = (
@@ -91,8 +91,8 @@ def check(case: Case) -> list[Finding]:
         hold = f" and hold the CPU for {units.duration(held)}" if case.notable(held) else ""
         title = f"Copies {way}{in_module(row)} {what}{hold}"
         fix = _fix(case.program, row)
-        found.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
-    return found or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
+    return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 
 
 def _fix(program: Program, row: Row) -> str:

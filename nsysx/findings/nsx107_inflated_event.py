@@ -143,17 +143,17 @@ def check(case: Case) -> list[Finding]:
         if case.profile.recorded("event"):
             return case.clear(RULE, "the program reads no pair of events")
         return case.cannot_tell(RULE, missing)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if _times_itself(case):
         return case.clear(RULE, "only DistributedDataParallel reads events here, for its own statistics")
     told: set[int] = set()
     for row in case.rows("events"):
-        if row["verdict"] == "kernel" or not row["kernel_ns"] or len(found) == _SITES or row["site"] in told:
+        if row["verdict"] == "kernel" or not row["kernel_ns"] or len(findings) == _SITES or row["site"] in told:
             continue
         # A sum can be off because of one window; what people read is the usual one.
         if row["median_ns"] < (1 + _OFF) * row["kernel_median_ns"]:
             continue
         turns = _in_turn(case, row)
         told |= {r["site"] for r in turns}
-        found.append(_finding(case, row, turns))
-    return found or case.clear(RULE, "every event pair reads within 10 % of the kernels inside")
+        findings.append(_finding(case, row, turns))
+    return findings or case.clear(RULE, "every event pair reads within 10 % of the kernels inside")

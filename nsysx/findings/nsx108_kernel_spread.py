@@ -64,14 +64,14 @@ def check(case: Case) -> list[Finding]:
     rows = case.rows("kernel_spread")
     # Without steps it is a benchmark: what it times may be a small part of what runs.
     least = 0 if case.stepless else _SHARE * sum(r["total_ns"] for r in rows)
-    found = []
+    findings = []
     for cause in _CAUSES:
-        mine = [r for r in rows if r["verdict"] == cause and r["count"] * (r["p90_ns"] - r["p10_ns"]) >= least]
-        mine.sort(key=lambda r: (-(r["p90_ns"] - r["p10_ns"]), r["name"]))
-        if mine:
-            found.append(_finding(case, cause, mine))
-    if found:
-        return found
+        of_cause = [r for r in rows if r["verdict"] == cause and r["count"] * (r["p90_ns"] - r["p10_ns"]) >= least]
+        of_cause.sort(key=lambda r: (-(r["p90_ns"] - r["p10_ns"]), r["name"]))
+        if of_cause:
+            findings.append(_finding(case, cause, of_cause))
+    if findings:
+        return findings
     unclear = sum(r["verdict"] == "cannot_tell" and r["total_ns"] >= least and r["spread"] is not None for r in rows)
     if unclear and all(r["verdict"] == "cannot_tell" for r in rows if r["total_ns"] >= least):
         return case.cannot_tell(RULE, "too few executions, or nothing explains the spread", "profile more steps")

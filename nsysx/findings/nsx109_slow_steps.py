@@ -79,7 +79,7 @@ def _more(values: I64, slow: Mask) -> float:
 
 def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
     """Return the pauses of Python, as the probe noted them, that leave the device without work in slow steps."""
-    found = []
+    causes = []
     begin, end = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
     idle_start = np.maximum(case.idle["start_ns"].to_numpy(), case.window[0])
     idle_end = idle_start + case.idle["ns"].to_numpy()
@@ -95,11 +95,11 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
             continue
         row = np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right") - 1
         inside = (row >= 0) & (rows["start_ns"].to_numpy() < end[row])
-        mine = rows.filter(pl.Series(inside & slow[row], dtype=pl.Boolean))
-        what = _pauses_of.told(kind, mine)
+        pauses = rows.filter(pl.Series(inside & slow[row], dtype=pl.Boolean))
+        what = _pauses_of.told(kind, pauses)
         detail = f"In {units.duration(more)} of it the GPU idles during {what} in these steps."
-        found.append(_Cause(kind.name, more, detail, kind.fix))
-    return found
+        causes.append(_Cause(kind.name, more, detail, kind.fix))
+    return causes
 
 
 def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[_Cause]:
@@ -124,8 +124,8 @@ def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> 
 
 def _every(ns: I64) -> str:
     """Return ", every 10th" where slow steps come in a fixed period, else nothing."""
-    found = trend.period(ns, _SLOWER * float(np.median(ns)))
-    return f", every {trend.ordinal(found.every)}" if found else ""
+    rhythm = trend.period(ns, _SLOWER * float(np.median(ns)))
+    return f", every {trend.ordinal(rhythm.every)}" if rhythm else ""
 
 
 def check(case: Case) -> list[Finding]:

@@ -48,12 +48,12 @@ def _chains(case: Case) -> pl.DataFrame:
     rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
     stream = [ops[c].to_numpy()[rows] for c in ("stream", "device")]
     rows = rows[np.lexsort(stream)]
-    own = ops["family"].is_in(list(_FUSIBLE)).to_numpy()[rows]
+    fusible = ops["family"].is_in(list(_FUSIBLE)).to_numpy()[rows]
     place = [ops[c].to_numpy()[rows] for c in ("device", "stream")]
     place.append(ops["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[rows])
-    new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*place, own.astype(np.int8))])
+    new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*place, fusible.astype(np.int8))])
     run = np.cumsum(new)
-    rows, run = rows[own], run[own]
+    rows, run = rows[fusible], run[fusible]
     long = np.bincount(run)[run] >= _CHAIN
     rows, run = rows[long], run[long]
     ns = (ops["end_ns"].to_numpy() - ops["start_ns"].to_numpy())[rows]

@@ -73,7 +73,7 @@ def check(case: Case) -> list[Finding]:
     )
     rows = tiny.join(blamed, on=key, how="inner", nulls_equal=True)
     rows = rows.sort("idle_ns", *key, descending=[True, False, False], nulls_last=True)
-    found = []
+    findings = []
     for row in rows.head(_MODULES).to_dicts():
         cost = case.per_step(row["idle_ns"])
         if not case.notable(cost):
@@ -91,8 +91,8 @@ def check(case: Case) -> list[Finding]:
         )
         fix = _fix(case.program, row["phase"])
         where = {"module": row["part"], "phase": row["phase"]}
-        found.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
-    return found or case.clear(RULE, _CLEAR)
+        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
+    return findings or case.clear(RULE, _CLEAR)
 
 
 def _fix(program: Program, phase: str | None) -> str:

@@ -75,14 +75,14 @@ def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[
     calls = case.profile.attributed.api_calls
     small = calls["kind"].is_in(["other", "event", "load"]).to_numpy()
     thread = calls["thread"].to_numpy()
-    found = set()
+    calls_before = set()
     for call in launches:  # calls are numbered by thread and time
-        found.add(call)
+        calls_before.add(call)
         while call and small[call - 1] and thread[call - 1] == thread[call]:
             call -= 1
-            found.add(call)
-    own = pl.Series(sorted(c for c in found if small[c]), dtype=pl.Int64)
-    return frozenset(found), frozenset(own.filter(case.is_call(own)))
+            calls_before.add(call)
+    small_calls = pl.Series(sorted(c for c in calls_before if small[c]), dtype=pl.Int64)
+    return frozenset(calls_before), frozenset(small_calls.filter(case.is_call(small_calls)))
 
 
 def _said(case: Case, row: Row, known: list[_pauses.Kind], ops: pl.Series) -> str:
@@ -159,7 +159,7 @@ def check(case: Case) -> list[Finding]:
         pl.col(*(k.key for k in _pauses.KINDS)).sum(),
     )
     rows = rows.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
-    found = []
+    findings = []
     for row in rows.head(_SITES).to_dicts():
         cost = case.per_step(row["real_ns"])
         if not case.notable(cost):
@@ -180,5 +180,5 @@ def check(case: Case) -> list[Finding]:
         fix = mostly.fix if mostly else "Move that work out of the loop"
         if case.program.python and not mostly and known_lines(case.profile) is None:
             fix += "; nsysx run --python records what it is"
-        found.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
-    return found or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")
+        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
+    return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

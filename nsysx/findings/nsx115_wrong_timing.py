@@ -49,7 +49,7 @@ def check(case: Case) -> list[Finding]:
     fences = case.profile.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
     if fences.sum() < _LEAST:
         return case.clear(RULE, "the program does not synchronize around single operations")
-    found = []
+    findings = []
     for row in case.rows("stopwatch"):
         kernel = row["kernel_ns"]
         if kernel is None or row["calls"] < _LEAST:
@@ -83,7 +83,7 @@ def check(case: Case) -> list[Finding]:
         ]
         evidence.append({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"})
         fix = "torch.utils.benchmark.Timer, or synchronize on both sides, with warm-up and a median of many"
-        found.append(
+        findings.append(
             case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence, because=because)
         )
-    return found or case.clear(RULE, "no synchronize calls around a single operation make a clock misread it")
+    return findings or case.clear(RULE, "no synchronize calls around a single operation make a clock misread it")

@@ -53,21 +53,21 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "this GPU has no tensor cores")
     kernels = case.kernels
     tensor = kernel_math.on_tensor_cores(kernels["name"])
-    mine = kernels.filter(pl.Series(kernel_math.fp32(kernels["name"]), dtype=pl.Boolean))
-    taken = case.per_step(int(mine["ns"].sum()))
+    fp32_kernels = kernels.filter(pl.Series(kernel_math.fp32(kernels["name"]), dtype=pl.Boolean))
+    taken = case.per_step(int(fp32_kernels["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
-    conv = lookup.matching(mine["name"], r"conv|wgrad|dgrad|fprop|cudnn")
-    of_conv = int(mine.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
-    what = "Convolutions" if 2 * of_conv > int(mine["ns"].sum()) else "Matrix products"
-    worth = case.worth(ScaleOps(ops_of(mine), 1 / _FASTER), bound=True)
+    conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
+    of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
+    what = "Convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "Matrix products"
+    worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), bound=True)
     if worth.saving_ns is not None and not case.notable(worth.saving_ns):
         return case.clear(RULE, "FP32 products take GPU time, but the step would be no shorter without them")
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
     if tensor.any() and what == "Convolutions":
         worth = Worth(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
-    rows = mine.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
+    rows = fp32_kernels.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
     rows = rows.sort("ns", "name", descending=[True, False]).head(6)
     evidence = [{"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)} for k, n, ns in rows.iter_rows()]
     detail = (

@@ -37,15 +37,15 @@ def check(case: Case) -> list[Finding]:
     """Return one finding where layout conversions take 1 % of the step or more."""
     if missing := case.missing("kernels"):
         return case.cannot_tell(RULE, missing)
-    mine = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _CONVERSION), dtype=pl.Boolean))
-    taken = case.per_step(int(mine["ns"].sum()))
+    conversions = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _CONVERSION), dtype=pl.Boolean))
+    taken = case.per_step(int(conversions["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, f"layout conversions take {case.share(taken)} of the step")
-    worth = case.worth(RemoveOps(ops_of(mine)), bound=True)
+    worth = case.worth(RemoveOps(ops_of(conversions)), bound=True)
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken, "the conversions themselves")
     cost = case.lost(taken, worth)
-    count = mine.height / case.steps
+    count = conversions.height / case.steps
     detail = (
         f"{count:.0f} kernels {case.per} convert between NCHW and NHWC, around convolutions that need channels last: "
         f"{units.duration(taken)} ({case.share(taken)})."

@@ -45,17 +45,17 @@ def check(case: Case) -> list[Finding]:
     """Return one finding where the kernels between the products of attention take 1 % of the step or more."""
     if missing := case.missing("kernels"):
         return case.cannot_tell(RULE, missing)
-    mine, places = _between(case)
+    kernels, places = _between(case)
     if places < _LEAST * case.steps:
         return case.clear(RULE, "no layer runs a softmax between two products")
-    taken = case.per_step(int(mine["ns"].sum()))
+    taken = case.per_step(int(kernels["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, f"what runs between the products of attention takes {case.share(taken)} of the step")
-    worth = case.worth(RemoveOps(ops_of(mine)), bound=True)
+    worth = case.worth(RemoveOps(ops_of(kernels)), bound=True)
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken, "the kernels between the products")
     detail = (
-        f"{places / case.steps:.0f} times {case.per} a softmax runs between two matrix products, and {mine.height / case.steps:.0f} "
+        f"{places / case.steps:.0f} times {case.per} a softmax runs between two matrix products, and {kernels.height / case.steps:.0f} "
         f"kernels between these products carry the scores through memory: {units.duration(taken)} ({case.share(taken)})."
     )
     fix = "F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'"

@@ -77,35 +77,39 @@ def check(case: Case) -> list[Finding]:
     if missing := case.missing("kernels"):
         return case.cannot_tell(RULE, missing)
     kernels = case.kernels
-    mine = kernels.filter((kernels["family"] == _FAMILY) | pl.Series(lookup.matching(kernels["name"], _HELPERS)))
-    mine = mine.with_columns(pl.col("name", "module").cast(pl.String))
+    mask_kernels = kernels.filter(
+        (kernels["family"] == _FAMILY) | pl.Series(lookup.matching(kernels["name"], _HELPERS))
+    )
+    mask_kernels = mask_kernels.with_columns(pl.col("name", "module").cast(pl.String))
     modules = (
-        mine.group_by("module")
+        mask_kernels.group_by("module")
         .agg(pl.col("ns").sum(), pl.col("name").str.contains(_SIGN).any().alias("masks"))
         .filter("masks")
         .sort("ns", "module", descending=[True, False], nulls_last=True)
         .head(_MODULES)
     )
-    found = [f for row in modules.select("module").to_dicts() if (f := _of_module(case, mine, row)) is not None]
-    return found or case.clear(RULE, "kernels of masks take less than 1 % of the step in every module")
+    findings = [
+        f for row in modules.select("module").to_dicts() if (f := _of_module(case, mask_kernels, row)) is not None
+    ]
+    return findings or case.clear(RULE, "kernels of masks take less than 1 % of the step in every module")
 
 
-def _of_module(case: Case, mine: pl.DataFrame, row: Row) -> Finding | None:
+def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | None:
     """Return the finding of one module, None where masks are not worth a word."""
-    own = mine.filter(same_place(row, ("module",)))
+    work = mask_kernels.filter(same_place(row, ("module",)))
     chosen = case.ops["module"].is_null() if row["module"] is None else case.ops["module"] == row["module"]
     of_module = case.ops.filter(chosen & (case.ops["op_kind"] == "kernel"))
     loss = _is_loss(case, row["module"], of_module["phase"].unique(), of_module["name"])
     if not loss:  # a graph network scatters, a router sorts: only what the mask itself needs could go
-        own = own.filter(~pl.Series([_origin(n) in _NEUTRAL for n in own["name"]], dtype=pl.Boolean))
-    cost = case.per_step(int(own["ns"].sum()))
+        work = work.filter(~pl.Series([_origin(n) in _NEUTRAL for n in work["name"]], dtype=pl.Boolean))
+    cost = case.per_step(int(work["ns"].sum()))
     if not case.notable(cost):
         return None
     whole = case.timed_ops(chosen, "op")
     whole_ns = case.per_step(int(whole["ns"].sum()))
     # Where masking is what a loss mostly does, the rest of its work is done on what the mask picked.
     all_of_it = loss and 2 * cost >= whole_ns and row["module"] is not None
-    worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else own)), bound=True)
+    worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else work)), bound=True)
     detail = f"Sort, scan and gather kernels take {units.duration(cost)} {case.per} ({case.share(cost)})"
     if all_of_it:
         detail += (
@@ -116,7 +120,7 @@ def _of_module(case: Case, mine: pl.DataFrame, row: Row) -> Finding | None:
         detail += ", an upper bound of what a form with fixed shapes saves."
     if worth.next_limit:
         detail += f" After that, {worth.next_limit} limits the step."
-    by_kernel = own.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())
+    by_kernel = work.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())
     by_kernel = by_kernel.sort("ns", "name", descending=[True, False])
     evidence = [
         {"kernel": k, "from": _origin(k), "count": n / case.steps, "total_ns": case.per_step(ns)}

@@ -112,13 +112,13 @@ def check(case: Case) -> list[Finding]:
         )
     by_line = seen.group_by(_PLACE).agg(pl.len(), pl.col("real_ns").sum()).filter(pl.col("len") >= _FEWEST)
     by_line = by_line.sort("real_ns", *_PLACE, descending=[True, False, False, False], nulls_last=True)
-    found = []
+    findings = []
     for file, line, function, *_ in by_line.head(_LINES).iter_rows():
-        mine = (
+        same_line = (
             (pl.col("file") == file)
             & (pl.col("function") == function)
             & pl.col("line").eq_missing(pl.lit(line, pl.Int64))
         )
-        said = _finding(case, seen.filter(mine), seen.height)
-        found += [said] if said else []
-    return found or case.clear(RULE, "no line of Python lets the GPU idle for 1 % of the step")
+        finding = _finding(case, seen.filter(same_line), seen.height)
+        findings += [finding] if finding else []
+    return findings or case.clear(RULE, "no line of Python lets the GPU idle for 1 % of the step")

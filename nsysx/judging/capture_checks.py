@@ -265,7 +265,7 @@ def _instances(trace: Trace) -> list[Check]:
 
 def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     """Return every check, trouble first, and one line per table that the capture does not hold."""
-    found = [
+    every_check = [
         *_gpu_work(profile),
         *tracing.checks(profile.trace),
         *_instances(profile.trace),
@@ -283,10 +283,10 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     ]
     code = profile.trace.capture.exit_code
     if code:
-        found.append(
+        every_check.append(
             Check(
                 "exit code", "warn", f"the profiled command ended with exit code {code}: its last part may be missing"
             )
         )
-    found += [Check.no_table(t) for t in tables.values() if t.rows is None]
-    return in_order(found)
+    every_check += [Check.no_table(t) for t in tables.values() if t.rows is None]
+    return in_order(every_check)

@@ -61,9 +61,9 @@ def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
 def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | None]:
     """Return how many kernels the steady steps run on a device, and the median length of one (ns)."""
     work = _work(profile, process, device)
-    mine = work.filter(work["op_kind"] == "kernel")["ns"]
-    median = mine.median()
-    return len(mine), float(median) if isinstance(median, (int, float)) else None
+    kernel_ns = work.filter(work["op_kind"] == "kernel")["ns"]
+    median = kernel_ns.median()
+    return len(kernel_ns), float(median) if isinstance(median, (int, float)) else None
 
 
 def most(profile: Profile, process: int, device: int) -> str:
@@ -80,8 +80,8 @@ def most(profile: Profile, process: int, device: int) -> str:
         said = []
         for name, ns in modules[:2]:
             if ns >= _MODULE * whole:
-                mine = work.filter(pl.col("module") == name)
-                count, kind = mine["own"].n_unique(), _kind(mine)
+                of_module = work.filter(pl.col("module") == name)
+                count, kind = of_module["own"].n_unique(), _kind(of_module)
                 more = [f"{count} modules"] * (count > 1) + [f"most of it {kind}"] * bool(kind)
                 said.append(f"{units.share(ns, whole)} is {name[:80]}" + (f" ({', '.join(more)})" if more else ""))
         return f"Of its work, {' and '.join(said)}."

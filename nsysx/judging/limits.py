@@ -124,11 +124,11 @@ class Limits:
     @property
     def lost(self) -> dict[str, int]:
         """The time that somebody could remove, by verdict code (ns)."""
-        found: dict[str, int] = {}
+        gpu_work: dict[str, int] = {}
         for part, code in CODES.items():
             if self.parts[part]:
-                found[code] = found.get(code, 0) + self.parts[part]
-        return found
+                gpu_work[code] = gpu_work.get(code, 0) + self.parts[part]
+        return gpu_work
 
     def per_step(self, ns: int) -> float:
         """Return a time in the window as its part of one step; as it is where there are no steps."""
@@ -186,8 +186,8 @@ def _lengths(profile: Profile, known: Unprofiled, recorded: Limits) -> tuple[int
     the mean, so is the real one.
     """
     first, last = profile.steps.steady or (0, -1)
-    own = (pl.col("process") == known.process) & (pl.col("device") == known.device)
-    tiles = profile.steps.gpu.filter(own & pl.col("index").is_between(first, last))
+    of_gpu = (pl.col("process") == known.process) & (pl.col("device") == known.device)
+    tiles = profile.steps.gpu.filter(of_gpu & pl.col("index").is_between(first, last))
     if known.steps == recorded.steps or tiles.height != recorded.steps or not known.recorded_ns:
         return known.step_ns, known.recorded_ns
     mean = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // tiles.height
@@ -207,12 +207,12 @@ def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -
     window = real * recorded.steps
     busy = round(window * known.gpu_busy)
     of = (profile, recorded.process, recorded.device)
-    own = _to_sum({p: recorded.parts[p] for p in ("work", "comm", "copy")}, busy)
+    worked = _to_sum({p: recorded.parts[p] for p in ("work", "comm", "copy")}, busy)
     idle = _to_sum({"launch": 0} | idle_parts(*of, real=True) | {"profiler": 0}, window - busy)
     return replace(
         recorded,
         window_ns=window,
-        parts={p: own.get(p, 0) + idle.get(p, 0) for p in PARTS},
+        parts={p: worked.get(p, 0) + idle.get(p, 0) for p in PARTS},
         recorded_ns=with_it * recorded.steps if much else None,
         estimated=much and _estimated(known),
         unprofiled=True,
@@ -228,8 +228,8 @@ def _to_sum(parts: dict[str, int], whole: int) -> dict[str, int]:
 
 def recorded_limits(profile: Profile, rows: tuple[Row, ...]) -> Limits:
     """Return the limits of the busiest device of the shown process as recorded, from the rows of the table ``gpu_ledger``."""
-    mine = [r for r in rows if r["process"] == profile.steps.process] or list(rows)
-    row = max(mine, key=lambda r: (r["busy_ns"], -r["device"]))
+    of_process = [r for r in rows if r["process"] == profile.steps.process] or list(rows)
+    row = max(of_process, key=lambda r: (r["busy_ns"], -r["device"]))
     process, device = row["process"], row["device"]
     parts = dict.fromkeys(PARTS, 0)
     parts["migration"] = _migrating(profile, process, device)
@@ -244,8 +244,8 @@ def recorded_limits(profile: Profile, rows: tuple[Row, ...]) -> Limits:
 
 
 def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
-    mine = profile.steps.windows.filter((pl.col("process") == process) & (pl.col("device") == device))
-    start, end = mine.select("start_ns", "end_ns").row(0)
+    window = profile.steps.windows.filter((pl.col("process") == process) & (pl.col("device") == device))
+    start, end = window.select("start_ns", "end_ns").row(0)
     return int(start), int(end)
 
 
@@ -303,8 +303,8 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
     sums = np.zeros(len(PARTS), np.int64)
     np.add.at(sums, part, ns - once)
     sums[number["start_up"]] += once.sum()
-    found = {p: int(sums[i]) for p, i in number.items() if sums[i]}
-    return _capped(profile, found)
+    parts = {p: int(sums[i]) for p, i in number.items() if sums[i]}
+    return _capped(profile, parts)
 
 
 def _capped(profile: Profile, parts: dict[str, int]) -> dict[str, int]:
@@ -365,8 +365,8 @@ def worth(profile: Profile, limits: Limits, code: str) -> int | None:
             copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
             edits = (OverlapCopies(frozenset(copies["op"].to_list())),)
         case "alloc_bound":
-            mine = calls.filter(calls["kind"].is_in(["alloc", "free", "host_alloc"]))
-            edits = (RemoveCalls(frozenset(mine["call"].to_list())),)
+            allocations = calls.filter(calls["kind"].is_in(["alloc", "free", "host_alloc"]))
+            edits = (RemoveCalls(frozenset(allocations["call"].to_list())),)
         case _:
             return None
     return replay.saving(*edits).saving_ns

@@ -19,7 +19,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
         why = f"`nsysx run` recorded this without ranges of the probe: {off.get('reason', '')}"
         return [Check("probe ranges", "missing", why, str(off.get("fix", "")))]
     sent = pl.col("own") & ~pl.col("repeated")
-    own = sum(int(frame.select(sent.sum()).item()) for frame in (profile.ranges.ranges, profile.ranges.marks))
+    recorded = sum(int(frame.select(sent.sum()).item()) for frame in (profile.ranges.ranges, profile.ranges.marks))
     if not trace.recorded & {"nvtx"}:
         return [
             Check(
@@ -27,12 +27,12 @@ def probe_ranges(profile: Profile) -> list[Check]:
             )
         ]
     if not trace.capture.probe:
-        if own:
+        if recorded:
             return [
                 Check(
                     "probe ranges",
                     "ok",
-                    f"{units.several(own, 'range')} of the probe in the report; its own count is missing",
+                    f"{units.several(recorded, 'range')} of the probe in the report; its own count is missing",
                 )
             ]
         return [
@@ -50,7 +50,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
         if isinstance(p.get("ranges"), dict)
     )
     off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
-    if pushed and not own:
+    if pushed and not recorded:
         detail = f"the probe pushed {units.several(pushed, 'range')} and none is in the report: this nsys does not record this nvtx"
         return [
             Check(
@@ -58,18 +58,18 @@ def probe_ranges(profile: Profile) -> list[Check]:
             )
         ]
     if any(p.get("ended") is False for p in trace.capture.probe if p.get("backend") != "off"):
-        what = f"a process did not exit through Python, so its count is not final; the report holds {units.several(own, 'range')}"
+        what = f"a process did not exit through Python, so its count is not final; the report holds {units.several(recorded, 'range')}"
         return [Check("probe ranges", "ok", what)]
     if not pushed and not off:
         return [Check("probe ranges", "warn", "the probe was on but saw no module, optimizer or data loader")]
     if not pushed:
         return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
-    missing = pushed - own
+    missing = pushed - recorded
     if abs(missing) > max(2, pushed // 1000):
-        detail = f"the probe pushed {units.several(pushed, 'range')}, the report holds {units.count(own)}"
+        detail = f"the probe pushed {units.several(pushed, 'range')}, the report holds {units.count(recorded)}"
         fix = "the process died before it could flush, or the capture window is shorter than the run"
         return [Check("probe ranges", "warn", detail, fix)]
-    return [Check("probe ranges", "ok", f"pushed {units.count(pushed)}, in the report {units.count(own)}")]
+    return [Check("probe ranges", "ok", f"pushed {units.count(pushed)}, in the report {units.count(recorded)}")]
 
 
 #: From this share of a step on, what profiling adds is a distortion worth a warning.
@@ -121,8 +121,8 @@ def operator_cost(profile: Profile) -> list[Check]:
     if not window.height:
         return []
     start, end = window.select("start_ns", "end_ns").row(0)
-    mine = (pl.col("process") == profile.steps.process) & (pl.col("kind") == "op") & ~pl.col("repeated")
-    count = profile.ranges.ranges.select((mine & pl.col("start_ns").is_between(start, end)).sum()).item()
+    operators = (pl.col("process") == profile.steps.process) & (pl.col("kind") == "op") & ~pl.col("repeated")
+    count = profile.ranges.ranges.select((operators & pl.col("start_ns").is_between(start, end)).sum()).item()
     if not count:
         return []
     detail = (
@@ -176,15 +176,15 @@ def profiling_cost(profile: Profile) -> list[Check]:
         return []
     if timing.get("error"):
         return [Check("profiling cost", "missing", f"the run without profiler gave no times: {timing['error']}")]
-    mine = profile.steps.cpu.filter((pl.col("process") == profile.steps.process) & pl.col("steady"))
+    steps = profile.steps.cpu.filter((pl.col("process") == profile.steps.process) & pl.col("steady"))
     gpu = profile.steps.gpu.filter(pl.col("process") == profile.steps.process)
-    profiled = gpu if timing.get("clock") == "gpu" else mine
+    profiled = gpu if timing.get("clock") == "gpu" else steps
     lengths = profiled.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("ns"))
     spent = dict(lengths.iter_rows())
     listed = timing.get("steps_ns")
-    bare = {n: _whole(listed.get(str(n))) for n in mine["number"].to_list()} if isinstance(listed, dict) else {}
+    bare = {n: _whole(listed.get(str(n))) for n in steps["number"].to_list()} if isinstance(listed, dict) else {}
     # The same steps, by their numbers: a program may do other work in others.
-    both = [(bare[n], spent[i]) for i, n in mine.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
+    both = [(bare[n], spent[i]) for i, n in steps.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
     if not both:
         return [
             Check("profiling cost", "missing", "the run without profiler has no step in common with the steady ones")

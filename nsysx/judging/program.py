@@ -95,12 +95,12 @@ def _optimizer(kernels: pl.DataFrame, fused: bool, foreach: bool) -> str | None:
     """Return how parameters are updated: by the names of kernels, else because an optimizer's range holds kernels."""
     if fused:
         return "fused"
-    mine = kernels.filter(kernels["phase"] == "optimizer")
-    if not mine.height:
+    of_optimizer = kernels.filter(kernels["phase"] == "optimizer")
+    if not of_optimizer.height:
         return "foreach" if foreach else None
     # Clipping uses foreach kernels as well, so what the optimizer itself launches decides.
-    names = mine["name"]
-    return "foreach" if 2 * int(lookup.matching(names, _FOREACH).sum()) >= mine.height else "loop"
+    names = of_optimizer["name"]
+    return "foreach" if 2 * int(lookup.matching(names, _FOREACH).sum()) >= of_optimizer.height else "loop"
 
 
 def _own_data(profile: Profile) -> bool:

@@ -32,14 +32,14 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
     late = next((r for r in rows if r["straggler"]), None)
     if late is None or verdict.step_ns is None:
         return verdict
-    mine = _mine(rows, verdict, shown)
-    waiting = mine if mine is not late else max((r for r in rows if r is not late), key=_waits, default=None)
-    if mine is None or waiting is None or _waits(waiting) < _MINOR * waiting["window_ns"]:
+    shown_row = _row_of(rows, verdict, shown)
+    waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
+    if shown_row is None or waiting is None or _waits(waiting) < _MINOR * waiting["window_ns"]:
         return verdict
-    return replace(verdict, sentence=_sentence(late, waiting, mine, verdict), late_rank=late["rank"])
+    return replace(verdict, sentence=_sentence(late, waiting, shown_row, verdict), late_rank=late["rank"])
 
 
-def _mine(rows: Sequence[Row], verdict: Verdict, shown: int | None) -> Row | None:
+def _row_of(rows: Sequence[Row], verdict: Verdict, shown: int | None) -> Row | None:
     if shown is not None:
         return next((r for r in rows if r["rank"] == shown), None)
     processes = verdict.scope.processes if verdict.scope else ()
@@ -51,7 +51,7 @@ def _waits(row: Row) -> int:
     return row["exposed_wait_ns"] or 0
 
 
-def _sentence(late: Row, waiting: Row, mine: Row, verdict: Verdict) -> str:
+def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
     of = Scope("steady", (waiting["process"],), steps=waiting["steps"] or 0)
     part, whole = pair(of.per_step(_waits(waiting)), of.per_step(waiting["window_ns"]))
     recorded = " recorded" if verdict.recorded_ns else ""
@@ -60,5 +60,5 @@ def _sentence(late: Row, waiting: Row, mine: Row, verdict: Verdict) -> str:
     why = f", which {_DOING.get(cause, 'takes {} longer').format(short(extra))}" if extra else ""
     transfer = (waiting["exposed_transfer_ns"] or 0) < _NO_NETWORK * waiting["window_ns"]
     network = " The network is not the problem." if transfer else ""
-    who = f"rank {late['rank']}" if mine is waiting else f"this rank, {late['rank']}"
+    who = f"rank {late['rank']}" if shown_row is waiting else f"this rank, {late['rank']}"
     return f"Rank {waiting['rank']} waits {part} of every {whole}{recorded} for {who}{why}.{network}"

@@ -35,8 +35,8 @@ def is_lost(text: str) -> bool:
 
 def dropped(trace: Trace) -> int:
     """Return how many GPU events nsys says that it dropped because it never learned their times."""
-    found = (_INCOMPLETE.search(d["text"]) for d in trace.capture.diagnostics)
-    return sum(int(match[1]) for match in found if match)
+    matches = (_INCOMPLETE.search(d["text"]) for d in trace.capture.diagnostics)
+    return sum(int(match[1]) for match in matches if match)
 
 
 def remedy(trace: Trace) -> str:
@@ -58,12 +58,12 @@ def checks(trace: Trace) -> list[Check]:
     """Return how CUDA was traced, where nsys says it, and what was dropped."""
     texts = [d["text"] for d in trace.capture.diagnostics]
     hardware, software = (any(map(mode.search, texts)) for mode in (_HARDWARE, _SOFTWARE))
-    found = []
+    said = []
     if hardware or software:
         how = "by both" if hardware and software else "by the hardware of the GPU" if hardware else "by software"
-        found.append(Check("cuda tracing", "ok", f"CUDA was traced {how}, nsys says"))
+        said.append(Check("cuda tracing", "ok", f"CUDA was traced {how}, nsys says"))
     if count := dropped(trace):
         why = ": hardware tracing gives them only when the program ends" if hardware else ""
         detail = f"nsys dropped {units.count(count)} GPU events whose times it never got{why}"
-        found.append(Check("dropped GPU events", "warn", detail, REMEDY))
-    return found
+        said.append(Check("dropped GPU events", "warn", detail, REMEDY))
+    return said

@@ -176,8 +176,8 @@ def _lead(limits: Limits, ns: int) -> str:
 def _works(limits: Limits, code: str) -> str:
     """Return the sentence that says how much the device works."""
     alone = code in _ALONE
-    own = ("work",) if alone else _GPU_PARTS
-    said = f"The GPU {'computes' if alone else 'works'} {_lead(limits, sum(limits.parts[p] for p in own))}"
+    parts = ("work",) if alone else _GPU_PARTS
+    said = f"The GPU {'computes' if alone else 'works'} {_lead(limits, sum(limits.parts[p] for p in parts))}"
     if limits.recorded_ns:
         with_it = f"{short(limits.per_step(limits.recorded_ns))} under the profiler"
         said += f" ({'estimated; ' * limits.estimated}{with_it})"
@@ -253,10 +253,10 @@ def _divided(limits: Limits, among: Iterable[str]) -> str:
 
 
 def _profiled(limits: Limits) -> str:
-    own = short(limits.per_step(limits.parts["profiler"]))
+    profiler = short(limits.per_step(limits.parts["profiler"]))
     part, whole = pair(limits.per_step(limits.parts["work"]), limits.per_step(limits.window_ns))
     every = "" if limits.whole else "every "
-    return f"Of {every}{whole} the profiler itself takes {own}, while the GPU works {part}."
+    return f"Of {every}{whole} the profiler itself takes {profiler}, while the GPU works {part}."
 
 
 def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
@@ -308,9 +308,9 @@ def _passes(profile: Profile) -> str:
         return ""
     windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
     start, end = (int(x) for x in windows.select("start_ns", "end_ns").row(0))
-    mine = spans.filter((pl.col("process") == profile.steps.process) & pl.col("start_ns").is_between(start, end))
+    in_steps = spans.filter((pl.col("process") == profile.steps.process) & pl.col("start_ns").is_between(start, end))
     # What interrupts a phase on its thread cuts its span: a pass ends where another phase begins.
-    order = mine.sort("thread", "start_ns")["phase"].cast(pl.String)
+    order = in_steps.sort("thread", "start_ns")["phase"].cast(pl.String)
     begun = order.filter((order != order.shift(1)).fill_null(True))
     count = {phase: scope.per_step(int((begun == phase).sum())) for phase in ("forward", "backward", "optimizer")}
     backward, optimizer = round(count["backward"]), round(count["optimizer"])
@@ -350,9 +350,11 @@ def _site(profile: Profile) -> str:
 def _calls(profile: Profile, *kinds: str) -> str:
     """Name the dearest functions of some kinds."""
     calls = profile.steady_calls
-    mine = calls.filter(calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process))
+    of_kind = calls.filter(calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
-    names = mine.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])["name"]
+    names = (
+        of_kind.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])["name"]
+    )
     return f" ({', '.join(names.head(2).to_list())})" if len(names) else ""
 
 
@@ -360,9 +362,9 @@ def _direction(profile: Profile, limits: Limits) -> str:
     """Say which way the copies go, or most of them: by how long they take."""
     words = {"HtoD": " from the host to the GPU", "DtoH": " from the GPU to the host", "DtoD": " inside the GPU"}
     ops = profile.steady_ops
-    mine = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
+    copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
-    grouped = mine.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])
+    grouped = copies.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])
     way = words.get(str(grouped["name"][0]), "") if grouped.height else ""
     whole = int(grouped["ns"].sum())
     if not way or grouped["ns"][0] >= _NEARLY_ALL * whole:

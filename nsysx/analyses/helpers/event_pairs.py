@@ -71,12 +71,12 @@ def _records(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
         how="inner",
     )
     # nsys writes device 0 into rows like these; the context tells.
-    ops, found = profile.attributed.gpu_ops, []
+    ops, places = profile.attributed.gpu_ops, []
     for process, context in rows.select("process", "context").drop_nulls().unique().iter_rows():
         first = ((ops["process"] == process) & (ops["context"] == context)).arg_max()
         if first is not None and (ops["process"][first], ops["context"][first]) == (process, context):
-            found.append((process, context, ops["device"][first]))
-    devices = pl.DataFrame(found, schema=dict.fromkeys(("process", "context", "device"), pl.Int64), orient="row")
+            places.append((process, context, ops["device"][first]))
+    devices = pl.DataFrame(places, schema=dict.fromkeys(("process", "context", "device"), pl.Int64), orient="row")
     rows = rows.join(devices, on=["process", "context"], how="left", maintain_order="left")
     rows = rows.with_columns(pl.col("device", "context").fill_null(0))
     rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call").with_row_index("record")
@@ -101,12 +101,12 @@ def _asked(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
 
 def _latest(records: pl.DataFrame) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
     """Return (process, event) -> (times of its records, their rows), in order."""
-    found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+    by_event: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
     for process, event, start, row in records.select("process", "event", "start_ns", "record").iter_rows():
-        times, rows = found.setdefault((process, event), ([], []))
+        times, rows = by_event.setdefault((process, event), ([], []))
         times.append(start)
         rows.append(row)
-    return found
+    return by_event
 
 
 def _read_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int]]:
@@ -174,10 +174,10 @@ def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) 
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
     for of, within, on in records.select("process", "context", "stream").unique().iter_rows():
         ops = _of_stream(profile.attributed.gpu_ops, of, within, on).drop_nulls("call_start_ns").sort("call_start_ns")
-        mine = np.flatnonzero((process == of) & (context == within) & (stream == on))
-        i = np.searchsorted(ops["call_start_ns"].to_numpy(), start[mine], side="left")
-        done[mine] = np.append(-_FAR, np.maximum.accumulate(ops["end_ns"].to_numpy()))[i]
-        later[mine] = np.append(np.minimum.accumulate(ops["start_ns"].to_numpy()[::-1])[::-1], _FAR)[i]
+        on_stream = np.flatnonzero((process == of) & (context == within) & (stream == on))
+        i = np.searchsorted(ops["call_start_ns"].to_numpy(), start[on_stream], side="left")
+        done[on_stream] = np.append(-_FAR, np.maximum.accumulate(ops["end_ns"].to_numpy()))[i]
+        later[on_stream] = np.append(np.minimum.accumulate(ops["start_ns"].to_numpy()[::-1])[::-1], _FAR)[i]
     waits = asked.filter(pl.col("name").str.contains("StreamWaitEvent"))
     steps = [(t, 0, row) for row, t in enumerate(start.tolist())]
     told = waits.select("start_ns", "process", "waiting_context", "waiting_stream", "event").rows()
@@ -197,14 +197,14 @@ def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) 
         earliest[row] = max(before, begin)
         estimate[row] = max(earliest[row], min(max(before, finish), later_[row]))
         reached[of, event] = estimate[row]
-    found = np.array(estimate, np.int64)
-    return found, np.array(earliest, np.int64), np.maximum(later, found)
+    likely = np.array(estimate, np.int64)
+    return likely, np.array(earliest, np.int64), np.maximum(later, likely)
 
 
 def _of_stream(ops: pl.DataFrame, process: int, context: int, stream: int) -> pl.DataFrame:
     """Return the GPU ops of one stream: device, op_kind, start_ns, end_ns, call_start_ns, call_end_ns."""
-    mine = (ops["process"] == process) & (ops["context"].fill_null(0) == context) & (ops["stream"] == stream)
-    return ops.select("device", "op_kind", "start_ns", "end_ns", "call_start_ns", "call_end_ns").filter(mine)
+    on_stream = (ops["process"] == process) & (ops["context"].fill_null(0) == context) & (ops["stream"] == stream)
+    return ops.select("device", "op_kind", "start_ns", "end_ns", "call_start_ns", "call_end_ns").filter(on_stream)
 
 
 def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> StepFunction:
@@ -228,10 +228,10 @@ def windows(profile: Profile) -> Windows:
     """Return the event windows of a report; ``reading_ns`` = the sum of PARTS."""
     about = _event_calls(profile)
     records, asked = _records(profile, about), _asked(profile, about)
-    found = _pairs(records, asked)
-    if not found:
+    matched = _pairs(records, asked)
+    if not matched:
         return Windows(records, _NO_PAIRS)
-    first, last = (np.array([pair[i] for pair in found], np.int64) for i in range(2))
+    first, last = (np.array([pair[i] for pair in matched], np.int64) for i in range(2))
     estimate, earliest, latest = _device_times(profile, records, asked)
     stamps = records["stamp_ns"].fill_null(0).to_numpy()
     stamped = (stamps[first] > 0) & (stamps[last] >= stamps[first])
@@ -244,7 +244,7 @@ def windows(profile: Profile) -> Windows:
         {
             "start_record": first,
             "end_record": last,
-            "paired_by": [by for *_, by in found],
+            "paired_by": [by for *_, by in matched],
             "device_stamps": stamped,
             "start_ns": start,
             "end_ns": end,
@@ -260,14 +260,14 @@ def windows(profile: Profile) -> Windows:
 
 def _pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int, str]]:
     """Return (start record, end record, how they were paired) of each process: by its readings where these are seen."""
-    found: list[tuple[int, int, str]] = []
+    pairs: list[tuple[int, int, str]] = []
     for (process,), of_process in records.group_by("process", maintain_order=True):
         asked_there = asked.filter(pl.col("process") == process)
         if read := _read_pairs(records, asked_there):
-            found += [(a, b, "read") for a, b in read]
+            pairs += [(a, b, "read") for a, b in read]
         else:
-            found += [(a, b, "order") for a, b in _ordered_pairs(of_process, asked_there)]
-    return found
+            pairs += [(a, b, "order") for a, b in _ordered_pairs(of_process, asked_there)]
+    return pairs
 
 
 def _inside(profile: Profile, records: pl.DataFrame, reached: I64, pairs: tuple[I64, I64, I64]) -> dict[str, I64]:
@@ -276,7 +276,7 @@ def _inside(profile: Profile, records: pl.DataFrame, reached: I64, pairs: tuple[
     ``reached`` is when the device reached each record; ``pairs`` are the first record, start and end of each window.
     """
     first, start, end = pairs
-    found = {name: np.zeros(len(first), np.int64) for name in ("kernels", "gpu_ops", *PARTS)}
+    sums = {name: np.zeros(len(first), np.int64) for name in ("kernels", "gpu_ops", *PARTS)}
     place = records.select("process", "device", "context", "stream")
     of_pair = place[first.tolist()]
     for (process, device, context, stream), rows in of_pair.with_row_index("i").group_by(place.columns):
@@ -287,11 +287,11 @@ def _inside(profile: Profile, records: pl.DataFrame, reached: I64, pairs: tuple[
         nothing = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
         activity = profile.ledgers.activity.get((int(process), int(device)), nothing)
         for name, ns in _parts(on_stream, activity, start[i], end[i]).items():
-            found[name][i] = ns
+            sums[name][i] = ns
         for name, chosen in (("kernels", ops["op_kind"] == "kernel"), ("gpu_ops", ops["op_kind"].is_not_null())):
             begun = np.sort(ops["start_ns"].filter(chosen).to_numpy())
-            found[name][i] = np.searchsorted(begun, end[i]) - np.searchsorted(begun, start[i])
-    return found
+            sums[name][i] = np.searchsorted(begun, end[i]) - np.searchsorted(begun, start[i])
+    return sums
 
 
 def _parts(stream: StepFunction, device: StepFunction, start: I64, end: I64) -> dict[str, I64]:

@@ -30,8 +30,8 @@ def placed(pairs: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         "process", "thread", "device", "stream", maintain_order=True
     ):
         part = part.sort("start_ns", "end_ns")
-        own = (ops["process"] == process) & (ops["device"] == device) & (ops["stream"] == stream)
-        before = _before(part, ops.filter(own))
+        on_stream = (ops["process"] == process) & (ops["device"] == device) & (ops["stream"] == stream)
+        before = _before(part, ops.filter(on_stream))
         inside = part.select("module", "phase", "kernels", "gpu_ops").rows()
         turns = _period([(*row, int(bits)) for row, bits in zip(inside, before, strict=True)])
         at = np.arange(part.height)

@@ -25,7 +25,7 @@ def samples(profile: Profile) -> pl.DataFrame:
     trace = profile.trace
     if trace.gpu_metrics is None:
         raise NotRecorded(_why_not(profile), _FIX)
-    found = gpu_samples.of_ops(trace, profile.attributed.gpu_ops)
+    sampled = gpu_samples.of_ops(trace, profile.attributed.gpu_ops)
     numbers = {limits.gpu for place, limits in trace.limits.items() if place[0] == profile.process}
     if not numbers - {None}:
         raise NotRecorded(
@@ -33,7 +33,7 @@ def samples(profile: Profile) -> pl.DataFrame:
         )
     if not {n & 0xFF for n in numbers if n is not None} & set(trace.gpu_metrics["gpu"].unique().to_list()):
         raise NotRecorded("the GPU metrics of the report are of other GPUs", _FIX)
-    return found.join(profile.steady_ops.select("op"), on="op", how="semi")
+    return sampled.join(profile.steady_ops.select("op"), on="op", how="semi")
 
 
 def _why_not(profile: Profile) -> str:

@@ -116,8 +116,8 @@ class GpuCalls:
     def at(self, thread: int, time: I64) -> I64:
         """Return the row of the thread's last call that starts before each instant, -1 for none."""
         first, last = self._slice.get(thread, (0, 0))
-        found = np.searchsorted(self._start[self.call[first:last]], time, side="left") - 1
-        return np.where(found >= 0, found + first, -1)
+        call = np.searchsorted(self._start[self.call[first:last]], time, side="left") - 1
+        return np.where(call >= 0, call + first, -1)
 
     def synced(self, before: I64, after: I64, end: I64) -> tuple[Mask, Mask, I64]:
         """Return (a synchronize stands before, one stands after and waits for ``end``, when that one returns) as arrays.
@@ -139,9 +139,9 @@ def gpu_calls(profile: Profile) -> GpuCalls:
 
 def readings(measured: dict[str, float | None], composed: dict[str, float | None]) -> dict[str, object]:
     """Return NAME_ns and NAME_from of the four ways, measured where that is known."""
-    found: dict[str, object] = {}
+    columns: dict[str, object] = {}
     for way in WAYS:
         value = measured[way] if measured[way] is not None else composed[way]
-        found[f"{way}_ns"] = value
-        found[f"{way}_from"] = None if value is None else "composed" if measured[way] is None else "measured"
-    return found
+        columns[f"{way}_ns"] = value
+        columns[f"{way}_from"] = None if value is None else "composed" if measured[way] is None else "measured"
+    return columns

@@ -25,13 +25,13 @@ DRAM = "DRAM bandwidth"
 def cards(profile: Profile) -> dict[tuple[int, int], int]:
     """Return (process, device) -> the number of its kind: devices with the same limits are of one kind."""
     kinds: dict[DeviceLimits, int] = {}
-    found = {}
+    card_of = {}
     for place in sorted(profile.ledgers.activity):
         limits = profile.trace.limits.get(place, DeviceLimits())
         # Which of several equal devices it is makes no difference.
         same = DeviceLimits(**{n: getattr(limits, n) for n in DeviceLimits.__dataclass_fields__ if n != "gpu"})
-        found[place] = kinds.setdefault(same, len(kinds))
-    return found
+        card_of[place] = kinds.setdefault(same, len(kinds))
+    return card_of
 
 
 def with_card(profile: Profile, ops: pl.DataFrame) -> pl.DataFrame:
@@ -78,19 +78,19 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
     frame = rows.with_columns(columns.values())
     measured = not limits.missing and bool(len(at))
     nothing = np.full(len(at), None, object)
-    found = dict.fromkeys(("waves", "tail_share", "occupancy", "occupancy_limit"), nothing)
+    figures = dict.fromkeys(("waves", "tail_share", "occupancy", "occupancy_limit"), nothing)
     if measured:
         assert limits.sm_count and limits.warps_per_sm
         resident = occupancy.resident(limits, threads, registers, shared)
         fits = resident.blocks > 0
         waves = np.where(fits, blocks / np.maximum(limits.sm_count * resident.blocks, 1), np.nan)
-        found["waves"] = _or_none(waves, fits)
-        found["tail_share"] = _or_none(1 - waves / np.ceil(np.maximum(waves, 1e-9)), fits & (waves > 1))
-        found["occupancy"] = _or_none(resident.blocks * resident.warps / limits.warps_per_sm, fits)
-        found["occupancy_limit"] = _or_none(np.array(occupancy.LIMITS, object)[resident.limit], fits)
+        figures["waves"] = _or_none(waves, fits)
+        figures["tail_share"] = _or_none(1 - waves / np.ceil(np.maximum(waves, 1e-9)), fits & (waves > 1))
+        figures["occupancy"] = _or_none(resident.blocks * resident.warps / limits.warps_per_sm, fits)
+        figures["occupancy_limit"] = _or_none(np.array(occupancy.LIMITS, object)[resident.limit], fits)
     for column in ("waves", "tail_share", "occupancy"):
-        put(column, found[column], pl.Float64())
-    put("occupancy_limit", found["occupancy_limit"], pl.String())
+        put(column, figures[column], pl.Float64())
+    put("occupancy_limit", figures["occupancy_limit"], pl.String())
     frame = frame.with_columns(columns.values())
     small = pl.col("blocks") <= SMALL * limits.sm_count if limits.sm_count else pl.lit(None, dtype=pl.Boolean)
     return frame.with_columns(
@@ -106,9 +106,9 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
 
 
 def _or_none(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    found = np.full(len(values), None, object)
-    found[known] = values[known]
-    return found
+    result = np.full(len(values), None, object)
+    result[known] = values[known]
+    return result
 
 
 _COUNTED = {"samples": pl.Int64, **dict.fromkeys(("dram", "tensor_active", "sm_active"), pl.Float64)}
@@ -121,8 +121,8 @@ def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
     except NotRecorded:
         return rows.with_columns(pl.lit(None, dtype=kind).alias(c) for c, kind in _COUNTED.items())
     ops = with_card(profile, profile.steady_ops.select("op", "process", "device", "name", "grid", "block"))
-    found = gpu_counters.means(samples.join(ops, on="op", how="inner"), SHAPE).select(*SHAPE, *_COUNTED)
-    rows = rows.join(found, on=SHAPE, how="left", nulls_equal=True).with_columns(pl.col("samples").fill_null(0))
+    counters = gpu_counters.means(samples.join(ops, on="op", how="inner"), SHAPE).select(*SHAPE, *_COUNTED)
+    rows = rows.join(counters, on=SHAPE, how="left", nulls_equal=True).with_columns(pl.col("samples").fill_null(0))
     bound = pl.when(pl.col("dram") >= gpu_samples.MEMORY_BOUND).then(pl.lit(DRAM))
     return rows.with_columns(pl.coalesce(bound, "limit").alias("limit"))
 

@@ -27,31 +27,31 @@ def _borders(profile: Profile) -> dict[int, tuple[I64, I64]]:
     process, begun, ended = (c.to_numpy() for c in launched.get_columns())
     # Clock conversion may end an op before its call; it still was not pending earlier than its call.
     ended = np.maximum(ended, begun)
-    found = {}
+    borders = {}
     for of in launched["process"].drop_nulls().unique().to_list():
-        mine = process == of
+        of_process = process == of
         # Nearly sorted already: a stable sort only merges runs.
-        found[int(of)] = (np.sort(begun[mine], kind="stable"), np.sort(ended[mine], kind="stable"))
-    return found
+        borders[int(of)] = (np.sort(begun[of_process], kind="stable"), np.sort(ended[of_process], kind="stable"))
+    return borders
 
 
 def pending(profile: Profile, process: I64, time: I64) -> I64:
     """Return how many GPU ops of the process were launched before each instant and had not ended then."""
-    found = np.zeros(len(time), np.int64)
+    count = np.zeros(len(time), np.int64)
     for of, (begun, ended) in profile.once(_borders).items():
-        mine = np.flatnonzero(process == of)
-        t = time[mine]
-        found[mine] = np.searchsorted(begun, t, side="left") - np.searchsorted(ended, t, side="right")
-    return np.maximum(found, 0)
+        of_process = np.flatnonzero(process == of)
+        t = time[of_process]
+        count[of_process] = np.searchsorted(begun, t, side="left") - np.searchsorted(ended, t, side="right")
+    return np.maximum(count, 0)
 
 
 def overhead_inside(trace: Trace, calls: pl.DataFrame, types: tuple[int, ...]) -> I64:
     """Return, per call, the union of its CUPTI overhead rows of these types (ns, rows are clipped to the call)."""
     key = ["process", "correlation_id"]
     rows = trace.cupti_overhead.filter(pl.col("overhead_type").is_in(types) & (pl.col("correlation_id") != 0))
-    found = np.zeros(calls.height, np.int64)
+    ns = np.zeros(calls.height, np.int64)
     if not rows.height:
-        return found
+        return ns
     ids = calls["correlation_id"].fill_null(0).to_numpy()
     named = np.flatnonzero(np.isin(ids, rows["correlation_id"].to_numpy()))
     # Of several calls under one id, the outer one stands for the launch.
@@ -87,6 +87,6 @@ def queue_full(profile: Profile, calls: pl.DataFrame) -> I64:
     median = int(np.median(ns[launch]))
     rows = np.flatnonzero(launch & (ns > BLOCKED_FACTOR * max(median, 1)))
     process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
-    found = np.zeros(calls.height, np.int64)
-    found[rows] = np.where(pending(profile, process, start) >= FULL_QUEUE, ns[rows] - median, 0)
-    return found
+    waited = np.zeros(calls.height, np.int64)
+    waited[rows] = np.where(pending(profile, process, start) >= FULL_QUEUE, ns[rows] - median, 0)
+    return waited

@@ -63,20 +63,20 @@ def costs(profile: Profile) -> pl.DataFrame:
 
 def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
     """Return the calls in which the profiler was busy with itself, and for how long (ns); calls of 0 ns may be among them."""
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    overheads = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for (of,), part in profile.trace.overhead.drop_nulls("thread").group_by("thread"):
         # Calls are sorted by (thread, start). Those that overlap a busy stretch lie between the first that reaches beyond
         # its begin and the first that starts after its end: few, and the others need no look.
         low, high = np.searchsorted(calls["thread"].to_numpy(), [of, of + 1]).tolist()
         start, end = (calls[c].to_numpy()[low:high] for c in ("start_ns", "end_ns"))
-        own = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
-        busy = own.labels > 0
+        recorded = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
+        busy = recorded.labels > 0
         near = np.zeros(high - low + 1, np.int64)
-        np.add.at(near, np.searchsorted(np.maximum.accumulate(end), own.times[:-1][busy], side="right"), 1)
-        np.add.at(near, np.searchsorted(start, own.times[1:][busy], side="left"), -1)
+        np.add.at(near, np.searchsorted(np.maximum.accumulate(end), recorded.times[:-1][busy], side="right"), 1)
+        np.add.at(near, np.searchsorted(start, recorded.times[1:][busy], side="left"), -1)
         rows = np.flatnonzero(np.cumsum(near[:-1]))
-        found.append((rows + low, own.within(busy, start[rows], end[rows])))
-    calls_, ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        overheads.append((rows + low, recorded.within(busy, start[rows], end[rows])))
+    calls_, ns = (np.concatenate(parts) for parts in zip(*overheads, strict=True))
     return calls_, ns
 
 
@@ -127,9 +127,9 @@ def _launched(profile: Profile) -> tuple[I64, pl.Series]:
     kernels = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))
     kernels = kernels[calls["gpu_ops"].to_numpy()[call[kernels]] == 1]
     names, name = distinct(ops["name"])
-    found = np.zeros(calls.height, np.int64)
-    found[call[kernels]] = name[kernels]
-    return found, pl.Series("kernel", names, dtype=pl.String)
+    kernel_of = np.zeros(calls.height, np.int64)
+    kernel_of[call[kernels]] = name[kernels]
+    return kernel_of, pl.Series("kernel", names, dtype=pl.String)
 
 
 def _first(group: I64, start: I64, size: int) -> I64:
@@ -212,8 +212,8 @@ def _split(profile: Profile) -> Split:
     calls, waits = profile.attributed.api_calls, profile.ledgers.waits
     of, functions = _functions(calls)
     kernel, kernels = _launched(profile)
-    own = calls["self_ns"].to_numpy()
-    cost = own.copy()
+    self_ns = calls["self_ns"].to_numpy()
+    cost = self_ns.copy()
     blocking = waits["call"].to_numpy()
     cost[blocking] = np.minimum(cost[blocking], waits["host_ns"].to_numpy())
     # A launch that blocks on a full queue waits for the GPU like any other wait.
@@ -251,7 +251,7 @@ def _split(profile: Profile) -> Split:
     size = functions.height
     parts = {
         "calls": np.bincount(of, minlength=size),
-        "self_ns": totals(of, own, size),
+        "self_ns": totals(of, self_ns, size),
         "profiler_ns": totals(of[busy], profiler, size),
         "one_time_ns": totals(of[rows], one_time, size),
     }

@@ -58,10 +58,10 @@ def _why_not(profile: Profile) -> str:
 
 def _formats(names: pl.Series, families: pl.Series) -> pl.Series:
     """Return the number format of kernels that multiply, as far as their names say."""
-    found = kernel_math.number_format(names, families)
+    formats = kernel_math.number_format(names, families)
     # cuDNN calls both by one name, and a device is equally fast at both.
     either = lookup.matching(names, _EITHER) & families.is_in(kernel_math.PRODUCTS).fill_null(False).to_numpy()
-    return pl.select(pl.coalesce(found, pl.when(pl.Series(either)).then(pl.lit(HALF)))).to_series()
+    return pl.select(pl.coalesce(formats, pl.when(pl.Series(either)).then(pl.lit(HALF)))).to_series()
 
 
 def _work(profile: Profile) -> pl.DataFrame:
@@ -170,12 +170,12 @@ def peaks(profile: Profile) -> dict[str, Peak]:
         (pl.col("flops") / pl.col("gpu_ns") * 1e9).median().alias("rate"),
     )
     rates = rates.filter((pl.col("n") >= _LEAST) & (pl.col("ns") >= LONG_NS))
-    found = _calibrated(profile)
+    fastest = _calibrated(profile)
     for name, rate in rates.group_by("number_format").agg(pl.col("rate").max()).sort("number_format").iter_rows():
-        if name not in found or rate > found[name].flops_per_s:
-            found[name] = Peak(rate, SEEN)
-    halves = [found[name] for name in ("bf16", "fp16") if name in found]
-    return {**found, HALF: max(halves, key=lambda p: p.flops_per_s)} if halves else found
+        if name not in fastest or rate > fastest[name].flops_per_s:
+            fastest[name] = Peak(rate, SEEN)
+    halves = [fastest[name] for name in ("bf16", "fp16") if name in fastest]
+    return {**fastest, HALF: max(halves, key=lambda p: p.flops_per_s)} if halves else fastest
 
 
 def with_ideal(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
@@ -190,18 +190,18 @@ def host_side(profile: Profile) -> pl.DataFrame:
 
     A wait is a synchronize call, an allocation one that reserves or frees memory of device or host.
     """
-    found = profile.once(of)
+    entered = profile.once(of)
     calls = profile.steady_calls
     kind = calls["kind"].cast(pl.String)
-    row = found.call[calls["call"].to_numpy()]
+    row = entered.call[calls["call"].to_numpy()]
     wanted = kind.is_in(["sync", "alloc", "free", "host_alloc"]).to_numpy() & (row >= 0)
-    rows = found.rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    mine = calls.select(pl.col("module", "phase").cast(pl.String), "self_ns").with_columns(
+    rows = entered.rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    in_operator = calls.select(pl.col("module", "phase").cast(pl.String), "self_ns").with_columns(
         pl.Series("row", row), waits=kind == "sync"
     )
-    mine = mine.filter(pl.Series(wanted)).join(rows, on="row", how="left", maintain_order="left")
+    in_operator = in_operator.filter(pl.Series(wanted)).join(rows, on="row", how="left", maintain_order="left")
     waits, ns = pl.col("waits"), pl.col("self_ns")
-    return mine.group_by(PLACE, maintain_order=True).agg(
+    return in_operator.group_by(PLACE, maintain_order=True).agg(
         waits.sum().cast(pl.Int64).alias("waits"),
         ns.filter(waits).sum().alias("wait_ns"),
         (~waits).sum().cast(pl.Int64).alias("allocations"),

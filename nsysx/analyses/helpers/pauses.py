@@ -11,9 +11,9 @@ from nsysx.events.profile import NotRecorded, Profile
 
 def _idle(profile: Profile, process: int, start: pl.Series, end: pl.Series) -> pl.Series:
     """Return how much of each [start, end) a device of the process had no work: the shown one, else its first; null without."""
-    own = sorted(d for p, d in profile.ledgers.activity if p == process)
-    device = profile.device if process == profile.process else next(iter(own), None)
-    if device is None or device not in own:
+    devices = sorted(d for p, d in profile.ledgers.activity if p == process)
+    device = profile.device if process == profile.process else next(iter(devices), None)
+    if device is None or device not in devices:
         return pl.Series([None] * len(start), dtype=pl.Int64)
     activity = profile.ledgers.activity[process, device]
     begin, stop = start.to_numpy(), end.to_numpy()
@@ -26,17 +26,17 @@ def _phases(profile: Profile, rows: pl.DataFrame) -> pl.Series:
     spans = profile.attributed.phase_spans.select(
         "thread", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"), "phase"
     ).sort("_a")
-    found = rows.select("thread", "start_ns").with_row_index("_row").sort("start_ns")
-    found = found.join_asof(spans, left_on="start_ns", right_on="_a", by="thread", check_sortedness=False)
+    placed = rows.select("thread", "start_ns").with_row_index("_row").sort("start_ns")
+    placed = placed.join_asof(spans, left_on="start_ns", right_on="_a", by="thread", check_sortedness=False)
     inside = pl.when(pl.col("start_ns") < pl.col("_b")).then("phase")
-    return found.with_columns(inside.alias("phase")).sort("_row")["phase"]
+    return placed.with_columns(inside.alias("phase")).sort("_row")["phase"]
 
 
 def _modules(profile: Profile, rows: pl.DataFrame) -> pl.Series:
     """Return the module in which each begins, null outside and where that is not known."""
     thread = rows["thread"].fill_null(-1).to_numpy()
-    found = attribute.between_calls(profile.ranges, profile.attributed, thread, rows["start_ns"].to_numpy())
-    return found.set(found.is_in(list(profile.attributed.without_path)).fill_null(False), None)
+    modules = attribute.between_calls(profile.ranges, profile.attributed, thread, rows["start_ns"].to_numpy())
+    return modules.set(modules.is_in(list(profile.attributed.without_path)).fill_null(False), None)
 
 
 def placed(profile: Profile, kind: str) -> pl.DataFrame:

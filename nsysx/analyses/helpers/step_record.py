@@ -22,12 +22,14 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
     tiles: dict[int, tuple[int, int]] = {}
     parts: dict[str, Any] = {}
     if gpu.height and device is not None:
-        mine = gpu.filter(pl.col("device") == device).sort("index")
-        tiles = {i: (a, b) for i, a, b in mine.select("index", "start_ns", "end_ns").iter_rows()}
+        on_device = gpu.filter(pl.col("device") == device).sort("index")
+        tiles = {i: (a, b) for i, a, b in on_device.select("index", "start_ns", "end_ns").iter_rows()}
         parts = ledger.gpu_parts(
-            profile.ledgers.activity[table.process, device], mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+            profile.ledgers.activity[table.process, device],
+            on_device["start_ns"].to_numpy(),
+            on_device["end_ns"].to_numpy(),
         )
-        order = {i: n for n, i in enumerate(mine["index"].to_list())}
+        order = {i: n for n, i in enumerate(on_device["index"].to_list())}
     rows = []
     # Phase spans of a thread are disjoint, so those of a step are one slice.
     spans = {
@@ -67,14 +69,14 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
 def _between(profile: Profile) -> tuple[Row, ...]:
     """Return one row for each stretch between two steps of the shown process that is no step, on its busiest device."""
     table = profile.steps
-    mine = table.between.filter(pl.col("process") == table.process)
+    between = table.between.filter(pl.col("process") == table.process)
     device = profile.device
-    if not mine.height or device is None:
+    if not between.height or device is None:
         return ()
-    mine = mine.filter(pl.col("device") == device)
+    between = between.filter(pl.col("device") == device)
     activity = profile.ledgers.activity[table.process, device]
-    busy = activity.within(activity.labels > 0, mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
-    rows = mine.select(
+    busy = activity.within(activity.labels > 0, between["start_ns"].to_numpy(), between["end_ns"].to_numpy())
+    rows = between.select(
         "index",
         (pl.col("end_ns") - pl.col("start_ns")).alias("gpu_ns"),
         pl.Series("gpu_busy_ns", busy),

@@ -59,8 +59,8 @@ def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
 
 
 def _overlapping(frame: pl.DataFrame, process: int, start: int, end: int) -> pl.DataFrame:
-    mine = (pl.col("process") == process) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
-    return frame.filter(mine).sort("start_ns")
+    overlaps = (pl.col("process") == process) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+    return frame.filter(overlaps).sort("start_ns")
 
 
 def queued(ops: pl.DataFrame, at: I64) -> I64:
@@ -90,21 +90,21 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
     # What is launched after the window or done before it is never in the queue.
     seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
     at = np.linspace(start, end, _INSTANTS).astype(np.int64)
-    found = []
+    queues = []
     for device in ops["device"].filter(ops["process"] == process).unique(maintain_order=True):
-        mine = seen.filter((seen["process"] == process) & (seen["device"] == device))
-        launches = mine["call_start_ns"].filter(mine["call_start_ns"] >= start)
+        on_device = seen.filter((seen["process"] == process) & (seen["device"] == device))
+        launches = on_device["call_start_ns"].filter(on_device["call_start_ns"] >= start)
         moments = launches.unique().sort().to_numpy()
         if not len(moments):
             continue
-        values = queued(mine, np.concatenate([at, moments]))
+        values = queued(on_device, np.concatenate([at, moments]))
         dry = int((values[len(at) :] < _DRY_NS).sum())
-        found.append(
+        queues.append(
             Queue(device, tuple((at - start).tolist()), tuple(values[: len(at)].tolist()), len(moments), dry),
         )
-        if len(found) == _MOST_QUEUES:
+        if len(queues) == _MOST_QUEUES:
             break
-    return tuple(found)
+    return tuple(queues)
 
 
 #: What is drawn of the GPU's counters: column of the samples, and its name for people.
@@ -113,7 +113,7 @@ _COUNTERS = {"sm_active": "SMs", "tensor_active": "tensor cores", "dram": "DRAM 
 
 def _counters(profile: Profile, process: int, start: int, end: int) -> tuple[Counters, ...]:
     """Return the counters of the devices of a process in [start, end), as means over the pixels of the picture."""
-    found = []
+    counters = []
     for device in sorted(d for p, d in profile.ledgers.activity if p == process)[:_MOST_QUEUES]:
         rows = gpu_samples.in_window(profile.trace, process, device, start, end)
         if rows is None or not rows.height:
@@ -123,8 +123,8 @@ def _counters(profile: Profile, process: int, start: int, end: int) -> tuple[Cou
         means = rows.group_by(place).agg(pl.col(*_COUNTERS).cast(pl.Float64).mean()).sort("place")
         shares = {name: tuple(means[c].to_list()) for c, name in _COUNTERS.items() if means[c].count()}
         at = tuple((means["place"].cast(pl.Int64) * wide + wide // 2).to_list())
-        found.append(Counters(f"GPU {device}: counters", at, shares))
-    return tuple(c for c in found if c.shares)
+        counters.append(Counters(f"GPU {device}: counters", at, shares))
+    return tuple(c for c in counters if c.shares)
 
 
 class _Lanes:
@@ -214,8 +214,8 @@ def draw(
 def timelines(profile: Profile) -> tuple[Timeline, ...]:
     """Return the typical steady step and the slowest one (the whole capture where there are no steps)."""
     steps = profile.steps
-    mine = steps.gpu.filter((pl.col("process") == steps.process) & (pl.col("end_ns") > pl.col("start_ns")))
-    if steps.source == "capture" or steps.steady is None or not mine.height:
+    tiles = steps.gpu.filter((pl.col("process") == steps.process) & (pl.col("end_ns") > pl.col("start_ns")))
+    if steps.source == "capture" or steps.steady is None or not tiles.height:
         window = steps.cpu_windows.filter(pl.col("process") == steps.process)
         if not window.height:
             return ()
@@ -227,15 +227,15 @@ def timelines(profile: Profile) -> tuple[Timeline, ...]:
             return (whole,)
         return whole, draw(profile, steps.process, *closer, "A closer look, where the GPU works most")
     busiest = (
-        mine.group_by("device")
+        tiles.group_by("device")
         .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
         .sort("ns", "device", descending=[True, False])
     )
-    mine = mine.filter((pl.col("device") == busiest["device"][0]) & pl.col("index").is_between(*steps.steady))
-    if not mine.height:
+    tiles = tiles.filter((pl.col("device") == busiest["device"][0]) & pl.col("index").is_between(*steps.steady))
+    if not tiles.height:
         return ()
-    mine = mine.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns")).sort("ns", "index")
-    rows = mine.select("index", "start_ns", "end_ns").rows()
+    tiles = tiles.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns")).sort("ns", "index")
+    rows = tiles.select("index", "start_ns", "end_ns").rows()
     cpu = dict(steps.cpu.filter(pl.col("process") == steps.process).select("index", "start_ns").iter_rows())
     result = []
     for title, (index, start, end) in (("A typical step", rows[len(rows) // 2]), ("The slowest steady step", rows[-1])):
@@ -297,12 +297,12 @@ def strips(profile: Profile) -> tuple[Strip, ...]:
         .sort("total", "name", "count", descending=[True, False, False])
         .head(_STRIPS)
     )
-    found = []
+    drawn = []
     for (name, grid, block), times in zip(
         grouped.select("name", "grid", "block").iter_rows(), grouped["ns"], strict=True
     ):
         picked = np.unique(np.linspace(0, len(times) - 1, min(len(times), _DOTS)).astype(np.int64))
         shape = "" if grid is None else "x".join(map(str, schema.unpack(grid, schema.GRID)))
         threads = "" if block is None else "x".join(map(str, schema.unpack(block, schema.BLOCK)[:3]))
-        found.append(Strip(name, shape, threads, len(times), tuple(times.gather(picked).to_list())))
-    return tuple(found)
+        drawn.append(Strip(name, shape, threads, len(times), tuple(times.gather(picked).to_list())))
+    return tuple(drawn)

@@ -37,6 +37,6 @@ def totals(profile: Profile) -> Row:
     result["api_calls"] = profile.calls.height if api else None
     result["api_ns"] = int(grouped["total_ns"].sum()) if api else None
     result["gpu_ops_without_call"] = int(profile.ops["call"].null_count()) if gpu else None
-    kinds = {k: {"calls": n, "ns": ns, "self_ns": own} for k, n, ns, own in grouped.iter_rows()}
+    kinds = {k: {"calls": n, "ns": ns, "self_ns": self_ns} for k, n, ns, self_ns in grouped.iter_rows()}
     result["api_by_kind"] = {k: kinds[k] for k in correlate.KINDS if k in kinds} if api else None
     return result
