@@ -93,8 +93,8 @@ def _identities(path: Path) -> Iterator[object]:
     yield os.path.realpath(path.parent), path.name
     yield os.path.realpath(path)
     with contextlib.suppress(OSError):
-        found = path.stat()
-        yield found.st_dev, found.st_ino
+        stat = path.stat()
+        yield stat.st_dev, stat.st_ino
 
 
 def move_into_place(source: Path, target: Path, *, force: bool) -> None:

@@ -75,8 +75,8 @@ def _unprofiled(given: Profile) -> Unprofiled | None:
 def _only(trace: load.Trace, process: int) -> load.Trace:
     """Return the trace of one process, with what its own probe wrote."""
     kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
-    own = tuple(p for p in trace.capture.probe if p.get("pid") == ids.pid_of(process))
-    return replace(trace, frames=kept, capture=replace(trace.capture, probe=own or trace.capture.probe))
+    of_process = tuple(p for p in trace.capture.probe if p.get("pid") == ids.pid_of(process))
+    return replace(trace, frames=kept, capture=replace(trace.capture, probe=of_process or trace.capture.probe))
 
 
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
@@ -142,13 +142,13 @@ def summarize(
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
     options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
     if len(files) == 1:
-        summary, own = _report(files[0], options)
-        return _with_ranks(summary, collect.numbered(own))
+        summary, ranks = _report(files[0], options)
+        return _with_ranks(summary, collect.numbered(ranks))
     # Workers get no callback, and send no picture but that of the first rank.
     alone = replace(options, rank=None, progress=None)
     work = partial(_of_many, alone, opening.real(files[0]) if rank is None else None)
     done = parallel_reading.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    given = [replace(r, report=i) for i, (_, own) in enumerate(done) for r in own]
+    given = [replace(r, report=i) for i, (_, ranks) in enumerate(done) for r in ranks]
     one_job.require(given)
     everyone = collect.numbered(given)
     numbers = [collect.number(everyone, place) for place in range(len(everyone))]
@@ -237,7 +237,7 @@ def gather(path: Path, options: Options) -> Profile:
     say("attributing to modules")
     named = sequence.repeat(named, correlated)
     attributed = attribute.attribute(trace, correlated, named)
-    found = steps_room.find(
+    steps = steps_room.find(
         named,
         attributed,
         steps=options.steps,
@@ -248,7 +248,7 @@ def gather(path: Path, options: Options) -> Profile:
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed, named)
     chosen = options.steps not in (None, "all")
-    return profile.gather(trace, named, attributed, found, ledgers, only_steady=chosen, device=options.device)
+    return profile.gather(trace, named, attributed, steps, ledgers, only_steady=chosen, device=options.device)
 
 
 def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, ...]]:

@@ -39,8 +39,8 @@ class Compared:
     @property
     def parts(self) -> pl.DataFrame:
         """Return what the difference is made of: kind, name, difference_ns (a step), before_ns, after_ns, ..."""
-        found: list[dict[str, Any]] = self.to_json()["parts"]
-        return pl.DataFrame(found, infer_schema_length=None)
+        rows: list[dict[str, Any]] = self.to_json()["parts"]
+        return pl.DataFrame(rows, infer_schema_length=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values, by the contract ``nsysx.compare/1``."""

@@ -16,5 +16,5 @@ def calibrate(
     from nsysx.recording.find_nsys import find_nsys
     from nsysx.recording.talk import say
 
-    found = find_nsys(nsys)
-    typer.echo(room.calibrate(found.path, found.version, say))
+    chosen = find_nsys(nsys)
+    typer.echo(room.calibrate(chosen.path, chosen.version, say))

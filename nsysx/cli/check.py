@@ -53,9 +53,9 @@ def check(
         typer.echo(room.init(capture), nl=False)
         return
     if claims is not None:
-        found = claims_room.check(inputs.read_text(claims), capture.summary)
-        typer.echo(check_text.claims(found))
-        raise typer.Exit(EXIT_BUDGET if any(c.source is None for c in found) else 0 if found else EXIT_EMPTY)
+        checked = claims_room.check(inputs.read_text(claims), capture.summary)
+        typer.echo(check_text.claims(checked))
+        raise typer.Exit(EXIT_BUDGET if any(c.source is None for c in checked) else 0 if checked else EXIT_EMPTY)
     assert budget is not None
     base = None if baseline is None else inputs.measured(baseline)
     verdict = room.check(capture, inputs.read_budget(budget), base)

@@ -32,10 +32,10 @@ def _read(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        found = tomllib.loads(text)
+        settings = tomllib.loads(text)
     except ValueError as error:
         raise NsysxError(f"{path.name}: is not TOML: {error}", slug="bad-config", exit_code=EXIT_USAGE) from None
-    chosen: Any = found if whole else found.get("tool", {}).get("nsysx", {})
+    chosen: Any = settings if whole else settings.get("tool", {}).get("nsysx", {})
     return chosen if isinstance(chosen, dict) else {}
 
 
@@ -46,9 +46,9 @@ def options(commands: dict[str, set[str]], folder: Path) -> tuple[str, dict[str,
     only counts when it is typed.
     """
     for name in ("nsysx.toml", "pyproject.toml"):
-        found = _read(folder / name)
-        if found:
-            return name, {command: _checked(name, command, values, commands) for command, values in found.items()}
+        settings = _read(folder / name)
+        if settings:
+            return name, {command: _checked(name, command, values, commands) for command, values in settings.items()}
     return "", {}
 
 

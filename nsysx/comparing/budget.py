@@ -200,7 +200,7 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
     if waits is None:
         return [Result("waits", "not_measured", None, None, 0.0, "per step", "waits: not in the Summary")]
     left = [float(a.get("count", 1)) for a in allowed]
-    found = []
+    problems = []
     for wait in waits:
         per_step = wait["calls"] / capture.steps
         place = f"{wait['api']}" + (f" in {wait['module']}" if wait.get("module") else "")
@@ -214,7 +214,7 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
                 rest -= taken
         status: Status = "broken" if rest > 1e-6 else "kept"
         words = f"{place}: {per_step:.4g} a step" + (f", {rest:.4g} of them not allowed" if rest > 1e-6 else "")
-        found.append(
+        problems.append(
             Result(
                 f"wait {place}",
                 status,
@@ -227,7 +227,7 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
                 wait.get("line"),
             )
         )
-    return found
+    return problems
 
 
 def _sections(budget: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ def check(text: str, summary: Mapping[str, Any]) -> list[Claim]:
         for k, v in parts.items():
             if whole and isinstance(v, (int, float)) and k != "process":
                 known.append(("share", f"gpu_ledger {k} / window_ns", 100.0 * v / whole))
-    found = []
+    claims = []
     for n, line in enumerate(text.splitlines(), 1):
         for match in _NUMBER.finditer(line):
             digits = match[1].replace(",", "")
@@ -61,5 +61,5 @@ def check(text: str, summary: Mapping[str, Any]) -> list[Claim]:
             kind, scale = ("share", 1.0) if match[2] == "%" else ("ns", _SCALE[match[2]])
             wanted = float(digits)
             near = (where for k, where, v in known if k == kind and abs(v / scale - wanted) <= half * (1 + 1e-9))
-            found.append(Claim(match[0], n, next(near, None)))
-    return found
+            claims.append(Claim(match[0], n, next(near, None)))
+    return claims

@@ -99,19 +99,19 @@ _FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
 
 def lines(before: Side, after: Side) -> list[Line]:
     """Return one line per check, differences first."""
-    found = []
+    said = []
     for check, get, meaning in _FACTS:
         a, b = _one(before, get), _one(after, get)
         if a is None or b is None:
-            found.append(
+            said.append(
                 Line(check, "unknown", f"{check}: not in {'both Summaries' if a is b else 'one Summary'}.", a, b)
             )
         elif a != b:
             detail = f"{meaning}" + (_changed(a, b) if check == "nsys options" else f" Before: {a}; after: {b}.")
-            found.append(Line(check, "differs", detail, a, b))
+            said.append(Line(check, "differs", detail, a, b))
         else:
-            found.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
-    found += [
+            said.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
+    said += [
         _count(before, after),
         *_found_alone(before, after),
         *_work(before, after),
@@ -119,7 +119,7 @@ def lines(before: Side, after: Side) -> list[Line]:
         *_partial(before, after),
     ]
     order = {"differs": 0, "unknown": 1, "same": 2}
-    return sorted(found, key=lambda x: order[x.status])
+    return sorted(said, key=lambda x: order[x.status])
 
 
 def _changed(a: str, b: str) -> str:
@@ -164,12 +164,12 @@ def _found_alone(before: Side, after: Side) -> list[Line]:
 
 def _per_step(side: Side, part: str) -> dict[str, tuple[float, float]]:
     """Return name -> (count, ns) per step, the mean of captures that hold it."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    by_name: dict[str, list[tuple[float, float]]] = {}
     for c in side.captures:
         for name, s in c.series(part).items():
             if name is not None and s.mean_count:
-                found.setdefault(name, []).append((s.mean_count, s.mean_ns))
-    return {k: (float(np.mean([x for x, _ in v])), float(np.mean([y for _, y in v]))) for k, v in found.items()}
+                by_name.setdefault(name, []).append((s.mean_count, s.mean_ns))
+    return {k: (float(np.mean([x for x, _ in v])), float(np.mean([y for _, y in v]))) for k, v in by_name.items()}
 
 
 def _work(before: Side, after: Side) -> list[Line]:
@@ -182,14 +182,14 @@ def _work(before: Side, after: Side) -> list[Line]:
     shared = sum(a[k][1] + b[k][1] for k in both) / whole if whole else 1.0
     words = f"{len(both)} kernels on both sides take {units.share(shared, 1)} of kernel time"
     if shared < _SAME_KERNELS:
-        found = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
+        said = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
     else:
-        found = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
+        said = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
     equal = [k for k in both if abs(a[k][0] - b[k][0]) < 1e-9 and a[k][1]]
     ratios = np.array([b[k][1] / a[k][1] for k in equal])
     weight = np.array([a[k][1] for k in equal])
     if len(equal) < 5 or weight.sum() < 0.3 * whole / 2:
-        return found
+        return said
     order = np.argsort(ratios)
     place = np.cumsum(weight[order]) / weight.sum()
     low, middle, high = (
@@ -200,8 +200,8 @@ def _work(before: Side, after: Side) -> list[Line]:
             f"Nearly all kernels that run as often on both sides take {units.share(abs(middle - 1), 1)} "
             f"{'longer' if middle > 1 else 'less'}: other clocks, other shapes (batch, length) or another precision."
         )
-        found.append(Line("speed of kernels", "differs", detail))
-    return found
+        said.append(Line("speed of kernels", "differs", detail))
+    return said
 
 
 def _clocks(before: Side, after: Side) -> list[Line]:

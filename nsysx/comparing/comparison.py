@@ -143,14 +143,14 @@ def _compute(before: Side, after: Side, noise: Side | None, step: float) -> tupl
 
 def _parts(before: Side, after: Side, noise: Side | None, step: float, total: int) -> tuple[str, tuple[Part, ...]]:
     """Return what the difference is made of: compute by module or family, communication, copies, memsets, idle by cause."""
-    split, found = _compute(before, after, noise, step)
+    split, ranked = _compute(before, after, noise, step)
     ledger = _rows(before, after, noise, "ledger", step, statistics.GPU_DRIFT)
-    found += [("ledger", r) for r in ledger if r.name in ("comm", "copy", "memset")]
+    ranked += [("ledger", r) for r in ledger if r.name in ("comm", "copy", "memset")]
     idle = _rows(before, after, noise, "idle", step, statistics.HOST_DRIFT)
-    found += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == "idle"]
-    found = [(kind, r) for kind, r in found if r.before_ns or r.after_ns]
-    found.sort(key=lambda e: -abs(e[1].difference_ns))
-    named, rest = found[:_MOST_PARTS], found[_MOST_PARTS:]
+    ranked += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == "idle"]
+    ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
+    ranked.sort(key=lambda e: -abs(e[1].difference_ns))
+    named, rest = ranked[:_MOST_PARTS], ranked[_MOST_PARTS:]
     values = [r.difference_ns for _, r in named] + ([sum(r.difference_ns for _, r in rest)] if rest else [])
     if not values:
         return split, ()
@@ -219,7 +219,7 @@ def _work(before: Side, after: Side, noise: Side | None, margin: float) -> tuple
 
 def _real(before: Side, after: Side, margin: float) -> Real | None:
     """Return the steps without the profiler, None unless every capture of both sides has one."""
-    found = []
+    sides = []
     for side in (before, after):
         real = [c.summary.get("unprofiled") or {} for c in side.captures]
         if not all(r.get("step_ns") for r in real):
@@ -227,8 +227,8 @@ def _real(before: Side, after: Side, margin: float) -> Real | None:
         step = sum(r["step_ns"] for r in real) / len(real)
         low = sum(r.get("low_ns") or r["step_ns"] for r in real) / len(real)
         high = sum(r.get("high_ns") or r["step_ns"] for r in real) / len(real)
-        found.append((step, step - low, high - step, str(real[0].get("source"))))
-    (a, a_low, a_high, a_source), (b, b_low, b_high, b_source) = found
+        sides.append((step, step - low, high - step, str(real[0].get("source"))))
+    (a, a_low, a_high, a_source), (b, b_low, b_high, b_source) = sides
     difference = b - a
     low = difference - (a_high**2 + b_low**2) ** 0.5
     high = difference + (a_low**2 + b_high**2) ** 0.5

@@ -75,18 +75,18 @@ def doubts(
     a, b = _means(before, part, keys), _means(after, part, keys)
     n = _means(noise, part, keys) if noise is not None else np.zeros((len(keys), 0))
     measured = a.shape[1] > 1 or b.shape[1] > 1 or n.shape[1] > 1
-    found = []
+    each = []
     if measured:
         scale = np.sqrt(1 / a.shape[1] + 1 / b.shape[1])
         for i in range(len(keys)):
             sd, df = statistics.between([a[i], b[i], n[i]], (a[i].mean() + b[i].mean()) / 2)
-            found.append(statistics.Doubt(float(sd * scale), df, 0.0))
-        return found
+            each.append(statistics.Doubt(float(sd * scale), df, 0.0))
+        return each
     (ea, da), (eb, db) = _single_error(before, part, keys), _single_error(after, part, keys)
     for x, y in zip(ea, eb, strict=True):
         error, df = statistics.satterthwaite((float(x), da), (float(y), db))
-        found.append(statistics.Doubt(error, df, 0.0))
-    return found
+        each.append(statistics.Doubt(error, df, 0.0))
+    return each
 
 
 def measured_between(before: Side, after: Side, noise: Side | None) -> bool:

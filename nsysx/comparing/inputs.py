@@ -47,12 +47,12 @@ def read_text(path: Path) -> str:
 def read_budget(path: Path) -> dict[str, Any]:
     """Return a budget. Errors: NsysxError, exit code 2 for what is no TOML, 3 for what cannot be read."""
     try:
-        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        budget: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NsysxError(f"{path}: cannot be read ({error.strerror})", slug="cannot-read") from error
     except (ValueError, RecursionError) as error:
         raise NsysxError(f"{path.name}: is not TOML: {error}", slug="bad-budget", exit_code=EXIT_USAGE) from error
-    return found
+    return budget
 
 
 def measured(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Captured:
@@ -68,10 +68,10 @@ def measured(path: Path, *, steps: str | None = None, step_range: str | None = N
 def summary_of(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Mapping[str, Any]:
     """Return the Summary of a report or of a JSON file as plain values. Errors as in ``pipeline.summarize``."""
     if path.suffix.lower() == ".json":
-        found = read_json(path)
-        if not isinstance(found, dict):
+        summary = read_json(path)
+        if not isinstance(summary, dict):
             raise NsysxError(f"{path.name}: is not a Summary of nsysx", slug="not-a-summary")
-        return found
+        return summary
     return pipeline.summarize([path], steps=steps, step_range=step_range).to_json()
 
 
@@ -85,10 +85,10 @@ def captures(
 ) -> list[Captured]:
     """Return the captures of these files, in order. Errors: NsysxError, exit code 3 or 4 as for each file."""
     work = partial(summary_of, steps=steps, step_range=step_range)
-    found = parallel_reading.run(work, files, workers=workers, progress=progress)
+    summaries = parallel_reading.run(work, files, workers=workers, progress=progress)
     # Captures without steps are held against each other as they are, never against steps.
-    spans = all((summary.get("steps") or {}).get("whole") for summary in found)
-    return [captured(summary, path.name, spans=spans) for summary, path in zip(found, files, strict=True)]
+    spans = all((summary.get("steps") or {}).get("whole") for summary in summaries)
+    return [captured(summary, path.name, spans=spans) for summary, path in zip(summaries, files, strict=True)]
 
 
 def sides(
@@ -102,8 +102,8 @@ def sides(
     """Return the sides by their names and files."""
     every = [path for _, files in named for path in files]
     read = captures(every, steps=steps, step_range=step_range, progress=progress, workers=workers)
-    found, at = [], 0
+    groups, at = [], 0
     for name, files in named:
-        found.append(side(name, read[at : at + len(files)]))
+        groups.append(side(name, read[at : at + len(files)]))
         at += len(files)
-    return found
+    return groups

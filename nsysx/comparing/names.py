@@ -24,12 +24,12 @@ def plain(path: str) -> str:
 
 def modules_of(captures: Iterable[Mapping[str | None, _HasClass]]) -> dict[str, str | None]:
     """Return path -> class of all captures, in order."""
-    found: dict[str, str | None] = {}
+    classes: dict[str, str | None] = {}
     for series in captures:
         for path, s in series.items():
-            if path is not None and (found.get(path) is None):
-                found[path] = s.cls
-    return found
+            if path is not None and (classes.get(path) is None):
+                classes[path] = s.cls
+    return classes
 
 
 def align(have: Mapping[str, str | None], want: Mapping[str, str | None]) -> dict[str, str]:
@@ -38,32 +38,32 @@ def align(have: Mapping[str, str | None], want: Mapping[str, str | None]) -> dic
     By path without wrappers; then, among those left on both sides, by class and place: the k-th of a class at one depth
     is the k-th there, if both sides have as many left.
     """
-    found = {path: path for path in have if path in want}
-    taken = set(found.values())
+    matched = {path: path for path in have if path in want}
+    taken = set(matched.values())
     by_plain: dict[str, list[str]] = {}
     for path in want:
         if path not in taken:
             by_plain.setdefault(plain(path), []).append(path)
     for path in have:
-        if path not in found and (options := by_plain.get(plain(path))):
-            found[path] = options.pop(0)
-    taken = set(found.values())
-    ours = _by_place([p for p in have if p not in found], have)
+        if path not in matched and (options := by_plain.get(plain(path))):
+            matched[path] = options.pop(0)
+    taken = set(matched.values())
+    ours = _by_place([p for p in have if p not in matched], have)
     theirs = _by_place([p for p in want if p not in taken], want)
     for key, paths in ours.items():
         others = theirs.get(key, [])
         if len(paths) == len(others):
-            found |= dict(zip(sorted(paths, key=_natural), sorted(others, key=_natural), strict=True))
-    return {path: found.get(path, path) for path in have}
+            matched |= dict(zip(sorted(paths, key=_natural), sorted(others, key=_natural), strict=True))
+    return {path: matched.get(path, path) for path in have}
 
 
 def _by_place(paths: Sequence[str], cls: Mapping[str, str | None]) -> dict[tuple[str, int], list[str]]:
     """Return (class, depth) -> paths; what has no class is left out, because nothing but its name tells it."""
-    found: dict[tuple[str, int], list[str]] = {}
+    by_place: dict[tuple[str, int], list[str]] = {}
     for path in paths:
         if (name := cls[path]) is not None:
-            found.setdefault((name, plain(path).count(".")), []).append(path)
-    return found
+            by_place.setdefault((name, plain(path).count(".")), []).append(path)
+    return by_place
 
 
 def _natural(path: str) -> list[tuple[int, int, str]]:

@@ -86,25 +86,27 @@ def _blocks(summary: Mapping[str, Any]) -> dict[str, dict[str | None, Series]]:
     steps = next((r["count"] for r in rows if r["part"] == "step"), None)
     if not steps:
         return {}
-    own = np.array(steps, np.int64)
-    found: dict[str, dict[str | None, Series]] = {part: {} for part in PARTS}
+    counts = np.array(steps, np.int64)
+    by_part: dict[str, dict[str | None, Series]] = {part: {} for part in PARTS}
     for row in rows:
         count = None if row["count"] is None or row["part"] == "step" else np.array(row["count"], np.int64)
-        series = Series(np.array(row["ns"], np.int64), count, own, row.get("cls"))
-        found.setdefault(str(row["part"]), {})[row["name"]] = series
-    return found
+        series = Series(np.array(row["ns"], np.int64), count, counts, row.get("cls"))
+        by_part.setdefault(str(row["part"]), {})[row["name"]] = series
+    return by_part
 
 
 def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str | None, Series]]:
     """Return what a Summary without `step_parts` holds: the ledger of each step, and sums of the rest."""
     ones = np.ones(len(rows), np.int64)
     whole = np.array([len(rows)], np.int64)
-    found: dict[str, dict[str | None, Series]] = {
+    by_part: dict[str, dict[str | None, Series]] = {
         "step": {"gpu": Series(np.array([r["gpu_ns"] for r in rows], np.int64), None, ones)}
     }
     names_ = ("compute", "comm", "copy", "memset", "idle")
     if all(r.get(f"gpu_{n}_ns") is not None for r in rows for n in names_):
-        found["ledger"] = {n: Series(np.array([r[f"gpu_{n}_ns"] for r in rows], np.int64), None, ones) for n in names_}
+        by_part["ledger"] = {
+            n: Series(np.array([r[f"gpu_{n}_ns"] for r in rows], np.int64), None, ones) for n in names_
+        }
 
     def sums(part: str, key: str, name: str, ns: str, count: str, cls: str = "") -> None:
         for row in summary.get(key) or ():
@@ -113,7 +115,7 @@ def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
             many = None if row.get(count) is None else np.array([row[count]], np.int64)
             label = None if row.get(name) is None else str(row[name])
             series = Series(np.array([row[ns]], np.int64), many, whole, row.get(cls))
-            found.setdefault(part, {})[label] = series
+            by_part.setdefault(part, {})[label] = series
 
     sums("module", "modules", "path", "self_gpu_ns", "kernels", "cls")
     sums("family", "kernel_families", "family", "total_ns", "count")
@@ -121,8 +123,8 @@ def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
     # Sums of several processes are not per step of one.
     if len({r.get("process") for r in summary.get("gpu_ledger") or ()}) > 1:
         for part in ("module", "family", "phase"):
-            found.pop(part, None)
-    return found
+            by_part.pop(part, None)
+    return by_part
 
 
 #: Idle time that ends when the GPU itself is ready: it is not the host's.
@@ -226,7 +228,7 @@ def _mean(group: Sequence[Captured], part: str, key: str | None) -> Series:
 
 def side(name: str, captures: Iterable[Captured]) -> Side:
     """Return a side; ranks of one job count as one capture, and a note says so."""
-    left, found, notes = list(captures), [], []
+    left, merged, notes = list(captures), [], []
     while left:
         group = [left.pop(0)]
         for other in list(left):
@@ -235,8 +237,8 @@ def side(name: str, captures: Iterable[Captured]) -> Side:
                 left.remove(other)
         if len(group) > 1:
             notes.append(f"{name}: {len(group)} ranks of one job are one capture; figures are of the mean rank")
-        found.append(_together(group) if len(group) > 1 else group[0])
-    return Side(name, tuple(found), tuple(notes))
+        merged.append(_together(group) if len(group) > 1 else group[0])
+    return Side(name, tuple(merged), tuple(notes))
 
 
 def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
@@ -294,11 +296,11 @@ def renamed(one: Side, other: Side) -> tuple[Side, dict[str, str]]:
 
 def _merged(to: Mapping[str | None, str | None], series: Mapping[str | None, Series]) -> dict[str | None, Series]:
     """Return series under their new names; two that come to one name are added."""
-    found: dict[str | None, Series] = {}
+    merged: dict[str | None, Series] = {}
     for key, s in series.items():
-        if (old := found.get(to[key])) is None:
-            found[to[key]] = s
+        if (old := merged.get(to[key])) is None:
+            merged[to[key]] = s
         else:
             count = None if old.count is None or s.count is None else old.count + s.count
-            found[to[key]] = Series(old.ns + s.ns, count, s.steps, old.cls)
-    return found
+            merged[to[key]] = Series(old.ns + s.ns, count, s.steps, old.cls)
+    return merged

@@ -27,12 +27,12 @@ _DIRECTION = {"HtoD": (1, 3, 11), "DtoH": (2, 4, 12), "DtoD": (5, 6, 7, 8, 10, 1
 def _classes(ops: pl.DataFrame) -> I64:
     """Return the row of each op's class in CLASSES, -1 for none."""
     other = CLASSES.index("copy_other")
-    found = lookup.coded(ops["cls"], {"compute": 0, "comm": 1, "copy": other, "memset": CLASSES.index("memset")})
-    copies = np.flatnonzero(found == other)
+    cls = lookup.coded(ops["cls"], {"compute": 0, "comm": 1, "copy": other, "memset": CLASSES.index("memset")})
+    copies = np.flatnonzero(cls == other)
     kind = ops["copy_kind"].gather(copies).fill_null(-1).to_numpy()
     for direction, codes in _DIRECTION.items():
-        found[copies[np.isin(kind, codes)]] = CLASSES.index(direction)
-    return found
+        cls[copies[np.isin(kind, codes)]] = CLASSES.index(direction)
+    return cls
 
 
 def _activity(ops: pl.DataFrame, start: int, end: int) -> StepFunction:

@@ -26,21 +26,21 @@ def align(a: I64, b: I64) -> Pairs:
     First the common begin and end, then runs that occur once on both sides (patience), then what lies between those. Where
     a long piece repeats itself too often to tell, it stays unmatched.
     """
-    found: list[tuple[int, int, int]] = []  # first row of a, of b, number of rows
+    runs: list[tuple[int, int, int]] = []  # first row of a, of b, number of rows
     todo = [(0, len(a), 0, len(b))]
     while todo:
         low_a, high_a, low_b, high_b = todo.pop()
         n = _equal(a[low_a:high_a], b[low_b:high_b])
-        found.append((low_a, low_b, n))
+        runs.append((low_a, low_b, n))
         low_a, low_b = low_a + n, low_b + n
         n = _equal(a[low_a:high_a][::-1], b[low_b:high_b][::-1])
         high_a, high_b = high_a - n, high_b - n
-        found.append((high_a, high_b, n))
+        runs.append((high_a, high_b, n))
         if low_a == high_a or low_b == high_b:
             continue
         if (high_a - low_a) * (high_b - low_b) <= _SMALL:
             matcher = SequenceMatcher(None, a[low_a:high_a].tolist(), b[low_b:high_b].tolist(), autojunk=False)
-            found += [(low_a + m.a, low_b + m.b, m.size) for m in matcher.get_matching_blocks()]
+            runs += [(low_a + m.a, low_b + m.b, m.size) for m in matcher.get_matching_blocks()]
             continue
         anchors = _anchors(a[low_a:high_a], b[low_b:high_b])
         if not anchors:
@@ -49,11 +49,11 @@ def align(a: I64, b: I64) -> Pairs:
         for (a0, b0), (a1, b1) in itertools.pairwise(borders):
             if a1 > a0 and b1 > b0:
                 todo.append((low_a + a0, low_a + a1, low_b + b0, low_b + b1))
-    found = sorted(f for f in found if f[2])
-    rows = [np.arange(n) for _, _, n in found]
+    runs = sorted(f for f in runs if f[2])
+    rows = [np.arange(n) for _, _, n in runs]
     if not rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    first = [np.concatenate([r + f[side] for r, f in zip(rows, found, strict=True)]) for side in (0, 1)]
+    first = [np.concatenate([r + f[side] for r, f in zip(rows, runs, strict=True)]) for side in (0, 1)]
     return first[0], first[1]
 
 

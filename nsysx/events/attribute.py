@@ -117,19 +117,19 @@ class _Finder:
 
     def _sequence_modules(self) -> dict[int, tuple[I64, I64]]:
         """Return, per process, sequence numbers and the module row of the last forward op that carries each."""
-        found: dict[int, list[tuple[I64, Labels]]] = {}
+        by_process: dict[int, list[tuple[I64, Labels]]] = {}
         start, number = (self.ops.rows[c].to_numpy() for c in ("start_ns", "number"))
         first = 0
         for thread, nest in self.ops.threads.items():
-            mine = slice(first, first + len(nest.parent))
-            first = mine.stop
+            of_thread = slice(first, first + len(nest.parent))
+            first = of_thread.stop
             if thread not in self.modules.threads:
                 continue
-            module = self.modules.at(thread, start[mine])
+            module = self.modules.at(thread, start[of_thread])
             known = module >= 0
-            found.setdefault(ids.process_of(thread), []).append((number[mine][known], module[known]))
+            by_process.setdefault(ids.process_of(thread), []).append((number[of_thread][known], module[known]))
         result = {}
-        for process, parts in found.items():
+        for process, parts in by_process.items():
             numbers, row = (np.concatenate([p[i] for p in parts]) for i in range(2))
             order = np.argsort(numbers, kind="stable")
             last = np.append(np.diff(numbers[order]) != 0, True)[: len(order)]
@@ -194,15 +194,15 @@ class _Finder:
         """Return the module row that the sequence number of the open op leads to, -1 for none; None where there are no ops."""
         if not self.seq_module or thread not in self.ops.threads:
             return None
-        found = np.full(len(t), -1, np.int64)
+        module_rows = np.full(len(t), -1, np.int64)
         op = self.ops.at(thread, t)
         open_ = np.flatnonzero((module < 0) & (op >= 0))
         if len(open_) and ids.process_of(thread) in self.seq_module:
             numbers = self.ops.rows["number"].to_numpy()[op[open_]]
             known, row = self.seq_module[ids.process_of(thread)]
             place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-            found[open_] = np.where(known[place] == numbers, row[place], -1)
-        return found
+            module_rows[open_] = np.where(known[place] == numbers, row[place], -1)
+        return module_rows
 
     def tree(self) -> pl.DataFrame:
         """Return the module tree: module, cls, parent, calls, first_ns. The parent is where it is mostly called from."""
@@ -257,18 +257,18 @@ def capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _graded(found: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
+def _graded(placed: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
     """Say which calls owe their module to a marked step, and that those which repeat none have no module."""
     if ranges.repeats is None:
-        return found
+        return placed
     states = ranges.repeats.calls
-    free = lookup.coded(found["phase"], dict.fromkeys(_WITHOUT_MODULES, 1)) < 0
-    code = lookup.coded(found["grade"], {grade: i for i, grade in enumerate(GRADES)})
+    free = lookup.coded(placed["phase"], dict.fromkeys(_WITHOUT_MODULES, 1)) < 0
+    code = lookup.coded(placed["grade"], {grade: i for i, grade in enumerate(GRADES)})
     code[free & (states == REPEATED) & (code <= _SEQUENCE)] = _SEQUENCE
     unknown = free & (states == UNMATCHED)
     code[unknown] = _NONE
-    module = found["module"].set(pl.Series(unknown), None) if unknown.any() else found["module"]
-    return found.with_columns(module, lookup.named(GRADES, code).alias("grade"))
+    module = placed["module"].set(pl.Series(unknown), None) if unknown.any() else placed["module"]
+    return placed.with_columns(module, lookup.named(GRADES, code).alias("grade"))
 
 
 def between_calls(ranges: Ranges, attributed: Attributed, thread: I64, t: I64) -> pl.Series:
@@ -279,10 +279,10 @@ def between_calls(ranges: Ranges, attributed: Attributed, thread: I64, t: I64) -
     """
     calls = attributed.api_calls
     order = np.lexsort((t, thread))
-    found = _Finder(ranges).find(thread[order], t[order])["module"].cast(pl.String)
+    in_order = _Finder(ranges).find(thread[order], t[order])["module"].cast(pl.String)
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
-    exact: pl.Series = found.gather(back)
+    exact: pl.Series = in_order.gather(back)
     if ranges.repeats is None or not calls.height:
         return exact
     # Calls are sorted by thread, then by start: the place of (thread, t) among them is that of the thread and t in it.

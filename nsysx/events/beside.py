@@ -23,12 +23,12 @@ def alone(ops: pl.DataFrame, everything: pl.DataFrame) -> npt.NDArray[np.float64
 
     Both are GPU ops with process, device, start_ns, end_ns; ``everything`` holds the ops, too.
     """
-    found = np.zeros(ops.height)
+    share = np.zeros(ops.height)
     where = ops.select("process", "device").with_row_index("row")
     for (process, device), rows in where.group_by("process", "device"):
-        mine = rows["row"].cast(pl.Int64).to_numpy()
+        members = rows["row"].cast(pl.Int64).to_numpy()
         all_of_it = everything.filter((pl.col("process") == process) & (pl.col("device") == device))
         function = running(all_of_it["start_ns"].to_numpy(), all_of_it["end_ns"].to_numpy())
-        start, end = (ops[c].to_numpy()[mine] for c in ("start_ns", "end_ns"))
-        found[mine] = function.within(function.labels == 1, start, end) / np.maximum(end - start, 1)
-    return found
+        start, end = (ops[c].to_numpy()[members] for c in ("start_ns", "end_ns"))
+        share[members] = function.within(function.labels == 1, start, end) / np.maximum(end - start, 1)
+    return share

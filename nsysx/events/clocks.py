@@ -34,22 +34,22 @@ def sm_clock(trace: Trace, devices: int) -> tuple[I64, npt.NDArray[np.float64]] 
 
 def at(samples: tuple[I64, npt.NDArray[np.float64]] | None, times: I64) -> npt.NDArray[np.float64]:
     """Return the clock at each instant (MHz), NaN where it was not sampled."""
-    found = np.full(len(times), np.nan)
+    mhz = np.full(len(times), np.nan)
     if samples is not None:
         when, clock = samples
         row = np.searchsorted(when, times, side="right") - 1
         known = (row >= 0) & (times <= when[-1] + _HOLDS_NS)
-        found[known] = clock[row[known]]
-    return found
+        mhz[known] = clock[row[known]]
+    return mhz
 
 
 def means(samples: tuple[I64, npt.NDArray[np.float64]] | None, start: I64, end: I64) -> npt.NDArray[np.float64]:
     """Return the mean clock of the samples in each window [start, end) (MHz), NaN for windows without one."""
-    found = np.full(len(start), np.nan)
+    mhz = np.full(len(start), np.nan)
     if samples is not None:
         when, clock = samples
         total = np.concatenate(([0.0], np.cumsum(clock)))
         low, high = np.searchsorted(when, start), np.searchsorted(when, end)
         some = high > low
-        found[some] = (total[high] - total[low])[some] / (high - low)[some]
-    return found
+        mhz[some] = (total[high] - total[low])[some] / (high - low)[some]
+    return mhz

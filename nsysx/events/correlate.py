@@ -110,16 +110,16 @@ def _unique(process: pl.Series, ids: pl.Series) -> bool:
         return False
     keys, every = process.to_numpy(), ids.to_numpy()
     for key in process.unique().to_list():
-        mine = keys == key
-        own = every if mine.all() else every[mine]
-        low, high = int(own.min()), int(own.max())
-        if high - low > _DENSE * len(own):
-            if len(merged([np.sort(own)])) < len(own):
+        of_process = keys == key
+        numbers = every if of_process.all() else every[of_process]
+        low, high = int(numbers.min()), int(numbers.max())
+        if high - low > _DENSE * len(numbers):
+            if len(merged([np.sort(numbers)])) < len(numbers):
                 return False
             continue
         there = np.zeros(high - low + 1, np.bool_)
-        there[own - low] = True
-        if np.count_nonzero(there) < len(own):
+        there[numbers - low] = True
+        if np.count_nonzero(there) < len(numbers):
             return False
     return True
 
@@ -239,9 +239,11 @@ def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
         if (table[ids - low] != call).any():
             start, end = (calls[c].to_numpy()[call] for c in ("start_ns", "end_ns"))
             shared = np.bincount(ids - low, minlength=high - low + 1) > 1
-            mine, theirs = shared[ids - low], shared[asked - low]
+            asked_of, theirs = shared[ids - low], shared[asked - low]
             began = ops["start_ns"].to_numpy()[rows[theirs]]
-            result[rows[theirs]] = _last_begun(ids[mine], start[mine], end[mine], call[mine], asked[theirs], began)
+            result[rows[theirs]] = _last_begun(
+                ids[asked_of], start[asked_of], end[asked_of], call[asked_of], asked[theirs], began
+            )
     return result
 
 
@@ -259,9 +261,9 @@ def _last_begun(ids: I64, start: I64, end: I64, call: I64, asked: I64, began: I6
     outer[np.flatnonzero(np.diff(number, prepend=-1))] = True
     known = pl.DataFrame({"id": ids[outer], "at": start[outer], "call": call[outer].astype(np.int64)}).sort("at")
     wanted = pl.DataFrame({"row": np.arange(len(asked)), "id": asked, "at": began}).sort("at")
-    found = wanted.join_asof(known, on="at", by="id", strategy="backward", check_sortedness=False).sort("row")
+    begun = wanted.join_asof(known, on="at", by="id", strategy="backward", check_sortedness=False).sort("row")
     first = known.group_by("id", maintain_order=True).agg(pl.col("call").first().alias("first"))
-    chosen = found.join(first, on="id", how="left", maintain_order="left")
+    chosen = begun.join(first, on="id", how="left", maintain_order="left")
     result: I64 = chosen.select(pl.coalesce("call", "first"))["call"].to_numpy()
     return result
 

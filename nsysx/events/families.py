@@ -21,13 +21,13 @@ def patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     Errors: NsysxError with exit code 2 when the file that NSYSX_KERNEL_FAMILIES names cannot be read or a line is no
     ``family: regular expression``.
     """
-    own = os.environ.get("NSYSX_KERNEL_FAMILIES")
+    replaced = os.environ.get("NSYSX_KERNEL_FAMILIES")
     try:
-        source = Path(own) if own else resources.files("nsysx.events") / "kernel_families.txt"
+        source = Path(replaced) if replaced else resources.files("nsysx.events") / "kernel_families.txt"
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        what = f"NSYSX_KERNEL_FAMILIES: {own} cannot be read ({why})"
+        what = f"NSYSX_KERNEL_FAMILIES: {replaced} cannot be read ({why})"
         raise NsysxError(what, slug="families-unreadable", exit_code=EXIT_USAGE) from None
     result = []
     for number, line in enumerate(lines, 1):

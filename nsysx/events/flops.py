@@ -158,15 +158,15 @@ def sizes(text: str | None) -> list[Shape] | None:
     if text is None or len(text) > _LONGEST:
         return None
     try:
-        found = json.loads(text)
+        shapes = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, list):
+    if not isinstance(shapes, list):
         return None
-    for shape in found:
+    for shape in shapes:
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
             return None
-    return found
+    return shapes
 
 
 def _convolution(x: Shape, weight: Shape, out: Shape) -> int | None:

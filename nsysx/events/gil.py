@@ -44,18 +44,18 @@ def gil_idle(profile: Profile) -> pl.DataFrame:
 def lines_of(profile: Profile, thread: I64, at: I64) -> I64:
     """Return the place (row of ``Lines.places.places``) of the sample of each thread that is nearest, -1 where none is near."""
     lines = known_lines(profile)
-    found = np.full(len(at), -1)
+    places = np.full(len(at), -1)
     if lines is None:
-        return found
+        return places
     for who in np.unique(thread).tolist():
-        mine = np.flatnonzero(thread == who)
-        own = profile.trace.samples.filter(pl.col("thread") == who)
-        time = own["time_ns"].to_numpy()
+        of_thread = np.flatnonzero(thread == who)
+        stacks = profile.trace.samples.filter(pl.col("thread") == who)
+        time = stacks["time_ns"].to_numpy()
         if not len(time):
             continue
-        behind = np.clip(np.searchsorted(time, at[mine]), 0, len(time) - 1)
+        behind = np.clip(np.searchsorted(time, at[of_thread]), 0, len(time) - 1)
         before = np.maximum(behind - 1, 0)
-        nearest = np.where(np.abs(time[before] - at[mine]) <= np.abs(time[behind] - at[mine]), before, behind)
-        near = np.abs(time[nearest] - at[mine]) <= _NEAR_PERIODS * lines.period_ns
-        found[mine[near]] = lines.places.place[own["stack"].to_numpy()[nearest[near]]]
-    return found
+        nearest = np.where(np.abs(time[before] - at[of_thread]) <= np.abs(time[behind] - at[of_thread]), before, behind)
+        near = np.abs(time[nearest] - at[of_thread]) <= _NEAR_PERIODS * lines.period_ns
+        places[of_thread[near]] = lines.places.place[stacks["stack"].to_numpy()[nearest[near]]]
+    return places

@@ -25,11 +25,11 @@ MEMORY_BOUND = 0.85
 
 def _gpus(trace: Trace) -> dict[int, list[tuple[int, int]]]:
     """Return gpu -> the (process, device) under which it is used."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    places: dict[int, list[tuple[int, int]]] = {}
     for place, limits in trace.limits.items():
         if limits.gpu is not None:
-            found.setdefault(limits.gpu & 0xFF, []).append(place)
-    return found
+            places.setdefault(limits.gpu & 0xFF, []).append(place)
+    return places
 
 
 def interval_ns(times: I64) -> int:
@@ -63,15 +63,15 @@ def of_ops(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     samples = trace.gpu_metrics
     for gpu, places in _gpus(trace).items() if samples is not None else ():
         assert samples is not None
-        own = samples.filter(pl.col("gpu") == gpu)
+        of_gpu = samples.filter(pl.col("gpu") == gpu)
         # Rows of a pair are compared as a pair: a process may use several devices.
-        mine = ops.filter(
+        on_gpu = ops.filter(
             pl.any_horizontal((pl.col("process") == p) & (pl.col("device") == d) for p, d in places)
         ).select("op", "start_ns", "end_ns")
-        times = own["time_ns"].to_numpy()
-        row = _alone_at(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy(), times, interval_ns(times))
-        found = np.flatnonzero(row >= 0)
-        parts.append(own[found].with_columns(mine["op"].gather(row[found])).select(*_SCHEMA))
+        times = of_gpu["time_ns"].to_numpy()
+        row = _alone_at(on_gpu["start_ns"].to_numpy(), on_gpu["end_ns"].to_numpy(), times, interval_ns(times))
+        belongs = np.flatnonzero(row >= 0)
+        parts.append(of_gpu[belongs].with_columns(on_gpu["op"].gather(row[belongs])).select(*_SCHEMA))
     return pl.concat([pl.DataFrame(schema=_SCHEMA), *parts]).with_columns(
         dram=pl.col("dram_read") + pl.col("dram_write")
     )
@@ -93,13 +93,13 @@ def memory_bound(trace: Trace, ops: pl.DataFrame, chosen: pl.DataFrame) -> tuple
     if trace.gpu_metrics is None:
         return frozenset(), 0.0
     shape = ["name", "grid", "block"]
-    found = of_ops(trace, ops).join(chosen.select("op", *shape), on="op", how="inner")
-    means = found.group_by(shape).agg(pl.len().alias("samples"), pl.col("dram").cast(pl.Float64).mean())
+    sampled = of_ops(trace, ops).join(chosen.select("op", *shape), on="op", how="inner")
+    means = sampled.group_by(shape).agg(pl.len().alias("samples"), pl.col("dram").cast(pl.Float64).mean())
     means = means.filter((pl.col("samples") >= LEAST) & (pl.col("dram") >= MEMORY_BOUND))
     if not means.height:
         return frozenset(), 0.0
-    mine = chosen.join(means, on=shape, how="semi", nulls_equal=True)
-    return frozenset(mine["op"].to_list()), float(means["dram"].to_numpy().min())
+    bound = chosen.join(means, on=shape, how="semi", nulls_equal=True)
+    return frozenset(bound["op"].to_list()), float(means["dram"].to_numpy().min())
 
 
 def in_window(trace: Trace, process: int, device: int, start: int, end: int) -> pl.DataFrame | None:
@@ -107,8 +107,8 @@ def in_window(trace: Trace, process: int, device: int, start: int, end: int) -> 
     limits, samples = trace.limits.get((process, device)), trace.gpu_metrics
     if samples is None or limits is None or limits.gpu is None:
         return None
-    own = samples.filter(pl.col("gpu") == limits.gpu & 0xFF)
-    if not own.height:
+    of_gpu = samples.filter(pl.col("gpu") == limits.gpu & 0xFF)
+    if not of_gpu.height:
         return None
-    inside = own.filter((pl.col("time_ns") >= start) & (pl.col("time_ns") < end))
+    inside = of_gpu.filter((pl.col("time_ns") >= start) & (pl.col("time_ns") < end))
     return inside.with_columns(dram=pl.col("dram_read") + pl.col("dram_write"))

@@ -128,16 +128,16 @@ class Host:
         control, taken = gaps.thread.copy(), gaps.g0.copy()
         before = np.searchsorted(self.launched, gaps.called, side="left") - 1
         for thread in np.unique(gaps.thread[gaps.in_gap]).tolist():
-            mine = np.flatnonzero(gaps.in_gap & (gaps.thread == thread) & (before >= 0))
+            waiting = np.flatnonzero(gaps.in_gap & (gaps.thread == thread) & (before >= 0))
             calls = self.calls.get(thread)
-            if calls is None or not len(mine):
+            if calls is None or not len(waiting):
                 continue
-            first = np.searchsorted(calls.start, gaps.g0[mine], side="left")
+            first = np.searchsorted(calls.start, gaps.g0[waiting], side="left")
             last_start = np.where(first > 0, calls.start[np.maximum(first - 1, 0)], -FAR)
-            outside = self.threads[thread].at(gaps.g0[mine]) < 0
-            other, since = self.launcher[before[mine]], self.launched[before[mine]]
+            outside = self.threads[thread].at(gaps.g0[waiting]) < 0
+            other, since = self.launcher[before[waiting]], self.launched[before[waiting]]
             handed = (other != thread) & outside & (last_start < since) & (first < len(calls.start))
-            chosen = mine[handed]
+            chosen = waiting[handed]
             control[chosen] = other[handed]
             taken[chosen] = np.minimum(calls.start[first[handed]], gaps.called[chosen])
         return control, taken
@@ -148,24 +148,24 @@ class Host:
         A synchronize that returned up to the error of the clocks before still counts. A call that had not been made would have
         let the thread go on earlier by the length of the call: what idles longer than that has another reason.
         """
-        found, until = np.full(len(at), -1, np.int64), at.copy()
+        begun, until = np.full(len(at), -1, np.int64), at.copy()
         for t in np.unique(thread[thread >= 0]).tolist():
             if t not in self.threads:
                 continue
-            mine = np.flatnonzero(thread == t)
-            call = self.threads[t].at(at[mine]).astype(np.int64)
+            of_thread = np.flatnonzero(thread == t)
+            call = self.threads[t].at(at[of_thread]).astype(np.int64)
             calls = self.calls[t]
-            last = np.searchsorted(calls.start, at[mine], side="right") - 1
+            last = np.searchsorted(calls.start, at[of_thread], side="right") - 1
             row, end = calls.row[np.maximum(last, 0)], calls.end[np.maximum(last, 0)]
-            just = (call < 0) & (last >= 0) & (end > at[mine] - CLOCK_ERROR_NS)
+            just = (call < 0) & (last >= 0) & (end > at[of_thread] - CLOCK_ERROR_NS)
             just &= self.cause_of_call[row] == CAUSE["sync"]
             call = np.where(just, row, call)
             outer = self.outer[np.maximum(call, 0)]
             blocks = np.isin(self.cause_of_call[outer], _BLOCKING)
-            found[mine] = np.where(call < 0, -1, np.where(blocks, outer, call))
-        known = found >= 0
-        until[known] += self.length[found[known]]
-        return found, until
+            begun[of_thread] = np.where(call < 0, -1, np.where(blocks, outer, call))
+        known = begun >= 0
+        until[known] += self.length[begun[known]]
+        return begun, until
 
     def split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> Iterator[Pieces]:
         """Yield (start, end, label, cause) of the pieces of disjoint windows, which are sorted.
@@ -204,8 +204,8 @@ def _outermost(calls: pl.DataFrame) -> I64:
     """Return the outermost call that each lies in, itself where it lies in none. ``calls`` is sorted by thread and start."""
     reach = calls.select(pl.col("end_ns").cum_max().shift(1).over("thread"))["end_ns"]
     root = (reach.is_null() | (calls["start_ns"] >= reach)).to_numpy()
-    found: I64 = np.maximum.accumulate(np.where(root, np.arange(len(root)), 0))
-    return found
+    outer: I64 = np.maximum.accumulate(np.where(root, np.arange(len(root)), 0))
+    return outer
 
 
 def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
@@ -226,13 +226,13 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     launching = calls.filter(pl.col("gpu_ops") > 0).select("process", "thread", "start_ns").sort("start_ns", "thread")
     overheads = lookup.parted(trace.overhead.select("process", "start_ns", "end_ns"), "process")
     launches = lookup.parted(launching, "process")
-    found = {}
+    by_process = {}
     for process in ops["process"].drop_nulls().unique().to_list():
         overhead = overheads.get((process,), trace.overhead.clear())
         s, e = union(overhead["start_ns"].to_numpy(), overhead["end_ns"].to_numpy())
-        mine = launches.get((process,), launching.clear())
-        launched, launcher = mine["start_ns"].to_numpy(), mine["thread"].to_numpy()
-        found[int(process)] = Host(
+        launches_here = launches.get((process,), launching.clear())
+        launched, launcher = launches_here["start_ns"].to_numpy(), launches_here["thread"].to_numpy()
+        by_process[int(process)] = Host(
             attributed.threads,
             cause_of_call,
             coverage([(s, e)]),
@@ -243,4 +243,4 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
             outer,
             end - start,
         )
-    return found
+    return by_process

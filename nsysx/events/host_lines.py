@@ -60,8 +60,8 @@ class Lines:
 def nearest_for(time: I64, period: int) -> I64:
     """Return how long each sample of a thread is the nearest one (ns), and no longer than it may speak."""
     apart = np.concatenate(([period], np.diff(time), [period]))
-    found: I64 = np.clip((apart[1:] + apart[:-1]) // 2, 1, 2 * _FAR * period)
-    return found
+    stretch: I64 = np.clip((apart[1:] + apart[:-1]) // 2, 1, 2 * _FAR * period)
+    return stretch
 
 
 class _Sampled:
@@ -69,12 +69,12 @@ class _Sampled:
 
     def __init__(self, profile: Profile) -> None:
         trace = profile.trace
-        mine = trace.samples.filter(pl.col("process") == profile.process)
+        samples = trace.samples.filter(pl.col("process") == profile.process)
         self.places = stacks_room.places(trace.stacks)
-        mine = mine.filter(self.places.known[mine["stack"].to_numpy()])
+        samples = samples.filter(self.places.known[samples["stack"].to_numpy()])
         self.time: dict[int, I64] = {}
         self.stack: dict[int, I64] = {}
-        for (thread,), part in mine.group_by("thread", maintain_order=True):
+        for (thread,), part in samples.group_by("thread", maintain_order=True):
             self.time[int(str(thread))] = part["time_ns"].to_numpy()
             self.stack[int(str(thread))] = part["stack"].to_numpy()
         steps = [np.diff(t) for t in self.time.values() if len(t) > 1]
@@ -124,7 +124,7 @@ def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame
     it). The second: group, ns.
     """
     threads = sorted(sampled.time)
-    found = []
+    parts = []
     for i, thread in enumerate(threads):
         time = sampled.time[thread]
         window = np.searchsorted(spoken.start, time, side="right") - 1
@@ -135,9 +135,9 @@ def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame
         )
         rows = np.flatnonzero(inside)
         weight = nearest_for(sampled.time[thread], sampled.period)[rows]
-        found.append((np.full(len(rows), i), sampled.stack[thread][rows], time[rows], window[rows], weight))
+        parts.append((np.full(len(rows), i), sampled.stack[thread][rows], time[rows], window[rows], weight))
     who, stack, time, window, weight = (
-        np.concatenate([f[i] for f in found]) if found else np.empty(0, np.int64) for i in range(5)
+        np.concatenate([f[i] for f in parts]) if parts else np.empty(0, np.int64) for i in range(5)
     )
     place = np.searchsorted(np.array(threads, np.int64), spoken.speaker)
     stratum = np.where(spoken.speaker < 0, -1, spoken.group * max(len(threads), 1) + place)
@@ -145,9 +145,9 @@ def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame
     length = spoken.end - spoken.start
     spoke = stratum >= 0
     whole = lookup.totals(stratum[spoke], length[spoke], size)
-    mine = stratum[window]
-    heavy = lookup.totals(mine, weight, size)
-    squares = np.bincount(mine, weight.astype(np.float64) ** 2, minlength=size)
+    of_sample = stratum[window]
+    heavy = lookup.totals(of_sample, weight, size)
+    squares = np.bincount(of_sample, weight.astype(np.float64) ** 2, minlength=size)
     silent = ~spoke | (heavy[np.maximum(stratum, 0)] == 0)
     rest = lookup.totals(spoken.group[silent], length[silent], groups)
     samples = pl.DataFrame(
@@ -156,10 +156,10 @@ def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame
             "stack": stack,
             "time_ns": time,
             "weight": weight,
-            "stratum": mine,
-            "all": heavy[mine],
-            "whole": whole[mine],
-            "squares": squares[mine],
+            "stratum": of_sample,
+            "all": heavy[of_sample],
+            "whole": whole[of_sample],
+            "squares": squares[of_sample],
         },
         schema=dict.fromkeys(("thread", "stack", "time_ns", "weight", "stratum", "all", "whole"), pl.Int64)
         | {"squares": pl.Float64},
@@ -218,8 +218,8 @@ def _of_idle(profile: Profile, sampled: _Sampled, lead: int | None) -> tuple[pl.
     start, end, thread = (pieces[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
     parts = []
     for of in np.unique(thread).tolist():
-        mine = thread == of
-        parts.append(_speakers(sampled, of, lead, start[mine], end[mine], group[mine]))
+        of_thread = thread == of
+        parts.append(_speakers(sampled, of, lead, start[of_thread], end[of_thread], group[of_thread]))
     samples, rest = _split(sampled, _spoken(parts), groups)
     piece = np.searchsorted(start, samples["time_ns"].to_numpy(), side="right") - 1
     samples = samples.with_columns(

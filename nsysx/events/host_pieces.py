@@ -60,14 +60,19 @@ def split(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     start, end = (pieces[c].to_numpy() for c in ("start_ns", "end_ns"))
     parts = []
     for who in np.unique(thread).tolist():
-        mine, own = np.flatnonzero(thread == who), np.flatnonzero(of_span == who)
-        open_ = _labelled(*(spans[c].to_numpy()[own] for c in ("start_ns", "end_ns")))
-        times = merged([start[mine], end[mine], open_.borders_in(start[mine], end[mine])])
-        at = np.searchsorted(start[mine], times[:-1], side="right") - 1
-        inside = (at >= 0) & (times[:-1] < end[mine][at])
+        of_thread, of_spans = np.flatnonzero(thread == who), np.flatnonzero(of_span == who)
+        open_ = _labelled(*(spans[c].to_numpy()[of_spans] for c in ("start_ns", "end_ns")))
+        times = merged([start[of_thread], end[of_thread], open_.borders_in(start[of_thread], end[of_thread])])
+        at = np.searchsorted(start[of_thread], times[:-1], side="right") - 1
+        inside = (at >= 0) & (times[:-1] < end[of_thread][at])
         span = open_.at(times[:-1][inside]).astype(np.int64)
         parts.append(
-            (mine[at[inside]], times[:-1][inside], times[1:][inside], np.where(span < 0, -1, np.append(own, -1)[span]))
+            (
+                of_thread[at[inside]],
+                times[:-1][inside],
+                times[1:][inside],
+                np.where(span < 0, -1, np.append(of_spans, -1)[span]),
+            )
         )
     row, begin, finish, span = (
         np.concatenate([p[i] for p in parts]) if parts else np.empty(0, np.int64) for i in range(4)

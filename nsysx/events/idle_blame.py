@@ -64,8 +64,8 @@ def _gaps(ops: pl.DataFrame, activity: StepFunction) -> Gaps:
     row = np.where(ended, x, -1)
 
     def of_x(column: str, missing: int) -> I64:
-        found: I64 = lookup.at(real[column], row).fill_null(missing).to_numpy()
-        return found
+        values: I64 = lookup.at(real[column], row).fill_null(missing).to_numpy()
+        return values
 
     stream = of_x("stream", -1)
     by_end = np.argsort(real["end_ns"].to_numpy(), kind="stable")
@@ -149,8 +149,8 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
     pieces: list[Pieces] = []
     for who, start, end in ((control, g0, taken), (gaps.thread, taken, begin)):
         for thread in np.unique(who[in_gap]).tolist():
-            mine = in_gap & (who == thread)
-            pieces += host.split(thread, start[mine], np.maximum(end, start)[mine], gap[mine], 0)
+            of_thread = in_gap & (who == thread)
+            pieces += host.split(thread, start[of_thread], np.maximum(end, start)[of_thread], gap[of_thread], 0)
     for chosen, start, end, cause in (
         (called, begin, ready, "launch_latency"),
         (called, ready, paused, "kernel_gap"),
@@ -167,7 +167,7 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
     late = in_gap[label] & (s < begin[label])
     who = np.where(late, np.where(s < taken[label], control[label], gaps.thread[label]), -1)
     waits = why == CAUSE["dependency"]
-    on_device, on_stream = (np.where(waits, found[label], -1) for found in _waited_for(gaps, device, work))
+    on_device, on_stream = (np.where(waits, waited[label], -1) for waited in _waited_for(gaps, device, work))
     return pl.DataFrame(
         {
             "process": np.full(len(s), process),
@@ -228,8 +228,8 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
     for (process, device), activity in activities.items():
         gaps = _gaps(parts[process, device], activity)
         if len(gaps.g0):
-            found = _blame(gaps, of_process[process], process, device, by_end[process])
-            pieces.append(found.with_columns(pl.col("gap") + count))
+            blamed = _blame(gaps, of_process[process], process, device, by_end[process])
+            pieces.append(blamed.with_columns(pl.col("gap") + count))
             count += len(gaps.g0)
     return pl.concat(pieces)
 
@@ -245,8 +245,8 @@ def idle_parts(pieces: pl.DataFrame, start: I64, end: I64) -> dict[str, I64]:
     piece = np.repeat(np.arange(len(begin)), touched)
     window = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(touched) - touched, touched)
     ns = np.minimum(finish[piece], end[window]) - np.maximum(begin[piece], start[window])
-    found = lookup.totals(cause[piece] * len(start) + window, ns, len(CAUSES) * len(start)).reshape(len(CAUSES), -1)
-    return {name: found[i] for i, name in enumerate(CAUSES) if found[i].any()}
+    sums = lookup.totals(cause[piece] * len(start) + window, ns, len(CAUSES) * len(start)).reshape(len(CAUSES), -1)
+    return {name: sums[i] for i, name in enumerate(CAUSES) if sums[i].any()}
 
 
 def idle_in(pieces: pl.DataFrame, start: int, end: int) -> dict[str, int]:

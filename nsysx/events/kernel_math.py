@@ -54,13 +54,13 @@ def on_tensor_cores(names: pl.Series) -> Mask:
 
 def number_format(names: pl.Series, families: pl.Series) -> pl.Series:
     """Return fp8, tf32, bf16, fp16, int8, fp64 or fp32 for kernels that multiply; null for others and where no name says so."""
-    found = np.full(len(names), None, object)
-    found[fp32(names)] = "fp32"
+    formats = np.full(len(names), None, object)
+    formats[fp32(names)] = "fp32"
     for name, pattern in reversed(_FORMATS):
-        found[lookup.matching(names, pattern)] = name
+        formats[lookup.matching(names, pattern)] = name
     products = families.cast(pl.String).is_in(PRODUCTS).fill_null(False).to_numpy()
-    found[~products] = None
-    return pl.Series(found.tolist(), dtype=pl.String)
+    formats[~products] = None
+    return pl.Series(formats.tolist(), dtype=pl.String)
 
 
 def has_tensor_cores(card: str, compute: tuple[int, int] | None = None) -> bool:

@@ -158,7 +158,7 @@ def _places(ids: I64) -> Iterator[I64]:
 def _levels(line: _Line) -> list[_Level]:
     """Return the levels that hold enough of the computing, the shortest period first."""
     least = _COVERAGE * int(line.work[-1])
-    found: list[tuple[int, I64]] = []
+    periods: list[tuple[int, I64]] = []
     for places in (*_places(line.kind), *_places(line.shape)):
         gaps, count = np.unique(np.diff(places), return_counts=True)
         period = int(gaps[np.argmax(count)])
@@ -168,11 +168,11 @@ def _levels(line: _Line) -> list[_Level]:
         held = np.diff(line.work[places])[same]
         # The last period has no marker behind it that would show where it ends.
         if held.sum() + np.median(held) >= least:
-            found.append((period, places))
-    by_graphs = {period for period, places in found if line.names[line.kind[places[0]]] == _GRAPH}
-    found = [(p, places) for p, places in found if p >= _SHORTEST or p in by_graphs]
+            periods.append((period, places))
+    by_graphs = {period for period, places in periods if line.names[line.kind[places[0]]] == _GRAPH}
+    periods = [(p, places) for p, places in periods if p >= _SHORTEST or p in by_graphs]
     grouped: list[tuple[int, list[I64]]] = []
-    for period, places in sorted(found, key=lambda f: f[0]):
+    for period, places in sorted(periods, key=lambda f: f[0]):
         if not grouped or period > grouped[-1][0] * (1 + _ALIKE / 2):
             grouped.append((period, []))
         grouped[-1][1].append(places)

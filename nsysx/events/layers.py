@@ -63,12 +63,12 @@ def backward_ranges(ranges: Ranges) -> pl.DataFrame:
     following[np.append(thread[1:] != thread[:-1], True)] = last
     end = start.copy()
     for of in np.unique(process).tolist():
-        own = phases.filter(pl.col("process") == of)
-        i = np.searchsorted(own["start_ns"].to_numpy(), start, side="right") - 1
-        mine = (process == of) & (i >= 0)
-        end[mine] = np.minimum(own["end_ns"].to_numpy()[i[mine]], following[mine])
+        of_phase = phases.filter(pl.col("process") == of)
+        i = np.searchsorted(of_phase["start_ns"].to_numpy(), start, side="right") - 1
+        in_phase = (process == of) & (i >= 0)
+        end[in_phase] = np.minimum(of_phase["end_ns"].to_numpy()[i[in_phase]], following[in_phase])
         # A mark outside every backward phase is nobody's backward.
-        end[mine & (end < start)] = start[mine & (end < start)]
+        end[in_phase & (end < start)] = start[in_phase & (end < start)]
     inside = np.flatnonzero(end > start)
     return marks.with_columns(pl.Series("end_ns", end))[inside]
 
@@ -166,9 +166,9 @@ def _merged(words: list[str | None], index: I64) -> tuple[pl.Series, I64]:
 def module_layer(ranges: Ranges) -> Layer:
     """Return the ranges that name modules: the probe's where there are any, else whatever the user wrote."""
     rows = ranges.ranges.filter(~pl.col("crossing"))
-    own = rows.filter(pl.col("own") & pl.col("kind").is_in(["module", "backward_module"]))
-    if own.height:
-        return layer_of(pl.concat([own.select(LAYER), backward_ranges(ranges).select(LAYER)]))
+    by_probe = rows.filter(pl.col("own") & pl.col("kind").is_in(["module", "backward_module"]))
+    if by_probe.height:
+        return layer_of(pl.concat([by_probe.select(LAYER), backward_ranges(ranges).select(LAYER)]))
     named = rows.filter(pl.col("kind").is_in(["module", "range", "phase"]))
     outer = _outer_ops(rows.filter(pl.col("kind") == "op"))
     return layer_of(pl.concat([named.select(LAYER), outer.select(LAYER)]))

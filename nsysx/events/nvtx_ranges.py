@@ -89,9 +89,9 @@ class Ranges:
     gil: pl.DataFrame | None = None
 
 
-def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
+def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
     """Return (kind, name, cls, number, recompute) of a range text."""
-    if own or text.startswith(nsysx_ranges.PREFIX):
+    if by_probe or text.startswith(nsysx_ranges.PREFIX):
         label = nsysx_ranges.decode(text)
         return label.kind, label.name, label.cls, label.number, "recompute" in label.flags
     if match := _OP.match(text):
@@ -100,8 +100,8 @@ def meaning(text: str, own: bool) -> tuple[str, str, str, int, bool]:
         if inner[0] not in ("step", "phase", "module"):
             return "op", match[1], "", int(match[2]) if match[2] else -1, False
         text = match[1]
-    if found := framework_ranges.known(text):
-        return *found, -1, False
+    if framework := framework_ranges.known(text):
+        return *framework, -1, False
     if match := _STEP.match(text):
         return "step", text, "", int(match[1]), False
     for phase, pattern in _PHASES:
@@ -118,15 +118,15 @@ def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
     """Return which rows libraries wrote about themselves, and which the probe wrote."""
     names = trace.domains["domain_name"].cast(pl.String)
     numbers = zip(*(trace.domains[c].to_list() for c in ("process", "domain")), names.to_list(), strict=True)
-    library, own = np.zeros(rows.height, np.bool_), np.zeros(rows.height, np.bool_)
+    library, by_probe = np.zeros(rows.height, np.bool_), np.zeros(rows.height, np.bool_)
     for process, domain, name in numbers:
         if process is None or domain is None:
             continue
         is_library, is_own = bool(name and _LIBRARY_DOMAINS.match(name)), name == nsysx_ranges.DOMAIN
         if is_library or is_own:
-            mine = ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
-            (library if is_library else own)[mine] = True
-    return library, own
+            in_domain = ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
+            (library if is_library else by_probe)[in_domain] = True
+    return library, by_probe
 
 
 def _gil(trace: Trace) -> pl.DataFrame | None:
@@ -145,18 +145,18 @@ def _gil(trace: Trace) -> pl.DataFrame | None:
 def read(trace: Trace) -> Ranges:
     """Return the ranges and marks of a report with their meaning."""
     rows = trace.nvtx
-    library, own = _domains(trace, rows)
+    library, by_probe = _domains(trace, rows)
     kind_of_event = rows["event_type"].to_numpy()
     wanted = np.isin(kind_of_event, (schema.NVTX_MARK, schema.NVTX_PUSH_POP, schema.NVTX_START_END)) & ~library
     is_mark = kind_of_event == schema.NVTX_MARK
     texts, label = lookup.distinct(rows["text"])
     labels = ["<unnamed>" if text is None else text for text in texts]
-    own |= np.array([text.startswith(nsysx_ranges.PREFIX) for text in labels])[label]
+    by_probe |= np.array([text.startswith(nsysx_ranges.PREFIX) for text in labels])[label]
     # What a text means is found once per text, for those that the probe wrote and for a stranger's.
-    occurring, which = lookup.numbered(2 * label + own)
+    occurring, which = lookup.numbered(2 * label + by_probe)
     meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
-    said = _said(rows, ("info",), meanings, which, own & is_mark)
-    paused = _said(rows, pauses.KINDS, meanings, which, own & is_mark)
+    said = _said(rows, ("info",), meanings, which, by_probe & is_mark)
+    paused = _said(rows, pauses.KINDS, meanings, which, by_probe & is_mark)
     wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which]
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
@@ -176,7 +176,7 @@ def read(trace: Trace) -> Ranges:
             },
             "number": np.array([m[3] for m in meanings], np.int64)[which],
             "recompute": np.array([m[4] for m in meanings], np.bool_)[which],
-            "own": own,
+            "own": by_probe,
             "crossing": rows["crossing"],
             "open": never,
             "repeated": np.zeros(len(start), np.bool_),
@@ -200,14 +200,14 @@ def _said(
     kinds: Sequence[str],
     meanings: Sequence[tuple[str, str, str, int, bool]],
     which: I64,
-    own: Flags,
+    by_probe: Flags,
 ) -> pl.DataFrame:
     """Return the marks of the probe of these kinds: process, thread, start_ns, kind, name (JSON)."""
-    mine = np.array([m[0] in kinds for m in meanings], np.bool_)[which] & own
-    told = [meanings[i] for i in which[mine].tolist()]
+    chosen = np.array([m[0] in kinds for m in meanings], np.bool_)[which] & by_probe
+    told = [meanings[i] for i in which[chosen].tolist()]
     return (
         rows.select("process", "thread", "start_ns")
-        .filter(mine)
+        .filter(chosen)
         .with_columns(
             pl.Series("kind", [m[0] for m in told], dtype=pl.String),
             pl.Series("name", [m[1] for m in told], dtype=pl.String),

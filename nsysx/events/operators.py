@@ -83,26 +83,26 @@ def _repeated(ranges: Ranges, layer: Layer) -> Flags:
         return np.zeros(layer.rows.height + 1, np.bool_)
     keys = ["thread", "start_ns", "end_ns", "label"]
     known = flags.group_by(keys).agg(pl.col("repeated").any())
-    found = layer.rows.select(keys).join(known, on=keys, how="left", maintain_order="left")["repeated"]
-    return np.append(found.fill_null(False).to_numpy(), False)
+    repeated = layer.rows.select(keys).join(known, on=keys, how="left", maintain_order="left")["repeated"]
+    return np.append(repeated.fill_null(False).to_numpy(), False)
 
 
 def _at(layer: Layer, thread: I64, t: I64) -> I64:
     """Return the innermost operator at each (thread, instant), rows grouped by thread."""
-    found = np.full(len(t), -1, np.int64)
+    rows = np.full(len(t), -1, np.int64)
     borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(t)]
     for a, b in itertools.pairwise(borders):
         if b > a:
-            found[a:b] = layer.at(int(thread[a]), t[a:b])
-    return found
+            rows[a:b] = layer.at(int(thread[a]), t[a:b])
+    return rows
 
 
 def _captured(trace: Trace, layer: Layer, attributed: Attributed) -> I64:
     """Return, for the GPU ops of CUDA graphs, the operator that was open when their node was captured; else -1."""
     ops = attributed.gpu_ops
-    found = np.full(ops.height, -1, np.int64)
+    op = np.full(ops.height, -1, np.int64)
     if not trace.graph_node.height or not ops["graph_node"].is_not_null().any():
-        return found
+        return op
     origin = capture_calls(trace, attributed.api_calls).sort("thread", "time_ns")
     row = _at(layer, origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
     origin = origin.select("process", "graph_node").with_columns(row=pl.Series(row))
@@ -143,15 +143,15 @@ def _described(layer: Layer, used: I64, outermost: I64, compiled: Flags) -> pl.D
     text = rows["label"].cast(pl.String)
     top = outermost[used]
     caller = lookup.at(layer.rows["name"].cast(pl.String), np.where(top == used, -1, top))
-    found = rows.with_columns(
+    described = rows.with_columns(
         caller=caller,
         shapes=text.str.extract(_SIZES, 1),
         id=text.str.extract(_ID, 1).cast(pl.Int64, strict=False),
     )
-    found = found.with_columns(_results(layer, found))
+    described = described.with_columns(_results(layer, described))
     # Kernels of inductor take results too, and are no operators.
-    found = found.with_columns(made=found["made"].set(pl.Series(compiled[used]), None))
-    kinds = found.select("name", "shapes", "results", "made").unique(maintain_order=True)
+    described = described.with_columns(made=described["made"].set(pl.Series(compiled[used]), None))
+    kinds = described.select("name", "shapes", "results", "made").unique(maintain_order=True)
     counted = [flops.of(*row) for row in kinds.iter_rows()]
     kinds = kinds.with_columns(
         pl.Series("flops", [None if why else n for n, why in counted], dtype=pl.Int64),
@@ -159,23 +159,23 @@ def _described(layer: Layer, used: I64, outermost: I64, compiled: Flags) -> pl.D
         pl.Series("why_not", [why for _, why in counted], dtype=pl.String),
     )
     keys = ["name", "shapes", "results", "made"]
-    found = found.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return found.select("name", "shapes", "caller", "flops", "why_not", "gradient_flops")
+    described = described.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return described.select("name", "shapes", "caller", "flops", "why_not", "gradient_flops")
 
 
-def _results(layer: Layer, found: pl.DataFrame) -> list[pl.Series]:
+def _results(layer: Layer, described: pl.DataFrame) -> list[pl.Series]:
     """Return ``results``, the size of a convolution's result, and ``made``, which results of its backward were used.
 
     Neither stands in its own text; both show where another operator takes them. Null where nobody does. Two convolutions of
     equal sizes have one result where only one is known.
     """
-    forward = flops.convolutions(found["name"])
-    backward = flops.convolutions(found["name"], backward=True)
-    results = pl.Series("results", [None] * found.height, dtype=pl.String)
-    made = pl.Series("made", [None] * found.height, dtype=pl.String)
+    forward = flops.convolutions(described["name"])
+    backward = flops.convolutions(described["name"], backward=True)
+    results = pl.Series("results", [None] * described.height, dtype=pl.String)
+    made = pl.Series("made", [None] * described.height, dtype=pl.String)
     if not (forward | backward).any():
         return [results, made]
-    names = found.with_row_index("row").filter(pl.Series(forward | backward))
+    names = described.with_row_index("row").filter(pl.Series(forward | backward))
     taken = _taken(layer, names.select("process", "id").drop_nulls())
     first = taken.filter(pl.col("result") == 0).unique(["process", "id"], keep="first", maintain_order=True)
     sizes = names.join(first, on=["process", "id"], how="left", maintain_order="left")["size"]
@@ -183,12 +183,12 @@ def _results(layer: Layer, found: pl.DataFrame) -> list[pl.Series]:
     results = results.scatter(row, sizes)
     which = taken.group_by("process", "id").agg(pl.col("result").unique().sort().cast(pl.String).str.join(","))
     made = made.scatter(row, names.join(which, on=["process", "id"], how="left", maintain_order="left")["result"])
-    return [_by_sizes(found, forward, backward, results), made]
+    return [_by_sizes(described, forward, backward, results), made]
 
 
-def _by_sizes(found: pl.DataFrame, forward: Flags, backward: Flags, results: pl.Series) -> pl.Series:
+def _by_sizes(described: pl.DataFrame, forward: Flags, backward: Flags, results: pl.Series) -> pl.Series:
     """Fill in results of convolutions from those with equal input and weight, where these agree."""
-    split = found["shapes"].str.extract_all(r"\[[\d, ]*\]")
+    split = described["shapes"].str.extract_all(r"\[[\d, ]*\]")
     key = pl.DataFrame(
         {
             "x": split.list.get(0, null_on_oob=True),

@@ -54,9 +54,9 @@ def _pause(process: int | None, thread: int | None, time: int, kind: str, text: 
     ago, ns = _whole(said.get("ago_ns")), _whole(said.get("ns"))
     if ago is None or ns is None:
         return None
-    own = _whole(said.get("thread"), _THREAD_BITS)
-    if thread is not None and own:
-        thread = (thread & ~_THREAD_BITS) | own
+    low_bits = _whole(said.get("thread"), _THREAD_BITS)
+    if thread is not None and low_bits:
+        thread = (thread & ~_THREAD_BITS) | low_bits
     backward = said.get("backward")
     return {
         "process": process,
@@ -79,8 +79,8 @@ def _pause(process: int | None, thread: int | None, time: int, kind: str, text: 
 def decode(marks: pl.DataFrame) -> pl.DataFrame:
     """Return the pauses of marks (process, thread, start_ns, kind, name) in order of time, columns as declared (PAUSES)."""
     rows = marks.select("process", "thread", "start_ns", "kind", "name").iter_rows()
-    found = [pause for row in rows if (pause := _pause(*row))]
-    return pl.DataFrame(found, schema=_SCHEMA).sort("start_ns", "end_ns")
+    pauses = [pause for row in rows if (pause := _pause(*row))]
+    return pl.DataFrame(pauses, schema=_SCHEMA).sort("start_ns", "end_ns")
 
 
 def listened(notes: pl.DataFrame, process: int) -> bool:

@@ -85,8 +85,8 @@ class Profile:
         """Return what the windows of a process and its devices cover: its own steady steps, else all of the process."""
         if not self.scope.steps:
             return replace(self.scope, processes=(process,), devices=devices)
-        own = self.steps.cpu.filter((pl.col("process") == process) & pl.col("steady"))["index"]
-        first, last = int(own.item(0)), int(own.item(-1))
+        numbers = self.steps.cpu.filter((pl.col("process") == process) & pl.col("steady"))["index"]
+        first, last = int(numbers.item(0)), int(numbers.item(-1))
         return replace(
             self.scope, processes=(process,), devices=devices, first=first, last=last, steps=last - first + 1
         )
@@ -129,10 +129,10 @@ class Profile:
                 self._made[make] = make(self)
             except NotRecorded as answer:
                 self._made[make] = answer
-        found: T = self._made[make]
-        if isinstance(found, NotRecorded):
-            raise found
-        return found
+        value: T = self._made[make]
+        if isinstance(value, NotRecorded):
+            raise value
+        return value
 
     def recorded(self, *frames: str) -> bool:
         """Return whether the report has the tables of these frames at all."""
@@ -188,15 +188,15 @@ _PIECES = {"op": pl.Int64, "cause": pl.Int64, "began_in": pl.Int64, "ns": pl.Int
 
 
 def _idle(profile: Profile) -> dict[tuple[int, int], pl.DataFrame]:
-    found = {}
+    idle = {}
     for p, d, a, b in profile.steps.windows.select("process", "device", "start_ns", "end_ns").iter_rows():
         pieces = profile.ledgers.idle_of(p, d)
         start, end = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()
         rows = np.flatnonzero((end > a) & (start < b))
         ns = np.minimum(end[rows], b) - np.maximum(start[rows], a)
         others = pieces.select("op", "cause", "began_in")[rows].with_columns(pl.col("op", "began_in").fill_null(-1))
-        found[p, d] = others.with_columns(pl.Series("ns", ns, dtype=pl.Int64))
-    return found
+        idle[p, d] = others.with_columns(pl.Series("ns", ns, dtype=pl.Int64))
+    return idle
 
 
 def _wait_sites(profile: Profile) -> pl.DataFrame:
@@ -296,9 +296,9 @@ def gather(
         ops = _rows(ops, _ops_in(ops, steps.cpu_windows, steps.windows))
     shown = pl.col("process") == steps.process
     if steps.whole:
-        mine = [(f["process"] == steps.process).fill_null(False).to_numpy() for f in (calls, ops)]
+        of_process = [(f["process"] == steps.process).fill_null(False).to_numpy() for f in (calls, ops)]
     else:
         cpu_windows, windows = steps.cpu_windows.filter(shown), steps.windows.filter(shown)
-        mine = [calls_in(calls, cpu_windows), _ops_in(ops, cpu_windows, windows)]
-    own = Events(steady, _rows(calls, mine[0]), _rows(ops, mine[1]))
-    return Profile(trace, ranges, attributed, steps, ledgers, Events(whole, calls, ops), own)
+        of_process = [calls_in(calls, cpu_windows), _ops_in(ops, cpu_windows, windows)]
+    steady_events = Events(steady, _rows(calls, of_process[0]), _rows(ops, of_process[1]))
+    return Profile(trace, ranges, attributed, steps, ledgers, Events(whole, calls, ops), steady_events)

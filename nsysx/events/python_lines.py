@@ -67,7 +67,7 @@ def _native_frames(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     # A stack is many strings, and there are few stacks.
     texts, stack = lookup.distinct(marks["frames"].list.join("\0").cast(pl.Categorical))
     marks = marks.select("thread", "time_ns", pl.Series("stack", stack))
-    own = pl.Series([_own_frame(s.split("\0")) if s else None for s in texts], dtype=pl.Categorical)
+    of_text = pl.Series([_own_frame(s.split("\0")) if s else None for s in texts], dtype=pl.Categorical)
     known = np.zeros(calls.height, np.int64)
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     for low, high, part in _on_threads(calls, marks, "time_ns"):
@@ -77,14 +77,14 @@ def _native_frames(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
         mark = np.repeat(np.arange(len(time) + 1), np.diff(last, prepend=0, append=high - low))
         inside = np.append(time, np.iinfo(np.int64).max)[mark] <= end[low:high]
         known[low:high][inside] = part["stack"].to_numpy()[mark[inside]]
-    known[own.is_null().to_numpy()[known]] = 0
+    known[of_text.is_null().to_numpy()[known]] = 0
     # Of a copy that torch waits for in the same breath (item, nonzero, a mask) only the wait carries a backtrace.
     copy = np.flatnonzero((calls["kind"] == "copy").to_numpy()[:-1])
     breath = (thread[copy] == thread[copy + 1]) & (start[copy + 1] - end[copy] <= _SAME_BREATH_NS)
     copy = copy[breath & (known[copy] == 0)]
     known[copy] = known[copy + 1]
     call = np.flatnonzero(known)
-    return pl.DataFrame({"call": call, "frame": own.gather(known[call])}, schema=_FRAMES)
+    return pl.DataFrame({"call": call, "frame": of_text.gather(known[call])}, schema=_FRAMES)
 
 
 def _probe_frames(ranges: Ranges, calls: pl.DataFrame) -> pl.DataFrame:

@@ -57,7 +57,7 @@ class _Marks:
 
 def _switches(notes: pl.DataFrame) -> dict[int, _Marks]:
     """Return process -> when marks were on, for processes in which they were off at some time."""
-    found: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+    switches: dict[int, list[tuple[int, bool]]] = defaultdict(list)
     for process, time, text in notes.sort("start_ns").select("process", "start_ns", "name").iter_rows():
         try:
             said = json.loads(text)
@@ -65,9 +65,9 @@ def _switches(notes: pl.DataFrame) -> dict[int, _Marks]:
             continue
         on = said.get("marks") if isinstance(said, dict) else None
         if isinstance(on, bool):
-            found[process].append((time, on))
+            switches[process].append((time, on))
     marks = {}
-    for process, rows in found.items():
+    for process, rows in switches.items():
         if not all(on for _, on in rows):
             marks[process] = _Marks(
                 np.array([t for t, _ in rows], np.int64), np.array([on for _, on in rows], np.bool_)
@@ -124,21 +124,21 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
     number = 2 * np.array([PHASES.index(n) if n in PHASES else -1 for n in names], np.int64)[code]
     of, began, ended = (phases[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     backward = number == 2 * PHASES.index("backward")
-    found = {}
+    by_thread = {}
     for one in np.unique(np.concatenate((thread[rows], of))).tolist():
-        mine, own = thread[rows] == one, of == one
-        has_phases = bool(own.any())
+        of_thread, phases_here = thread[rows] == one, of == one
+        has_phases = bool(phases_here.any())
         if not has_phases:  # what it does for a backward lies in that
-            own = backward & (of >> 24 == one >> 24)
-        at = np.concatenate((start[rows[mine]], began[own], ended[own]))
-        until = np.concatenate((end[rows[mine]], began[own], ended[own]))
-        keys = np.concatenate((key[mine], number[own], number[own] + 1))
-        plain = np.concatenate((name[mine], number[own], number[own] + 1))
+            phases_here = backward & (of >> 24 == one >> 24)
+        at = np.concatenate((start[rows[of_thread]], began[phases_here], ended[phases_here]))
+        until = np.concatenate((end[rows[of_thread]], began[phases_here], ended[phases_here]))
+        keys = np.concatenate((key[of_thread], number[phases_here], number[phases_here] + 1))
+        plain = np.concatenate((name[of_thread], number[phases_here], number[phases_here] + 1))
         order = np.lexsort((until, at))
-        call = np.concatenate((rows[mine], np.full(2 * int(own.sum()), -1, np.int64)))[order]
+        call = np.concatenate((rows[of_thread], np.full(2 * int(phases_here.sum()), -1, np.int64)))[order]
         counted = np.concatenate(([0], np.cumsum(call >= 0)))
-        found[one] = _Tokens(at[order], until[order], keys[order], plain[order], call, counted, has_phases)
-    return found
+        by_thread[one] = _Tokens(at[order], until[order], keys[order], plain[order], call, counted, has_phases)
+    return by_thread
 
 
 @dataclass
@@ -193,12 +193,12 @@ class _Repeater:
         """Return thread -> row, start, end of the ranges of one kind, in order of time: the probe's, and torch's operators."""
         rows = np.flatnonzero(((frame["kind"] == kind) & (frame["own"] ^ (kind == "op"))).to_numpy())
         thread, start, end = (frame[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
-        found = {}
+        by_thread = {}
         for one in self.tokens:
-            mine = np.flatnonzero(thread == one)
-            mine = mine[np.argsort(start[mine], kind="stable")]
-            found[one] = (rows[mine], start[mine], end[mine])
-        return found
+            in_order = np.flatnonzero(thread == one)
+            in_order = in_order[np.argsort(start[in_order], kind="stable")]
+            by_thread[one] = (rows[in_order], start[in_order], end[in_order])
+        return by_thread
 
     def run(self) -> int:
         """Copy ranges into every step without marks; return how many steps repeat a marked one whole."""
@@ -211,12 +211,12 @@ class _Repeater:
                 cut = of.cut(*step)
                 if not of.works(cut):
                     continue
-                found = self._template(thread, step, cut, cuts, used)
-                if found is None:
+                match = self._template(thread, step, cut, cuts, used)
+                if match is None:
                     self._settle(of, cut, np.empty(0, np.int64), np.empty(0, np.int64))
                     whole = False
                     continue
-                source, template, of_template, (ours, theirs) = found
+                source, template, of_template, (ours, theirs) = match
                 used.add(source)
                 self._settle(of, cut, cut.start + ours, theirs)
                 self._copy((source, thread), step, template, self.tokens[source], of_template, of, cut, (ours, theirs))
@@ -238,10 +238,10 @@ class _Repeater:
         source = thread
         if not any(of.works(c) for _, c in cuts[thread]):  # a thread of this step alone: another one did its work then
             idle = (t for t, other in self.tokens.items() if t not in used and not other.works(other.cut(*step)))
-            found = next((t for t in idle if any(self.tokens[t].works(c) for _, c in cuts[t])), None)
-            if found is None:
+            worker = next((t for t in idle if any(self.tokens[t].works(c) for _, c in cuts[t])), None)
+            if worker is None:
                 return None
-            source = found
+            source = worker
         theirs = self.tokens[source]
         marked = [(template, c) for template, c in reversed(cuts[source]) if theirs.works(c)]
         for template, c in marked:
@@ -329,12 +329,12 @@ def _between(states: npt.NDArray[np.int8], calls: pl.DataFrame, marks: dict[int,
     process, thread, start = (calls[c].to_numpy() for c in ("process", "thread", "start_ns"))
     free = np.zeros(calls.height, np.bool_)
     for key, of in marks.items():
-        mine = np.flatnonzero(process == key)
-        own = steps.filter(pl.col("process") == key).sort("start_ns")
-        begin, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-        at = np.searchsorted(begin, start[mine], side="right") - 1
-        inside = (at >= 0) & (start[mine] < end[np.maximum(at, 0)]) & ~of.at(start[mine])
-        free[mine[inside]] = True
+        of_process = np.flatnonzero(process == key)
+        steps_here = steps.filter(pl.col("process") == key).sort("start_ns")
+        begin, end = steps_here["start_ns"].to_numpy(), steps_here["end_ns"].to_numpy()
+        at = np.searchsorted(begin, start[of_process], side="right") - 1
+        inside = (at >= 0) & (start[of_process] < end[np.maximum(at, 0)]) & ~of.at(start[of_process])
+        free[of_process[inside]] = True
     known = states != MARKED
     states[known & ~free] = MARKED  # a stretch of marks inside of a step
     known &= free
@@ -357,8 +357,8 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     marks = _switches(ranges.notes)
     steps = ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own"))
     for process in list(marks):
-        mine = steps.filter(pl.col("process") == process)
-        whole = marks[process].throughout(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        of_steps = steps.filter(pl.col("process") == process)
+        whole = marks[process].throughout(of_steps["start_ns"].to_numpy(), of_steps["end_ns"].to_numpy())
         if whole.all() or not whole.any():  # none without marks, or none to tell them from (`--marks off`)
             del marks[process]
     if not marks:
@@ -369,8 +369,8 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     marked = others = exact = 0
     copied_ranges, copied_marks = [ranges.ranges], [ranges.marks]
     for process, of in marks.items():
-        own = {thread: t for thread, t in tokens.items() if thread >> 24 == process}
-        worker = _Repeater(of, steps.filter(pl.col("process") == process).sort("start_ns"), own, ranges, states)
+        of_process = {thread: t for thread, t in tokens.items() if thread >> 24 == process}
+        worker = _Repeater(of, steps.filter(pl.col("process") == process).sort("start_ns"), of_process, ranges, states)
         exact += worker.run()
         marked, others = marked + len(worker.templates), others + len(worker.others)
         copied_ranges += [worker.sources[i][2].frame(ranges.ranges) for i in (0, 2)]

@@ -60,8 +60,8 @@ def _slashes(file: str) -> str:
 
 def short(file: str) -> str:
     """Return a framework's file from its package on."""
-    found = _ROOT.sub("", _slashes(file))
-    return found if found != _slashes(file) else "/".join(_slashes(file).split("/")[-3:])
+    below_root = _ROOT.sub("", _slashes(file))
+    return below_root if below_root != _slashes(file) else "/".join(_slashes(file).split("/")[-3:])
 
 
 def spoken(file: str, line: int | None, function: str) -> str:
@@ -76,8 +76,8 @@ def is_library(file: str) -> bool:
 
 def _first(chosen: Flags, heads: I64, rows: int) -> I64:
     """Return the first chosen row of each stack, ``rows`` where there is none."""
-    found: I64 = np.minimum.reduceat(np.where(chosen, np.arange(rows), rows), heads)
-    return found
+    first: I64 = np.minimum.reduceat(np.where(chosen, np.arange(rows), rows), heads)
+    return first
 
 
 def places(stacks: pl.DataFrame) -> Places:
@@ -99,20 +99,20 @@ def places(stacks: pl.DataFrame) -> Places:
     rows = len(number)
     at = number[heads]
     known[at] = True
-    own = _first(~library & ~probe, heads, rows)
+    outer = _first(~library & ~probe, heads, rows)
     inner = _first(library & ~probe & ~wrapper, heads, rows)
     some = _first(library & ~probe, heads, rows)
-    inner = np.where(inner < own, inner, np.where(some < own, some, rows))
+    inner = np.where(inner < outer, inner, np.where(some < outer, some, rows))
     # A stack without any line of the user's own stands for itself.
-    own = np.where(own < rows, own, np.where(inner < rows, inner, heads))
+    outer = np.where(outer < rows, outer, np.where(inner < rows, inner, heads))
     waits = np.zeros(count, np.bool_)
     innermost = np.minimum(_first(~probe, heads, rows), rows - 1)
     waits[at] = engine[innermost]
     key = pl.DataFrame(
         {
-            "function": lookup.named([f or UNKNOWN for f in functions], function[own]),
-            "file": lookup.named(of_file, file[own]),
-            "line": stacks["line"].gather(own),
+            "function": lookup.named([f or UNKNOWN for f in functions], function[outer]),
+            "file": lookup.named(of_file, file[outer]),
+            "line": stacks["line"].gather(outer),
             "_file": np.where(inner < rows, file[np.minimum(inner, rows - 1)], -1),
             "_function": np.where(inner < rows, function[np.minimum(inner, rows - 1)], -1),
         }
@@ -125,13 +125,13 @@ def places(stacks: pl.DataFrame) -> Places:
     ]
     place = np.full(count, -1)
     place[at] = of_stack.cast(pl.Int64).to_numpy()
-    found = distinct.select(
+    described = distinct.select(
         pl.col("function").cast(pl.String),
         pl.col("file").cast(pl.String),
         "line",
         pl.Series("framework", framework, dtype=pl.String),
     )
-    return Places(place, found, waits, known)
+    return Places(place, described, waits, known)
 
 
 _PLACE = {"function": pl.String, "file": pl.String, "line": pl.Int64, "framework": pl.String}

@@ -54,15 +54,15 @@ _MOST_OPTIMIZERS, _SAME_TURN = 4, 0.8
 def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Keep one of several optimizers that share a name and take turns: how often they launch repeats after each turn."""
     kept = []
-    for (process,), mine in spans.group_by("process", maintain_order=True):
+    for (process,), of_process in spans.group_by("process", maintain_order=True):
         launches = calls.filter((pl.col("process") == process) & (pl.col("kind") == "launch"))["start_ns"]
         called = launches.sort().to_numpy()
-        counts = np.diff(np.searchsorted(called, mine["end_ns"].to_numpy()))
+        counts = np.diff(np.searchsorted(called, of_process["end_ns"].to_numpy()))
         every = next(
             (k for k in range(1, _MOST_OPTIMIZERS + 1) if len(counts) >= 3 * k and _repeats(counts, k)),
             1,
         )
-        kept.append(mine[every - 1 :: every])
+        kept.append(of_process[every - 1 :: every])
     return pl.concat(kept) if kept else spans
 
 
@@ -135,17 +135,21 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             what = f"--step-range {step_range}: look-around, back-references and very large patterns are not known here"
             raise NsysxError(what, slug="step-range-syntax", exit_code=EXIT_USAGE) from None
         chosen, chosen_marks = _labelled(rows, step_range), _labelled(marks, step_range)
-        found = _from_spans(chosen) if chosen.height else _from_marks(chosen_marks, calls)
-        if not found.height:
+        matched = _from_spans(chosen) if chosen.height else _from_marks(chosen_marks, calls)
+        if not matched.height:
             what = f"--step-range {step_range} matches no range and no mark"
             common = pl.concat([rows["label"], marks["label"]]).value_counts(sort=True)["label"].head(6)
             hint = "There is: " + (", ".join(label[:60] for label in common) or "nothing in this report")
             raise NsysxError(what, slug="step-range-empty", hint=hint, exit_code=EXIT_EMPTY)
-        return [("user", f"ranges that match {step_range!r}", found)]
+        return [("user", f"ranges that match {step_range!r}", matched)]
     named = pl.col("kind") == "step"
-    own, user, marked = rows.filter(named & pl.col("own")), rows.filter(named & ~pl.col("own")), marks.filter(named)
+    by_probe, user, marked = (
+        rows.filter(named & pl.col("own")),
+        rows.filter(named & ~pl.col("own")),
+        marks.filter(named),
+    )
     sources: tuple[tuple[str, str, int, Callable[[], pl.DataFrame]], ...] = (
-        ("nsysx", "step ranges of the probe", 1, lambda: _from_spans(own)),
+        ("nsysx", "step ranges of the probe", 1, lambda: _from_spans(by_probe)),
         ("user", "NVTX ranges named like steps", 1, lambda: _from_spans(user)),
         ("user", MARKS, 2, lambda: _from_marks(marked, calls)),
         ("optimizer", "each step ends where the optimizer's step ends", 2, lambda: _from_optimizer(rows, calls)),
@@ -157,11 +161,11 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
     for process in _processes([steps for *_, steps in made]):
         own_ops = attributed.gpu_ops.filter(attributed.gpu_ops["process"] == process)
         for source, rule, least, steps in made:
-            mine = steps.filter(pl.col("process") == process)
-            if mine.height < least:
+            of_process = steps.filter(pl.col("process") == process)
+            if of_process.height < least:
                 continue
-            if _covers(mine, own_ops):
-                chosen_of.append((source, rule, mine))
+            if _covers(of_process, own_ops):
+                chosen_of.append((source, rule, of_process))
                 break
             # Ranges around the warm-up of a CUDA graph say nothing about its replays.
             narrow = narrow or (source, rule, steps)
@@ -196,9 +200,9 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
     known = computing if computing.height else known
     whole = known.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
     inside = 0
-    for (process,), mine in steps.group_by("process"):
+    for (process,), of_process in steps.group_by("process"):
         part = known.filter(pl.col("process") == process)
-        start, end = mine["start_ns"].sort().to_numpy(), mine["end_ns"].sort().to_numpy()
+        start, end = of_process["start_ns"].sort().to_numpy(), of_process["end_ns"].sort().to_numpy()
         if len(start) >= 4:
             start, end = start[:-1], end[:-1]
         called = part["call_start_ns"].to_numpy()

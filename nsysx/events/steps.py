@@ -77,13 +77,13 @@ def find(
     exit code 2 for a malformed window, 4 for one that holds no step.
     """
     sources = find_steps(ranges, attributed, step_range)
-    found = pl.concat([steps for *_, steps in sources])
-    process = _busiest(found, attributed.gpu_ops)
+    all_steps = pl.concat([steps for *_, steps in sources])
+    process = _busiest(all_steps, attributed.gpu_ops)
     source, rule, _ = next((s for s in sources if process in s[2]["process"]), sources[0])
     probes = probes if source == "nsysx" else ()
-    found = _inside(worked(found, probes), whole_in if source != "capture" else None)
+    all_steps = _inside(worked(all_steps, probes), whole_in if source != "capture" else None)
     ops = attributed.gpu_ops
-    cpu = found.sort("process", "start_ns").with_columns(
+    cpu = all_steps.sort("process", "start_ns").with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
         (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
     )
@@ -91,15 +91,15 @@ def find(
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
     tiles = gpu_tiles(cpu, ops, closed=rule != MARKS, few=0 if source == "capture" else FEW_STEPS)
     process = _busiest(cpu, ops)
-    mine = cpu.filter(pl.col("process") == process)
+    shown_steps = cpu.filter(pl.col("process") == process)
     tiled = tiles.gpu.filter(pl.col("process") == process)
     whole = steps == "all" or source == "capture"
-    steady = _chosen(steps, mine.height)
-    if steady is None and mine.height and source != "capture":
-        steady = steady_steps(mine, tiled, attributed, told(probes, process))
+    steady = _chosen(steps, shown_steps.height)
+    if steady is None and shown_steps.height and source != "capture":
+        steady = steady_steps(shown_steps, tiled, attributed, told(probes, process))
         steady = longest_run(steady, tiles.between.filter(pl.col("process") == process))
-    elif steady is None and mine.height:
-        steady = (0, mine.height - 1)
+    elif steady is None and shown_steps.height:
+        steady = (0, shown_steps.height - 1)
     first, last = steady or (0, -1)
     in_steady = (pl.col("index") >= first) & (pl.col("index") <= last)
     cpu = cpu.with_columns(in_steady.alias("steady"), (pl.col("index") < first).alias("warmup"))

@@ -86,14 +86,14 @@ def _blocking(trace: Trace, places: set[_Place]) -> dict[_Place, list[_Place]]:
     The default stream is made by nobody, so it is the one that is not among those that were made, unless it says so.
     """
     made = {(pid, context, stream): how for pid, context, stream, how in trace.cuda_stream.iter_rows()}
-    found: dict[_Place, list[_Place]] = {}
+    waits_for: dict[_Place, list[_Place]] = {}
     for place in places:
         process, context, stream = place
-        mine = {s: how for (pid, c, s), how in made.items() if pid == process & 0xFFFFFF and c == context}
-        blocking = [s for s, how in mine.items() if how == _BLOCKING and s != stream]
-        if blocking and mine.get(stream, _DEFAULT) == _DEFAULT:
-            found[place] = [(process, context, s) for s in blocking]
-    return found
+        in_context = {s: how for (pid, c, s), how in made.items() if pid == process & 0xFFFFFF and c == context}
+        blocking = [s for s, how in in_context.items() if how == _BLOCKING and s != stream]
+        if blocking and in_context.get(stream, _DEFAULT) == _DEFAULT:
+            waits_for[place] = [(process, context, s) for s in blocking]
+    return waits_for
 
 
 class Streams:
@@ -128,8 +128,8 @@ class Streams:
         while True:
             self.edges = {key: (at, np.maximum.accumulate(held[r])) for key, (r, at) in rows.items()}
             new = held.copy()
-            for key, mine in by_source.items():
-                new[mine] = self.last_end(key, recorded[mine])
+            for key, members in by_source.items():
+                new[members] = self.last_end(key, recorded[members])
             if (new == held).all():
                 return
             held = new

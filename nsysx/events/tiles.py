@@ -57,10 +57,10 @@ def without_evaluation(cpu: pl.DataFrame, phases: pl.DataFrame, ops: pl.DataFram
             (pl.col("process") == of) & (pl.col("phase").cast(pl.String) != "evaluation").fill_null(True)
         )
         called = other["call_start_ns"].drop_nulls().sort().to_numpy()
-        mine = np.flatnonzero(process == of)
+        of_process = np.flatnonzero(process == of)
         begins, ends = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
-        touched = _touched(start[mine], end[mine], begins, ends)
-        for row in mine[touched].tolist() if 2 * touched.sum() < len(mine) else ():
+        touched = _touched(start[of_process], end[of_process], begins, ends)
+        for row in of_process[touched].tolist() if 2 * touched.sum() < len(of_process) else ():
             work = called[np.searchsorted(called, start[row]) : np.searchsorted(called, end[row])]
             if not len(work):
                 continue
@@ -105,14 +105,14 @@ class _Steps:
         return step, inside
 
     def first_begin(self, step: I64, chosen: Flags) -> I64:
-        found = np.full(len(self.start), _NEVER)
-        np.minimum.at(found, step[chosen], self.op_begin[chosen])
-        return found
+        first = np.full(len(self.start), _NEVER)
+        np.minimum.at(first, step[chosen], self.op_begin[chosen])
+        return first
 
     def last_end(self, step: I64, chosen: Flags) -> I64:
-        found = np.full(len(self.start), -_NEVER)
-        np.maximum.at(found, step[chosen], self.op_end[chosen])
-        return found
+        last = np.full(len(self.start), -_NEVER)
+        np.maximum.at(last, step[chosen], self.op_end[chosen])
+        return last
 
     def borders(self, step: I64, inside: Flags) -> I64:
         """Return where each step begins on the device, and where the last one ends."""
@@ -163,10 +163,10 @@ def gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few:
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         called, op_begin, op_end = (part[c].to_numpy() for c in ("call_start_ns", "start_ns", "end_ns"))
         evaluation = (part["phase"] == "evaluation").fill_null(False).to_numpy()
-        found = _Steps(start, end, called, op_begin, op_end, evaluation, closed, few).tiles()
-        if found is None:
+        tiled = _Steps(start, end, called, op_begin, op_end, evaluation, closed, few).tiles()
+        if tiled is None:
             continue
-        begin, finish, followed, named = found
+        begin, finish, followed, named = tiled
         place = {"process": np.full(len(start), process), "device": np.full(len(start), device)}
         frame = pl.DataFrame(
             {

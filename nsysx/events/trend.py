@@ -90,11 +90,11 @@ def period(values: I64, least: float) -> Period | None:
         high = n - np.searchsorted(ordered, lowest)
         for phase in np.flatnonzero((size >= 3) & (high <= size + _OTHERS * (n - size))).tolist():
             chosen = np.arange(n) % k == phase
-            mine, others = values[chosen], values[~chosen]
-            if mine.min() <= np.quantile(others, 1 - _OTHERS) + least:
+            high_ones, others = values[chosen], values[~chosen]
+            if high_ones.min() <= np.quantile(others, 1 - _OTHERS) + least:
                 continue
-            if _accident(int(high[phase]), len(mine), n) <= _ACCIDENT:
-                return Period(k, phase, int(np.median(mine) - np.median(others)))
+            if _accident(int(high[phase]), len(high_ones), n) <= _ACCIDENT:
+                return Period(k, phase, int(np.median(high_ones) - np.median(others)))
     return None
 
 
@@ -119,9 +119,9 @@ def trend(lengths: I64) -> Trend:
         kind: Literal["growing", "falling"] = "growing" if change > 0 else "falling"
         note = f"The steps are not steady, they keep {kind}: from {units.duration(first)} to {units.duration(last)}."
         return Trend(kind, share, spread, note=note)
-    if len(values) == len(lengths) and (found := period(values, _CHANGE * middle)):
-        note = f"Every {ordinal(found.every)} step takes {units.duration(found.excess_ns)} longer than the others."
-        return Trend("periodic", share, spread, found.every, found.excess_ns, note)
+    if len(values) == len(lengths) and (rhythm := period(values, _CHANGE * middle)):
+        note = f"Every {ordinal(rhythm.every)} step takes {units.duration(rhythm.excess_ns)} longer than the others."
+        return Trend("periodic", share, spread, rhythm.every, rhythm.excess_ns, note)
     if spread > _SPREAD:
         ends = f"{units.duration(int(low))} to {units.duration(int(high))}"
         return Trend("uneven", share, spread, note=f"The steps differ: the middle 80 % take {ends}.")

@@ -147,7 +147,7 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     allocates = kind.is_in(list(_ALLOCATORS)).to_numpy()
     waited = (d > start) & (d <= end) & (~allocates | _allocations_that_waited(rows, d))
     backlog = np.where(waited, d - start, 0)
-    own_ns = _own(rows, ops, copies, start + backlog, end)
+    own_ns = _own_op_ns(rows, ops, copies, start + backlog, end)
     return rows.select("call", "awaited").with_columns(
         pl.Series("backlog_ns", backlog, dtype=pl.Int64),
         pl.Series("own_op_ns", own_ns, dtype=pl.Int64),
@@ -156,7 +156,7 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     )
 
 
-def _own(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64, end: I64) -> I64:
+def _own_op_ns(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64, end: I64) -> I64:
     """Return the time of each call's own copies behind its backlog (ns)."""
     own_start, own_end = rows["own_start_ns"].fill_null(0).to_numpy(), rows["own_end_ns"].fill_null(0).to_numpy()
     own_ns = np.where(copies, np.maximum(np.minimum(own_end, end) - np.maximum(own_start, after), 0), 0)
@@ -166,8 +166,8 @@ def _own(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64, end: 
         (pl.col("op_kind").cast(pl.String) == "memcpy") & pl.col("call").is_in(batches["call"].implode())
     )
     for row, call in batches.iter_rows() if batches.height else ():
-        mine = members.filter(pl.col("call") == call)
-        s, e = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+        awaited = members.filter(pl.col("call") == call)
+        s, e = awaited["start_ns"].to_numpy(), awaited["end_ns"].to_numpy()
         own_ns[row] = length(np.maximum(s, after[row]), np.minimum(e, end[row])) if copies[row] else 0
     return own_ns
 

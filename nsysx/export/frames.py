@@ -155,23 +155,23 @@ def _words(codes: dict[int, str], column: str) -> pl.Expr:
 
 
 def _unpacked(column: str, fields: tuple[tuple[str, int], ...], names: tuple[str, ...]) -> list[pl.Expr]:
-    found, shift = [], 0
+    unpacked, shift = [], 0
     for (_, bits), name in zip(fields, names, strict=True):
-        found.append(((pl.col(column) // (1 << shift)) % (1 << bits)).alias(name))
+        unpacked.append(((pl.col(column) // (1 << shift)) % (1 << bits)).alias(name))
         shift += bits
-    return found
+    return unpacked
 
 
 def step_of(given: Profile, process: pl.Series, at: pl.Series) -> pl.Series:
     """Return the index of the step in which each instant of a process lies on the CPU, null for none."""
     keys, times = process.fill_null(-1).to_numpy(), at.fill_null(np.iinfo(np.int64).max).to_numpy()
-    found = np.full(len(times), -1, np.int64)
+    numbers = np.full(len(times), -1, np.int64)
     for (key,), steps in given.steps.cpu.sort("start_ns").group_by("process", maintain_order=True):
         start, end, index = (steps[c].to_numpy() for c in ("start_ns", "end_ns", "index"))
         place = np.searchsorted(start, times, side="right") - 1
         inside = (keys == key) & (place >= 0) & (times < end[np.maximum(place, 0)])
-        found[inside] = index[place[inside]]
-    numbered: pl.Series = pl.Series("step", found).replace(-1, None)
+        numbers[inside] = index[place[inside]]
+    numbered: pl.Series = pl.Series("step", numbers).replace(-1, None)
     return numbered
 
 

@@ -59,12 +59,12 @@ def everything(given: Profile, summary: Summary) -> dict[str, pl.DataFrame]:
 
     A frame that was not recorded is in ``columns`` alone, with null rows and the reason.
     """
-    found: dict[str, pl.DataFrame] = {}
+    recorded: dict[str, pl.DataFrame] = {}
     lines: list[dict[str, object]] = []
     for name, title, columns, make in _sources(given, summary):
         rows, reason = None, None
         try:
-            found[name] = frame = make()
+            recorded[name] = frame = make()
             rows = frame.height
         except NotRecorded as answer:
             reason = answer.reason
@@ -82,8 +82,8 @@ def everything(given: Profile, summary: Summary) -> dict[str, pl.DataFrame]:
             for c in columns
         ]
     kinds = {k: pl.Int64 if k == "rows" else pl.String for k in lines[0]}
-    found[DICTIONARY.removesuffix(".parquet")] = pl.DataFrame(lines, schema=kinds)
-    return found
+    recorded[DICTIONARY.removesuffix(".parquet")] = pl.DataFrame(lines, schema=kinds)
+    return recorded
 
 
 def _readme(columns: pl.DataFrame) -> str:

@@ -62,12 +62,12 @@ def _calls(build: Builder, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
     """Add the API calls of each thread, with an arrow for each op that they launched."""
     for (thread,), part in _by(calls, "thread"):
         start, end = _ints(part, "start_ns"), _ints(part, "end_ns")
-        own = build.thread(thread)
+        of_thread = build.thread(thread)
         rows = part.select("call").with_row_index("row").join(ops.select("call", "op"), on="call")
         flows = np.stack((_ints(rows, "row"), _ints(rows, "op") + 1), 1)
         build.add(
             Slices(
-                build.spread(own, "more CUDA calls", start, end, top=own),
+                build.spread(of_thread, "more CUDA calls", start, end, top=of_thread),
                 start,
                 end,
                 build.names.ids(part["name"]),
@@ -87,9 +87,9 @@ _RANGE_TRACKS = (
 
 
 def _ranges(build: Builder, ranges: pl.DataFrame) -> None:
-    for (thread,), mine in _by(ranges.drop_nulls("thread"), "thread"):
+    for (thread,), of_thread in _by(ranges.drop_nulls("thread"), "thread"):
         for title, kinds in _RANGE_TRACKS:
-            part = mine.filter(pl.col("kind").cast(pl.String).is_in(kinds))
+            part = of_thread.filter(pl.col("kind").cast(pl.String).is_in(kinds))
             if not part.height:
                 continue
             start, end = _ints(part, "start_ns"), _ints(part, "end_ns")
@@ -117,16 +117,16 @@ def _ops(build: Builder, given: Profile, ops: pl.DataFrame) -> None:
         _shape(("grid_x", "grid_y", "grid_z")).alias("grid"),
         _shape(("block_x", "block_y", "block_z")).alias("block"),
     )
-    for (process, device), mine in _by(named, "process", "device"):
+    for (process, device), of_device in _by(named, "process", "device"):
         name = f"GPU {device}" + (f" ({cards[process, device]})" if cards.get((process, device)) else "")
         gpu = build.tracks.add(name, build.process(process))
-        for (_context, stream), part in _by(mine, "context", "stream"):
+        for (_context, stream), part in _by(of_device, "context", "stream"):
             track = build.spread(gpu, f"stream {stream}", _ints(part, "start_ns"), _ints(part, "end_ns"))
             # An arrow points forward in time: work that begins before its call, by an error of the clocks, has it reversed.
             early = (part["start_ns"] < part["call_start_ns"]).fill_null(False).to_numpy()
             for rows, ends in ((~early, True), (early, False)):
                 _work(build, part.filter(pl.Series(rows, dtype=pl.Boolean)), track[rows], ends)
-        _queue(build, gpu, f"queue of GPU {device}", mine)
+        _queue(build, gpu, f"queue of GPU {device}", of_device)
 
 
 def _work(build: Builder, part: pl.DataFrame, track: I64, ends: bool) -> None:

@@ -175,46 +175,46 @@ class Builder:
 
     # ---- events -----------------------------------------------------------------------------------------------------
 
-    def add(self, found: Slices) -> None:
+    def add(self, slices: Slices) -> None:
         """Add slices: a packet for the begin of each and one for its end."""
-        count = len(found.start)
+        count = len(slices.start)
         if not count:
             return
         self.slices += count
-        order = np.lexsort((-found.end, found.start, found.track))
+        order = np.lexsort((-slices.end, slices.start, slices.track))
         place = np.empty(count, np.int64)
         place[order] = self._order + 2 * np.arange(count)
         self._order += 2 * count
-        lasting = found.end > found.start
-        for arg in found.args:
+        lasting = slices.end > slices.start
+        for arg in slices.args:
             self.args.setdefault(arg, len(self.args) + 1)
-        columns = {"track": found.track, "name": found.name, "category": found.category, **found.args}
-        self._begins(found, {**columns, "time": found.start}, place)
+        columns = {"track": slices.track, "name": slices.name, "category": slices.category, **slices.args}
+        self._begins(slices, {**columns, "time": slices.start}, place)
         # What lasts ends before others begin at that instant, the inner first; what does not, right after its own begin.
         ends = (np.where(lasting, 0, 1), np.where(lasting, -place, place + 1))
-        self.events.append(_Events(_END_PACKET, {"track": found.track, "time": found.end}, ends))
+        self.events.append(_Events(_END_PACKET, {"track": slices.track, "time": slices.end}, ends))
 
-    def _begins(self, found: Slices, columns: dict[str, I64], place: I64) -> None:
+    def _begins(self, slices: Slices, columns: dict[str, I64], place: I64) -> None:
         """Add the packets in which slices begin: one layout for each choice of arguments and number of flows."""
         count = len(place)
         key = np.zeros(count, np.int64)
-        for bit, values in enumerate(found.args.values()):
+        for bit, values in enumerate(slices.args.values()):
             key |= (values != 0).astype(np.int64) << bit
         many = np.zeros(count, np.int64)
-        if found.flows is not None:
-            many = np.bincount(found.flows[:, 0], minlength=count)
-            ordered = found.flows[np.argsort(found.flows[:, 0], kind="stable")]
+        if slices.flows is not None:
+            many = np.bincount(slices.flows[:, 0], minlength=count)
+            ordered = slices.flows[np.argsort(slices.flows[:, 0], kind="stable")]
             first = np.cumsum(many) - many
         both, which = np.unique(np.stack((key, many), 1), axis=0, return_inverse=True)
         for number, (mask, flows) in enumerate(both.tolist()):
             rows = np.flatnonzero(which.reshape(-1) == number)
-            args = [arg for bit, arg in enumerate(found.args) if mask >> bit & 1]
+            args = [arg for bit, arg in enumerate(slices.args) if mask >> bit & 1]
             used = {"time", "track", "name", "category", *args}
-            mine = {n: v[rows] for n, v in columns.items() if n in used}
+            used_columns = {n: v[rows] for n, v in columns.items() if n in used}
             for i in range(flows):
-                mine[f"flow{i}"] = ordered[first[rows] + i, 1]
-            layout = _begin(args, found.numbers, self.args, flows, found.ends_flow)
-            self.events.append(_Events(layout, mine, (np.ones(len(rows), np.int64), place[rows])))
+                used_columns[f"flow{i}"] = ordered[first[rows] + i, 1]
+            layout = _begin(args, slices.numbers, self.args, flows, slices.ends_flow)
+            self.events.append(_Events(layout, used_columns, (np.ones(len(rows), np.int64), place[rows])))
 
     def count(self, track: int, time: I64, value: I64) -> None:
         """Add the values of a counter, sorted by time; of several at one instant the last stands."""

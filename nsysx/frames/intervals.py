@@ -40,11 +40,11 @@ class StepFunction:
             if len(t) > len(times):
                 # Many sorted instants: look for the few borders among them instead.
                 border = np.searchsorted(t, times, side="left")
-                found = np.full(len(t), -1, self.labels.dtype)
+                labels_at = np.full(len(t), -1, self.labels.dtype)
                 if len(border) > 1:
                     labels = self.labels[first : first + len(times) - 1]
-                    found[border[0] : border[-1]] = np.repeat(labels, np.diff(border))
-                return found
+                    labels_at[border[0] : border[-1]] = np.repeat(labels, np.diff(border))
+                return labels_at
         i = np.searchsorted(self.times, t, side="right") - 1
         inside = (i >= 0) & (i < len(self.labels))
         return np.where(inside, self.labels[np.clip(i, 0, len(self.labels) - 1)], np.int32(-1))
@@ -79,13 +79,13 @@ class StepFunction:
             return {}
         place, into = self._placed(np.concatenate((start, end)))
         lasting = np.diff(self.times)
-        found = {}
+        by_label = {}
         for label in np.unique(self.labels).tolist():
             here = self.labels == label
             before = np.concatenate(([0], np.cumsum(np.where(here, lasting, 0))))
             at = before[place] + np.where(here[place], into, 0)
-            found[label] = at[len(start) :] - at[: len(start)]
-        return found
+            by_label[label] = at[len(start) :] - at[: len(start)]
+        return by_label
 
     def borders_in(self, start: I64, end: I64) -> I64:
         """Return the borders that lie inside disjoint, sorted windows, sorted."""

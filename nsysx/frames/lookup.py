@@ -66,8 +66,8 @@ def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I6
 def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
     """Return where a categorical column matches the pattern; it is tried once per distinct name, null never matches."""
     names, place, code = _coding(column)
-    found = re.compile(pattern)
-    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(found.search(n)) for n in names], np.bool_)
+    compiled = re.compile(pattern)
+    hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(compiled.search(n)) for n in names], np.bool_)
     return hits[place][code]
 
 
@@ -148,8 +148,8 @@ def parted(frame: pl.DataFrame, *keys: str) -> dict[tuple[int, ...], pl.DataFram
         return {}
     if all(not frame[k].null_count() and frame[k].min() == frame[k].max() for k in keys):
         return {tuple(int(frame[k].item(0)) for k in keys): frame}
-    found = frame.partition_by(*keys, maintain_order=True, as_dict=True)
-    return {tuple(map(int, key)): part for key, part in found.items() if None not in key}
+    parts = frame.partition_by(*keys, maintain_order=True, as_dict=True)
+    return {tuple(map(int, key)): part for key, part in parts.items() if None not in key}
 
 
 def numbered(keys: I64) -> tuple[I64, I64]:
@@ -169,6 +169,6 @@ _TABLE = 1 << 24
 
 def totals(index: npt.NDArray[np.integer[Any]], values: I64, size: int) -> I64:
     """Return the sum of ``values`` per ``index``: exact, where weights of ``bincount`` are floats."""
-    found = np.zeros(size, np.int64)
-    np.add.at(found, index, values)
-    return found
+    sums = np.zeros(size, np.int64)
+    np.add.at(sums, index, values)
+    return sums

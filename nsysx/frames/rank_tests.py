@@ -18,9 +18,9 @@ def ranked(values: npt.ArrayLike) -> tuple[F64, I64]:
     new = np.diff(values[order], prepend=np.nan) != 0
     first = np.flatnonzero(new)
     counts = np.diff(first, append=len(values))
-    found = np.empty(len(values))
-    found[order] = np.repeat(first + (counts + 1) / 2, counts)
-    return found, counts
+    ranks = np.empty(len(values))
+    ranks[order] = np.repeat(first + (counts + 1) / 2, counts)
+    return ranks, counts
 
 
 def ranks(values: npt.ArrayLike) -> F64:

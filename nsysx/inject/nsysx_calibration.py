@@ -85,7 +85,7 @@ def products(torch: Any) -> dict[str, float]:
 
     A format that this device or this torch has not is left out.
     """
-    found = {}
+    rates = {}
     formats = {"bf16": (torch.bfloat16, False), "fp16": (torch.float16, False), "tf32": (torch.float32, True)}
     formats["fp32"] = (torch.float32, False)
     before = torch.backends.cuda.matmul.allow_tf32
@@ -93,9 +93,9 @@ def products(torch: Any) -> dict[str, float]:
         with contextlib.suppress(Exception):  # what this device cannot do is no failure of the calibration
             torch.backends.cuda.matmul.allow_tf32 = tf32
             a, b, out = (torch.randn(_SIDE, _SIDE, device="cuda", dtype=dtype) for _ in range(3))
-            found[name] = _product(torch, a, b, out)
+            rates[name] = _product(torch, a, b, out)
     torch.backends.cuda.matmul.allow_tf32 = before
-    return found
+    return rates
 
 
 def _product(torch: Any, a: Any, b: Any, out: Any) -> float:
@@ -141,19 +141,24 @@ def main(result: str) -> None:
     calls, train = classes(torch), step(torch)
     for _ in range(5):
         train()
-    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "calls": {}, "step": {}}
-    found["products"] = products(torch)
+    measured: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "calls": {},
+        "step": {},
+    }
+    measured["products"] = products(torch)
     for tag in ("off", "on"):
         if tag == "on":
             torch.cuda.cudart().cudaProfilerStart()
             train()  # the first traced calls pay for buffers
         for name, (call, often) in calls.items():
-            found["calls"].setdefault(name, {})[tag] = _timed(call, sync, often)
+            measured["calls"].setdefault(name, {})[tag] = _timed(call, sync, often)
         torch.cuda.nvtx.range_push(STEPS_RANGE)
-        found["step"][tag] = _timed(lambda: (train(), sync()), sync, _STEPS)
+        measured["step"][tag] = _timed(lambda: (train(), sync()), sync, _STEPS)
         torch.cuda.nvtx.range_pop()
     torch.cuda.cudart().cudaProfilerStop()
-    Path(result).write_text(json.dumps({**found, "steps": _STEPS * _ROUNDS}), encoding="utf-8")
+    Path(result).write_text(json.dumps({**measured, "steps": _STEPS * _ROUNDS}), encoding="utf-8")
 
 
 if __name__ == "__main__":

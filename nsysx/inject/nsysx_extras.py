@@ -16,7 +16,7 @@ def mark_lines(torch: Any, out: Output, active: Callable[[], bool]) -> None:
     if not torch.backends.cuda.is_built():
         out.errors.append("NSYSX_LINES needs a torch built with CUDA")
         return
-    own = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen")
+    libraries = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen")
     foreign: dict[str, bool] = {}
     count = out.counts["sync"].__next__
 
@@ -30,7 +30,7 @@ def mark_lines(torch: Any, out: Output, active: Callable[[], bool]) -> None:
                 file = frame.f_code.co_filename
                 known = foreign.get(file)
                 if known is None:
-                    known = foreign[file] = not file.startswith(own)
+                    known = foreign[file] = not file.startswith(libraries)
                 if known:
                     break
                 frame = frame.f_back  # type: ignore[assignment]

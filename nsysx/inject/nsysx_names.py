@@ -198,13 +198,13 @@ class Naming:
 
     def _prefix(self, module: Any) -> str:
         """Return a name that no other root has: its class, with a number behind it from the second one on."""
-        own = ranges.word(class_name(module))
-        numbers = self._numbers.get(own)
+        word = ranges.word(class_name(module))
+        numbers = self._numbers.get(word)
         if numbers is None:
-            numbers = self._numbers[own] = _Numbers()
+            numbers = self._numbers[word] = _Numbers()
         number = numbers.take()
         weakref.finalize(module, numbers.give_back, number).atexit = False
-        return f"{own}#{number}" if number else own
+        return f"{word}#{number}" if number else word
 
     def _walk(self, root: Any, prefix: str) -> None:
         """Name every module under ``root``. A module with several names keeps its first; the others are aliases."""

@@ -113,7 +113,7 @@ def _one_thread(roots: Any) -> bool:
         if len(seen) >= _MOST_NODES:
             return False
         seen[id(node)] = node
-        found = {str(given.device) for given in node._input_metadata}
-        devices |= {device for device in found if device != "cpu"} or found
+        of_node = {str(given.device) for given in node._input_metadata}
+        devices |= {device for device in of_node if device != "cpu"} or of_node
         todo.extend(following for following, _ in node.next_functions)
     return len(devices) <= 1

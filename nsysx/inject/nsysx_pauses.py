@@ -165,13 +165,13 @@ class Pauses:
         noted = getattr(utils, "_compilation_metrics", None)
         if not noted or noted[-1] is self._last:
             return []
-        found = []
+        newest_first = []
         for one in reversed(list(noted)):
             if one is self._last:
                 break
-            found.append(one)
-        self._last = found[0]
-        return found[::-1]
+            newest_first.append(one)
+        self._last = newest_first[0]
+        return newest_first[::-1]
 
 
 def _compilation(noted: Any) -> dict[str, Any] | None:

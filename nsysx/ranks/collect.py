@@ -173,8 +173,8 @@ def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]
         return int(seen[0])
     sized = [(m.size, m.rank) for m in members.values() if m.size is not None and m.rank is not None]
     most = max((size for size, _ in sized), default=0)
-    found = {rank for size, rank in sized if size == most}
-    return found.pop() if len(found) == 1 and most > 1 else None
+    numbers = {rank for size, rank in sized if size == most}
+    return numbers.pop() if len(numbers) == 1 and most > 1 else None
 
 
 def processes(trace: Trace) -> dict[int, int]:

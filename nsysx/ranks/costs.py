@@ -101,20 +101,20 @@ def costs_of(aligned: Aligned) -> list[Costs]:
         together = key.kind != nccl_notes.SEND_RECEIVE
         last = (start + np.array([aligned.offset[r] for r in members])[:, None]).argmax(axis=0)
         for i, (r, rank) in enumerate(zip(members, ranks, strict=True)):
-            mine = costs[r]
-            mine.waiting.append((start[i], end[i] - transfer))
-            mine.moving.append((end[i] - transfer, end[i]))
-            mine.among.append((tuple(sorted(members)), together))
+            of_rank = costs[r]
+            of_rank.waiting.append((start[i], end[i] - transfer))
+            of_rank.moving.append((end[i] - transfer, end[i]))
+            of_rank.among.append((tuple(sorted(members)), together))
             inside = (start[i] >= rank.window[0]) & (start[i] < rank.window[1])
             if not inside.any():
                 continue
             if together:
-                mine.collectives += int(inside.sum())
-                mine.last += int((last[inside] == i).sum())
+                of_rank.collectives += int(inside.sum())
+                of_rank.last += int((last[inside] == i).sum())
                 for late, other in enumerate(members):
                     if late != i:
                         costs[other].delay_ns += int(waited[i][inside & (last == late)].sum())
-            tally = mine.tallies.setdefault(key, Tally())
+            tally = of_rank.tallies.setdefault(key, Tally())
             _tally(tally, rank, key, inside, rank.message_bytes[group[r]], transfer, waited[i])
     return costs
 

@@ -50,7 +50,7 @@ def _shift(a: I64, b: I64) -> int:
     """
     if len(a) == len(b):
         return 0
-    best, found = None, 0
+    best, nearest = None, 0
     low, high = min(0, len(b) - len(a)), max(0, len(b) - len(a))
     tried = range(low, high + 1)
     if len(tried) > 256:  # more than that many missing: let time say where to look
@@ -63,8 +63,8 @@ def _shift(a: I64, b: I64) -> int:
             continue
         apart = float(np.median(np.abs(a[i : i + n] - b[j : j + n])))
         if best is None or apart < best:
-            best, found = apart, shift
-    return found
+            best, nearest = apart, shift
+    return nearest
 
 
 def _pairs(end_a: I64, end_b: I64) -> tuple[I64, I64]:
@@ -83,12 +83,12 @@ def _times(aligned: Aligned, r: int, rows: I64) -> tuple[I64, I64]:
 
 def _rows(rank: Rank, *, named: bool) -> dict[Key, I64]:
     """Return the rows of each series, by communicator where it is known and ``named``, else by stream."""
-    found: dict[Key, list[int]] = {}
+    by_key: dict[Key, list[int]] = {}
     for i, s in enumerate(rank.series):
         noted = named and s.communicator
         key = Key(s.communicator, s.pair, 0, s.kind) if noted else Key("", (), s.stream, s.kernel_kind)
-        found.setdefault(key, []).append(i)
-    return {key: np.flatnonzero(np.isin(rank.belongs, which)) for key, which in found.items()}
+        by_key.setdefault(key, []).append(i)
+    return {key: np.flatnonzero(np.isin(rank.belongs, which)) for key, which in by_key.items()}
 
 
 def align(ranks: Sequence[Rank]) -> Aligned:
@@ -104,7 +104,7 @@ def align(ranks: Sequence[Rank]) -> Aligned:
     named = all(any(s.communicator for s in r.series) for r in ranks if r.series)
     rows = [_rows(r, named=named) for r in ranks]
     _correct_clocks(aligned, rows)
-    for key in sorted({k for own in rows for k in own}):
+    for key in sorted({k for of_rank in rows for k in of_rank}):
         groups: list[dict[int, I64]] = []
         for r in range(len(ranks)):
             if key in rows[r]:
@@ -137,8 +137,8 @@ def _correct_clocks(aligned: Aligned, rows: list[dict[Key, I64]]) -> None:
             aligned.correction[r] = correction
 
     def fit(members: list[int], others: Sequence[int], *, overlapping: bool) -> int | None:
-        found = ((r, o) for o in others for r in members)
-        return next((c for r, o in found if (c := _correction(aligned, rows, r, o, overlapping)) is not None), None)
+        pairs = ((r, o) for o in others for r in members)
+        return next((c for r, o in pairs if (c := _correction(aligned, rows, r, o, overlapping)) is not None), None)
 
     if waiting:
         settle(waiting[0], 0)
@@ -165,8 +165,8 @@ def _correction(aligned: Aligned, rows: list[dict[Key, I64]], r: int, other: int
     if not shared:
         return None
     key = max(shared, key=lambda k: (min(len(rows[r][k]), len(rows[other][k])), k))
-    mine, theirs = rows[r][key], rows[other][key]
-    (start, end), (other_start, other_end) = _times(aligned, r, mine), _times(aligned, other, theirs)
+    ours, theirs = rows[r][key], rows[other][key]
+    (start, end), (other_start, other_end) = _times(aligned, r, ours), _times(aligned, other, theirs)
     i, j = _pairs(end, other_end)
     if not len(i):
         return None
@@ -180,14 +180,14 @@ def _correction(aligned: Aligned, rows: list[dict[Key, I64]], r: int, other: int
 
 
 def _join_group(
-    aligned: Aligned, groups: list[dict[int, I64]], r: int, mine: I64, *, sure: bool, least: float = _TOGETHER
+    aligned: Aligned, groups: list[dict[int, I64]], r: int, collectives: I64, *, sure: bool, least: float = _TOGETHER
 ) -> None:
     """Add rank r to the group whose kernels run at the same time as its own, else begin a group.
 
     ``sure``: it is known that they are the same. A broadcast's root may be done before the others begin. ``least``: this
     share of them has to run at the same time.
     """
-    start, end = _times(aligned, r, mine)
+    start, end = _times(aligned, r, collectives)
     for group in groups:
         leader = next(iter(group))
         lead_start, lead_end = _times(aligned, leader, group[leader])
@@ -196,9 +196,9 @@ def _join_group(
         if len(i) and ((sure and len(end) == len(lead_end)) or np.mean(together) >= least):
             for member in group:
                 group[member] = group[member][i]
-            group[r] = mine[j]
+            group[r] = collectives[j]
             return
-    groups.append({r: mine})
+    groups.append({r: collectives})
 
 
 def common(aligned: Aligned) -> list[Rank]:
@@ -214,7 +214,7 @@ def common(aligned: Aligned) -> list[Rank]:
     shortest = min(r.parts["window_ns"] // max(r.steps, 1) for r in ranks)
     if len({r.steps for r in ranks}) == 1 and low - min(starts) < shortest:
         return list(ranks)  # the same steps, perhaps one rank after the other as in a pipeline
-    found = []
+    cut = []
     for rank, offset in zip(ranks, aligned.offset, strict=True):
         if rank.tiles is None:
             return list(ranks)
@@ -222,5 +222,5 @@ def common(aligned: Aligned) -> list[Rank]:
         inside = (middle >= low) & (middle < high)
         if not inside.any():
             return list(ranks)
-        found.append(replace(rank, tiles=rank.tiles.only(inside), **rank.tiles.figures(inside)))
-    return found
+        cut.append(replace(rank, tiles=rank.tiles.only(inside), **rank.tiles.figures(inside)))
+    return cut

@@ -11,10 +11,10 @@ _HINT = "Reports given together are ranks of one job; to compare two runs: nsysx
 
 
 def _by_report(ranks: Sequence[Rank]) -> list[list[Rank]]:
-    found: dict[int, list[Rank]] = {}
+    by_report: dict[int, list[Rank]] = {}
     for r in ranks:
-        found.setdefault(r.report, []).append(r)
-    return list(found.values())
+        by_report.setdefault(r.report, []).append(r)
+    return list(by_report.values())
 
 
 def _span(report: Sequence[Rank]) -> tuple[int, int] | None:

@@ -40,19 +40,19 @@ def job_size(ranks: Sequence[Rank]) -> int:
 
 def _presence_checks(ranks: Sequence[Rank]) -> list[Check]:
     """Return what is to be said of ranks that are not here, and of ranks on other machines."""
-    found = []
+    presence = []
     size = job_size(ranks)
     if size > len(ranks):
         missing = sorted(set(range(size)) - {r.number for r in ranks if r.number is not None})
         which = f"; missing: {_listed(missing)}" if len(missing) == size - len(ranks) else ""
         detail = f"{len(ranks)} of {size} ranks are here{which}. Time for which all of them wait for a missing one counts as transfer"
-        found.append(Check("rank count", "warn", detail, "give the reports of all ranks"))
+        presence.append(Check("rank count", "warn", detail, "give the reports of all ranks"))
     hosts = len({r.host for r in ranks if r.host is not None})
     if hosts > 1:
-        found.append(
+        presence.append(
             Check("rank hosts", "ok", f"the ranks ran on {hosts} machines; their clocks are aligned by collectives")
         )
-    return found
+    return presence
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -63,35 +63,35 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
     """Return what can be said about how well the ranks fit together."""
     if len(ranks) < 2:
         return []
-    found = []
+    said = []
     without = [r["rank"] for r in rows if not r["collectives"]]
     if len(without) == len(rows):
         detail = "no collective is matched over ranks: transfer, waiting and the straggler are not known"
         fix = "" if any(len(r.start_ns) for r in ranks) else "the steady steps hold no NCCL kernel"
-        found.append(Check("collectives", "missing", detail, fix))
+        said.append(Check("collectives", "missing", detail, fix))
     elif without:
-        found.append(Check("collectives", "warn", f"rank {_listed(without)} shares no collective with another rank"))
+        said.append(Check("collectives", "warn", f"rank {_listed(without)} shares no collective with another rank"))
     else:
-        found.append(Check("collectives", "ok", f"matched over {len(rows)} ranks"))
-    found += _messages_checks(ranks) + _presence_checks(ranks)
+        said.append(Check("collectives", "ok", f"matched over {len(rows)} ranks"))
+    said += _messages_checks(ranks) + _presence_checks(ranks)
     held = {len(r.start_ns) for r in ranks}
     if len(held) > 1:
         detail = (
             f"the ranks hold {min(held)} to {max(held)} collectives: captures of different length, or ranks that differ"
         )
-        found.append(Check("rank lengths", "warn", detail, "capture the same steps on every rank: --steps A:B"))
-    counts, own = {r["steps"] for r in rows}, {r.steps for r in ranks}  # what is compared, and what each has alone
+        said.append(Check("rank lengths", "warn", detail, "capture the same steps on every rank: --steps A:B"))
+    counts, alone = {r["steps"] for r in rows}, {r.steps for r in ranks}  # what is compared, and what each has alone
     if len(counts) > 1:
-        found.append(Check("rank steps", "warn", f"the ranks hold {min(counts)} to {max(counts)} steady steps"))
-    elif counts != own:
+        said.append(Check("rank steps", "warn", f"the ranks hold {min(counts)} to {max(counts)} steady steps"))
+    elif counts != alone:
         detail = (
-            f"compared over the {min(counts)} steps that are steady on all of them; alone they have up to {max(own)}"
+            f"compared over the {min(counts)} steps that are steady on all of them; alone they have up to {max(alone)}"
         )
-        found.append(Check("rank steps", "ok", detail))
+        said.append(Check("rank steps", "ok", detail))
     far = max((abs(r["clock_correction_ns"] or 0) for r in rows), default=0)
     if any(r.utc_epoch_ns is None for r in ranks) and len({r.report for r in ranks}) > 1:
-        found.append(Check("rank clocks", "warn", "a report does not say when its session began: collectives align it"))
+        said.append(Check("rank clocks", "warn", "a report does not say when its session began: collectives align it"))
     elif far > _CLOCKS_NS:
         detail = f"clocks of the ranks differ by up to {far / 1e6:.1f} ms (other hosts, or clocks that drift); collectives align them"
-        found.append(Check("rank clocks", "warn", detail))
-    return found
+        said.append(Check("rank clocks", "warn", detail))
+    return said

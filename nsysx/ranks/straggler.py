@@ -90,11 +90,11 @@ def excess(ranks: Sequence[Rank], r: int, peers: Sequence[int]) -> dict[str, flo
 def excesses(ranks: Sequence[Rank], peers: Sequence[int]) -> dict[int, dict[str, float]]:
     """Return ``excess`` of each of the peers. O(n log n)."""
     steps = [per_step(ranks[r]) for r in peers]
-    keys = list(dict.fromkeys(k for own in steps for k in own))
+    keys = list(dict.fromkeys(k for step in steps for k in step))
     more = {}
     for key in keys:
-        own = np.array([step.get(key, 0.0) for step in steps], np.float64)
-        more[key] = (own - _median_of_others(own)).tolist()
+        of_rank = np.array([step.get(key, 0.0) for step in steps], np.float64)
+        more[key] = (of_rank - _median_of_others(of_rank)).tolist()
     return {r: dict(sorted(((k, more[k][i]) for k in keys), key=lambda item: -item[1])) for i, r in enumerate(peers)}
 
 
@@ -116,11 +116,11 @@ def _median_of_others(values: F64) -> F64:
 
 def _groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
     """Return the sets of ranks that have collectives together, the largest first."""
-    found = {among for c in costs for among, together in c.among if together}
-    return sorted(found, key=lambda g: (-len(g), g))
+    groups = {among for c in costs for among, together in c.among if together}
+    return sorted(groups, key=lambda g: (-len(g), g))
 
 
-def _own(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> F64 | None:
+def _without_waiting(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> F64 | None:
     """Return the own time of each rank of a group in each common step, shape (ranks, steps); None without common steps."""
     rows = []
     for r in group:
@@ -134,20 +134,20 @@ def _own(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) 
     return np.array(rows, np.float64)
 
 
-def _ideal(own: F64) -> F64:
+def _ideal(step_ns: F64) -> F64:
     """Return own times in which no rank takes longer than the median of its peers."""
-    result: F64 = own.copy()
-    for r in range(len(own)):
-        result[r] = np.minimum(own[r], np.median(np.delete(own, r, axis=0), axis=0))
+    result: F64 = step_ns.copy()
+    for r in range(len(step_ns)):
+        result[r] = np.minimum(step_ns[r], np.median(np.delete(step_ns, r, axis=0), axis=0))
     return result
 
 
-def _price(own: F64, r: int) -> tuple[int, float, float]:
+def _price(step_ns: F64, r: int) -> tuple[int, float, float]:
     """Return what the rank costs a step, and both shares of the whole excess."""
-    ideal = _ideal(own)
-    without, alone = own.copy(), ideal.copy()
-    without[r], alone[r] = ideal[r], own[r]
-    t, t_without, t_only, t_ideal = (float(x.max(axis=0).mean()) for x in (own, without, alone, ideal))
+    ideal = _ideal(step_ns)
+    without, alone = step_ns.copy(), ideal.copy()
+    without[r], alone[r] = ideal[r], step_ns[r]
+    t, t_without, t_only, t_ideal = (float(x.max(axis=0).mean()) for x in (step_ns, without, alone, ideal))
     whole = t - t_ideal
     if whole <= 0:
         return 0, 0.0, 0.0
@@ -178,10 +178,10 @@ def _cause(more: Mapping[str, float]) -> str:
 
 def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
     """Return the rank of a group that is behind its peers in step after step, None where there is none."""
-    own = _own(ranks, costs, group)
-    if own is None:
+    step_ns = _without_waiting(ranks, costs, group)
+    if step_ns is None:
         return None
-    behind = np.array([own[r] - np.median(np.delete(own, r, axis=0), axis=0) for r in range(len(own))])
+    behind = np.array([step_ns[r] - np.median(np.delete(step_ns, r, axis=0), axis=0) for r in range(len(step_ns))])
     r = int(behind.mean(axis=1).argmax())
     late = float(behind[r].mean())
     step = float(np.mean([(t.end_ns - t.start_ns).mean() for x in group if (t := ranks[x].tiles) is not None]))
@@ -194,7 +194,7 @@ def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, 
     idle = sum(per_step(ranks[group[r]]).get(k, 0.0) for k in _DRIFTING)
     cause = _cause(more)
     slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if cause == "compute" else 0.0
-    price, without, alone = _price(own, r)
+    price, without, alone = _price(step_ns, r)
     drift = min(host, idle, HOST_DRIFT * step)
     return Straggler(
         place=group[r],
@@ -209,11 +209,11 @@ def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, 
         price_ns=price,
         without=without,
         alone=alone,
-        error=abs(float(own.max(axis=0).mean()) - step) / step,
+        error=abs(float(step_ns.max(axis=0).mean()) - step) / step,
     )
 
 
 def find(ranks: Sequence[Rank], costs: Sequence[Costs]) -> Straggler | None:
     """Return the rank that is behind its peers most, of all groups that have collectives together; None where none is."""
-    found = [s for group in _groups(costs) if (s := _candidate(ranks, costs, group)) is not None]
-    return max(found, key=lambda s: (s.named, s.price_ns, s.late_ns), default=None)
+    candidates = [s for group in _groups(costs) if (s := _candidate(ranks, costs, group)) is not None]
+    return max(candidates, key=lambda s: (s.named, s.price_ns, s.late_ns), default=None)

@@ -36,8 +36,8 @@ def python_lines(
 
     def name(key: int) -> str:
         if key not in names:
-            found = connection.execute("SELECT value FROM StringIds WHERE id = ?", (key,)).fetchone()
-            names[key] = html.unescape(str(found[0])) if found else "?"
+            row = connection.execute("SELECT value FROM StringIds WHERE id = ?", (key,)).fetchone()
+            names[key] = html.unescape(str(row[0])) if row else "?"
         return names[key]
 
     seen: dict[str, list[str]] = {}

@@ -41,8 +41,8 @@ def parquet(
         chosen = []
         for column in source.columns:
             if column.kind == "text":
-                found = pl.col(column.sql).fill_null(b"") if column.sql in present else pl.lit(b"")
-                chosen.append(found.alias(column.name))
+                text_value = pl.col(column.sql).fill_null(b"") if column.sql in present else pl.lit(b"")
+                chosen.append(text_value.alias(column.name))
             elif not column.bits:
                 chosen.append(pl.sql_expr(selecting.value_of(column, present)).cast(pl.Int64).alias(column.name))
         if packed := selecting.packed(source, present):
@@ -66,18 +66,18 @@ def _same_ends(connection: sqlite3.Connection, source: schema.Source, table: pl.
         return False
     query = f'SELECT "{times[0]}" FROM "{source.table}" ORDER BY rowid'
     ends = [connection.execute(f"{query}{way} LIMIT 1").fetchone() for way in ("", " DESC")]
-    found = table.select(pl.first(times[0]).alias("first"), pl.last(times[0]).alias("last")).collect().row(0)
-    return found == tuple(e[0] if e else None for e in ends)
+    first_and_last = table.select(pl.first(times[0]).alias("first"), pl.last(times[0]).alias("last")).collect().row(0)
+    return first_and_last == tuple(e[0] if e else None for e in ends)
 
 
 def tables_of(folder: Path) -> list[Path]:
     """Return the files of a folder that nsys wrote with ``--type parquetdir`` or ``arrowdir``, one per table; [] for others."""
     try:
-        found = sorted(f for f in folder.iterdir() if f.suffix in _ENDINGS and _NAME.fullmatch(f.stem))
+        files = sorted(f for f in folder.iterdir() if f.suffix in _ENDINGS and _NAME.fullmatch(f.stem))
     except OSError:
         return []
     known = {s.table for s in schema.SOURCES.values()} | {"StringIds"}
-    return found if any(f.stem in known for f in found) else []
+    return files if any(f.stem in known for f in files) else []
 
 
 def as_sqlite(folder: Path, target: Path) -> Path:

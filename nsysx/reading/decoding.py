@@ -68,16 +68,16 @@ def names_wanted(frames: Mapping[str, pl.DataFrame]) -> I64:
 
 def strings_of(path: Path, wanted: I64) -> tuple[dict[int, str | None], list[LeftOut]]:
     """Return id -> string of the wanted ids; a table can hold millions that nothing refers to."""
-    found: dict[int, str | None] = {}
+    texts: dict[int, str | None] = {}
     twice = 0
     with closing(opening.connect(path)) as connection:
         for i in range(0, len(wanted), _ASKED):
             listed = ",".join(map(str, wanted[i : i + _ASKED].tolist()))
             for key, value in connection.execute(f"SELECT id, value FROM StringIds WHERE id IN ({listed})"):
-                twice += key in found
+                twice += key in texts
                 # A table without its primary key could hold an id twice: the first counts.
-                found.setdefault(key, text_of(value))
-    return found, [LeftOut("StringIds", "an id that stands there already", twice)] if twice else []
+                texts.setdefault(key, text_of(value))
+    return texts, [LeftOut("StringIds", "an id that stands there already", twice)] if twice else []
 
 
 def text_of(value: Any) -> str | None:

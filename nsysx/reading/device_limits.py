@@ -26,7 +26,7 @@ def limits_of(
     """Return (process, CUDA ordinal) -> its limits, for those that the report describes."""
     cards = capture_facts.query(connection, tables, "TARGET_INFO_GPU", *_COLUMNS)
     mapping = capture_facts.gpu_numbers(connection, tables)
-    found = {}
+    limits = {}
     for process, device in used:
         card = capture_facts.card_of(cards, mapping, ids.pid_of(process), device)
         if card is None:
@@ -34,9 +34,9 @@ def limits_of(
         sm, warps, blocks, registers, per_block, shared, clock, bandwidth = map(_limit, card[3:11])
         major, minor = card[11:13]
         known = _limit(major) is not None and isinstance(minor, int) and 0 <= minor < 100
-        found[process, device] = DeviceLimits(
+        limits[process, device] = DeviceLimits(
             card[0] if isinstance(card[0], int) else None,
             (major, minor) if known else None,
             sm, warps, blocks, registers, per_block, shared, clock, bandwidth,
         )  # fmt: skip
-    return found
+    return limits

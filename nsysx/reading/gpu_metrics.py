@@ -47,14 +47,14 @@ _LEAST_HZ = 1_000_000
 
 def _wanted(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[tuple[int, int], str]:
     """Return (metric, gpu) -> the column that it becomes."""
-    found: dict[tuple[int, int], str] = {}
+    columns: dict[tuple[int, int], str] = {}
     for kind, metric, name in capture_facts.query(connection, tables, NAMES, "typeId", "metricId", "metricName"):
         if isinstance(kind, int) and isinstance(metric, int) and 0 <= metric < 1 << 40:
             text = decoding.text_of(name) or ""
             column = next((c for c, pattern in _COUNTERS if pattern.search(text)), None)
-            if column is not None and column not in [c for (_, g), c in found.items() if g == kind & 0xFF]:
-                found[metric, kind & 0xFF] = column
-    return found
+            if column is not None and column not in [c for (_, g), c in columns.items() if g == kind & 0xFF]:
+                columns[metric, kind & 0xFF] = column
+    return columns
 
 
 def _pieces(connection: sqlite3.Connection, metrics: list[int], window: Window | None) -> list[selecting.Piece]:

@@ -16,17 +16,17 @@ def reports(named: Iterable[Path]) -> list[Path]:
 
     Errors: NsysxError with exit code 3 for a path that is neither, and for a folder without a report.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in named:
         if opening.kind_of(path) != "folder" or columnar.tables_of(path):
-            found.append(path)
+            files.append(path)
             continue
         inside = _in_folder(path)
         if not inside:
             hint = "Give .sqlite files, a folder of them, or one that nsys export --type parquetdir wrote"
             raise opening.fail(path, "is a folder without a report in it", hint, "input-folder")
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 def _in_folder(folder: Path) -> list[Path]:

@@ -111,13 +111,13 @@ def _asked(
         if missing:
             continue
         given = (connection, source, tables[source.table], window)
-        mine = selecting.pieces_of(*given)
+        of_frame = selecting.pieces_of(*given)
         # Of a short table a second export saves nothing.
-        found = columnar.parquet(beside, *given) if len(mine) > 1 else None
-        if found is None:
-            pieces += mine
+        exported = columnar.parquet(beside, *given) if len(of_frame) > 1 else None
+        if exported is None:
+            pieces += of_frame
         else:
-            converted[frame] = found
+            converted[frame] = exported
     return converted, pieces
 
 
@@ -178,18 +178,18 @@ def _frames(
     recorded = frozenset(raw)
     notes: list[LeftOut] = []
     for frame in raw:
-        kept, found = placing.sane(raw[frame], schema.SOURCES[frame], around)
+        kept, left_out = placing.sane(raw[frame], schema.SOURCES[frame], around)
         raw[frame] = placing.since(kept, zero)
-        notes += found
+        notes += left_out
     strings: dict[int, str | None] = {}
     if {"id", "value"} <= tables.get("StringIds", set()):
-        strings, found = decoding.strings_of(database, decoding.names_wanted(raw))
-        notes += found
+        strings, left_out = decoding.strings_of(database, decoding.names_wanted(raw))
+        notes += left_out
     frames: dict[str, pl.DataFrame] = {}
     for frame, source in schema.SOURCES.items():
         if frame in raw:
-            frames[frame], found = decoding.unpacked(raw.pop(frame), source, strings)
-            notes += found
+            frames[frame], left_out = decoding.unpacked(raw.pop(frame), source, strings)
+            notes += left_out
         frames[frame] = placing.with_process(frames[frame] if frame in recorded else schema.empty(frame))
     return frames, notes + placing.with_own_process(frames, recorded)
 

@@ -75,14 +75,14 @@ def bus_bytes(kind: str, size: int | None, message: int | None) -> float | None:
 
 def members(trace: Trace) -> dict[int, dict[str, Member]]:
     """Return process -> communicator -> member: what is said when a communicator is made, split off or destroyed."""
-    found: dict[int, dict[str, Member]] = {}
+    by_process: dict[int, dict[str, Member]] = {}
     if trace.nccl is not None:
         rows = trace.nccl.filter(pl.col("communicator").is_not_null())
         for thread, communicator, size, rank in rows.select("thread", "communicator", "size", "rank").iter_rows():
-            own = found.setdefault(ids.process_of(thread), {})
-            if size is not None or communicator not in own:
-                own[communicator] = Member(size, rank)
-    return found
+            communicators = by_process.setdefault(ids.process_of(thread), {})
+            if size is not None or communicator not in communicators:
+                communicators[communicator] = Member(size, rank)
+    return by_process
 
 
 #: operation, communicator, bytes, peer
@@ -117,7 +117,7 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
     return [u for u in units if u.calls]
 
 
-def _message(calls: Sequence[_Call], kernel: str, own: Mapping[str, Member], *, alone: bool) -> Message:
+def _message(calls: Sequence[_Call], kernel: str, known: Mapping[str, Member], *, alone: bool) -> Message:
     """Return what the kernel ``kernel`` of these calls does; ``alone``: they launched no other."""
     communicators = {c for _, c, _, _ in calls}
     communicator = next(iter(communicators)) if len(communicators) == 1 else None
@@ -132,7 +132,7 @@ def _message(calls: Sequence[_Call], kernel: str, own: Mapping[str, Member], *, 
         kind = SEND_RECEIVE
         total = sum(b or 0 for o, _, b, _ in calls if o == "ncclSend") or sum(sizes)
         peers = {p for *_, p in calls}
-        me = own[communicator].rank if communicator in own else None
+        me = known[communicator].rank if communicator in known else None
         if len(peers) == 1 and None not in peers and me is not None:
             pair = tuple(sorted((me, peers.pop() or 0)))
     elif len(operations) == 1:
@@ -141,28 +141,28 @@ def _message(calls: Sequence[_Call], kernel: str, own: Mapping[str, Member], *, 
     return Message(communicator, kind, total if alone else None, pair)
 
 
-def messages(trace: Trace, ops: pl.DataFrame, own: Mapping[str, Member]) -> list[Message]:
+def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, Member]) -> list[Message]:
     """Return what each communication kernel does; ``ops`` are those of one process with name, thread, call_start_ns."""
     names = ops["name"].cast(pl.String).to_list()
-    found = [Message("", kind_of(name), None) for name in names]
+    said = [Message("", kind_of(name), None) for name in names]
     if trace.nccl is None or not ops.height:
-        return found
+        return said
     seen: dict[tuple[object, ...], Message] = {}  # a program sends the same few messages again and again
     thread, called = ops["thread"].fill_null(-1).to_numpy(), ops["call_start_ns"].fill_null(-1).to_numpy()
     for number in np.unique(thread).tolist():
         units = _units(trace.nccl.filter(pl.col("thread") == number))
         if not units:
             continue
-        mine = np.flatnonzero(thread == number)
+        of_thread = np.flatnonzero(thread == number)
         start = np.array([u.start_ns for u in units], np.int64)
         end = np.array([u.end_ns for u in units], np.int64)
-        at: I64 = np.searchsorted(start, called[mine], side="right") - 1
-        inside = (at >= 0) & (called[mine] <= end[np.clip(at, 0, None)])
+        at: I64 = np.searchsorted(start, called[of_thread], side="right") - 1
+        inside = (at >= 0) & (called[of_thread] <= end[np.clip(at, 0, None)])
         launched = np.bincount(at[inside], minlength=len(units))
-        for i, unit in zip(mine[inside].tolist(), at[inside].tolist(), strict=True):
+        for i, unit in zip(of_thread[inside].tolist(), at[inside].tolist(), strict=True):
             calls, alone = units[unit].calls, bool(launched[unit] == 1)
             key = (names[i], alone, *calls)
             if key not in seen:
-                seen[key] = _message(calls, names[i], own, alone=alone)
-            found[i] = seen[key]
-    return found
+                seen[key] = _message(calls, names[i], communicators, alone=alone)
+            said[i] = seen[key]
+    return said

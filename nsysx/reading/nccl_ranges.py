@@ -57,8 +57,8 @@ def _payload(text: Any, names: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
         values = json.loads(text) if isinstance(text, str) else {}
     except (ValueError, RecursionError):
         values = {}
-    found = [values.get(key) if isinstance(values, dict) else None for _, key in names]
-    whole = [v if isinstance(v, int) and not isinstance(v, bool) else None for v in found]
+    values_of = [values.get(key) if isinstance(values, dict) else None for _, key in names]
+    whole = [v if isinstance(v, int) and not isinstance(v, bool) else None for v in values_of]
     # A communicator's id fills 64 bits without a sign: a name, not a number.
     return tuple(
         (None if v is None else str(v))

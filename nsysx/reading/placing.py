@@ -153,8 +153,8 @@ def with_process(frame: pl.DataFrame) -> pl.DataFrame:
 
 def with_own_process(frames: dict[str, pl.DataFrame], recorded: frozenset[str]) -> list[LeftOut]:
     """Give GPU work of no named process to the only process that made calls, to process 0 where there are several."""
-    own = frames["runtime"]["process"].unique()
-    alone = pl.lit(own.item() if len(own) == 1 else 0, dtype=pl.Int64)
+    processes = frames["runtime"]["process"].unique()
+    alone = pl.lit(processes.item() if len(processes) == 1 else 0, dtype=pl.Int64)
     notes = []
     for frame, source in schema.SOURCES.items():
         if not any(c.name == "global_pid" for c in source.columns):
@@ -162,6 +162,6 @@ def with_own_process(frames: dict[str, pl.DataFrame], recorded: frozenset[str]) 
         if missing := frames[frame]["process"].null_count():
             frames[frame] = frames[frame].with_columns(pl.col("process").fill_null(alone))
             if frame in recorded:
-                reason = "no process: counted for the only one" if len(own) == 1 else "no process, of several"
-                notes.append(LeftOut(source.table, reason, missing, "merged" if len(own) == 1 else "kept"))
+                reason = "no process: counted for the only one" if len(processes) == 1 else "no process, of several"
+                notes.append(LeftOut(source.table, reason, missing, "merged" if len(processes) == 1 else "kept"))
     return notes

@@ -115,13 +115,13 @@ def piece(reader: Reader, wanted: Piece) -> pl.DataFrame:
 def read(path: Path, pieces: list[Piece], progress: Callable[[str], None] | None) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield each table as integers and blobs, through the fast reader or else the one that always works."""
     with Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
-        found = pool.map(partial(piece, reader), pieces)
+        frames = pool.map(partial(piece, reader), pieces)
         try:
-            for name, mine in itertools.groupby(pieces, key=lambda p: p.frame):
+            for name, of_frame in itertools.groupby(pieces, key=lambda p: p.frame):
                 if progress:
                     progress(f"reading {schema.SOURCES[name].table}")
                 # In one block: numpy looks at a column without a copy then.
-                yield name, pl.concat([next(found) for _ in mine], rechunk=True)
+                yield name, pl.concat([next(frames) for _ in of_frame], rechunk=True)
         except BaseException:  # someone who interrupts does not wait for what was not begun
             pool.shutdown(cancel_futures=True)
             raise

@@ -137,9 +137,9 @@ def python_samples(
     blocks = [pl.DataFrame(schema=SAMPLES)]
     with rows.Reader(database) as reader:
         for piece in _pieces(connection, tables, sorted(places), window):
-            found = rows.piece(reader, piece)
-            stack = stacks.codes(found["text"]).alias("stack")
-            blocks.append(found.select("thread", "time_ns", stack))
+            block = rows.piece(reader, piece)
+            stack = stacks.codes(block["text"]).alias("stack")
+            blocks.append(block.select("thread", "time_ns", stack))
     samples = pl.concat(blocks)
     notes: list[LeftOut] = []
     low, high = (
@@ -183,8 +183,8 @@ def _pieces(
     if "jsonTextId" in present and {"id", "value"} <= tables.get("StringIds", set()):
         text = f'COALESCE({text}, (SELECT value FROM StringIds WHERE id = "jsonTextId"))'
     # A domain's number means something in its own process only.
-    mine = " OR ".join(f'("domainId" = {domain} AND ("globalTid" >> 24) = {process})' for process, domain in places)
-    where = [f'"eventType" = {schema.NVTX_MARK}', f"({mine})"]
+    of_probe = " OR ".join(f'("domainId" = {domain} AND ("globalTid" >> 24) = {process})' for process, domain in places)
+    where = [f'"eventType" = {schema.NVTX_MARK}', f"({of_probe})"]
     if window is not None:
         where.append(f'"start" >= {window[0]} AND "start" < {window[1]}')
     query = (
@@ -206,8 +206,8 @@ def _named(
     strings: dict[int, str | None] = {}
     if {"id", "value"} <= tables.get("StringIds", set()):
         strings, _ = decoding.strings_of(database, wanted[wanted >= 0])
-    found = [strings.get(key) for key in wanted.tolist()]
-    names = [None if name is None else html.unescape(name) for name in found]
+    texts = [strings.get(key) for key in wanted.tolist()]
+    names = [None if name is None else html.unescape(name) for name in texts]
     number = np.repeat(np.arange(len(stacks)), lengths)
     first = np.repeat(np.cumsum(lengths) - lengths, lengths)
     missing = np.array([name is None for name in names], np.bool_)[place].any(axis=1)

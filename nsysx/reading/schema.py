@@ -128,11 +128,11 @@ def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> Sou
 
 def unpack(value: int, fields: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
     """Return the columns that ``_packed`` put into one integer."""
-    found = []
+    parts = []
     for _, bits in fields:
-        found.append(value & ((1 << bits) - 1))
+        parts.append(value & ((1 << bits) - 1))
         value >>= bits
-    return tuple(found)
+    return tuple(parts)
 
 
 def _flag(name: str, sql: str, *parts: str, meaning: str) -> SourceColumn:

@@ -131,11 +131,11 @@ def borders(connection: sqlite3.Connection, table: str, rows: int | None = None)
     if span <= pages * page_bytes // _LEAST_ROW_BYTES:
         count = -(-span // rows)
         return [low - 1 + span * i // count for i in range(1, count)]
-    found: list[int] = []
+    rowids: list[int] = []
     query = f'SELECT rowid FROM "{table}" WHERE rowid >= ? ORDER BY rowid LIMIT 1 OFFSET {rows}'
-    while row := connection.execute(query, (found[-1] if found else low,)).fetchone():
-        found.append(row[0])
-    return found
+    while row := connection.execute(query, (rowids[-1] if rowids else low,)).fetchone():
+        rowids.append(row[0])
+    return rowids
 
 
 def pieces_of(

@@ -68,11 +68,11 @@ def known(nsys_version: str, environ: Mapping[str, str] = os.environ) -> dict[st
     """Return what was measured on this machine with this nsys, None when nothing was. Never raises."""
     if not any(folder(environ).glob("tracing-*.json")):  # spares every run the question to the driver
         return None
-    found = driver()
-    if found is None:
+    gpu_and_driver = driver()
+    if gpu_and_driver is None:
         return None
     with contextlib.suppress(OSError, ValueError):
-        told = json.loads(place(*found, nsys_version, environ).read_text(encoding="utf-8"))
+        told = json.loads(place(*gpu_and_driver, nsys_version, environ).read_text(encoding="utf-8"))
         if isinstance(told, dict) and told.get("schema") == SCHEMA:
             return told
     return None
@@ -80,8 +80,8 @@ def known(nsys_version: str, environ: Mapping[str, str] = os.environ) -> dict[st
 
 def calibrate(nsys: Path, nsys_version: str, say: Callable[[str], object], python: str | None = None) -> Path:
     """Measure, keep the result and return its file. Errors: NsysxError, exit code 125, when nothing could be measured."""
-    found = driver()
-    if found is None:
+    gpu_and_driver = driver()
+    if gpu_and_driver is None:
         raise _failed("no NVIDIA GPU answers here", "nsysx doctor says what is missing")
     interpreter = python or shutil.which("python") or shutil.which("python3") or "python3"
     runs = []
@@ -89,7 +89,7 @@ def calibrate(nsys: Path, nsys_version: str, say: Callable[[str], object], pytho
         for number in range(_PROCESSES):
             say(f"calibrate: process {number + 1} of {_PROCESSES}")
             runs.append(_measure(nsys, interpreter, Path(scratch) / str(number)))
-    gpu, version = found
+    gpu, version = gpu_and_driver
     told = {"schema": SCHEMA, "gpu": gpu, "driver": version, "nsys": nsys_version, "torch": runs[0]["torch"]}
     target = place(gpu, version, nsys_version)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -187,11 +187,11 @@ def costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _fastest(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return number format -> FLOP/s of a large product: of the fastest run, for what slows a run is not the device."""
-    found: dict[str, float] = {}
+    fastest: dict[str, float] = {}
     for run in runs:
         for name, rate in run.get("products", {}).items():
-            found[name] = max(rate, found.get(name, 0.0))
-    return found
+            fastest[name] = max(rate, fastest.get(name, 0.0))
+    return fastest
 
 
 def _added(pair: Mapping[str, Sequence[float]]) -> float:

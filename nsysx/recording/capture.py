@@ -135,17 +135,17 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         try:
             keep(folder, recording, options, nsys, inbox, result)
             probes = read_probe(probe_dir)
-            found = facts(command, options, nsys, recording, result) | {"probe": probes}
-            found["probe_off"] = probe_off(probes, command, options)
-            if found["probe_off"] and options.probe:
-                result.notes.append("no ranges from the probe: {reason}; {fix}".format(**found["probe_off"]))
+            record = facts(command, options, nsys, recording, result) | {"probe": probes}
+            record["probe_off"] = probe_off(probes, command, options)
+            if record["probe_off"] and options.probe:
+                result.notes.append("no ranges from the probe: {reason}; {fix}".format(**record["probe_off"]))
             if recording.clocks and recording.clocks["error"]:
                 result.notes.append(f"--clocks: no GPU clocks were sampled: {recording.clocks['error']}")
             if missed := window_missed(probes):
                 result.notes.append(missed)
             if options.calibrate and result.sqlite and recording.code == 0:
-                found["calibration"] = _calibrate(folder, command, options, inbox)
-            write_run(folder, json.dumps(found, indent=1), options, result)
+                record["calibration"] = _calibrate(folder, command, options, inbox)
+            write_run(folder, json.dumps(record, indent=1), options, result)
         except (OSError, NsysxError) as error:
             result.problems.append(failed(f"results are not complete: {error}", "results-incomplete"))
     _judge(recording, result)

@@ -53,12 +53,12 @@ class Nvml:
 
     def devices(self) -> list[tuple[Any, Samples]]:
         """Return the handle of each GPU with an empty record for its samples."""
-        nvml, found = self._nvml, []
+        nvml, samples = self._nvml, []
         for index in range(self._asked(nvml.nvmlDeviceGetCount) or 0):
             if (handle := self._asked(nvml.nvmlDeviceGetHandleByIndex, index)) is not None:
                 name, uuid = (self._asked(ask, handle) for ask in (nvml.nvmlDeviceGetName, nvml.nvmlDeviceGetUUID))
-                found.append((handle, Samples(index, str(name or ""), str(uuid or ""))))
-        return found
+                samples.append((handle, Samples(index, str(name or ""), str(uuid or ""))))
+        return samples
 
     def _asked(self, ask: Callable[..., Any], *arguments: Any) -> Any:
         """Return an answer of NVML, None where it has none."""

@@ -184,11 +184,11 @@ def examine(explicit: Path | None = None) -> Iterator[Examined]:
 def main(explicit: Path | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
     """Print the examination; return 0 when ``nsysx run`` will work here, else 1."""
     works = True
-    for found in examine(explicit):
-        write(f"{found.status:<5} {found.what}: {found.detail}\n")
-        if found.fix:
-            write(f"      -> {found.fix}\n")
-        works = works and not (found.needed and found.status == "fail")
+    for examined in examine(explicit):
+        write(f"{examined.status:<5} {examined.what}: {examined.detail}\n")
+        if examined.fix:
+            write(f"      -> {examined.fix}\n")
+        works = works and not (examined.needed and examined.status == "fail")
         sys.stdout.flush()
     write("nsysx run will work here\n" if works else "nsysx run will not work here yet\n")
     return 0 if works else 1

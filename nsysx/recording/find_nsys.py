@@ -60,8 +60,8 @@ def user_folder() -> Path:
 def _own_places() -> list[Path]:
     """Return where an nsys of the user's own may lie; one that somebody else could have put there does not count."""
     folders = (user_folder(), Path.cwd() / ".tools" / "nsys", Path(__file__).parents[2] / ".tools" / "nsys")
-    found = [path for folder in folders for path in sorted(folder.glob("target-linux-*/nsys"))]
-    return [path for path in found if path.stat().st_uid in (os.getuid(), 0)]
+    installed = [path for folder in folders for path in sorted(folder.glob("target-linux-*/nsys"))]
+    return [path for path in installed if path.stat().st_uid in (os.getuid(), 0)]
 
 
 def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]:
@@ -79,15 +79,15 @@ def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]
 def version_of(nsys: Path) -> str:
     """Return the version that ``nsys --version`` names, "" when that is no working nsys."""
     code, said = ask([nsys, "--version"])
-    found = re.search(r"version (\d+(?:\.\d+)+)", said)
-    return found.group(1) if found and code == 0 else ""
+    match = re.search(r"version (\d+(?:\.\d+)+)", said)
+    return match.group(1) if match and code == 0 else ""
 
 
 def importer_of(nsys: Path) -> Path | None:
     """Return the importer that an nsys at this path finds."""
     for path in (nsys, nsys.resolve()):
-        if found := next(path.parent.parent.glob("host-linux-*/QdstrmImporter"), None):
-            return found
+        if importer := next(path.parent.parent.glob("host-linux-*/QdstrmImporter"), None):
+            return importer
     return None
 
 
@@ -138,13 +138,13 @@ def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES)
     if on_path and (version := works(Path(on_path))):
         return _with_abilities(Path(on_path), version)
     installed = [path for pattern in places for path in sorted(Path("/").glob(pattern.lstrip("/")))]
-    found = {path: works(path) for path in [*installed, *_own_places()]}
-    usable = [path for path, version in found.items() if version]
+    versions = {path: works(path) for path in [*installed, *_own_places()]}
+    usable = [path for path, version in versions.items() if version]
     if not usable:
         what = faults[0] if faults else "nsys is neither on PATH nor in NVIDIA's folders"
         raise failed(what, "nsys-missing", GET_NSYS)
-    newest = max(usable, key=lambda path: _version_key(found[path]))
-    return _with_abilities(newest, found[newest])
+    newest = max(usable, key=lambda path: _version_key(versions[path]))
+    return _with_abilities(newest, versions[newest])
 
 
 def _with_abilities(path: Path, version: str) -> Nsys:

@@ -61,7 +61,7 @@ def works(folder: Path, python: str) -> str:
         return f"{nsys} does not run"
     if fault := importer_fault(nsys):
         return fault
-    failures = [found for found in records(Nsys(nsys, version), python) if found.status == "fail"]
+    failures = [record for record in records(Nsys(nsys, version), python) if record.status == "fail"]
     return failures[0].detail if failures else ""
 
 
@@ -87,16 +87,16 @@ def mirror_of(targets: str, uris: str) -> tuple[str, str] | None:
         words = line.split()
         if len(words) == 3 and words[0] == "Debian" and re.fullmatch(r"[^-/]+", words[2]):
             return words[1], words[2]
-    found = re.search(r"^'(\S+/debian/?)/*dists/([a-z]+)/InRelease'", uris, re.MULTILINE)
-    return (found[1], found[2]) if found else None
+    match = re.search(r"^'(\S+/debian/?)/*dists/([a-z]+)/InRelease'", uris, re.MULTILINE)
+    return (match[1], match[2]) if match else None
 
 
 def _mirror() -> tuple[str, str]:
     targets = _call(["apt-get", "indextargets", "--format", "$(ORIGIN) $(REPO_URI) $(RELEASE)", "Created-By: Packages"])
-    found = mirror_of(targets.stdout, "") or mirror_of("", _call(["apt-get", "update", "--print-uris"]).stdout)
-    if found is None:
+    mirror = mirror_of(targets.stdout, "") or mirror_of("", _call(["apt-get", "update", "--print-uris"]).stdout)
+    if mirror is None:
         raise _fail("found no Debian mirror in this machine's apt sources", _ELSEWHERE)
-    return found
+    return mirror
 
 
 class _Apt:
@@ -179,9 +179,9 @@ def _add_libraries(apt: _Apt, to: Path) -> None:
     apt.unpack(_LIBRARIES)
     for _ in range(2):  # one may need another
         for name in _missing(to):
-            if found := next(apt.root.rglob(name), None):
+            if library := next(apt.root.rglob(name), None):
                 for half in ("host", "target"):
-                    shutil.copy(found, to / f"{half}-linux-x64" / name)
+                    shutil.copy(library, to / f"{half}-linux-x64" / name)
     if left := _missing(to):
         names = " ".join(sorted(left))
         raise _fail(f"missing libraries: {names}", "Install them with your package manager, then run this again")

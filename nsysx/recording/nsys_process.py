@@ -82,13 +82,15 @@ class NsysProcess:
             for place in Path("/proc").glob("[0-9]*")
             if (stat := _stat_of(int(place.name))) and stat[0] != "Z"
         }
-        own = self.process.pid
-        found = [pid for pid in stats if pid == own or self._belongs(_words_of(pid))]
+        pid_of_nsys = self.process.pid
+        pids = [pid for pid in stats if pid == pid_of_nsys or self._belongs(_words_of(pid))]
         if leftovers:
-            found += [pid for pid, stat in stats.items() if int(stat[3]) == own and pid not in found]  # of its session
-        for pid in found:  # grows while it is walked
-            found += [child for child, stat in stats.items() if int(stat[1]) == pid and child not in self.not_ours]
-        return found
+            pids += [
+                pid for pid, stat in stats.items() if int(stat[3]) == pid_of_nsys and pid not in pids
+            ]  # of its session
+        for pid in pids:  # grows while it is walked
+            pids += [child for child, stat in stats.items() if int(stat[1]) == pid and child not in self.not_ours]
+        return pids
 
     def _belongs(self, words: list[bytes]) -> bool:
         """Say whether these are the words of its agent, or of itself while it is making one."""

@@ -139,8 +139,8 @@ def check_steps(steps: str) -> str:
     """Return ``steps`` when it reads A:B with 0 <= A < B, auto, or manual. Raises NsysxError."""
     if steps in ("auto", "manual"):
         return steps
-    found = re.fullmatch(r"(\d+):(\d+)", steps)
-    if not found or int(found.group(1)) >= int(found.group(2)):
+    match = re.fullmatch(r"(\d+):(\d+)", steps)
+    if not match or int(match.group(1)) >= int(match.group(2)):
         raise NsysxError(
             f"--steps {steps}: expected A:B, auto or manual",
             slug="bad-steps",

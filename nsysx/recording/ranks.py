@@ -145,11 +145,11 @@ def _python_of_ranks(folder: Path, command: Sequence[str], options: Options, out
 
 def _launchers_python(command: Sequence[str]) -> str:
     """Return the Python that a launcher would start its ranks with: the one it runs in itself."""
-    found = Path(shutil.which(command[0]) or command[0])
-    if re.fullmatch(r"python[\d.]*", found.name):
-        return str(found)
+    program = Path(shutil.which(command[0]) or command[0])
+    if re.fullmatch(r"python[\d.]*", program.name):
+        return str(program)
     with contextlib.suppress(OSError, UnicodeDecodeError, IndexError):
-        with found.open("rb") as file:
+        with program.open("rb") as file:
             first = file.readline(1024).decode()
         interpreter = shlex.split(first[2:])[0] if first.startswith("#!") else ""
         if re.fullmatch(r"python[\d.]*", Path(interpreter).name) and Path(interpreter).is_file():

@@ -44,7 +44,7 @@ def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recor
     """Return what NAME.run.json holds, but for the probe's part."""
     started = datetime.fromtimestamp(recording.start_ns / 1e9, timezone.utc)
     said = [line for line in lines_said(recording.said) if re.match(r"(?i)warning|error|fatal", line)]
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "schema": RUN_SCHEMA,
         "tool": {"version": __version__},
         "command": [_text(word) for word in command],
@@ -68,23 +68,23 @@ def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recor
         },
     }
     if version := driver_version():
-        found["driver_version"] = version
+        record["driver_version"] = version
     if machine := calibrate.known(nsys.version):
-        found["machine_profile"] = machine
+        record["machine_profile"] = machine
     if options.gpu_metrics:
-        found["gpu_metrics"] = {"refused": recording.metrics_refused or None}
-    return found if recording.clocks is None else found | {"clocks": recording.clocks}
+        record["gpu_metrics"] = {"refused": recording.metrics_refused or None}
+    return record if recording.clocks is None else record | {"clocks": recording.clocks}
 
 
 def read_probe(probe_dir: Path) -> list[dict[str, Any]]:
     """Return what the probe of each process wrote about itself, in order of process id; damaged files are left out."""
-    found = []
+    records = []
     for path in probe_dir.glob("probe-*.json"):
         with contextlib.suppress(OSError, ValueError):
             told = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(told, dict):
-                found.append(told)
-    return sorted(found, key=lambda told: str(told.get("pid", "")))
+                records.append(told)
+    return sorted(records, key=lambda told: str(told.get("pid", "")))
 
 
 #: What helps where the probe lacks a package.
@@ -117,10 +117,10 @@ def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], optio
 
 def note_html(outputs: Outputs) -> None:
     """Enter the page into NAME.run.json once it exists."""
-    found = json.loads(outputs.run.read_text(encoding="utf-8"))
-    found["files"]["html"] = outputs.html.name
+    record = json.loads(outputs.run.read_text(encoding="utf-8"))
+    record["files"]["html"] = outputs.html.name
     temporary = outputs.run.with_name(f".{outputs.run.name}.new")
-    temporary.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
     temporary.chmod(outputs.run.stat().st_mode & 0o777)
     temporary.replace(outputs.run)
 

@@ -47,11 +47,11 @@ class Link:
         """Return ``count`` bytes, or one line without its end; b"" when there is none within ``patience_s`` or any more."""
         while self.open:
             if count and len(self._read) >= count:
-                found, self._read = self._read[:count], self._read[count:]
-                return found
+                taken, self._read = self._read[:count], self._read[count:]
+                return taken
             if not count and b"\n" in self._read:
-                found, self._read = self._read.split(b"\n", 1)
-                return found
+                taken, self._read = self._read.split(b"\n", 1)
+                return taken
             if not select.select([self._socket], [], [], patience_s)[0]:
                 return b""
             data, extra, _, _ = self._socket.recvmsg(65536, 64)

@@ -74,7 +74,7 @@ class Also:
     bound: bool
 
 
-def found(summary: Summary) -> list[Finding]:
+def by_saving(summary: Summary) -> list[Finding]:
     """Return what was found, what saves most first."""
     return [f for f in summary.findings or () if f.verdict == "found"]
 
@@ -84,16 +84,16 @@ def first(summary: Summary) -> Finding | None:
 
     Without steps there are no savings: how the program times itself comes first, then what is about the verdict's cause.
     """
-    all_found, step = found(summary), step_time.step_ns(summary)
+    ranked, step = by_saving(summary), step_time.step_ns(summary)
     if step is None:
         if summary.steps.source != "capture" or step_time.ledger_row(summary) is None:
             return None
         about = _ABOUT.get(summary.verdict.code, ())
-        read = (f for f in all_found if f.code in (*READINGS, "NSX108"))
-        return next(read, next((f for f in all_found if f.code in about), None))
-    worth = [f for f in all_found if (step_time.saving_ns(summary, f) or 0) >= NOTABLE * step]
+        read = (f for f in ranked if f.code in (*READINGS, "NSX108"))
+        return next(read, next((f for f in ranked if f.code in about), None))
+    worth = [f for f in ranked if (step_time.saving_ns(summary, f) or 0) >= NOTABLE * step]
     if step_time.rank_waited_for(summary) is not None:
-        return next((f for f in all_found if f.code == "NSX111"), None)
+        return next((f for f in ranked if f.code == "NSX111"), None)
     if not worth:
         return None
     # Of savings that cannot be told apart, the one of the cause that the sentence names.
@@ -136,8 +136,8 @@ def _spread_evenly(chosen: Finding, summary: Summary) -> str:
     late = step_time.rank_waited_for(summary)
     if chosen.code != "NSX111" or late is None or late.get("late_cause") != "compute" or not rows:
         return ""
-    own = [summary.scope_of(r).per_step(r["window_ns"] - r["exposed_wait_ns"]) for r in rows]
-    return f"The same work spread evenly takes about {units.duration(sum(own) / len(own))} a step; the rest must go."
+    computing_ns = [summary.scope_of(r).per_step(r["window_ns"] - r["exposed_wait_ns"]) for r in rows]
+    return f"The same work spread evenly takes about {units.duration(sum(computing_ns) / len(computing_ns))} a step; the rest must go."
 
 
 def is_bound(chosen: Finding | None, summary: Summary) -> bool:
@@ -271,7 +271,7 @@ def also(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Also, 
     """Return the other findings that are worth a line; the same rule in repeated blocks is one line."""
     step, lines = step_time.step_ns(summary), dict[str, Also]()
     same = _SAME_TIME.get(chosen.code, ()) if chosen else ()
-    for f in found(summary):
+    for f in by_saving(summary):
         if f is chosen or f.code in same or f.code == "NSX190":
             continue
         saving = step_time.saving_ns(summary, f)

@@ -275,8 +275,8 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
 def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
     """Return, of the kernel that the program times itself, its true time and what each way of timing reads."""
     rows = [r for r in summary.rows("stopwatch") if r.get("both_ns") is not None or r.get("after_ns") is not None]
-    own = [r for r in rows if r.get("custom")] or rows
-    if not own:
+    custom = [r for r in rows if r.get("custom")] or rows
+    if not custom:
         return ()
     ways = (
         ("the kernel itself", "kernel_ns", "compute"),
@@ -286,7 +286,7 @@ def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
         ("no synchronize", "none_ns", "outside"),
     )
     return tuple(
-        Bar(label, own[0][key], (Part("", own[0][key], kind),)) for label, key, kind in ways if own[0].get(key)
+        Bar(label, custom[0][key], (Part("", custom[0][key], kind),)) for label, key, kind in ways if custom[0].get(key)
     )
 
 

@@ -126,9 +126,9 @@ def _do_first(said: Answer) -> Json:
 
 
 def _findings(summary: Summary, said: Answer) -> list[Json]:
-    found = [f for f in summary.findings or () if f.verdict == "found"][:_MOST_FINDINGS]
+    findings = [f for f in summary.findings or () if f.verdict == "found"][:_MOST_FINDINGS]
     seen: dict[str, int] = {}
-    return [_finding(f, summary, said, seen) for f in found]
+    return [_finding(f, summary, said, seen) for f in findings]
 
 
 def _id(finding: Finding, seen: dict[str, int]) -> str:

@@ -77,10 +77,10 @@ def github(verdict: Verdict) -> str:
     return "\n".join(lines) + ("\n" if lines else "")
 
 
-def claims(found: Sequence[Claim]) -> str:
+def claims(checked: Sequence[Claim]) -> str:
     """Return the numbers of a text, those without support first."""
-    lines = [f"FAIL line {c.line}: {clean(c.text, 60)} is not in the Summary" for c in found if c.source is None]
+    lines = [f"FAIL line {c.line}: {clean(c.text, 60)} is not in the Summary" for c in checked if c.source is None]
     lines += [
-        f"ok   line {c.line}: {clean(c.text, 60)} = {clean(c.source, 120)}" for c in found if c.source is not None
+        f"ok   line {c.line}: {clean(c.text, 60)} = {clean(c.source, 120)}" for c in checked if c.source is not None
     ]
     return "\n".join(lines or ["no number with a unit of time or per cent in the text"])

@@ -129,8 +129,8 @@ def steps(answer: Comparison) -> str:
     low -= span * 0.05
     scale = (_WIDTH - _LEFT - _RIGHT) / (span * 1.1)
     body, y = [], 6
-    for side, label, own in rows:
-        thin = own[:: max(1, len(own) // _DOTS)]
+    for side, label, lengths in rows:
+        thin = lengths[:: max(1, len(lengths) // _DOTS)]
         body.append(_text(_LEFT - 10, y + 14, label, anchor="end"))
         colour = "#0072B2" if side == "before" else "#E69F00"
         body += [

@@ -20,8 +20,8 @@ _COVERS = {
 
 
 def _tables() -> dict[str, tuple[str, tuple[Column, ...], TableSpec]]:
-    found = {a.KEY: (a.TITLE, a.COLUMNS, a.SHOWN) for a in analyses.load()}
-    return found | {comparison.KEY: (comparison.TITLE, comparison.COLUMNS, comparison.SHOWN)}
+    by_key = {a.KEY: (a.TITLE, a.COLUMNS, a.SHOWN) for a in analyses.load()}
+    return by_key | {comparison.KEY: (comparison.TITLE, comparison.COLUMNS, comparison.SHOWN)}
 
 
 def keys() -> list[str]:

@@ -93,14 +93,14 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
 
 def _gaps(spans: Sequence[Span], length: int) -> list[Box]:
     """Return the gaps between spans that have room for their length, labelled."""
-    found, at = [], 0
+    gaps, at = [], 0
     for span in sorted(spans, key=lambda s: s.start_ns):
         gap = span.start_ns - at
         if at and gap >= _LABELLED_GAP * length:
             words = f"idle {units.duration(gap)}"
-            found.append(Box(100 * at / length, 100 * gap / length, "gaplabel", True, words, words))
+            gaps.append(Box(100 * at / length, 100 * gap / length, "gaplabel", True, words, words))
         at = max(at, span.end_ns)
-    return found
+    return gaps
 
 
 def _boxes(spans: Sequence[Span], length: int) -> list[Box]:

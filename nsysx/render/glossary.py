@@ -62,8 +62,8 @@ def nearest(name: str) -> list[str]:
     import difflib
 
     close = difflib.get_close_matches(_SUFFIX.sub("", name.strip()).lower()[:200], list(_by_name()), n=10, cutoff=0.5)
-    found = dict.fromkeys(_by_name()[key].name for key in close)
-    return list(found)[:5]
+    names = dict.fromkeys(_by_name()[key].name for key in close)
+    return list(names)[:5]
 
 
 def manual(entry: Entry) -> str:
@@ -96,5 +96,5 @@ def used(summary: Summary) -> tuple[Entry, ...]:
         if table.shown.terms
         for row in table.rows or ()
     )
-    found = {entry.name for name in names if (entry := lookup(name)) and entry.kind == "call"}
-    return tuple(e for e in entries("call") if e.name in found) + entries("word")
+    called = {entry.name for name in names if (entry := lookup(name)) and entry.kind == "call"}
+    return tuple(e for e in entries("call") if e.name in called) + entries("word")

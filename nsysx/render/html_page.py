@@ -255,8 +255,8 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
             return "one window"
         return "a typical step and the slowest one" if stepped else f"{timelines} windows"
     if key == "all-findings":
-        found = sum(f.verdict == "found" for f in shown.findings or ())
-        return f"{found} found, {len(shown.findings or ()) - found} looked for and not found or not to be told"
+        count = sum(f.verdict == "found" for f in shown.findings or ())
+        return f"{count} found, {len(shown.findings or ()) - count} looked for and not found or not to be told"
     if key == "trust":
         good = sum(c.status == "ok" for c in shown.quality)
         return f"{good} of {len(shown.quality)} checks passed; how it was recorded"
@@ -274,14 +274,14 @@ def _groups(shown: view.View, timelines: int, stepped: bool) -> tuple[Group, ...
     for key, title, keys in _GROUPS:
         names = [k for k in known if k not in placed] if key == "experts" else [k for k in keys if k in known]
         grids = tuple(known[k] for k in names)
-        own = {
+        drawn = {
             "where": bool(shown.ledgers or shown.ledger_reasons or shown.steps),
             "timelines": timelines > 0,
             "all-findings": shown.findings is not None,
             "trust": True,
             "words": bool(shown.glossary),
         }
-        if grids or own.get(key, False):
+        if grids or drawn.get(key, False):
             groups.append(Group(key, title, _inside(key, shown, grids, timelines, stepped), grids))
     return tuple(groups)
 

@@ -68,10 +68,10 @@ def token(number: int) -> str:
     return f"\x01live{number}\x01"
 
 
-def fill(page: str, found: Sequence[str]) -> str:
+def fill(page: str, texts: Sequence[str]) -> str:
     """Return the page with the data of as many pictures as it may hold, in their order."""
     size = len(page.encode())
-    for number, text in enumerate(found):
+    for number, text in enumerate(texts):
         quoted = escape(text)
         size += len(quoted.encode())
         if size > MOST_BYTES:

@@ -37,7 +37,7 @@ def harmless_json(text: str) -> str:
     """Return JSON text that says the same with what is active in it written as escapes."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return _ACTIVE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _ACTIVE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def clean(value: object, limit: int = 200) -> str:

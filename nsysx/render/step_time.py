@@ -91,8 +91,8 @@ def ledger_row(summary: Summary) -> Row | None:
     rows = summary.rows("gpu_ledger")
     scope = summary.verdict.scope or summary.steps.scope
     shown = scope.processes if scope is not None else ()
-    mine = [r for r in rows if r["process"] in shown] or list(rows)
-    return max(mine, key=lambda r: r["busy_ns"], default=None)
+    of_shown = [r for r in rows if r["process"] in shown] or list(rows)
+    return max(of_shown, key=lambda r: r["busy_ns"], default=None)
 
 
 def rank_waited_for(summary: Summary) -> Row | None:

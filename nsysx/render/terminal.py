@@ -164,11 +164,11 @@ def _first(out: _Out, first: FindingView) -> None:
 
 def _findings(out: _Out, findings: Iterable[FindingView]) -> None:
     """Print what is worth a change with its fix, and one line for each other finding that was made."""
-    found = [f for f in findings if f.verdict == "found"]
-    if not found:
+    shown = [f for f in findings if f.verdict == "found"]
+    if not shown:
         return
     out.head("Findings", "savings overlap and must not be added")
-    for f in found:
+    for f in shown:
         worth = f", saves {f.saving} per step" if f.saving else ""
         out.line(f"{f.code}  {f.title}{worth}")
         for text in (f.where, f.fix if f.notable else ""):

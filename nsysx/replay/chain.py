@@ -137,8 +137,8 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
     calls = window.calls.select("call", pl.col("kind").cast(pl.String), "start_ns", "end_ns")
     costs = zip(calls.iter_rows(), added.before.tolist(), added.inside.tolist(), strict=False)
     for (call, kind, a, b), before_ns, inside_ns in costs:
-        own = ops.get(call, [])
-        if a < reach and b <= reach and not own and items:
+        launched = ops.get(call, [])
+        if a < reach and b <= reach and not launched and items:
             last = items[-1]  # nested in the call before: its time is inside that one's, and so is its price
             items[-1] = last._replace(added_inside=last.added_inside + before_ns + inside_ns)
             continue
@@ -146,7 +146,7 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
         reach = max(reach, b)
         loading = min(facts.loading.get(call, 0), gap)
         item = Item(PLAIN, call, kind, gap, loading, cost, added_before=before_ns, added_inside=inside_ns)
-        item = _classified(item, own, (a, b), facts, queues)
+        item = _classified(item, launched, (a, b), facts, queues)
         begins = len(borders) < len(window.starts) and a >= window.starts[len(borders)]
         while len(borders) < len(window.starts) and a >= window.starts[len(borders)]:
             borders.append(len(items))
@@ -191,24 +191,24 @@ _Ran = tuple[int, int, int, int]
 def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
     """Return call -> its ops. Work without a call goes with the op that began last before it, on the same device."""
     inside = (pl.col("call_start_ns") >= window.start_ns) & (pl.col("call_start_ns") < window.end_ns)
-    mine = window.ops.filter(inside)
-    found: dict[int, list[_Ran]] = {}
+    launched = window.ops.filter(inside)
+    by_call: dict[int, list[_Ran]] = {}
     columns = ("call", "op", "stream", "start_ns", "end_ns")
-    for call, *ran in mine.select(columns).sort("call", "start_ns", "op").iter_rows():
-        found.setdefault(call, []).append((ran[0], ran[1], ran[2], ran[3]))
+    for call, *ran in launched.select(columns).sort("call", "start_ns", "op").iter_rows():
+        by_call.setdefault(call, []).append((ran[0], ran[1], ran[2], ran[3]))
     orphans = window.ops.filter(pl.col("call").is_null()).sort("start_ns")
-    if orphans.height and mine.height:
-        led = mine.sort("start_ns")
+    if orphans.height and launched.height:
+        led = launched.sort("start_ns")
         starts, callers = led["start_ns"].to_numpy(), led["call"].to_list()
         last = int(led["end_ns"].to_numpy().max())
         for op, stream, a, b in orphans.select(columns[1:]).iter_rows():
             at = int(np.searchsorted(starts, a, side="right")) - 1
             if at >= 0 and (a < last or at == len(starts) - 1) and a < window.end_ns:
-                found[callers[at]].append((op, stream, a, b))
-    return found
+                by_call[callers[at]].append((op, stream, a, b))
+    return by_call
 
 
-def _classified(item: Item, own: list[_Ran], when: tuple[int, int], facts: _Facts, queues: _Queues) -> Item:
+def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], facts: _Facts, queues: _Queues) -> Item:
     """Return the item with what it waits for and launches."""
     blocking = facts.waits.get(item.call)
     if item.api == "sync":
@@ -216,9 +216,9 @@ def _classified(item: Item, own: list[_Ran], when: tuple[int, int], facts: _Fact
         cost = min(item.cost, blocking[1]) if blocking else item.cost
         target = queues.number(target) if target >= 0 else target
         return item._replace(kind=SYNC, waits=True, cost=cost, target=target, site=facts.sites.get(item.call, -1))
-    if own:
-        item = _launching(item, own, when, blocking, facts, queues)
-        return item._replace(ops=_queued(own, when[0], facts.usual_latency, queues))
+    if launched:
+        item = _launching(item, launched, when, blocking, facts, queues)
+        return item._replace(ops=_queued(launched, when[0], facts.usual_latency, queues))
     # A free waits for the device whenever something is queued, also where a synchronize before it left nothing to wait for.
     if blocking is not None and (blocking[0] or (item.api == "free" and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
@@ -235,7 +235,12 @@ def _classified(item: Item, own: list[_Ran], when: tuple[int, int], facts: _Fact
 
 
 def _launching(
-    item: Item, own: list[_Ran], when: tuple[int, int], blocking: tuple[int, int] | None, facts: _Facts, queues: _Queues
+    item: Item,
+    launched: list[_Ran],
+    when: tuple[int, int],
+    blocking: tuple[int, int] | None,
+    facts: _Facts,
+    queues: _Queues,
 ) -> Item:
     """Return a call that has GPU work: a launch, or a copy that waits for its own work or for what is before it."""
     a, b = when
@@ -246,25 +251,25 @@ def _launching(
             return item._replace(kind=LAUNCH, cost=facts.usual_cost)
         return item._replace(kind=LAUNCH)
     backlog, host = blocking
-    ended = max(o[3] for o in own)
+    ended = max(o[3] for o in launched)
     if ended <= b:
         # It may also wait for an event that its stream waits for: then nothing of its own stream was queued.
-        held = backlog or queues.free.get(own[0][1], queues.start_ns) > a
-        cost = min(item.cost, facts.usual_cost) if held else max(min(own[0][2], b) - a, 0)
+        held = backlog or queues.free.get(launched[0][1], queues.start_ns) > a
+        cost = min(item.cost, facts.usual_cost) if held else max(min(launched[0][2], b) - a, 0)
         return item._replace(kind=COPY, waits=True, tail=b - ended, cost=cost)
     if backlog:
         return item._replace(kind=COPY, waits=True, cost=min(item.cost, host))
     return item._replace(kind=COPY)
 
 
-def _queued(own: list[_Ran], called: int, usual: int, queues: _Queues) -> tuple[Op, ...]:
+def _queued(launched: list[_Ran], called: int, usual: int, queues: _Queues) -> tuple[Op, ...]:
     """Return the ops of a call with what held each of them up, and put them into the queues.
 
     The pause of an op that found its stream idle does not show; it is at most ``p`` and noted as ``~p`` until all are known.
     """
     made: list[Op] = []
     head = -1
-    for op, stream, s, e in own:
+    for op, stream, s, e in launched:
         free = queues.free.get(stream, queues.start_ns)
         pause = max(s - free, 0)
         if head >= 0:
@@ -317,9 +322,9 @@ def _usual_latency(ops: pl.DataFrame) -> int:
     called, end, latency = (known[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
     free = [np.empty(0, np.int64)]
     for stream in known["stream"].unique().to_list():
-        mine = np.flatnonzero((known["stream"] == stream).to_numpy())  # sorted by start
-        reach = np.maximum.accumulate(end[mine])[:-1]
-        free.append(latency[mine[np.append(True, called[mine[1:]] >= reach)]])
+        on_stream = np.flatnonzero((known["stream"] == stream).to_numpy())  # sorted by start
+        reach = np.maximum.accumulate(end[on_stream])[:-1]
+        free.append(latency[on_stream[np.append(True, called[on_stream[1:]] >= reach)]])
     latencies: I64 = np.concatenate(free)
     return int(np.median(latencies)) if len(latencies) else 0
 

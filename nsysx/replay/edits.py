@@ -157,8 +157,8 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
             _pin(chain, ops, bandwidth, profile)
         case OverlapCopies(ops, bandwidth):
             chain.streams += 1
-            own = chain.streams - 1
-            _each_op(chain, ops, lambda op: op._replace(stream=own))
+            new_stream = chain.streams - 1
+            _each_op(chain, ops, lambda op: op._replace(stream=new_stream))
             _pin(chain, ops, bandwidth, profile)
         case RemoveExposedComm():
             _remove_comm(chain, profile)
@@ -191,24 +191,24 @@ def _remove_ops(chain: Chain, ops: frozenset[int]) -> None:
 
 def _with_companions(chain: Chain, places: list[int]) -> list[int]:
     """Add to blocking copies the synchronize that belongs to each, and to that its copy: one site, one wait."""
-    found = set(places)
+    together = set(places)
     for i in places:
         item = chain.items[i]
         if i + 1 < len(chain.items) and chain.items[i + 1].site == item.call >= 0:
-            found.add(i + 1)
+            together.add(i + 1)
         if i and item.site == chain.items[i - 1].call >= 0:
-            found.add(i - 1)
-    return sorted(found)
+            together.add(i - 1)
+    return sorted(together)
 
 
 def _remove_calls(chain: Chain, calls: frozenset[int], between: bool) -> None:
     before = False
     for i, item in enumerate(chain.items):
-        mine = item.call in calls
-        if mine:
+        removed = item.call in calls
+        if removed:
             gap = item.loading if between and before else item.gap
             chain.items[i] = item._replace(gap=gap, cost=0, waits=False)
-        before = mine
+        before = removed
 
 
 def _graph(chain: Chain, calls: frozenset[int] | None, price_ns: int) -> None:
@@ -295,12 +295,12 @@ def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], 
     beside = (first < len(start)) & (start[np.minimum(first, len(start) - 1)] < b)
     same = ("name", "grid", "block")
     timed = ops.select("op", *same, ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(beside=beside)
-    found = []
-    for _, mine in timed.group_by(same):
-        alone, together = mine.filter(~pl.col("beside")), mine.filter("beside")
+    factors = []
+    for _, alike in timed.group_by(same):
+        alone, together = alike.filter(~pl.col("beside")), alike.filter("beside")
         if min(alone.height, together.height) >= _SEEN_OFTEN:
             usual, slow = alone["ns"].to_numpy(), together["ns"].to_numpy()
             factor = float(np.median(usual) / np.median(slow)) if np.median(slow) else 1.0
             if factor < 1:
-                found.append((frozenset(together["op"].to_list()), factor))
-    return found
+                factors.append((frozenset(together["op"].to_list()), factor))
+    return factors

@@ -65,11 +65,11 @@ def added(profile: Profile, window: Window) -> Added:
     kinds = calls["kind"].cast(pl.String).replace(_CLASS_OF_KIND)
     nested = _nested(calls)
     for name in CALL_CLASSES:
-        mine = nested if name == "nested" else (kinds == name).to_numpy() & ~nested
+        of_kind = nested if name == "nested" else (kinds == name).to_numpy() & ~nested
         cost = table.of[name]
-        inside[:-1][mine] += cost.ns * cost.inside * speed
-        before[:-1][mine] += cost.ns * (1 - cost.inside) * speed
-        count(name, int(mine.sum()), cost)
+        inside[:-1][of_kind] += cost.ns * cost.inside * speed
+        before[:-1][of_kind] += cost.ns * (1 - cost.inside) * speed
+        count(name, int(of_kind.sum()), cost)
     nodes = _graph_nodes(window)
     inside[:-1] += nodes * table.of[GRAPH_NODE].ns * speed
     count(GRAPH_NODE, int(nodes.sum()), table.of[GRAPH_NODE])
@@ -122,8 +122,8 @@ def _graph_nodes(window: Window) -> I64:
     """Return how many nodes each call's graph was recorded to have; opaque graphs show none."""
     graphs = window.calls.select("call", pl.col("kind") == "graph_launch")
     nodes = window.ops.drop_nulls("call").group_by("call").len()
-    found = graphs.join(nodes, on="call", how="left", maintain_order="left").fill_null(0)
-    return np.where(found["kind"].to_numpy(), found["len"].to_numpy(), 0).astype(np.int64)
+    counted = graphs.join(nodes, on="call", how="left", maintain_order="left").fill_null(0)
+    return np.where(counted["kind"].to_numpy(), counted["len"].to_numpy(), 0).astype(np.int64)
 
 
 def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:
@@ -134,10 +134,10 @@ def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:
     pushed = pl.col("thread").is_in(threads.implode()) & ~pl.col("repeated")
     ranges = profile.ranges.ranges.filter(pushed & ~pl.col("open"))
     marks = profile.ranges.marks.filter(pushed)
-    own, other = ranges.filter("own"), ranges.filter(~pl.col("own"))
+    by_probe, other = ranges.filter("own"), ranges.filter(~pl.col("own"))
     backward = (marks["kind"] == "backward_module") & marks["own"]
     times = {
-        "module_range": np.concatenate([own["start_ns"].to_numpy(), own["end_ns"].to_numpy()]),
+        "module_range": np.concatenate([by_probe["start_ns"].to_numpy(), by_probe["end_ns"].to_numpy()]),
         "range": np.concatenate([other["start_ns"].to_numpy(), other["end_ns"].to_numpy()]),
         "backward_mark": marks.filter(backward)["start_ns"].to_numpy(),
         "mark": marks.filter(~backward)["start_ns"].to_numpy(),

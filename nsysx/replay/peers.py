@@ -36,17 +36,17 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> dict[int, int]:
         return {}
     kinds = {name: nccl_notes.kind_of(name) for name in ops["name"].unique().to_list()}
     ops = ops.with_columns(pl.col("name").replace(kinds).alias("kind"))
-    mine = pl.col("process") == profile.process
-    found: dict[int, int] = {}
+    shown = pl.col("process") == profile.process
+    waited: dict[int, int] = {}
     for kind in ops["kind"].unique().to_list():
         same = ops.filter(pl.col("kind") == kind)
-        own = same.filter(mine & pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
-        shortest = (own["end_ns"] - own["start_ns"]).to_numpy().copy()
+        of_shown = same.filter(shown & pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
+        shortest = (of_shown["end_ns"] - of_shown["start_ns"]).to_numpy().copy()
         length = shortest.copy()
-        for _, other in same.filter(~mine).group_by("process", "device"):
-            np.minimum(shortest, _counterparts(own, other), out=shortest)
-        found |= dict(zip(own["op"].to_list(), (length - shortest).tolist(), strict=True))
-    return found if sum(found.values()) >= _LEAST_WAITING * (end_ns - start_ns) else {}
+        for _, other in same.filter(~shown).group_by("process", "device"):
+            np.minimum(shortest, _counterparts(of_shown, other), out=shortest)
+        waited |= dict(zip(of_shown["op"].to_list(), (length - shortest).tolist(), strict=True))
+    return waited if sum(waited.values()) >= _LEAST_WAITING * (end_ns - start_ns) else {}
 
 
 def unknown(profile: Profile) -> dict[int, int]:
@@ -57,14 +57,14 @@ def unknown(profile: Profile) -> dict[int, int]:
     return dict(zip(ops["op"].to_list(), (ops["end_ns"] - ops["start_ns"]).to_list(), strict=True))
 
 
-def _counterparts(own: pl.DataFrame, other: pl.DataFrame) -> I64:
+def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:
     """Return how long the counterpart of each collective took: of those that run at the same time the one with the nearest end."""
     never = np.iinfo(np.int64).max
-    if not own.height or not other.height:
-        return np.full(own.height, never)
+    if not collectives.height or not other.height:
+        return np.full(collectives.height, never)
     other = other.sort("end_ns")
     start, end = other["start_ns"].to_numpy(), other["end_ns"].to_numpy()
-    own_start, own_end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+    own_start, own_end = collectives["start_ns"].to_numpy(), collectives["end_ns"].to_numpy()
     after = np.clip(np.searchsorted(end, own_end), 0, len(end) - 1)
     before = np.maximum(after - 1, 0)
     at = np.where(np.abs(end[before] - own_end) < np.abs(end[after] - own_end), before, after)

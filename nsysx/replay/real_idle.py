@@ -37,10 +37,14 @@ def without_tracing(
     inside = (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
     recorded = pl.col("ns").sum().over("op")
     part = pl.when(inside).then((pl.col("_left") / recorded).clip(0.0, 1.0))
-    found = idle.join(left, on="op", how="left", maintain_order="left").with_columns(_part=part)
-    own = found.filter(pl.col("_part").is_not_null())
-    usual = float((own["_part"] * own["ns"]).sum() / max(int(own["ns"].sum()), 1)) if own.height else 1.0
-    part_left = found["_part"].fill_null(usual).to_numpy() * found["ns"].to_numpy()
+    gaps = idle.join(left, on="op", how="left", maintain_order="left").with_columns(_part=part)
+    replayed = gaps.filter(pl.col("_part").is_not_null())
+    usual = (
+        float((replayed["_part"] * replayed["ns"]).sum() / max(int(replayed["ns"].sum()), 1))
+        if replayed.height
+        else 1.0
+    )
+    part_left = gaps["_part"].fill_null(usual).to_numpy() * gaps["ns"].to_numpy()
     whole = known.step_ns * max(steps, 1) * (1 - known.gpu_busy)
     # Rounded so that nothing is lost: the pieces sum to the whole.
     upto = np.rint(np.cumsum(part_left) * (whole / max(float(part_left.sum()), 1.0))).astype(np.int64)

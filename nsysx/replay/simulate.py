@@ -237,20 +237,20 @@ def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
     # A wait that was taken away is a plain call.
     kind, tail = np.where(idle, PLAIN, cols.kind[items]), np.where(cols.waits[items], cols.tail[items], -1)
     spent = np.append(0, np.cumsum(cols.gap[items] + cols.cost[items]))
-    own = kept - first
-    called = spent[own + 1] - cols.cost[kept]
+    place = kept - first
+    called = spent[place + 1] - cols.cost[kept]
     gap = np.diff(called, prepend=0) - np.append(0, cols.cost[kept][:-1]) if len(kept) else called
     of = (
         gap,
         cols.cost[kept],
-        tail[own],
+        tail[place],
         cols.target[kept],
         cols.stream[kept],
         cols.first_op[kept],
         cols.first_op[kept + 1],
     )
-    rows = list(zip(kept.tolist(), kind[own].tolist(), *(column.tolist() for column in of), strict=True))
-    rest = int(spent[-1]) - (int(spent[own[-1] + 1]) if len(own) else 0)
+    rows = list(zip(kept.tolist(), kind[place].tolist(), *(column.tolist() for column in of), strict=True))
+    rest = int(spent[-1]) - (int(spent[place[-1] + 1]) if len(place) else 0)
     return [*rows, (last - 1, PLAIN, rest, 0, -1, -1, -1, 0, 0)] if rest else rows
 
 

@@ -143,8 +143,8 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]
 
 def _peers(profile: Profile) -> list[Modelled]:
     """Return the other ranks of the report, each for itself; those that cannot be replayed are left out."""
-    found = [(other, choose(other)) for other in peers.others(profile)]
-    return [Model(other, window).alone() for other, window in found if not isinstance(window, Withheld)]
+    windows = [(other, choose(other)) for other in peers.others(profile)]
+    return [Model(other, window).alone() for other, window in windows if not isinstance(window, Withheld)]
 
 
 def _waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
@@ -251,8 +251,8 @@ def seen(chain: Chain, cols: Columns, communicating: Collection[int] = ()) -> Se
     before = dict(zip(names[first % max(len(names), 1)].tolist(), (g1 - g0).tolist(), strict=True))
     exposed = 0
     if communicating and len(names):
-        own = ~np.isin(names, list(communicating))[order % len(names)]
-        exposed = end - start - idle - _union(begin[own], finish[own], start, end)
+        computing = ~np.isin(names, list(communicating))[order % len(names)]
+        exposed = end - start - idle - _union(begin[computing], finish[computing], start, end)
     return Seen(end - start, end - start - idle, exposed, {cause: ns for cause, ns in causes.items() if ns > 0}, before)
 
 

@@ -70,9 +70,9 @@ def _matching(frame: pl.DataFrame, text: str, columns: Sequence[str]) -> pl.Data
         return frame.clear()
     exact = pl.any_horizontal(pl.col(c).cast(pl.String) == text for c in columns)
     child = pl.col("module").cast(pl.String).str.starts_with(text + ".") if "module" in columns else pl.lit(False)
-    found = frame.filter((exact | child).fill_null(False))
-    if found.height:
-        return found
+    matches = frame.filter((exact | child).fill_null(False))
+    if matches.height:
+        return matches
     inside = pl.any_horizontal(pl.col(c).cast(pl.String).str.contains(text, literal=True) for c in columns)
     return frame.filter(inside.fill_null(False))
 
@@ -81,19 +81,19 @@ def _wait(profile: Profile, text: str) -> RemoveWaits:
     if text == "all":
         return RemoveWaits()
     sites = profile.wait_sites()
-    found = _matching(sites, text, ("api", "module", "site"))
-    if not found.height:
+    matches = _matching(sites, text, ("api", "module", "site"))
+    if not matches.height:
         raise _none("--remove-wait", text, sites["site"].unique().sort().to_list())
-    return RemoveWaits(frozenset(found["call"].to_list()))
+    return RemoveWaits(frozenset(matches["call"].to_list()))
 
 
 def _graph(profile: Profile, text: str) -> Graph:
     if text == "all":
         return Graph()
-    found = _matching(profile.steady_calls, text, ("module", "phase"))
-    if not found.height:
+    matches = _matching(profile.steady_calls, text, ("module", "phase"))
+    if not matches.height:
         raise _none("--graph", text, _names(profile, "module"))
-    return Graph(frozenset(found["call"].to_list()))
+    return Graph(frozenset(matches["call"].to_list()))
 
 
 def _kernel(profile: Profile, text: str) -> ScaleOps:
@@ -106,11 +106,11 @@ def _kernel(profile: Profile, text: str) -> ScaleOps:
             hint="Write part of the kernel's name, =, and how many times faster",
             exit_code=EXIT_USAGE,
         )
-    found = _matching(profile.steady_ops, match[1], ("name", "family"))
-    if not found.height:
+    matches = _matching(profile.steady_ops, match[1], ("name", "family"))
+    if not matches.height:
         raise _none("--kernel", match[1], _names(profile, "family"))
-    bound, least = gpu_samples.memory_bound(profile.trace, profile.attributed.gpu_ops, found)
-    return ScaleOps(frozenset(found["op"].to_list()), 1 / float(match[2]), bound, least)
+    bound, least = gpu_samples.memory_bound(profile.trace, profile.attributed.gpu_ops, matches)
+    return ScaleOps(frozenset(matches["op"].to_list()), 1 / float(match[2]), bound, least)
 
 
 def _faster(edit: ScaleOps, text: str) -> str:
@@ -122,30 +122,30 @@ def _faster(edit: ScaleOps, text: str) -> str:
 
 
 def _module(profile: Profile, text: str) -> RemoveOps:
-    found = _matching(profile.steady_ops, text, ("module", "phase"))
-    if not found.height:
+    matches = _matching(profile.steady_ops, text, ("module", "phase"))
+    if not matches.height:
         raise _none("--remove-module", text, _names(profile, "module"))
-    return RemoveOps(frozenset(found["op"].to_list()))
+    return RemoveOps(frozenset(matches["op"].to_list()))
 
 
 def _sync_calls(profile: Profile, text: str) -> RemoveCalls:
     """Return the removal of all synchronize calls of one function, such as cudaDeviceSynchronize, or Device."""
     syncs = profile.steady_calls.filter(pl.col("kind").cast(pl.String) == "sync")
     kinds = {"device": "DeviceSynchronize", "stream": "StreamSynchronize", "event": "EventSynchronize"}
-    found = _matching(syncs, kinds.get(text.lower(), text), ("name",))
-    if not found.height:
+    matches = _matching(syncs, kinds.get(text.lower(), text), ("name",))
+    if not matches.height:
         known = syncs["name"].cast(pl.String).unique().sort().to_list()
         raise _none("--remove-sync-calls", text, known)
-    return RemoveCalls(frozenset(found["call"].to_list()))
+    return RemoveCalls(frozenset(matches["call"].to_list()))
 
 
 def _fused(profile: Profile) -> Fuse:
     """Return the optimizer's launches in one."""
-    mine = profile.steady_calls.filter(pl.col("phase").cast(pl.String) == "optimizer")
-    if not mine.height:
+    of_optimizer = profile.steady_calls.filter(pl.col("phase").cast(pl.String) == "optimizer")
+    if not of_optimizer.height:
         known = profile.steady_calls["phase"].cast(pl.String).drop_nulls().unique().sort().to_list()
         raise _none("--fuse-optimizer", "(phase optimizer)", known)
-    return Fuse(frozenset(mine["call"].to_list()))
+    return Fuse(frozenset(of_optimizer["call"].to_list()))
 
 
 #: Calls of one flush of the cache follow each other within this; between two from Python lies more.
@@ -263,12 +263,12 @@ def candidates(profile: Profile, replay: Replay) -> list[tuple[str, str, Outcome
         ("--no-comm", Wishes(no_comm=True)),
         ("--no-host", Wishes(no_host=True)),
     ]
-    found = []
+    worths = []
     for option, wishes in tried:
         with contextlib.suppress(NsysxError):  # the report has nothing of the kind
             ((words, edit),) = edits(profile, wishes)
-            found.append((option, words, replay.saving(edit)))
-    return sorted(found, key=lambda f: (-f[2].saving_ns, f[0]))
+            worths.append((option, words, replay.saving(edit)))
+    return sorted(worths, key=lambda f: (-f[2].saving_ns, f[0]))
 
 
 #: How many waits are tried when nothing is asked.

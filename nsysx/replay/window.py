@@ -94,8 +94,8 @@ def choose(profile: Profile) -> Window | Withheld:
 def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
     """Return where the last step ends on the CPU: with the next one, or where something else begins that is no step."""
     between = profile.steps.between
-    mine = (pl.col("process") == profile.steps.process) & (pl.col("device") == device) & (pl.col("index") == last)
-    after = between.filter(mine)["cpu_start_ns"].min()
+    behind = (pl.col("process") == profile.steps.process) & (pl.col("device") == device) & (pl.col("index") == last)
+    after = between.filter(behind)["cpu_start_ns"].min()
     return int(after) if isinstance(after, int) else int(cpu["start_ns"][last + 1])
 
 
@@ -106,10 +106,12 @@ def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: i
     different length, and the steps on the CPU hold one wait too many and one too few. The first work is what is launched first,
     not what the device begins with: with several streams that is another launch from step to step. None where this is not seen.
     """
-    own = (pl.col("process") == profile.steps.process) & (pl.col("device") == device)
-    if profile.steps.between.filter(own & pl.col("index").is_between(first, last)).height:
+    of_device = (pl.col("process") == profile.steps.process) & (pl.col("device") == device)
+    if profile.steps.between.filter(of_device & pl.col("index").is_between(first, last)).height:
         return None
-    called = np.sort(profile.attributed.gpu_ops.filter(own)["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
+    called = np.sort(
+        profile.attributed.gpu_ops.filter(of_device)["call_start_ns"].drop_nulls().to_numpy(), kind="stable"
+    )
     starts = cpu["start_ns"].to_numpy()
     begun = []
     for step in (first, last + 1):
@@ -127,18 +129,18 @@ _OP = ("op", "process", "device", "stream", "start_ns", "end_ns", "call", "threa
 
 def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.DataFrame, pl.DataFrame] | Withheld:
     """Return the calls that drive the device in [start, end) and its ops, or why they make no chain."""
-    own = pl.col("process") == profile.steps.process
+    of_process = pl.col("process") == profile.steps.process
     calls = profile.attributed.api_calls.select(_CALL)
-    calls = calls.filter(own & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
-    ops = profile.attributed.gpu_ops.select(_OP).filter(own & (pl.col("device") == device))
+    calls = calls.filter(of_process & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
+    ops = profile.attributed.gpu_ops.select(_OP).filter(of_process & (pl.col("device") == device))
     driving = ops.join(calls.select("call"), on="call", how="semi")["thread"].unique().to_list()
     if not driving:
         return Withheld("the GPU work of the steady steps was launched outside the trace")
-    mine = calls.filter(pl.col("thread").is_in(driving)).sort("start_ns", "end_ns", descending=[False, True])
-    crossing = _concurrency(mine)
+    driven = calls.filter(pl.col("thread").is_in(driving)).sort("start_ns", "end_ns", descending=[False, True])
+    crossing = _concurrency(driven)
     if crossing > _MOST_CROSSING:
         return Withheld(f"several threads drive the GPU at once ({units.share(crossing, 1)} of the time in CUDA calls)")
-    return mine, ops
+    return driven, ops
 
 
 def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: int, last: int) -> tuple[int, int]:
@@ -172,9 +174,9 @@ def _concurrency(calls: pl.DataFrame) -> float:
     """Return the share of API time in which another driving thread is inside a call too."""
     thread, start, end = (calls[name].to_numpy() for name in ("thread", "start_ns", "end_ns"))
     both = 0
-    for own in np.unique(thread).tolist():
-        others = np.maximum.accumulate(np.where(thread == own, np.iinfo(np.int64).min, end))
-        mine = thread == own
-        both += int((np.clip(others[mine], start[mine], end[mine]) - start[mine]).sum())
+    for number in np.unique(thread).tolist():
+        others = np.maximum.accumulate(np.where(thread == number, np.iinfo(np.int64).min, end))
+        of_thread = thread == number
+        both += int((np.clip(others[of_thread], start[of_thread], end[of_thread]) - start[of_thread]).sum())
     whole = int((end - start).sum())
     return both / whole if whole else 0.0

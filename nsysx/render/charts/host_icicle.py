@@ -41,21 +41,21 @@ class Box:
 
 def boxes(parts: Sequence[Part]) -> list[Box]:
     """Return the boxes: of each level those with one name below one box above together, largest first."""
-    found: list[Box] = []
+    drawn: list[Box] = []
 
     def place(rows: list[Part], level: int, start: float) -> None:
         groups: dict[str, list[Part]] = {}
         for row in rows:
             if level < len(row.names):
                 groups.setdefault(row.names[level], []).append(row)
-        for name, mine in sorted(groups.items(), key=lambda g: (-sum(r.ns for r in g[1]), g[0])):
-            whole = sum(r.ns for r in mine)
-            found.append(Box(level, start, start + whole, name, mine[0].names[0], all(r.unknown for r in mine)))
-            place(mine, level + 1, start)
+        for name, below in sorted(groups.items(), key=lambda g: (-sum(r.ns for r in g[1]), g[0])):
+            whole = sum(r.ns for r in below)
+            drawn.append(Box(level, start, start + whole, name, below[0].names[0], all(r.unknown for r in below)))
+            place(below, level + 1, start)
             start += whole
 
     place([p for p in parts if p.ns > 0], 0, 0.0)
-    return found
+    return drawn
 
 
 def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120) -> Picture:
