@@ -81,7 +81,7 @@ def _real(summary: Mapping[str, Any]) -> str:
 
 
 #: What is compared word for word: name, how to get it, what a difference means.
-_FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
+_COMPARED: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
     ("gpu", _gpus, "Different GPUs: the difference is of machine and program together."),
     ("driver", _capture("driver_version"), "Different drivers."),
     ("torch", _torch, "Different PyTorch versions: kernels and host cost change with them."),
@@ -100,7 +100,7 @@ _FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
 def lines(before: Side, after: Side) -> list[Line]:
     """Return one line per check, differences first."""
     said = []
-    for check, get, meaning in _FACTS:
+    for check, get, meaning in _COMPARED:
         a, b = _one(before, get), _one(after, get)
         if a is None or b is None:
             said.append(

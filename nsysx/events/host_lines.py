@@ -177,8 +177,8 @@ def shared_out(rows: pl.DataFrame) -> pl.DataFrame:
         ns=(exact // pl.col("all")).cast(pl.Int64), _lost=(exact % pl.col("all")).cast(pl.Int64)
     ).with_row_index("_row")
     left = pl.col("whole") - pl.col("ns").sum().over("stratum")
-    rank = pl.struct(-pl.col("_lost"), pl.col("_row")).rank("ordinal").over("stratum")
-    return rows.with_columns(ns=pl.col("ns") + (rank <= left).cast(pl.Int64)).drop("_lost", "_row")
+    turn = pl.struct(-pl.col("_lost"), pl.col("_row")).rank("ordinal").over("stratum")
+    return rows.with_columns(ns=pl.col("ns") + (turn <= left).cast(pl.Int64)).drop("_lost", "_row")
 
 
 def interval(share: pl.Expr, n: pl.Expr, whole: pl.Expr) -> tuple[pl.Expr, pl.Expr]:

@@ -266,12 +266,12 @@ def _begins(line: _Line, level: _Level) -> I64:
         last = len(line.kind) - int(places[-1]) >= (1 - _ALIKE) * level.period
         return int((np.abs(np.diff(places) - level.period) <= _ALIKE * level.period).sum()) + last
 
-    def rank(places: I64) -> tuple[bool, int, float, int]:
+    def evenness(places: I64) -> tuple[bool, int, float, int]:
         pauses = float(np.median(pause[places[places > 0]]))
         return not optimizer[places[0]], regular(places), pauses, -int(places[0])
 
     most = max(regular(places) for places in level.markers)
-    best = max((places for places in level.markers if regular(places) >= most - 1), key=rank)
+    best = max((places for places in level.markers if regular(places) >= most - 1), key=evenness)
     return _behind_optimizer(line, level, best) if optimizer[best[0]] else best
 
 

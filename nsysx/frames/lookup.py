@@ -43,9 +43,9 @@ def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
     """
     names, place, code = _coding(column)
     order = sorted(range(1, len(names)), key=lambda i: names[i] or "")
-    rank = np.zeros(len(names), np.int64)
-    rank[order] = np.arange(1, len(names))
-    return [None, *(names[i] for i in order)], rank[place][code]
+    place_of = np.zeros(len(names), np.int64)
+    place_of[order] = np.arange(1, len(names))
+    return [None, *(names[i] for i in order)], place_of[place][code]
 
 
 def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:

@@ -22,7 +22,7 @@ LOOK_EVERY = 8
 
 
 class Borders:
-    """``begin`` and ``end`` are what ``Steps`` calls. ``facts`` tells what the last info mark of a capture says."""
+    """``begin`` and ``end`` are what ``Steps`` calls. ``counts`` tells what the last info mark of a capture says."""
 
     def __init__(self, torch: Any, out: Output, operators: Operators) -> None:
         self.torch = torch
@@ -40,7 +40,7 @@ class Borders:
         self.pauses = Pauses(out)
         self.calls: ModuleCalls | None = None
         self.hello: Callable[[], None] = lambda: None
-        self.facts: Callable[[], dict[str, Any]] = dict
+        self.counts: Callable[[], dict[str, Any]] = dict
         self.finished: Callable[[], None] = lambda: None
         self.optimizers: list[Any] = []  # weak references to those that were made
         self._step_end: Any = None
@@ -134,7 +134,7 @@ class Borders:
             self.calls.use()
 
     def _stop_capture(self) -> None:
-        self.out.info(self.facts())
+        self.out.info(self.counts())
         self.out.recording = False
         self.window.profiler(self.torch, "cudaProfilerStop")
         self.out.disarm()  # nothing is left to do: the rest runs as if we were not here

@@ -37,7 +37,7 @@ class Operators:
         self._thread: int | None = None  # that of the recorder, while it is on
         self._looks = _LOOKS
 
-    def facts(self) -> dict[str, Any] | None:
+    def record(self) -> dict[str, Any] | None:
         """Return what was recorded; None where nothing was asked for."""
         if self.asked == "off":
             return None

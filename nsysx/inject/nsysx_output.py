@@ -107,14 +107,14 @@ class Output:
                 self.texts[text] = prepared
         return prepared
 
-    def info(self, facts: dict[str, Any]) -> None:
-        """Send a mark with facts about the probe."""
-        self.backend.mark(self.backend.prepare(ranges.info(json.dumps(facts, separators=(",", ":")))))
+    def info(self, about: dict[str, Any]) -> None:
+        """Send a mark about the probe itself."""
+        self.backend.mark(self.backend.prepare(ranges.info(json.dumps(about, separators=(",", ":")))))
         next(self.counts["info"])
 
-    def pause(self, kind: str, facts: dict[str, Any]) -> None:
+    def pause(self, kind: str, about: dict[str, Any]) -> None:
         """Send a mark about a pause of Python that has ended: kind is gc or compile."""
-        self.backend.mark(self.backend.prepare(ranges.pause(kind, json.dumps(facts, separators=(",", ":")))))
+        self.backend.mark(self.backend.prepare(ranges.pause(kind, json.dumps(about, separators=(",", ":")))))
         next(self.counts[kind])
 
     def open_phase(self, name: str, detail: str = "") -> int:

@@ -150,14 +150,14 @@ class Pauses:
             self._on = False
             self.out.wrong("pauses", error)
 
-    def _mark(self, kind: str, facts: dict[str, Any] | None) -> None:
-        if facts is None:
+    def _mark(self, kind: str, about: dict[str, Any] | None) -> None:
+        if about is None:
             return
         if self._sent >= _MOST_SENT:
             self.left_out += 1
             return
         self._sent += 1
-        self.out.pause(kind, facts)
+        self.out.pause(kind, about)
 
     def _compiled(self) -> list[Any]:
         """Return what torch noted of its compilations since the last look; it keeps the last 64."""
@@ -175,7 +175,7 @@ class Pauses:
 
 
 def _compilation(noted: Any) -> dict[str, Any] | None:
-    """Return the facts of one of torch's CompilationMetrics; None where this torch does not say when it was."""
+    """Return what is sent of one of torch's CompilationMetrics; None where this torch does not say when it was."""
     start, end = getattr(noted, "start_time_us", None), getattr(noted, "end_time_us", None)
     if not isinstance(start, int) or not isinstance(end, int):
         return None

@@ -37,11 +37,11 @@ import nsysx_patch
 from nsysx_backward import BackwardMarks
 from nsysx_borders import Borders
 from nsysx_calls import ModuleCalls
-from nsysx_facts import Facts
 from nsysx_names import Naming
 from nsysx_operators import Operators
 from nsysx_output import Output
 from nsysx_phases import Phases
+from nsysx_status import Status
 
 
 class Probe:
@@ -64,9 +64,9 @@ class Probe:
         self.borders.calls = self.calls
         self.backward = BackwardMarks(torch, self.out, self._without_marks)
         self.calls.backward = self.backward.active
-        self.facts = Facts(torch, self.out, self.borders, self.backward, self.naming)
-        self.borders.hello, self.borders.facts = self.facts.hello, self.facts.facts
-        self.borders.finished = self.facts.finish
+        self.status = Status(torch, self.out, self.borders, self.backward, self.naming)
+        self.borders.hello, self.borders.counts = self.status.hello, self.status.counts
+        self.borders.finished = self.status.finish
         self.patcher = nsysx_patch.Patcher(torch.compiler.is_dynamo_compiling, self.out.wrong)
         self._removers: list[Any] = []
         self.out.disarm = self.disarm
@@ -100,10 +100,10 @@ class Probe:
                 self.borders.pauses.send()
                 self.disarm()
                 if self.out.recording:
-                    self.out.info(self.facts.facts())
+                    self.out.info(self.status.counts())
             if self.borders.timing is not None:
                 self.borders.timing.ended = True
-            self.facts.finish()
+            self.status.finish()
         except Exception:
             pass
 
@@ -237,7 +237,7 @@ class Probe:
         """Measure what a range costs in this process, in a domain of its own; a figure that cannot be had is None."""
         try:
             scratch = nsysx_backend.scratch(self.torch, self.out.backend)
-            self.facts.pair_cost_ns = nsysx_backend.pair_cost_ns(scratch)
+            self.status.pair_cost_ns = nsysx_backend.pair_cost_ns(scratch)
         except Exception as error:
             self.out.wrong("calibration", error)
 
@@ -275,12 +275,12 @@ def arm(torch: Any) -> None:
         backend, why = nsysx_backend.choose(torch, environ.get("NSYSX_BACKEND", ""))
     probe = _probe = Probe(torch, backend, environ)
     if backend is None:
-        probe.facts.reason = "no NVTX backend: " + "; ".join(why)
-        probe.facts.lacks = "nvtx"
-        probe.facts.write()
+        probe.status.reason = "no NVTX backend: " + "; ".join(why)
+        probe.status.lacks = "nvtx"
+        probe.status.write()
         return
     if why:
-        probe.facts.reason = "; ".join(why)
+        probe.status.reason = "; ".join(why)
     try:
         probe.arm()
         os.register_at_fork(after_in_child=probe.forked)
@@ -288,10 +288,10 @@ def arm(torch: Any) -> None:
         if probe.borders.timing is None:
             probe.calibrate()
         if probe.out.recording:
-            probe.facts.hello()
+            probe.status.hello()
     except Exception as error:
         probe.out.fail("arm", error)
-    probe.facts.write()
+    probe.status.write()
 
 
 def step() -> None:

@@ -13,7 +13,7 @@ prefix ``nsysx:`` in the default domain instead. The grammar is meant to be read
     :GPT compiled                    the root module (its path is empty), as one compiled region
     bwd blocks.0.attn.qkv:Linear     backward of that module, on whatever thread autograd runs it
     sync train.py:41 training_step   a mark: the Python line that is about to wait for the device
-    info {"pair_cost_ns": 700, ...}  a mark: facts about the probe itself, as JSON
+    info {"pair_cost_ns": 700, ...}  a mark: what the probe says about itself, as JSON
     gc {"ago_ns": 9, "ns": 5, ...}   a mark: a garbage collection that ended ``ago_ns`` before it and took ``ns``, as JSON
     compile {"ago_ns": 9, ...}       a mark: a compilation of torch.compile, likewise
 

@@ -32,7 +32,7 @@ class Timing:
         event = event_here(self.torch)
         self.borders.append((index if wanted else None, time.perf_counter_ns(), event))
 
-    def facts(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Wait for the device and return the clock that was used and each step's length, by its number."""
         steps = [(a, b) for a, b in zip(self.borders, self.borders[1:]) if a[0] is not None]  # noqa: B905 - Python 3.9
         by_gpu = bool(steps) and all(a[2] is not None and b[2] is not None for a, b in steps[1:] or steps)

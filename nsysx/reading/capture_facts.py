@@ -153,15 +153,15 @@ def content_id(frames: Mapping[str, pl.DataFrame], utc_epoch_ns: int | None) -> 
 
     It is a hash of the number of rows of each table of events and of the sums of their times, ids and threads, 16 hex digits.
     """
-    facts: list[object] = [utc_epoch_ns]
+    identity: list[object] = [utc_epoch_ns]
     for name, frame in sorted(frames.items()):
         if not {"start_ns", "time_ns"} & set(frame.columns):  # what nsys notes of the machine differs by its version
             continue
-        facts += [name, frame.height]
+        identity += [name, frame.height]
         for column in ("start_ns", "end_ns", "time_ns", "process", "thread", "correlation_id"):
             if column in frame.columns:
-                facts.append(frame[column].sum())
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+                identity.append(frame[column].sum())
+    return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
 
 
 def _pid_of(global_pid: object) -> int | None:

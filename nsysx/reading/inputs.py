@@ -38,8 +38,8 @@ def _in_folder(folder: Path) -> list[Path]:
         what = f"cannot be read ({error.strerror})"
         raise opening.fail(folder, what, "Check its permissions", "input-unreadable") from None
     for file in files:
-        for rank, ending in enumerate(_REPORTS):
+        for preference, ending in enumerate(_REPORTS):
             if file.name.endswith(ending) and not file.name.startswith(".") and file.is_file():
                 name = file.name.removesuffix(ending)
-                chosen[name] = min(chosen.get(name, (rank, file)), (rank, file))
+                chosen[name] = min(chosen.get(name, (preference, file)), (preference, file))
     return [file for _, file in chosen.values()]

@@ -57,7 +57,7 @@ from nsysx.recording.options import (
 from nsysx.recording.ranks import launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
-from nsysx.recording.run_record import facts, note_html, probe_off, read_probe, window_missed
+from nsysx.recording.run_record import note_html, probe_off, read_probe, run_record, window_missed
 from nsysx.recording.talk import say
 
 __all__ = ["Options", "Outputs", "Result", "dry_run", "find_nsys", "note_html", "run", "say"]
@@ -135,7 +135,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         try:
             keep(folder, recording, options, nsys, inbox, result)
             probes = read_probe(probe_dir)
-            record = facts(command, options, nsys, recording, result) | {"probe": probes}
+            record = run_record(command, options, nsys, recording, result) | {"probe": probes}
             record["probe_off"] = probe_off(probes, command, options)
             if record["probe_off"] and options.probe:
                 result.notes.append("no ranges from the probe: {reason}; {fix}".format(**record["probe_off"]))

@@ -40,7 +40,9 @@ def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | No
     return match[1] if match else None
 
 
-def facts(command: Sequence[str], options: Options, nsys: Nsys, recording: Recording, result: Result) -> dict[str, Any]:
+def run_record(
+    command: Sequence[str], options: Options, nsys: Nsys, recording: Recording, result: Result
+) -> dict[str, Any]:
     """Return what NAME.run.json holds, but for the probe's part."""
     started = datetime.fromtimestamp(recording.start_ns / 1e9, timezone.utc)
     said = [line for line in lines_said(recording.said) if re.match(r"(?i)warning|error|fatal", line)]

@@ -178,8 +178,8 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     columns = [c for c in table.columns if c.name not in spec.hide]
     if {"file", "line"} <= {c.name for c in columns}:
         columns = [c for c in columns if c.name not in ("line", "function")]
-    rank = {name: i for i, name in enumerate(spec.first)}
-    columns.sort(key=lambda c: rank.get(c.name, len(rank)))
+    position = {name: i for i, name in enumerate(spec.first)}
+    columns.sort(key=lambda c: position.get(c.name, len(position)))
     rows, count = _shown(table, spec, top)
     empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
     columns = [c for c in columns if c not in empty or c is columns[0]]

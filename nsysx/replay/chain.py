@@ -88,7 +88,7 @@ class Chain:
 
 
 @dataclass
-class _Facts:
+class _CallData:
     """What a call is looked up in while the chain is made: split of waits, events, targets of syncs, time loading."""
 
     waits: Mapping[int, tuple[int, int]]
@@ -127,7 +127,7 @@ class _Queues:
 
 def chain(profile: Profile, window: Window, added: Added) -> Chain:
     """Return the calls and ops of the window as a chain. O(calls + ops)."""
-    facts = _facts(profile, window)
+    data = _call_data(profile, window)
     before = window.ops.filter(pl.coalesce("call_start_ns", "start_ns") < window.start_ns)
     queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
     ops = _ops_of_calls(window)
@@ -144,9 +144,9 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
             continue
         gap, cost = max(a - reach, 0), b - max(a, reach) if b > reach else 0
         reach = max(reach, b)
-        loading = min(facts.loading.get(call, 0), gap)
+        loading = min(data.loading.get(call, 0), gap)
         item = Item(PLAIN, call, kind, gap, loading, cost, added_before=before_ns, added_inside=inside_ns)
-        item = _classified(item, launched, (a, b), facts, queues)
+        item = _classified(item, launched, (a, b), data, queues)
         begins = len(borders) < len(window.starts) and a >= window.starts[len(borders)]
         while len(borders) < len(window.starts) and a >= window.starts[len(borders)]:
             borders.append(len(items))
@@ -156,7 +156,7 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
             items.append(item)
     _settle_pauses(items, queues)
     rest = max(window.end_ns - reach, 0)  # the host code after the last call belongs to the round
-    items.append(Item(PLAIN, -1, "", rest, min(facts.loading.get(-1, 0), rest), 0, added_before=added.after))
+    items.append(Item(PLAIN, -1, "", rest, min(data.loading.get(-1, 0), rest), 0, added_before=added.after))
     limit = int(np.median(queues.stalled)) if queues.stalled else 0
     return Chain(items, len(queues.numbers), limit, frozenset(borders), _closing(profile, window))
 
@@ -208,26 +208,26 @@ def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
     return by_call
 
 
-def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], facts: _Facts, queues: _Queues) -> Item:
+def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: _CallData, queues: _Queues) -> Item:
     """Return the item with what it waits for and launches."""
-    blocking = facts.waits.get(item.call)
+    blocking = data.waits.get(item.call)
     if item.api == "sync":
-        target = facts.targets.get(item.call, -1)
+        target = data.targets.get(item.call, -1)
         cost = min(item.cost, blocking[1]) if blocking else item.cost
         target = queues.number(target) if target >= 0 else target
-        return item._replace(kind=SYNC, waits=True, cost=cost, target=target, site=facts.sites.get(item.call, -1))
+        return item._replace(kind=SYNC, waits=True, cost=cost, target=target, site=data.sites.get(item.call, -1))
     if launched:
-        item = _launching(item, launched, when, blocking, facts, queues)
-        return item._replace(ops=_queued(launched, when[0], facts.usual_latency, queues))
+        item = _launching(item, launched, when, blocking, data, queues)
+        return item._replace(ops=_queued(launched, when[0], data.usual_latency, queues))
     # A free waits for the device whenever something is queued, also where a synchronize before it left nothing to wait for.
     if blocking is not None and (blocking[0] or (item.api == "free" and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
-    if item.call in facts.records:
-        event, stream = facts.records[item.call]
+    if item.call in data.records:
+        event, stream = data.records[item.call]
         queues.held[event] = queues.free.get(stream, queues.start_ns)
         return item._replace(kind=RECORD, target=_awaited(event), stream=queues.number(stream))
-    if item.call in facts.edges:
-        event, stream = facts.edges[item.call]
+    if item.call in data.edges:
+        event, stream = data.edges[item.call]
         held = queues.held.get(event, queues.start_ns)
         queues.free[stream] = max(queues.free.get(stream, queues.start_ns), held)
         return item._replace(kind=WAIT_EVENT, target=_awaited(event), stream=queues.number(stream))
@@ -239,23 +239,23 @@ def _launching(
     launched: list[_Ran],
     when: tuple[int, int],
     blocking: tuple[int, int] | None,
-    facts: _Facts,
+    data: _CallData,
     queues: _Queues,
 ) -> Item:
     """Return a call that has GPU work: a launch, or a copy that waits for its own work or for what is before it."""
     a, b = when
     if blocking is None or item.api != "copy":
         depth = queues.depth(a)
-        if depth >= _DEEP and item.cost > 3 * max(facts.usual_cost, 1):
+        if depth >= _DEEP and item.cost > 3 * max(data.usual_cost, 1):
             queues.stalled.append(depth)
-            return item._replace(kind=LAUNCH, cost=facts.usual_cost)
+            return item._replace(kind=LAUNCH, cost=data.usual_cost)
         return item._replace(kind=LAUNCH)
     backlog, host = blocking
     ended = max(o[3] for o in launched)
     if ended <= b:
         # It may also wait for an event that its stream waits for: then nothing of its own stream was queued.
         held = backlog or queues.free.get(launched[0][1], queues.start_ns) > a
-        cost = min(item.cost, facts.usual_cost) if held else max(min(launched[0][2], b) - a, 0)
+        cost = min(item.cost, data.usual_cost) if held else max(min(launched[0][2], b) - a, 0)
         return item._replace(kind=COPY, waits=True, tail=b - ended, cost=cost)
     if backlog:
         return item._replace(kind=COPY, waits=True, cost=min(item.cost, host))
@@ -296,7 +296,7 @@ def _settle_pauses(items: list[Item], queues: _Queues) -> None:
             items[i] = item._replace(ops=(first, *item.ops[1:]))
 
 
-def _facts(profile: Profile, window: Window) -> _Facts:
+def _call_data(profile: Profile, window: Window) -> _CallData:
     blocking = profile.ledgers.waits.join(window.calls.select("call"), on="call", how="semi")
     records, edges = _events(profile, window.calls)
     every = profile.attributed.api_calls
@@ -304,7 +304,7 @@ def _facts(profile: Profile, window: Window) -> _Facts:
     launches = launches.filter(pl.col("process") == profile.steps.process)
     # What a launch costs when nothing holds it up: in a full queue most of them stall, but not the first thousand.
     usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
-    return _Facts(
+    return _CallData(
         waits={c: (b, h) for c, b, h in blocking.select("call", "backlog_ns", "host_ns").iter_rows()},
         sites=dict(blocking.filter(pl.col("site") != pl.col("call")).select("call", "site").iter_rows()),
         records=records,

@@ -110,7 +110,7 @@ class Replay:
     """
 
     def __init__(self, profile: Profile, window: Window) -> None:
-        self._facts = profile
+        self._profile = profile
         self.window = window
         self.start_ns, self.steps, self.recorded_ns = window.start_ns, window.steps, window.recorded_ns
         model = unprofiled.Model(profile, window)
@@ -147,7 +147,7 @@ class Replay:
     def _edited(self, edits: Iterable[Edit]) -> Run:
         chain = self._chain.copy()
         for edit in edits:
-            apply(chain, edit, self._facts)
+            apply(chain, edit, self._profile)
         return run(columns(chain, (self._chain.items, self._columns)))
 
     def _bar(self, saving_ns: int) -> int:
@@ -229,7 +229,7 @@ class Replay:
 
     def _moves_to(self, grown: dict[int, int]) -> str | None:
         """Name the call site whose wait grows most, None when no wait grows by more than 1 % of the step."""
-        names = self._facts.once(_sites)
+        names = self._profile.once(_sites)
         sites: dict[str, int] = {}
         for call, ns in grown.items():
             if call in names:  # else a launch that finds the queue full: nobody's wait

@@ -49,7 +49,7 @@ def test_few_steps_are_marked_and_all_have_their_phases() -> None:
         assert all(kinds["backward_module"] == found[1]["backward_module"] > 0 for i, kinds in found.items() if i < 4)
         assert all(kinds["backward_module"] == 0 for i, kinds in found.items() if i > 3)
         assert {kinds["phase"] for i, kinds in found.items() if 0 < i < 19} == {4}
-        record = lab.probe.facts.record()
+        record = lab.probe.status.record()
         assert record["marked_steps"] == [0, 1, 2, 3] and record["steps"]["unmarked_from"] == 4
         cost = record["marks_cost_ns_per_step"]
         assert cost["marked_steps"] == 2 and cost["unmarked_steps"] == 15
@@ -165,7 +165,7 @@ def test_steps_before_the_window_say_what_a_step_takes() -> None:
         for _ in range(36):
             time.sleep(0.002)
             train(net, 1, opt)
-        record = lab.probe.facts.record()
+        record = lab.probe.status.record()
         real = record["unrecorded_steps"]
         assert real["count"] == 15 and real["where"] == "before the window"
         assert 2_000_000 < real["low_ns"] <= real["median_ns"] <= real["high_ns"]
@@ -180,7 +180,7 @@ def test_a_window_is_chosen_once_steps_repeat() -> None:
     try:
         train(Net(), 60)
         assert lab.tape.texts("step") == [f"step {16 + i}" for i in range(nsysx_window.AUTO_STEPS)]
-        assert lab.probe.facts.record()["unrecorded_steps"]["count"] >= 10
+        assert lab.probe.status.record()["unrecorded_steps"]["count"] >= 10
     finally:
         lab.close()
 
@@ -230,10 +230,10 @@ def test_a_window_that_never_opened_is_said_with_what_would(steps: int) -> None:
     lab = Lab(NSYSX_STEPS="10:20")
     try:
         train(Net(), steps)
-        missed = lab.probe.facts.record()["window_missed"]
+        missed = lab.probe.status.record()["window_missed"]
         assert "step 10 did not come" in missed and "nsysx.step()" in missed
         assert ("no step" if not steps else "5 steps") in missed
-        assert lab.probe.facts.record()["unrecorded_steps"] is None
+        assert lab.probe.status.record()["unrecorded_steps"] is None
     finally:
         lab.close()
 

@@ -200,9 +200,9 @@ def test_a_torch_without_nvtx_says_so_and_goes_on() -> None:
     operators, out = recorder()
     operators.in_step(True)
     operators.in_step(False)
-    assert "compiled without CUDA" in operators.facts()["why_not"] and len(out.errors) == 1
+    assert "compiled without CUDA" in operators.record()["why_not"] and len(out.errors) == 1
     assert not torch.autograd._profiler_enabled()
-    assert recorder("off")[0].facts() is None
+    assert recorder("off")[0].record() is None
 
 
 def test_a_profiler_of_the_programs_own_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,4 +247,4 @@ def test_without_shapes_where_several_threads_run_a_backward(monkeypatch: pytest
         patch.setattr(nsysx_operators, "_one_thread", lambda _: False)
         operators.in_step(True)
         operators.before_backward(())
-    assert turned == [True, False] and "several threads" in out.errors[0] and operators.facts()["shapes"] is False
+    assert turned == [True, False] and "several threads" in out.errors[0] and operators.record()["shapes"] is False

@@ -1040,7 +1040,7 @@ def test_timing_run_has_borders_and_no_ranges(tmp_path: Path) -> None:
         _steps(Net(), 8)
         timing = lab.probe.borders.timing
         assert timing is not None
-        facts = timing.facts()
+        facts = timing.record()
     assert facts["clock"] == "cpu"
     assert list(facts["steps_ns"]) == [2, 3, 4]
     assert all(ns > 0 for ns in facts["steps_ns"].values())

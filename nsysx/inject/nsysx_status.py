@@ -14,7 +14,7 @@ from nsysx_names import Naming
 from nsysx_output import Output
 
 
-class Facts:
+class Status:
     """Built from the parts of the probe whenever it is asked."""
 
     def __init__(self, torch: Any, out: Output, borders: Borders, backward: BackwardMarks, naming: Naming) -> None:
@@ -43,7 +43,7 @@ class Facts:
             }
         )
 
-    def facts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, Any]:
         """Return what the reader needs to judge the ranges; the mark that carries them is not counted in them."""
         return {
             "pid": self.pid,
@@ -91,7 +91,7 @@ class Facts:
             "aliases": self.naming.aliases,
             "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
             "window_missed": window.never_opened(borders.steps.index + 1, borders.steps.rule),
-            "operators": borders.operators.facts(),
+            "operators": borders.operators.record(),
             "pauses": borders.pauses.listens,
             "pauses_left_out": borders.pauses.left_out,
             "rank": self.out.environ.get("RANK"),
@@ -112,7 +112,7 @@ class Facts:
             scratch = path.with_suffix(".tmp")
             record = self.record()
             if self.borders.timing is not None and self.borders.timing.ended:
-                record["timing"] = self.borders.timing.facts()
+                record["timing"] = self.borders.timing.record()
             scratch.write_text(json.dumps(record) + "\n", encoding="utf-8")
             scratch.replace(path)
         except OSError:
