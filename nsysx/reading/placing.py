@@ -16,6 +16,10 @@ LAST_NS = 1 << 61
 #: 13 days: no range lasts longer, and no two rows of a session lie further apart.
 LONGEST_NS = 1 << 50
 MOST_BYTES = 1 << 53
+#: The driver knows 32 GPUs in a system (NV_MAX_DEVICES in its nvlimits.h), and MIG cuts none into more than 7.
+MOST_DEVICES = 256
+#: The device of a CUDA graph that begins with a node of the host (CUpti_ActivityGraphTrace).
+_HOST_NODE = (1 << 31) - 1
 #: What the durations, or the sizes, of one table may sum up to: with all tables, devices and steps it still fits 64 bits.
 _MOST_SUM = 1 << 60
 #: Without these a row belongs nowhere.
@@ -73,6 +77,9 @@ def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tupl
             and given.frame[column.name].null_count()
         ):
             given.keep(pl.col(column.name).is_not_null(), f"no {_PLACE[column.name]}")
+        if column.name == "device" and source.frame in _GPU_WORK and _outside(given.frame["device"], 0, MOST_DEVICES - 1):
+            possible = pl.col("device").is_between(0, MOST_DEVICES - 1) | (pl.col("device") == _HOST_NODE)
+            given.keep(possible, "a device that no machine has")
         if column.unit == "bytes":
             _sizes(given, column.name)
         if column.unit == "ns":

@@ -128,6 +128,17 @@ def test_gpu_work_that_was_not_timed_is_left_out(good: Path, tmp_path: Path) -> 
     assert load(path).left_out == (LeftOut(KERNEL, "both times zero", 1),)
 
 
+def test_devices_that_no_machine_has_are_left_out(tmp_path: Path) -> None:
+    """Each device costs time of its own: 2,000 of them took half a minute."""
+    report = Report()
+    main = report.process(100).thread(100, "python")
+    for i in range(2_000):
+        main.launch(at=50_000 * i, dur=5_000, gpu_start=50_000 * i + 10_000, gpu_dur=20_000, device=3 * i - 300)
+    trace = load(report.write(tmp_path / "r.sqlite"))
+    assert trace.kernel["device"].unique().sort().to_list() == list(range(0, placing.MOST_DEVICES, 3))
+    assert trace.left_out == (LeftOut(KERNEL, "a device that no machine has", 2_000 - trace.kernel.height),)
+
+
 def test_work_of_no_named_process_is_said(good: Path, tmp_path: Path) -> None:
     path = changed(good, tmp_path, f"UPDATE {KERNEL} SET globalPid = NULL")
     rows = load(good).kernel.height
