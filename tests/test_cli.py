@@ -15,9 +15,10 @@ import pytest
 
 from nsysx import outputs, pipeline
 from nsysx.cli import process as cli
-from nsysx.cli import talk
+from nsysx.cli import run, talk
 from nsysx.errors import NsysxError
 from nsysx.reading import inputs
+from nsysx.recording.options import Outputs, Result
 from tests.builder import Report
 
 ROOT = Path(__file__).parents[1]
@@ -207,6 +208,21 @@ def test_the_answer_is_the_default_and_tables_are_asked_for(sqlite: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
     assert "The GPU works" in done.stdout
     assert "gemm" in nsysx("report", sqlite, "--full").stdout
+
+
+def test_what_to_ask_next_names_the_report_as_it_was_typed(sqlite: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "a b" / "r.sqlite"
+    odd.parent.mkdir()
+    odd.symlink_to(sqlite)
+    assert f"nsysx report '{odd}' --full" in nsysx("report", odd).stdout
+
+
+def test_a_run_that_recorded_nothing_proposes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = Result(1, Outputs.named(tmp_path / "r"), Report().write(tmp_path / "r.sqlite"))
+    run._say_result(result, told=run._report_run(result))
+    said = capsys.readouterr().err
+    assert "nsysx: no page: " in said
+    assert "next:" not in said
 
 
 def test_json_alone_on_stdout(sqlite: Path) -> None:

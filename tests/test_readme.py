@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = (ROOT / "sample_reports" / name).read_bytes()
         ending = name.removeprefix("masked_nonzero").removesuffix(".xz")
         (place / f"run{ending}").write_bytes(lzma.decompress(data) if name.endswith("xz") else data)
-    for i, name in enumerate(("out", "before", "a1", "a2", "a3")):
+    for i, name in enumerate(("train", "before", "a1", "a2", "a3")):
         training(8, gap=100 + i).write(place / f"{name}.sqlite")
     for i, name in enumerate(("after", "b1", "b2", "b3")):
         training(8, gap=60 + i).write(place / f"{name}.sqlite")

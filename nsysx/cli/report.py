@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -144,7 +145,7 @@ def report(
     elif full or section:
         _tables(summary, top, section)
     else:
-        _answer(summary)
+        _answer(summary, files)
     for path in written:
         wrote(path)
 
@@ -169,11 +170,17 @@ def _write_tables(summary: Summary, folder: Path, others: dict[Path, str], *, fo
     return texts
 
 
-def _answer(summary: Summary) -> None:
-    from nsysx.render import terminal_answer
+#: More names than these are not repeated in the commands that the answer proposes.
+_MOST_TYPED = 4
 
+
+def _answer(summary: Summary, files: list[Path]) -> None:
+    from nsysx.render import terminal_answer
+    from nsysx.render.safe_text import clean
+
+    shown = [*map(str, files)] if len(files) <= _MOST_TYPED else [str(files[0]), "...", str(files[-1])]
     with answering():
-        terminal_answer.render(summary, console())
+        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000))
 
 
 def _tables(summary: Summary, top: int, section: list[str] | None) -> None:

@@ -136,9 +136,8 @@ def run(
         typer.echo(capture.dry_run(command, options))
         return
     result = capture.run(command, options)
-    if result.sqlite and options.report:
-        _report_run(result)
-    _say_result(result)
+    told = not (result.sqlite and options.report) or _report_run(result)
+    _say_result(result, told=told)
     raise typer.Exit(result.exit_code)
 
 
@@ -149,8 +148,11 @@ def _check_words(graphs: str, marks: str, backward: str) -> None:
     require_one_of("--backward", backward, ("marks", "ops", "off", "phase"))
 
 
-def _report_run(result: Result) -> None:
-    """Write the page of a run and note its headline. The capture is safe already: nothing here may hide that."""
+def _report_run(result: Result) -> bool:
+    """Write the page of a run and note its headline; return whether the report can be told at all.
+
+    The capture is safe already: nothing here may hide that.
+    """
     from nsysx.outputs import write_text
     from nsysx.progress import Progress
     from nsysx.recording import capture
@@ -172,7 +174,9 @@ def _report_run(result: Result) -> None:
     except ModuleNotFoundError as error:
         result.notes.append(f"no report here, {error.name} is not installed: run nsysx report where it is")
     except NsysxError as error:
-        result.notes.append(f"no page: {error}")
+        known = any(note.casefold() in error.hint.casefold() for note in result.notes)
+        result.notes.append(f"no page: {error.message if known else error}")
+        return False
     except KeyboardInterrupt:
         result.notes.append("the page was interrupted; nsysx report makes it")
     except Exception as error:
@@ -183,10 +187,11 @@ def _report_run(result: Result) -> None:
         )
     else:
         result.notes.insert(0, summary.verdict.sentence)
+    return True
 
 
-def _say_result(result: Result) -> None:
-    """Print the notes, the problems, what was written and the next command."""
+def _say_result(result: Result, *, told: bool) -> None:
+    """Print the notes, the problems, what was written and, where the report can be ``told``, the next command."""
     from nsysx.recording.capture import say
 
     for note in result.notes:
@@ -195,7 +200,7 @@ def _say_result(result: Result) -> None:
         say(f"error: {problem}")
     if result.written:
         say("wrote " + "  ".join(shlex.quote(str(path)) for path in result.written))
-    if result.sqlite:
+    if result.sqlite and told:
         sqlite = shlex.quote(str(result.sqlite))
         say(f"next: nsysx report {sqlite}")
         say(f"      nsysx report {sqlite} --markdown -")

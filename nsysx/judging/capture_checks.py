@@ -26,6 +26,15 @@ _GRADES = {
 }
 
 
+def _without_gpu(trace: Trace) -> str:
+    """Return what to do where `nsysx run` recorded a program that made no CUDA call, "" where it was not `nsysx run`."""
+    if not trace.capture.probe:
+        return ""
+    torch = next((str(p["torch"]) for p in trace.capture.probe if p.get("torch")), "")
+    why = f", and its PyTorch ({torch}) is built for CPUs" if torch.endswith("+cpu") else ""
+    return f"run the program where it finds a CUDA GPU; here it made no CUDA call{why}"
+
+
 def _gpu_work(profile: Profile) -> list[Check]:
     ops, calls, trace = profile.attributed.gpu_ops, profile.attributed.api_calls, profile.trace
     checks = []
@@ -39,8 +48,9 @@ def _gpu_work(profile: Profile) -> list[Check]:
         detail = "no kernel, copy or memset is in the report"
         if launches:
             detail += f", but {units.several(launches, 'launch', 'launches')}: the GPU side was not recorded"
-        said = launches or any(tracing.is_lost(d["text"]) for d in trace.capture.diagnostics)
-        return [Check("gpu work", "missing", detail, tracing.remedy(trace) if said else _RECORD)]
+        if launches or any(tracing.is_lost(d["text"]) for d in trace.capture.diagnostics):
+            return [Check("gpu work", "missing", detail, tracing.remedy(trace))]
+        return [Check("gpu work", "missing", detail, _RECORD if calls.height else _without_gpu(trace) or _RECORD)]
     opaque = pl.col("op_kind") == "graph"
     early = pl.col("call_start_ns") - pl.col("start_ns")
     bars, bars_ns, ahead, skew = ops.select(

@@ -77,7 +77,11 @@ def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tupl
             and given.frame[column.name].null_count()
         ):
             given.keep(pl.col(column.name).is_not_null(), f"no {_PLACE[column.name]}")
-        if column.name == "device" and source.frame in _GPU_WORK and _outside(given.frame["device"], 0, MOST_DEVICES - 1):
+        if (
+            column.name == "device"
+            and source.frame in _GPU_WORK
+            and _outside(given.frame["device"], 0, MOST_DEVICES - 1)
+        ):
             possible = pl.col("device").is_between(0, MOST_DEVICES - 1) | (pl.col("device") == _HOST_NODE)
             given.keep(possible, "a device that no machine has")
         if column.unit == "bytes":

@@ -24,6 +24,7 @@ from nsysx.recording.find_nsys import Nsys, ask, find_nsys, with_sampling
 from nsysx.recording.options import Options
 
 #: The two lines that are profiled. nvtx >= 0.2.12 hides its domain from nsys 2023.4, as the probe knows: so does this.
+_GPU = "GPU and driver"
 _RANGE = """
 import nvtx
 domain = nvtx.get_domain("nsysx")
@@ -67,9 +68,9 @@ def _last_line(text: str) -> str:
 def _driver() -> Examined:
     code, said = ask(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
     if code == 0 and said:
-        return Examined("GPU and driver", "ok", "; ".join(said.splitlines()))
+        return Examined(_GPU, "ok", "; ".join(said.splitlines()))
     detail = "no nvidia-smi here" if code == 127 else _last_line(said)
-    return Examined("GPU and driver", "warn", detail, "Without an NVIDIA GPU a capture holds CPU ranges only")
+    return Examined(_GPU, "warn", detail, "Without an NVIDIA GPU a capture holds CPU ranges only")
 
 
 def _perf(paranoid: Path = Path("/proc/sys/kernel/perf_event_paranoid")) -> Examined:
@@ -183,12 +184,14 @@ def examine(explicit: Path | None = None) -> Iterator[Examined]:
 
 def main(explicit: Path | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
     """Print the examination; return 0 when ``nsysx run`` will work here, else 1."""
-    works = True
+    works, gpu = True, True
     for examined in examine(explicit):
         write(f"{examined.status:<5} {examined.what}: {examined.detail}\n")
         if examined.fix:
             write(f"      -> {examined.fix}\n")
         works = works and not (examined.needed and examined.status == "fail")
+        gpu = gpu and not (examined.what == _GPU and examined.status != "ok")
         sys.stdout.flush()
-    write("nsysx run will work here\n" if works else "nsysx run will not work here yet\n")
+    without = "" if gpu else ", but there is no GPU to record"
+    write(f"nsysx run will work here{without}\n" if works else "nsysx run will not work here yet\n")
     return 0 if works else 1

@@ -310,9 +310,9 @@ def _host_code_unseen(summary: Summary) -> bool:
     return much and bool(summary.capture.probe) and lines is not None and lines.rows is None
 
 
-def commands(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
-    """Return what to ask next."""
-    name = clean(report_name(summary), 80)
+def commands(summary: Summary, chosen: Finding | None, typed: str = "") -> tuple[str, ...]:
+    """Return what to ask next of the reports, as they were ``typed`` where that is known."""
+    name = typed or clean(report_name(summary), 80)
     said = [f"nsysx explain {chosen.code}"] if chosen else []
     if summary.replay is not None:
         said.append(f"nsysx whatif {name}")

@@ -88,8 +88,8 @@ def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
     return said
 
 
-def build(summary: Summary, *, redact: bool = True) -> Answer:
-    """Return the answer of a Summary. ``redact`` hides what names a person or a machine."""
+def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Answer:
+    """Return the answer of a Summary. ``redact`` hides what names a person or a machine; ``typed`` is how a shell finds the reports."""
     texts = _texts(redact)
     now, profiled = step_time.step_ns(summary), step_time.recorded_ns(summary)
     first = advice.first(summary)
@@ -117,5 +117,5 @@ def build(summary: Summary, *, redact: bool = True) -> Answer:
         bars_title=title,
         bars=pictured,
         also=advice.also(summary, first, texts),
-        commands=advice.commands(summary, first),
+        commands=advice.commands(summary, first, typed),
     )

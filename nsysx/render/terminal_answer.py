@@ -61,9 +61,9 @@ def _code(paste: str, width: int) -> list[str]:
     return [row if len(row) <= width else row.partition("  #")[0].rstrip() for row in rows]
 
 
-def lines(summary: Summary, width: int, *, plain: bool = False) -> list[tuple[str, str]]:
+def lines(summary: Summary, width: int, *, plain: bool = False, typed: str = "") -> list[tuple[str, str]]:
     """Return (text, style) of each line: at most 25 where the words allow it, by leaving out what matters least."""
-    said = answers.build(summary, redact=False)
+    said = answers.build(summary, redact=False, typed=typed)
     width = max(40, min(width, _WIDEST))
     for bars, also, code in _LEFT:
         out = _lines(said, width, plain, bars, also, code)
@@ -106,10 +106,10 @@ def _lines(said: Answer, width: int, plain: bool, bars: int, also: int, code: in
     return out
 
 
-def render(summary: Summary, console: Console) -> None:
-    """Print the answer onto a console."""
+def render(summary: Summary, console: Console, typed: str = "") -> None:
+    """Print the answer onto a console. ``typed`` is how the reports were named on the command line."""
     encoding = (console.encoding or "ascii").lower().replace("-", "")
     plain = not encoding.startswith("utf") or console.options.ascii_only
-    for text, style in lines(summary, console.width, plain=plain):
+    for text, style in lines(summary, console.width, plain=plain, typed=typed):
         shown = text.encode("ascii", "replace").decode() if plain else text
         console.print(Text(shown.rstrip(), style), soft_wrap=True)

@@ -79,6 +79,16 @@ def test_gpu_work_missing(tmp_path: Path) -> None:
     assert "torch.profiler" in check.fix  # what takes it away without a word of nsys
 
 
+def test_a_recorded_program_that_never_used_cuda(tmp_path: Path) -> None:
+    """Whoever ran `nsysx run` need not be told to."""
+    report = Report()
+    report.process(1).thread(1).add_range("mine", 0, 10)
+    run = {"schema": "nsysx.run/1", "probe": [{"pid": 1, "torch": "2.13.0+cpu"}]}
+    fix = checks(report, tmp_path, run)["gpu work"].fix
+    assert "made no CUDA call, and its PyTorch (2.13.0+cpu) is built for CPUs" in fix
+    assert "nsysx run" not in fix
+
+
 def test_gpu_work_that_nsys_says_it_may_have_lost(tmp_path: Path) -> None:
     """What nsys 2025.1 wrote of a program under a driver of CUDA 13, killed before it quit."""
     report = Report()

@@ -50,7 +50,9 @@ def test_hostile_names_stay_text():
     assert max(len(row["name"]) for row in found) <= 32_767
 
 
-@pytest.mark.parametrize("start", ["=1+1", "+1", "-1", "@sum", " =1", "\t=1", "\r=1", "\n=1", "\uff1d1+1", " \uff20sum"])
+@pytest.mark.parametrize(
+    "start", ["=1+1", "+1", "-1", "@sum", " =1", "\t=1", "\r=1", "\n=1", "\uff1d1+1", " \uff20sum"]
+)
 def test_what_a_spreadsheet_takes_for_a_formula_is_quoted(start):
     table = factory.table("t", "T", [factory.col("name", "String")], [{"name": start}])
     assert read(csv_text.render(table))[0]["name"].startswith("'")
