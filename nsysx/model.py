@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from nsysx.pictures import Strip, Timeline
 from nsysx.scope import Scope as Scope  # a record like the others here
 
 SCHEMA = "nsysx.summary/1"
@@ -265,88 +266,6 @@ class Finding:
     because: str = ""
     title_as_recorded: bool = False
     cost_as_recorded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One box of a timeline picture, times in ns from the start of the picture's window.
-
-    ``kind`` is an API kind or phase on a CPU lane and compute, comm, copy, memset on a GPU lane. ``launch_ns`` is when the
-    API call of a GPU op began (None when unknown), ``backlog_ns`` how much of a blocking call was waiting for earlier work.
-    A box made of several neighbours has ``covered_ns``: how much of it they fill together.
-    """
-
-    start_ns: int
-    end_ns: int
-    kind: str
-    label: str
-    launch_ns: int | None = None
-    launch_lane: int | None = None
-    backlog_ns: int = 0
-    covered_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One row of a timeline picture: ``role`` is phases, api or stream."""
-
-    role: Literal["phases", "api", "stream"]
-    label: str
-    spans: tuple[Span, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """How far the CPU runs ahead of one device: GPU time that is launched and not yet run, at instants of a window (ns).
-
-    Of the ``launches`` in the window, ``dry`` found nothing queued before them. Times of several streams add up.
-    """
-
-    device: int
-    at_ns: tuple[int, ...]
-    queued_ns: tuple[int, ...]
-    launches: int
-    dry: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """The GPU's own counters at instants of a window (ns from its start): shares of what the device can do, 0 to 1.
-
-    ``shares`` holds a list for each counter that was sampled, by its name for people; None where no sample fell.
-    """
-
-    label: str
-    at_ns: tuple[int, ...]
-    shares: Mapping[str, tuple[float | None, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """What a reader sees of one window: CPU threads above, GPU streams below. For pictures only, never in the JSON.
-
-    ``marks`` are instants with a name, ns from the start of the window.
-    """
-
-    title: str
-    start_ns: int
-    end_ns: int
-    lanes: tuple[Lane, ...]
-    merged: int = 0
-    queues: tuple[Queue, ...] = ()
-    counters: tuple[Counters, ...] = ()
-    marks: tuple[tuple[int, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """Executions of one kernel and launch shape in order of time, evenly thinned out. For pictures only, never in the JSON."""
-
-    name: str
-    grid: str
-    block: str
-    count: int
-    durations_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

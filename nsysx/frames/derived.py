@@ -18,6 +18,7 @@ _CALL = column("call", "Int64", "", "the API call")
 _OP = column("op", "Int64", "", "the GPU op")
 _START, _END = column("start_ns", "Int64", "ns", "begin"), column("end_ns", "Int64", "ns", "end")
 _THREAD, _PROCESS = column("thread", "Int64", "", "thread"), column("process", "Int64", "", "process")
+_INSIDE = column("ns", "Int64", "ns", "length inside the window")
 _MODULE = column("module", "String", "", "module, null for none")
 _PHASE = column("phase", "String", "", "phase of the step, null for none")
 _SHARES = (
@@ -82,12 +83,12 @@ IDLE_PIECES = (
     column("op", "Int64", "", "GPU op that ended the gap, -1 at the end"),
     *_one(declared.IDLE, "cause"),
     column("began_in", "Int64", "", "API call in which the device ran dry, -1 for none"),
-    column("ns", "Int64", "ns", "length inside the window"),
+    _INSIDE,
 )
 #: ``engine.idle_of``: idle pieces of the shown device, and what is left of each without tracing.
 REAL_IDLE = (
     *declared.IDLE,
-    column("ns", "Int64", "ns", "length inside the window"),
+    _INSIDE,
     column("real_ns", "Int64", "ns", "length without the profiler"),
 )
 #: ``host_pieces``: idle pieces of the shown device that are the host's doing, cut to the window, in order of time.

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.model import Span, Summary, Timeline
+from nsysx.model import Summary
+from nsysx.pictures import Span, Timeline
 from nsysx.render import answer as answers
 from nsysx.render import bars as pictures
 from nsysx.render.answer import Answer

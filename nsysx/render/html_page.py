@@ -10,7 +10,8 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
-from nsysx.model import Counters, Queue, Summary, Timeline
+from nsysx.model import Summary
+from nsysx.pictures import Counters, Queue, Timeline
 from nsysx.render import (
     charts,
     first_screen,

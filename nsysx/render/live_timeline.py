@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from nsysx.model import Lane, Timeline
+from nsysx.pictures import Lane, Timeline
 from nsysx.render.charts.colours import KIND_COLOURS, KIND_NAMES, phase_colour
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 

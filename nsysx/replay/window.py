@@ -9,6 +9,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
 
 #: More GPU ops than this are not replayed: some steady steps that follow each other stand for the others.
 _MOST_OPS = 8_000
@@ -99,6 +100,12 @@ def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
     return int(after) if isinstance(after, int) else int(cpu["start_ns"][last + 1])
 
 
+def _launched(profile: Profile, which: pl.Expr) -> I64:
+    """Return when the GPU ops that meet ``which`` (on process and device) were launched, sorted (ns)."""
+    ops = profile.attributed.gpu_ops.select("process", "device", "call_start_ns").filter(which)
+    return np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
+
+
 def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: int) -> tuple[int, int] | None:
     """Return when the CPU launches the first work of the first step on the device, and that of the one after the last.
 
@@ -109,9 +116,7 @@ def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: i
     of_device = (pl.col("process") == profile.steps.process) & (pl.col("device") == device)
     if profile.steps.between.filter(of_device & pl.col("index").is_between(first, last)).height:
         return None
-    called = np.sort(
-        profile.attributed.gpu_ops.filter(of_device)["call_start_ns"].drop_nulls().to_numpy(), kind="stable"
-    )
+    called = _launched(profile, of_device)
     starts = cpu["start_ns"].to_numpy()
     begun = []
     for step in (first, last + 1):
@@ -149,10 +154,7 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     Else it is the run of steps whose mean is that of all, so that figures of replayed and of steady steps agree; of runs that
     are as good, the last.
     """
-    ops = profile.attributed.gpu_ops.select("process", "call_start_ns").filter(
-        pl.col("process") == profile.steps.process
-    )
-    called = np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
+    called = _launched(profile, pl.col("process") == profile.steps.process)
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
     if borders[-1] - borders[0] <= _MOST_OPS:
         return first, last

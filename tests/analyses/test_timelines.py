@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nsysx import pipeline
 from nsysx.analyses.helpers import timelines
-from nsysx.model import Span
+from nsysx.pictures import Span
 from tests.builder import Report, case_a
 from tests.examples import examples
 

@@ -6,22 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from nsysx import analyses
-from nsysx.model import (
-    Capture,
-    Check,
-    Column,
-    Finding,
-    Gpu,
-    Lane,
-    Scope,
-    Span,
-    Steps,
-    Summary,
-    Table,
-    TableSpec,
-    Timeline,
-    Verdict,
-)
+from nsysx.model import Capture, Check, Column, Finding, Gpu, Scope, Steps, Summary, Table, TableSpec, Verdict
+from nsysx.pictures import Lane, Span, Timeline
 from nsysx.ranks import comparison as ranks_room
 
 MS = 1_000_000

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nsysx.model import Lane, Span, Timeline
+from nsysx.pictures import Lane, Span, Timeline
 from nsysx.render import charts, live_timeline, view
 from nsysx.render.charts import colours
 from nsysx.render.charts.rank_bars import RANK_PARTS

@@ -12,7 +12,7 @@ from nsysx import ids
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.model import Counters, Lane, Queue, Span, Strip, Timeline
+from nsysx.pictures import Counters, Lane, Queue, Span, Strip, Timeline
 from nsysx.reading import schema
 
 #: More boxes than this in a lane are narrower than a pixel: neighbours of one kind are merged.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
-from nsysx.model import Strip
+from nsysx.pictures import Strip
 from nsysx.render.charts.canvas import Picture, new_figure, settings, side_text, svg
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL
 from nsysx.render.safe_text import clean, shorten_kernel

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
-from nsysx.model import Counters, Lane, Queue, Span, Timeline
+from nsysx.pictures import Counters, Lane, Queue, Span, Timeline
 from nsysx.render.charts.canvas import Picture, new_figure, png, settings, time_scale
 from nsysx.render.charts.colours import INK, KIND_COLOURS, KIND_NAMES, NEUTRAL, ink_on, phase_colour, shade
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
