@@ -1,7 +1,8 @@
 """What ranges mean that frameworks and other profilers write by themselves, where their text says it.
 
-PyTorch (``record_function`` under ``emit_nvtx`` or ``nsys --pytorch``), nsys's function traces, Lightning and NeMo, Megatron's
-timers, DeepSpeed, the layer markers of vLLM and SGLang, and the dicts of DLProf and PyProf. Read in the sources of each.
+PyTorch (``record_function`` under ``emit_nvtx`` or ``nsys --pytorch``), nsys's function traces, Lightning and NeMo, DeepSpeed,
+the layer markers of vLLM and SGLang, and the dicts of DLProf and PyProf, as their sources write them. Megatron's timers push no
+ranges; programs that do so under their names mean the same phases.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ Known = tuple[str, str, str]
 
 _LIGHTNING_MODULE = re.compile(r"^\[pl\]\[module\]([\w.]{1,300}): ([\w.\-]{0,300})$")
 _LIGHTNING_STEP = re.compile(r"^\[pl\]\[profile\]run_training_batch$")
-#: A Python dict as text, its first key says what it is of.
+#: A Python dict as text, its first key says what it is of. A second one follows the module, with what came out of it.
 _LAYER_MARKER = re.compile(r"^\{'Module': '([^'\\]{0,300})'")
+_LAYER_IN, _LAYER_OUT = "'Inputs': [", "'Outputs': ["
 _DLPROF = re.compile(r"^\{'mod': '([\w.]{1,200})', 'op': '(\w{1,200})'")
-_VLLM_STEP = re.compile(r"^execute_context_\d+\(\d+\)_generation_\d+\(\d+\)$")
+_VLLM_STEP = re.compile(r"^execute_(context_\d+\(\d+\)_generation_\d+\(\d+\)|new_\d+_cached_\d+)$")
 _LIGHTNING = r"^\[pl\]\[profile\]"
 _PHASES = {
     "data": (
@@ -53,6 +55,8 @@ def known(text: str) -> Known | None:
     if match := _LIGHTNING_MODULE.match(text):
         return "module", match[2], match[1].rpartition(".")[2]
     if match := _LAYER_MARKER.match(text):
+        if _LAYER_OUT in text and _LAYER_IN not in text:
+            return "range", f"{match[1]} (outputs)", ""
         return "module", match[1], "" if match[1] else "Module"
     if match := _DLPROF.match(text):
         return "op", f"{match[1]}.{match[2]}", ""

@@ -121,14 +121,21 @@ def test_emit_nvtx(text: str, name: str, number: int) -> None:
         ("[pl][profile][Strategy]DDPStrategy.training_step", "phase", "forward"),
         ("[pl][profile][Strategy]DDPStrategy.backward, op_id = 3", "phase", "backward"),
         ("[pl][module]torch.nn.modules.linear.Linear: layer.0", "module", "layer.0"),
-        ("forward-compute", "phase", "forward"),  # Megatron's timers
+        ("forward-compute", "phase", "forward"),  # under the names of Megatron's timers
         ("backward-compute", "phase", "backward"),
         ("batch-generator", "phase", "data"),
         ("optimizer-inner-step", "phase", "optimizer"),
         ("DeepSpeedEngine.forward", "phase", "forward"),
         ("DeepSpeedZeroOptimizer_Stage3.step", "phase", "optimizer"),
         ("execute_context_0(0)_generation_8(8)", "step", "execute_context_0(0)_generation_8(8)"),  # vLLM
+        ("execute_new_2_cached_30", "step", "execute_new_2_cached_30"),
         ("{'Module': 'model.layers.0.self_attn', 'TrainableParams': {}}", "module", "model.layers.0.self_attn"),
+        ("{'Module': 'top.norm', 'Inputs': [[4, 8]], 'x': [[4]]}", "module", "top.norm"),
+        (
+            "{'Module': 'top.norm', 'TrainableParams': {'weight': [8]}, 'Outputs': [[4, 8]]}",
+            "range",
+            "top.norm (outputs)",
+        ),
     ],
 )
 def test_what_frameworks_write(text: str, kind: str, name: str) -> None:
