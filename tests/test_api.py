@@ -109,6 +109,14 @@ def test_frames_are_those_of_the_summary_and_of_the_events(report: Path) -> None
     assert s.verdict.sentence in repr(s)
 
 
+@pytest.mark.parametrize("name", ["steps", "modules", "kernels", "waits", "calls", "ops"])
+def test_columns_that_docstrings_name_are_there(report: Path, name: str) -> None:
+    named = re.findall(r"``(\w+)``", getattr(api.Report, name).__doc__)
+    columns = nsysx.report(report).columns(name)["column"].to_list()
+    assert len(named) > 5
+    assert set(named) - {"calls"} <= set(columns)
+
+
 def test_chosen_steps(report: Path) -> None:
     s = nsysx.report(str(report), steps="2:4")
     assert set(s.calls["step"].drop_nulls()) == {2, 3}

@@ -19,6 +19,7 @@ import pytest
 import typer.main
 
 from nsysx.cli.app import app
+from nsysx.cli.examples import EXAMPLES
 from tests.comparing.test_commands import call
 from tests.reports import training
 
@@ -60,6 +61,14 @@ def parsed(words: list[str]) -> None:
 @pytest.mark.parametrize("words", PARSED, ids=" ".join)
 def test_what_needs_a_machine_is_at_least_right(words: list[str]) -> None:
     parsed(words)
+
+
+def test_every_command_has_examples_in_its_help_and_they_are_right() -> None:
+    group = typer.main.get_command(app)
+    assert set(EXAMPLES) == set(group.commands)  # type: ignore[attr-defined]
+    for name, examples in EXAMPLES.items():
+        for example, _ in examples:
+            parsed([name, *shlex.split(example.partition(" >")[0])])
 
 
 @pytest.fixture(scope="module")

@@ -115,32 +115,47 @@ class Report:
 
     @property
     def steps(self) -> pl.DataFrame:
-        """A row per step of the shown process."""
+        """A row per step of the shown process: ``index``, ``number``, ``steady``, ``start_ns``, ``end_ns``, ``cpu_ns``, ``gpu_ns``.
+
+        ``gpu_ns`` is the sum of ``gpu_compute_ns``, ``gpu_comm_ns``, ``gpu_copy_ns``, ``gpu_memset_ns`` and ``gpu_idle_ns``.
+        """
         return self.frame("steps")
 
     @property
     def modules(self) -> pl.DataFrame:
-        """A row per module: what its forward and backward take on GPU and CPU."""
+        """A row per module, summed over the steady steps: ``path``, ``cls``, ``calls``, ``forward_gpu_ns``, ``backward_gpu_ns``.
+
+        ``self_gpu_ns`` is without its children; ``launch_ns``, ``queue_ns``, ``wait_ns`` and ``sync_ns`` are those of its own calls;
+        ``idle_blamed_ns`` is GPU idle time that ended with its work.
+        """
         return self.frame("modules")
 
     @property
     def kernels(self) -> pl.DataFrame:
-        """A row per kernel."""
+        """A row per kernel, by name: ``name``, ``family``, ``count``, ``total_ns``, ``mean_ns``, ``median_ns``, ``share`` (0 to 1)."""
         return self.frame("kernels")
 
     @property
     def waits(self) -> pl.DataFrame:
-        """A row per place that waits: what for, how long, what that costs the GPU."""
+        """A row per place that waits, summed over the steady steps: ``api``, ``module``, ``phase``, ``file``, ``line``, ``calls``.
+
+        ``total_ns`` is the sum of ``backlog_ns`` (work launched before), ``own_op_ns`` (its own copy) and ``host_ns``;
+        ``idle_caused_ns`` is what that cost the GPU, ``saving_ns`` what the steps gain without it.
+        """
         return self.frame("waits")
 
     @property
     def calls(self) -> pl.DataFrame:
-        """A row per CUDA API call."""
+        """A row per CUDA API call: ``call``, ``name``, ``kind``, ``thread``, ``start_ns``, ``end_ns``, ``module``, ``phase``, ``step``."""
         return self.frame("calls")
 
     @property
     def ops(self) -> pl.DataFrame:
-        """A row per kernel, copy, memset or whole graph on a GPU."""
+        """A row per kernel, copy, memset or whole graph on a GPU: ``op``, ``op_kind``, ``name``, ``start_ns``, ``end_ns``.
+
+        ``call`` is its row of ``calls``, ``queue_ns`` from the end of that call to its start, ``bytes`` the size of copies and
+        memsets; ``device``, ``stream``, ``module``, ``phase`` and ``step`` say where it belongs.
+        """
         return self.frame("ops")
 
     def __getattr__(self, name: str) -> pl.DataFrame:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nsysx import __version__
 from nsysx.cli import calibrate, check, compare, config, doctor, explain, export, report, run, whatif
+from nsysx.cli.examples import below
 from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_USAGE
 
@@ -21,15 +23,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command(context_settings={"allow_interspersed_args": False})(run.run)
-app.command()(report.report)
-app.command(cls=compare.SeveralFiles)(compare.compare)
-app.command()(check.check)
-app.command()(whatif.whatif)
-app.command()(export.export)
-app.command()(calibrate.calibrate)
-app.command()(doctor.doctor)
-app.command()(explain.explain)
+
+def _add(command: Callable[..., None], short: str, **more: Any) -> None:
+    """Add a command. ``short`` is what the list of commands says of it, in 64 characters."""
+    app.command(short_help=short, epilog=below(command.__name__), **more)(command)
+
+
+_add(run.run, "Profile CMD, unedited, and report.", context_settings={"allow_interspersed_args": False})
+_add(report.report, "Say where the step time went.")
+_add(compare.compare, "Say whether AFTER is faster than BEFORE, and why.", cls=compare.SeveralFiles)
+_add(check.check, "Hold a report against a budget, for CI.")
+_add(whatif.whatif, "Say what the step would take with something changed.")
+_add(export.export, "Hand a report to other tools: Parquet, Perfetto.")
+_add(calibrate.calibrate, "Measure once what tracing costs on this machine.")
+_add(doctor.doctor, "Say what works here, and what to do about what does not.")
+_add(explain.explain, "Explain a finding, a CUDA call or a word.")
 
 
 def _version(wanted: bool) -> None:

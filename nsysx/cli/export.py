@@ -14,12 +14,13 @@ from nsysx.errors import EXIT_USAGE, NsysxError
 
 
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite).")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite, packed too) or .nsys-rep.")],
     to: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write every frame and table as Parquet, with a data dictionary."),
     ] = None,
     perfetto: Annotated[Path | None, typer.Option(metavar="F", help="Write a trace for ui.perfetto.dev.")] = None,
+    to_nsys: Annotated[str | None, typer.Option(metavar="F", hidden=True, help="Say why this cannot be.")] = None,
     steps: StepsOrAll = None,
     step_range: StepRange = None,
     time_range: TimeRange = None,
@@ -29,6 +30,12 @@ def export(
     """Hand a report to other tools: all frames as Parquet, a trace for Perfetto."""
     from nsysx.progress import Progress
 
+    if to_nsys is not None:
+        what = (
+            "--to-nsys: no nsys that was tried (up to 2025.3) brings the writer (nsys_writer) that nvtx hands ranges to"
+        )
+        hint = f"nsysx export FILE --perfetto {file.stem}.pftrace shows them in a timeline"
+        raise NsysxError(what, slug="export-to-nsys", hint=hint, exit_code=EXIT_USAGE)
     if to is None and perfetto is None:
         hint = f"nsysx export FILE --perfetto {file.stem}.pftrace"
         raise NsysxError("export wants --to DIR or --perfetto F", slug="export-what", hint=hint, exit_code=EXIT_USAGE)

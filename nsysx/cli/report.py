@@ -26,7 +26,13 @@ def _print_schema(wanted: bool) -> None:
         raise typer.Exit
 
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Exports (.sqlite); several are ranks of one job.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE",
+        help="Exports (.sqlite, packed too), .nsys-rep, or a folder; several are ranks of one job.",
+    ),
+]
 Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")]
 Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")]
 Device = Annotated[int | None, typer.Option(help="Analyse only this GPU.")]
