@@ -17,6 +17,7 @@ import polars as pl
 
 from nsysx.analyses.helpers.host_stopwatch import LEAST, WAYS, GpuCalls, backlog, gpu_calls, median, readings, total
 from nsysx.analyses.helpers.launch_queue import queue_full
+from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
@@ -141,7 +142,7 @@ def _executions(profile: Profile, work: _Work, calls: GpuCalls) -> pl.DataFrame:
     chosen = np.flatnonzero((last > first) & (synced[final + 1] == synced[previous + 1]))
     rows, first, last = rows[chosen], first[chosen], last[chosen]
     name, cls = (ranges[c].gather(rows).cast(pl.Categorical) for c in ("name", "cls"))
-    whole = pl.when(name == "").then(lookup.changed(cls, lambda c: f"({c})")).otherwise(name)
+    whole = pl.when(name == "").then(lookup.changed(cls, PATHLESS.format)).otherwise(name)
     return pl.DataFrame(
         {
             "row": np.arange(len(chosen)),

@@ -139,7 +139,7 @@ def _calls(profile: Profile) -> dict[str, int]:
     probed = pl.col("own") & pl.col("kind").is_in(["module", "backward_module"])
     if rows.select(probed.any()).item():
         entered = rows.filter(pl.col("own") & (pl.col("kind") == "module"), inside).group_by("name", "cls").len()
-        path = pl.when(name == "").then(pl.format("({})", pl.col("cls").cast(pl.String))).otherwise(name)
+        path = pl.when(name == "").then(pl.format(layers.PATHLESS, pl.col("cls").cast(pl.String))).otherwise(name)
         called = entered.select(path.alias("module"), "len")
     else:
         # A stranger's ranges are named by what they are nested in.
@@ -147,7 +147,7 @@ def _calls(profile: Profile) -> dict[str, int]:
         entered = layer.rows.with_columns(at(*layers.paths(layer)).alias("module"))
         called = entered.filter(inside).group_by("module").len().select(pl.col("module").cast(pl.String), "len")
     phases = rows.filter(pl.col("kind") == "phase", inside).group_by("name").len()
-    called = pl.concat([called, phases.select(pl.format("({})", name).alias("module"), "len")])
+    called = pl.concat([called, phases.select(pl.format(layers.PATHLESS, name).alias("module"), "len")])
     sums = called.drop_nulls().group_by("module").agg(pl.col("len").sum().cast(pl.Int64))
     return dict(sums.iter_rows())
 

@@ -52,10 +52,13 @@ def _gpus(summary: Mapping[str, Any]) -> str | None:
     return ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or None
 
 
-def _options(summary: Mapping[str, Any]) -> str | None:
+def _kept_options(summary: Mapping[str, Any]) -> list[str]:
     options = (summary.get("capture") or {}).get("options") or {}
-    kept = {k: v for k, v in options.items() if any(word in k.upper() for word in _OPTIONS)}
-    return "; ".join(f"{k}={v}" for k, v in sorted(kept.items())) or None
+    return sorted(f"{k}={v}" for k, v in options.items() if any(word in k.upper() for word in _OPTIONS))
+
+
+def _options(summary: Mapping[str, Any]) -> str | None:
+    return "; ".join(_kept_options(summary)) or None
 
 
 def _probe(summary: Mapping[str, Any]) -> str:
@@ -107,13 +110,13 @@ def lines(before: Side, after: Side) -> list[Line]:
                 Line(check, "unknown", f"{check}: not in {'both Summaries' if a is b else 'one Summary'}.", a, b)
             )
         elif a != b:
-            detail = f"{meaning}" + (_changed(a, b) if check == "nsys options" else f" Before: {a}; after: {b}.")
-            said.append(Line(check, "differs", detail, a, b))
+            one, other = _changed_options(before, after) if get is _options else (a, b)
+            said.append(Line(check, "differs", f"{meaning} Before: {one}; after: {other}.", a, b))
         else:
             said.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
     said += [
         _count(before, after),
-        *_found_alone(before, after),
+        *_unnamed_steps(before, after),
         *_work(before, after),
         *_clocks(before, after),
         *_partial(before, after),
@@ -122,9 +125,10 @@ def lines(before: Side, after: Side) -> list[Line]:
     return sorted(said, key=lambda x: order[x.status])
 
 
-def _changed(a: str, b: str) -> str:
-    one, other = set(a.split("; ")), set(b.split("; "))
-    return f" Before: {', '.join(sorted(one - other)[:4]) or '-'}; after: {', '.join(sorted(other - one)[:4]) or '-'}."
+def _changed_options(before: Side, after: Side) -> tuple[str, str]:
+    """Return the options that one side alone has, of each side, the first few of them."""
+    one, other = ({o for c in side.captures for o in _kept_options(c.summary)} for side in (before, after))
+    return ", ".join(sorted(one - other)[:4]) or "-", ", ".join(sorted(other - one)[:4]) or "-"
 
 
 def _count(before: Side, after: Side) -> Line:
@@ -137,14 +141,12 @@ def _count(before: Side, after: Side) -> Line:
     return Line("steps", "same", words, str(a), str(b))
 
 
-def _found_alone(before: Side, after: Side) -> list[Line]:
+def _unnamed_steps(before: Side, after: Side) -> list[Line]:
     """Return what is to be said of steps that no range names: they may be layers, or several steps."""
     guessed = [
         s.name
         for s in (before, after)
-        if any(
-            "sequence" in str((c.summary.get("steps") or {}).get("source")) + str(_steps(c.summary)) for c in s.captures
-        )
+        if any((c.summary.get("steps") or {}).get("source") == "kernels" for c in s.captures)
     ]
     if any(c.whole for s in (before, after) for c in s.captures):
         detail = (

@@ -15,7 +15,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events.correlate import Correlated
-from nsysx.events.layers import Layer, layer_of, module_layer, paths, root_names
+from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, Labels, StepFunction
@@ -35,7 +35,7 @@ IN_STEP = "(step, outside modules)"
 
 def outside_in(phase: str) -> str:
     """Return what the column module says of what lies in a phase, and in no module."""
-    return f"({phase})"
+    return PATHLESS.format(phase)
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,17 @@ def backward_ranges(ranges: Ranges) -> pl.DataFrame:
     return marks.with_columns(pl.Series("end_ns", end))[inside]
 
 
+#: What has no module path goes by another name in parentheses: a root module by its class, other work by its phase.
+PATHLESS = "({})"
+
+
+def bare(name: str) -> str:
+    """Return the class or the phase that stands in the column module for what has no path; a path as it is."""
+    return name[1:-1] if name == PATHLESS.format(name[1:-1]) else name
+
+
 def _root_name(cls: str | None) -> str:
-    return f"({cls})"
+    return PATHLESS.format(cls)
 
 
 def root_names(layer: Layer) -> frozenset[str]:

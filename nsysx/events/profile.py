@@ -13,6 +13,7 @@ import polars as pl
 
 from nsysx.events import ledger
 from nsysx.events.attribute import Attributed
+from nsysx.events.layers import PATHLESS
 from nsysx.events.ledger import Ledgers
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.events.python_lines import python_lines
@@ -209,7 +210,7 @@ def _wait_sites(profile: Profile) -> pl.DataFrame:
     )
     inside = pl.when(pl.col("module").is_not_null()).then(pl.format("in {}", "module"))
     # Work outside of modules is called by its phase in parentheses, which is said once.
-    named = pl.format("({})", "phase") == pl.col("module").fill_null("")
+    named = pl.format(PATHLESS, "phase") == pl.col("module").fill_null("")
     phase = pl.when(pl.col("phase").is_not_null() & ~named).then(pl.format("({})", "phase"))
     return calls.with_columns(
         pl.concat_str("api", place, inside, phase, separator=" ", ignore_nulls=True).alias("site")

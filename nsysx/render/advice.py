@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nsysx import units
+from nsysx.events.layers import bare
 from nsysx.findings import READINGS
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, KERNEL_ITSELF
 from nsysx.model import Finding, Row, Summary
@@ -104,7 +105,7 @@ def first(summary: Summary) -> Finding | None:
 
 def place(where: Row, texts: Texts) -> str:
     """Return a place in the program as text. What lies in a phase and in no module goes by the phase, which is said once."""
-    module = str(where.get("module") or "").strip("()")
+    module = bare(str(where.get("module") or ""))
     parts = dict.fromkeys(texts(name, 120) for name in (module, where.get("phase") or "") if name)
     if where.get("file"):
         line = f":{where['line']}" if where.get("line") else ""
