@@ -57,6 +57,10 @@ SHOWN = TableSpec(
     sums=True,
 )
 
+#: Advice that a rule has code for.
+FLUSHED = "the cache is flushed: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or less memory"
+NEW_SIZES = "new sizes each step: pad to a few fixed shapes, or expandable_segments:True"
+
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
@@ -94,11 +98,7 @@ def table(profile: Profile) -> pl.DataFrame:
     )
     advice = (
         pl.when(pl.col("in_flushes") > 0)
-        .then(
-            pl.lit(
-                "the cache is flushed: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or less memory"
-            )
-        )
+        .then(pl.lit(FLUSHED))
         .when(pl.lit(not known))
         .then(None)
         .when(pl.col("kind") == "host_alloc")
@@ -109,7 +109,7 @@ def table(profile: Profile) -> pl.DataFrame:
         .then(
             pl.lit("the cache grew for a larger shape than before: run the largest shape first, or pad to fixed shapes")
         )
-        .otherwise(pl.lit("new sizes each step: pad to a few fixed shapes, or expandable_segments:True"))
+        .otherwise(pl.lit(NEW_SIZES))
     )
     return rows.with_columns(advice.alias("advice")).sort(
         "total_ns", "api", "module", "phase", "file", "line", descending=[True] + [False] * 5, nulls_last=True

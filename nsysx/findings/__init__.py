@@ -15,7 +15,7 @@ from functools import cache
 from types import ModuleType
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.findings import _advice, nsx110_exposed_comm, nsx111_straggler
+from nsysx.findings import nsx110_exposed_comm, nsx111_straggler
 from nsysx.findings._case import Case
 from nsysx.model import Finding, Table, Verdict
 from nsysx.replay.engine import Replay, Withheld
@@ -40,8 +40,7 @@ def rank(finding: Finding) -> tuple[int, int, str]:
 def judge(profile: Profile, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
     """Return what every rule has to say, ranked. Without a replay no saving is given."""
     case = Case(profile, tables, replay)
-    torch = case.program.torch
-    return tuple(sorted((_advice.add(f, torch=torch) for rule in rules() for f in _said(rule, case)), key=rank))
+    return tuple(sorted((f for rule in rules() for f in _said(rule, case)), key=rank))
 
 
 def _said(rule: ModuleType, case: Case) -> list[Finding]:
@@ -60,11 +59,7 @@ def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = No
             return nsx110_exposed_comm.of_ranks(finding, table, shown)
         return nsx111_straggler.of_ranks(table) if finding.code == nsx111_straggler.RULE.code else finding
 
-    def advised(finding: Finding) -> Finding:
-        changed = compared(finding)
-        return finding if changed is finding else _advice.add(changed)
-
-    return tuple(sorted(map(advised, findings), key=rank))
+    return tuple(sorted(map(compared, findings), key=rank))
 
 
 def of_experiment(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:

@@ -36,6 +36,14 @@ class Rule(NamedTuple):
     cost_as_recorded: bool = False
 
 
+class Fix(NamedTuple):
+    """What to change, in words; ``paste`` is code of PyTorch that does it, ``condition`` what must hold for that, a sentence."""
+
+    text: str
+    paste: str = ""
+    condition: str = ""
+
+
 class Worth(NamedTuple):
     """What a change brings: ns per step (None when no claim can be made), how sure that is, where a wait moves.
 
@@ -265,7 +273,7 @@ class Case:
         *,
         worth: Worth,
         cost_ns: int | None,
-        fix: str,
+        fix: str | Fix,
         where: Row | None = None,
         evidence: Iterable[Row] = (),
         because: str = "",
@@ -273,10 +281,12 @@ class Case:
     ) -> Finding:
         """Return a finding; ``cost_ns`` is the GPU time per step that is lost, left out when there are no steps.
 
+        Code to paste is PyTorch's: a program without it gets none.
         ``because`` is the end of the detail, for a reading; ``title_as_recorded``: the title has times as recorded.
         """
         if cost_ns is not None:
             cost_ns = self.lost(cost_ns, worth)
+        said = fix if isinstance(fix, Fix) else Fix(fix)
         place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None and v != IN_STEP}
         return Finding(
             rule.code,
@@ -288,10 +298,12 @@ class Case:
             None if self.stepless else cost_ns,
             worth.saving_ns,
             worth.confidence,
-            fix,
+            said.text,
             tuple(evidence),
             worth.bound,
             worth.error_ns,
+            paste=said.paste if self.program.torch else "",
+            condition=said.condition,
             scope=self._covered,
             saving_scope=None if worth.saving_ns is None else replayed_scope(self.profile),
             because=because,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from nsysx.findings._case import Case
+from nsysx.findings._case import Case, Fix
 from nsysx.frames.intervals import I64, coverage
 
 
@@ -15,20 +15,26 @@ class Kind(NamedTuple):
 
     key: str
     name: str
-    fix: str
+    fix: Fix
 
 
 KINDS = (
     Kind(
         "gc",
         "garbage collection",
-        "gc.freeze() after warm-up and gc.disable(), then gc.collect() between epochs; or gc.set_threshold with larger numbers",
+        Fix(
+            "gc.freeze() after warm-up and gc.disable(), then gc.collect() between epochs; or gc.set_threshold with larger numbers",
+            "gc.collect(); gc.freeze(); gc.disable()  # after warm-up\ngc.collect()  # between epochs",
+            "Memory grows by the garbage in reference cycles that steps leave until the next collection.",
+        ),
     ),
     Kind(
         "compile",
         "recompilation by torch.compile",
-        "Give the compiled function inputs of one kind: pad or bucket shapes, torch._dynamo.mark_dynamic for sizes that change, "
-        "tensors instead of numbers that change",
+        Fix(
+            "Give the compiled function inputs of one kind: pad or bucket shapes, torch._dynamo.mark_dynamic for sizes that change, "
+            "tensors instead of numbers that change"
+        ),
     ),
 )
 

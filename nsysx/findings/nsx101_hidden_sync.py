@@ -33,7 +33,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import SITE, Case, Rule, Worth, calls_of, in_module, same_place
+from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of, in_module, same_place
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding, Row
@@ -43,6 +43,11 @@ RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization")
 #: A site is listed from this part of the step on, if it waits in every second step or more often, or saves something.
 _LISTED = 0.001
 _SITES = 8
+_KEEP = Fix(
+    "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101",
+    "running += loss.detach()  # .item() once in 100 steps",
+    "The value may be late.",
+)
 
 
 def _sites(case: Case) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -136,15 +141,15 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
             detail += f" The wait moves to {worth.moves_to}."
     if harmless:
         detail += " While the GPU is busy a wait costs nothing: leave it."
-        fix = "Leave it: removing it is worth less than 1 % of the step"
+        fix = Fix("Leave it: removing it is worth less than 1 % of the step")
     elif own_statistics := _of_ddp(row):
-        fix = own_statistics
+        fix = Fix(own_statistics)
     else:
-        fix = "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101"
+        fix = _KEEP
         if not case.program.python and not case.program.torch:
-            fix = "Launch the next work before this wait, and wait only where the result is needed"
+            fix = Fix("Launch the next work before this wait, and wait only where the result is needed")
     if row["file"] is None and case.program.python:
-        fix += "; nsysx run --lines records the Python line"
+        fix = fix._replace(text=f"{fix.text}; nsysx run --lines records the Python line")
     # What it costs is what its removal saves, part of which other causes of the same gaps take too: no second number beside it.
     title = f"A wait in {row['api']}{in_module(row)} keeps {host} from running ahead of the GPU"
     if worth.saving_ns is None:

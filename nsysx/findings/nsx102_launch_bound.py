@@ -30,13 +30,20 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import SITE, Case, Rule
+from nsysx.findings._case import SITE, Case, Fix, Rule
 from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
 RULE = Rule("NSX102", "launch-bound", "Bound by launches")
 _FOUND = 0.05
+_COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'
+_COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
+_FUSED = "optimizer = torch.optim.AdamW(model.parameters(), fused=True)"
+_FIXED_SHAPES = (
+    "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
+)
+_IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."
 
 
 def _blockers(case: Case) -> list[Row]:
@@ -90,16 +97,21 @@ def check(case: Case) -> list[Finding]:
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]
 
 
-def _fix(program: Program) -> str:
+def _fix(program: Program) -> Fix:
     """Return what makes fewer launches in this program: nothing that it does already."""
     if not program.torch:
-        return "Capture the launches of a step in a CUDA graph, or do more work in each kernel"
+        return Fix(
+            "Capture the launches of a step in a CUDA graph, or do more work in each kernel", condition=_IN_A_GRAPH
+        )
     if program.graphs:
-        ways = ["Put more of the step into the CUDA graphs that the program already replays"]
+        fix = Fix("Put more of the step into the CUDA graphs that the program already replays", "", _IN_A_GRAPH)
     elif program.compiled:
-        ways = ["torch.compile(..., mode='reduce-overhead') puts what is already compiled into CUDA graphs"]
+        text = "torch.compile(..., mode='reduce-overhead') puts what is already compiled into CUDA graphs"
+        fix = Fix(text, _COMPILED, _FIXED_SHAPES)
     else:
-        ways = ["torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph"]
+        text = "torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph"
+        fix = Fix(text, _COMPILE, _FIXED_SHAPES)
     if program.optimizer in ("loop", "foreach"):
-        ways.append("fused=True for the optimizer")
-    return "; ".join(ways)
+        code = f"{fix.paste}\n{_FUSED}".lstrip()
+        fix = fix._replace(text=f"{fix.text}; fused=True for the optimizer", paste=code)
+    return fix

@@ -26,11 +26,13 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Rule, calls_of
+from nsysx.analyses import allocator
+from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
 
 RULE = Rule("NSX104", "allocator-thrash", "Allocator thrash")
+_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 
 
 def check(case: Case) -> list[Finding]:
@@ -70,7 +72,9 @@ def check(case: Case) -> list[Finding]:
         for name, module, n, ns in sums.head(6).iter_rows()
     ]
     advice = str(rows[0]["advice"]) if rows else "fixed shapes"
-    fix = advice[:1].upper() + advice[1:]
+    fix = Fix(advice[:1].upper() + advice[1:])
+    if advice in (allocator.FLUSHED, allocator.NEW_SIZES):
+        fix = fix._replace(paste=_SEGMENTS, condition="No torch.cuda.empty_cache() in the loop.")
     title = f"Memory calls take {units.duration(taken)} of CPU time in each step"
     where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

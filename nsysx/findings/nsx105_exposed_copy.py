@@ -28,13 +28,29 @@ import math
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import SITE, Case, Rule, calls_of, in_module, ops_of, same_place
+from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, in_module, ops_of, same_place
 from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
 from nsysx.replay.engine import OverlapCopies, RemoveWaits
 
 RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies")
+_ON_A_STREAM = (
+    "with torch.cuda.stream(copy_stream):\n"
+    '    upcoming = batch.to("cuda", non_blocking=True)\n'
+    "torch.cuda.current_stream().wait_stream(copy_stream)"
+)
+_UNTIL_THEN = "Wait for the copy stream before the batch is used, and keep the batch until then."
+_AHEAD = Fix(
+    "Copy the next batch with non_blocking=True on a stream of its own, while the GPU works on this one",
+    _ON_A_STREAM,
+    _UNTIL_THEN,
+)
+_PIN = Fix(
+    "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a stream of its own",
+    f"loader = DataLoader(data, pin_memory=True, ...)\n{_ON_A_STREAM}",
+    _UNTIL_THEN,
+)
 _OBSTACLES = {
     "pageable": "the memory is pageable",
     "sync_after": "the CPU waits right after it",
@@ -95,16 +111,14 @@ def check(case: Case) -> list[Finding]:
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 
 
-def _fix(program: Program, row: Row) -> str:
+def _fix(program: Program, row: Row) -> Fix:
     """Return what hides these copies: nothing that is done already."""
     pinned = row["obstacle"] != "pageable"
     if row["direction"] == "DtoH":
         if not program.torch:
-            return "Copy to pinned memory (cudaHostAlloc) on a stream of its own, and read the result later"
-        return "Copy to pinned memory with non_blocking=True and read the result a step later"
+            return Fix("Copy to pinned memory (cudaHostAlloc) on a stream of its own, and read the result later")
+        return Fix("Copy to pinned memory with non_blocking=True and read the result a step later")
     if not program.torch:
         how = "" if pinned else "from pinned memory (cudaHostAlloc), "
-        return f"Copy {how}on a stream of its own, beside the kernels"
-    if pinned:
-        return "Copy the next batch with non_blocking=True on a stream of its own, while the GPU works on this one"
-    return "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a stream of its own"
+        return Fix(f"Copy {how}on a stream of its own, beside the kernels")
+    return _AHEAD if pinned else _PIN

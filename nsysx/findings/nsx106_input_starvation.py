@@ -21,11 +21,16 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.events import stacks
-from nsysx.findings._case import Case, Rule
+from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding
 from nsysx.replay.engine import FreeLoader
 
 RULE = Rule("NSX106", "input-starvation", "Input starvation")
+_WORKERS = Fix(
+    "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
+    "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",
+    "The machine must have that many idle cores, and the storage must keep up.",
+)
 
 
 def _what_it_does(case: Case) -> str:
@@ -72,8 +77,8 @@ def check(case: Case) -> list[Finding]:
     if api > 0.1 * wait:
         detail += f" Of the wait, {units.duration(api)} is in CUDA calls: copies and pinning."
     detail += _what_it_does(case)
-    fix = "Prepare the next batch while the GPU works on this one: in another thread, process or stream"
+    fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
-        fix = "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples"
+        fix = _WORKERS
     title = f"The GPU waits {units.duration(idle)} {case.per} for data"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where={"phase": "data"}, fix=fix)]

@@ -27,10 +27,17 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import NO_SAVING, Case, Rule, in_module
+from nsysx.findings._case import NO_SAVING, Case, Fix, Rule, in_module
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows")
+_FIX = Fix(
+    "Move copies out of the window, warm up, and keep the stream busy while the CPU launches",
+    "for _ in range(10): F.linear(x, w)   # first calls out of the way\n"
+    "torch.cuda._sleep(1_000_000)         # the stream is busy while the CPU launches\n"
+    "start.record(); y = F.linear(x, w); end.record()",
+    "Data that is on the GPU already; the median of many windows.",
+)
 _PARTS = {
     "copy_ns": "copies",
     "memset_ns": "memsets",
@@ -115,10 +122,9 @@ def _finding(case: Case, row: Row, turns: list[Row]) -> Finding:
             f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
         )
         because = f"Of the {_which(row)} place's readings after the first, {said}."
-    fix = "Move copies out of the window, warm up, and keep the stream busy while the CPU launches"
     evidence = [row for place in turns or [row] for row in _evidence(case, place)]
     return case.found(
-        RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=fix, evidence=evidence, because=because
+        RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=_FIX, evidence=evidence, because=because
     )
 
 

@@ -33,7 +33,7 @@ import polars as pl
 from nsysx import units
 from nsysx.events import clocks, ledger, pauses, trend
 from nsysx.findings import _pauses as _pauses_of
-from nsysx.findings._case import Case, Rule, Worth
+from nsysx.findings._case import Case, Fix, Rule, Worth
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
 
@@ -69,7 +69,7 @@ class _Cause(NamedTuple):
     name: str
     ns: float
     detail: str
-    fix: str
+    fix: str | Fix
 
 
 def _more(values: I64, slow: Mask) -> float:

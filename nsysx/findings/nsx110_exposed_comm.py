@@ -27,7 +27,7 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Rule
+from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
@@ -38,7 +38,11 @@ RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=
 #: The part of the cost that is communication alone, among the evidence.
 _EXPOSED = "communication alone"
 #: Against slow links.
-_EARLIER = "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages"
+_EARLIER = Fix(
+    "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages",
+    "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
+    "The links must have room left beside the computation.",
+)
 #: One rank alone shows that it is in a collective, and not whether the data is slow or another rank is late.
 _ALONE = (
     "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one comes last, give every rank the same work; if "
@@ -139,7 +143,7 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     wait, transfer = (round(row[f"exposed_{k}_ns"] / max(row["steps"], 1)) for k in ("wait", "transfer"))
     detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank and {units.duration(transfer)} is transfer."
     if 2 * wait < cost:
-        return replace(finding, detail=detail, fix=_EARLIER)
+        return replace(finding, detail=detail, fix=_EARLIER.text, paste=_EARLIER.paste, condition=_EARLIER.condition)
     late = next((r for r in table.rows if r["straggler"]), None)
     if late is not None:
         fix = (

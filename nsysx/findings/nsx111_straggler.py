@@ -26,10 +26,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from nsysx import units
-from nsysx.findings._case import Case, Rule
+from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Row, Table
 
 RULE = Rule("NSX111", "straggler", "Straggler rank")
+_NO_FIX = Fix("")
 
 
 def check(case: Case) -> list[Finding]:
@@ -41,11 +42,11 @@ def of_ranks(table: Table | None) -> Finding:
     """Return whether the ranks wait for one of them for 1 % of the step or more, from the comparison of all ranks."""
     if table is None or table.rows is None:
         reason = (table.reason if table else "") or "the report holds one rank"
-        return _answer("cannot_tell", RULE.title, reason, fix="nsysx report RANK0.sqlite RANK1.sqlite ...")
+        return _answer("cannot_tell", RULE.title, reason, fix=Fix("nsysx report RANK0.sqlite RANK1.sqlite ..."))
     matched = [r for r in table.rows if r["wait_ns"] is not None]
     late = next((r for r in table.rows if r["straggler"]), None)
     if len(matched) < 2:
-        fix = "Capture the same steps on every rank"
+        fix = Fix("Capture the same steps on every rank")
         return _answer("cannot_tell", RULE.title, "no collective is seen on two ranks", fix=fix)
     if late is None:
         return _nobody(table.rows)
@@ -72,26 +73,35 @@ def of_ranks(table: Table | None) -> Finding:
 
 
 #: Where a straggler loses its time, and what follows from that.
-_CAUSE = {
+_CAUSE: dict[str, tuple[str, Fix]] = {
     "input": (
         "in loading data",
-        "Its data loading is slow: the same workers, prefetch and storage as on the other ranks, and samples that are no longer (NSX106)",
+        Fix(
+            "Its data loading is slow: the same workers, prefetch and storage as on the other ranks, and samples that are no longer "
+            "(NSX106)"
+        ),
     ),
     "host": (
         "in its host code",
-        "Look at its host: other processes on its cores, cores far from its GPU, garbage collection, logging or saving on "
-        "this rank alone",
+        Fix(
+            "Look at its host: other processes on its cores, cores far from its GPU, garbage collection, logging or saving on "
+            "this rank alone"
+        ),
     ),
-    "profiler": ("under the profiler", "Capture again with less tracing: the profiler itself holds this rank up"),
+    "profiler": ("under the profiler", Fix("Capture again with less tracing: the profiler itself holds this rank up")),
     "compute": (
         "in GPU work",
-        "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
+        Fix(
+            "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
+            "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
+            "The work of a rank must be what differs: batch size, sequence lengths, an uneven shard.",
+        ),
     ),
     "clocks": (
         "in the same kernels, which take longer on its GPU",
-        "Look at clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE",
+        Fix("Look at clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
     ),
-    "unknown": ("in no single part of the ledger", "Capture more steps of all ranks"),
+    "unknown": ("in no single part of the ledger", Fix("Capture more steps of all ranks")),
 }
 
 
@@ -126,7 +136,21 @@ def _answer(
     cost_ns: int | None = None,
     saving_ns: int | None = None,
     confidence: str = "",
-    fix: str = "",
+    fix: Fix = _NO_FIX,
     evidence: tuple[Row, ...] = (),
 ) -> Finding:
-    return Finding(RULE.code, RULE.slug, verdict, title, detail, {}, cost_ns, saving_ns, confidence, fix, evidence)
+    return Finding(
+        RULE.code,
+        RULE.slug,
+        verdict,
+        title,
+        detail,
+        {},
+        cost_ns,
+        saving_ns,
+        confidence,
+        fix.text,
+        evidence,
+        paste=fix.paste,
+        condition=fix.condition,
+    )

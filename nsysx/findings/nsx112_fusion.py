@@ -26,11 +26,16 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX112", "fusion", "Fusion candidates")
+_COMPILE = Fix(
+    "torch.compile(model)",
+    "model = torch.compile(model)",
+    "A graph break (print, .item(), a branch on data) leaves what lies around it as it is.",
+)
 #: Kernels that a compiler fuses with their neighbours: each reads and writes a tensor, and computes little.
 _FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
 #: A chain is listed from this length on.
@@ -110,6 +115,6 @@ def check(case: Case) -> list[Finding]:
         "or worse than that, and never saves more than these kernels take."
     )
     where = {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
-    fix = "torch.compile(model)" if case.program.torch else "Fuse these kernels into one per chain"
+    fix = _COMPILE if case.program.torch else Fix("Fuse these kernels into one per chain")
     sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel")
     return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

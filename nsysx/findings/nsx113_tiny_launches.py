@@ -25,7 +25,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Rule, calls_of, same_place
+from nsysx.findings._case import Case, Fix, Rule, calls_of, same_place
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
 from nsysx.judging.program import Program
@@ -33,6 +33,11 @@ from nsysx.model import Finding
 from nsysx.replay.engine import Graph
 
 RULE = Rule("NSX113", "tiny-launches", "Many tiny launches in one module")
+_FUSED = Fix(
+    "fused=True for the optimizer: all parameters in a few kernels",
+    "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+    "Parameters must be on the GPU, in floating point.",
+)
 _LAUNCHES, _TINY_NS = 20, 10_000
 _MODULES = 3
 _CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
@@ -95,12 +100,12 @@ def check(case: Case) -> list[Finding]:
     return findings or case.clear(RULE, _CLEAR)
 
 
-def _fix(program: Program, phase: str | None) -> str:
+def _fix(program: Program, phase: str | None) -> Fix:
     """Return how this part makes fewer launches: nothing that it does already."""
     if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
-        return "fused=True for the optimizer: all parameters in a few kernels"
+        return _FUSED
     ways = ["One batched or fused operation instead of a loop"]
     if program.torch and not program.compiled:
         ways.append("torch.compile of this part")
     ways.append("a CUDA graph of it")
-    return ", ".join(ways[:-1]) + f", or {ways[-1]}"
+    return Fix(", ".join(ways[:-1]) + f", or {ways[-1]}")

@@ -32,7 +32,7 @@ from nsysx.events.host_lines import known_lines
 from nsysx.events.ledger import CAUSES
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
-from nsysx.findings._case import SITE, Case, Rule, in_module, same_place
+from nsysx.findings._case import SITE, Case, Fix, Rule, in_module, same_place
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
@@ -177,8 +177,8 @@ def check(case: Case) -> list[Finding]:
             f"{row['stalls']} gaps in {case.steps} steps, the longest of {units.duration(row['longest_ns'])} as recorded, in which the "
             f"launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"
         )
-        fix = mostly.fix if mostly else "Move that work out of the loop"
+        fix = mostly.fix if mostly else Fix("Move that work out of the loop")
         if case.program.python and not mostly and known_lines(case.profile) is None:
-            fix += "; nsysx run --python records what it is"
+            fix = fix._replace(text=f"{fix.text}; nsysx run --python records what it is")
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
     return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

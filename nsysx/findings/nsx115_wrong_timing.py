@@ -25,10 +25,15 @@ from __future__ import annotations
 import re
 
 from nsysx import units
-from nsysx.findings._case import NO_SAVING, Case, Rule
+from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.model import Finding
 
 RULE = Rule("NSX115", "wrong-timing", "Wrong timing method in the script")
+_FIX = Fix(
+    "torch.utils.benchmark.Timer, or synchronize on both sides, with warm-up and a median of many",
+    'from torch.utils.benchmark import Timer\nprint(Timer("op(x)", globals=globals()).blocked_autorange())',
+    "Nothing else may run on the GPU meanwhile.",
+)
 #: A reading is wrong from this factor on.
 _WRONG = 1.5
 _LEAST = 3
@@ -82,8 +87,7 @@ def check(case: Case) -> list[Finding]:
             if row[w] is not None
         ]
         evidence.append({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"})
-        fix = "torch.utils.benchmark.Timer, or synchronize on both sides, with warm-up and a median of many"
         findings.append(
-            case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence, because=because)
+            case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=_FIX, evidence=evidence, because=because)
         )
     return findings or case.clear(RULE, "no synchronize calls around a single operation make a clock misread it")

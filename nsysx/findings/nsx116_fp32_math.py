@@ -30,12 +30,26 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events import kernel_math
-from nsysx.findings._case import Case, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores")
+_TF32 = Fix(
+    "torch.set_float32_matmul_precision('high') for TF32, or torch.autocast('cuda', torch.bfloat16)",
+    'torch.set_float32_matmul_precision("high")    # TF32\n'
+    'with torch.autocast("cuda", torch.bfloat16):  # or BF16\n'
+    "    loss = model(x).sum()",
+    "TF32 keeps 10 bits of the mantissa, BF16 7: the loss must still converge.",
+)
+_CHANNELS_LAST = Fix(
+    "torch.autocast('cuda', torch.bfloat16), with model and input in torch.channels_last",
+    "model = model.to(memory_format=torch.channels_last)\n"
+    'with torch.autocast("cuda", torch.bfloat16):\n'
+    "    y = model(images.to(memory_format=torch.channels_last))",
+    "BF16 keeps 7 bits of the mantissa: the loss must still converge.",
+)
 #: Cards whose tensor cores know no TF32.
 _WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
 #: How much more tensor cores do: FP32 against TF32 on A100 and H100 (data sheets).
@@ -79,13 +93,13 @@ def check(case: Case) -> list[Finding]:
     return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, evidence=evidence)]
 
 
-def _fix(case: Case, old: bool, tensor: bool, what: str) -> str:
+def _fix(case: Case, old: bool, tensor: bool, what: str) -> Fix:
     """Return how to reach the tensor cores: not by what is switched on already."""
     if not case.program.torch:
-        return "Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data"
+        return Fix("Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data")
     if old:
-        return "torch.autocast('cuda', torch.float16) with a GradScaler"
+        return Fix("torch.autocast('cuda', torch.float16) with a GradScaler")
     if what == "Convolutions":
         also = "torch.backends.cudnn.benchmark = True" if tensor else "torch.backends.cudnn.allow_tf32 = True"
-        return f"torch.autocast('cuda', torch.bfloat16), with model and input in torch.channels_last; or {also}"
-    return "torch.set_float32_matmul_precision('high') for TF32, or torch.autocast('cuda', torch.bfloat16)"
+        return _CHANNELS_LAST._replace(text=f"{_CHANNELS_LAST.text}; or {also}")
+    return _TF32

@@ -24,12 +24,17 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Rule, ops_of
+from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts")
+_CHANNELS_LAST = Fix(
+    "Keep model and input in torch.channels_last (memory_format), so that nothing is converted",
+    "model = model.to(memory_format=torch.channels_last)\ny = model(images.to(memory_format=torch.channels_last))",
+    "Every layer between must keep the layout.",
+)
 _CONVERSION = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransformGeneric"
 
 
@@ -52,8 +57,8 @@ def check(case: Case) -> list[Finding]:
     )
     if cost > taken:
         detail += f" With the pauses after them that is {units.duration(cost)}."
-    fix = "Keep model and input in torch.channels_last (memory_format), so that nothing is converted"
+    fix = _CHANNELS_LAST
     if not case.program.torch:
-        fix = "Keep tensors in NHWC, the layout that the convolutions use"
+        fix = Fix("Keep tensors in NHWC, the layout that the convolutions use")
     title = f"Conversions between memory layouts take {units.duration(cost)}"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]

@@ -26,12 +26,17 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Rule, ops_of
+from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused")
+_FIX = Fix(
+    "F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
+    "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    "The scores themselves must not be needed.",
+)
 #: Softmax of scores, not of a loss.
 _SOFTMAX = r"(?i)softmax"
 _OF_LOSS = r"LogSoftMax|log_softmax|nll_loss|cross_?entropy"
@@ -58,9 +63,8 @@ def check(case: Case) -> list[Finding]:
         f"{places / case.steps:.0f} times {case.per} a softmax runs between two matrix products, and {kernels.height / case.steps:.0f} "
         f"kernels between these products carry the scores through memory: {units.duration(taken)} ({case.share(taken)})."
     )
-    fix = "F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'"
     title = f"Attention is not fused: scores go through memory for {units.duration(taken)}"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=_FIX)]
 
 
 def _between(case: Case) -> tuple[pl.DataFrame, int]:

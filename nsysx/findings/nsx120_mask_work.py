@@ -31,12 +31,20 @@ import re
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Rule, Worth, in_module, ops_of, same_place
+from nsysx.findings._case import Case, Fix, Rule, Worth, in_module, ops_of, same_place
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks")
+_FIXED_SHAPE = Fix(
+    "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
+    "loss = F.cross_entropy(logits, target, ignore_index=IGNORE)\n# or: loss = (per_pixel * keep).sum() / keep.sum()",
+    "What is masked must be cheap enough to compute and throw away.",
+)
+_OF_LOSS = _FIXED_SHAPE._replace(
+    text="Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
+)
 _FAMILY = "sort, scan and gather"
 #: Kernels of other families that only these operations launch.
 _HELPERS = r"write_indices|elementwise_kernel_with_index"
@@ -130,7 +138,5 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     if all_of_it:
         title = f"Masking and what it picks take {units.duration(whole_ns)}{in_module(row)}"
         cost = whole_ns
-    fix = "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same"
-    if loss:
-        fix = "Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
+    fix = _OF_LOSS if loss else _FIXED_SHAPE
     return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, evidence=evidence)
