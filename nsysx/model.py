@@ -165,7 +165,7 @@ class Steps:
     ``steady`` is the first and last index of the steady steps, inclusive. ``whole``: ledgers and per-step tables cover the
     whole capture, so that nothing of them may be divided by a number of steps. ``trend`` is the course of the steady steps:
     kind, change, spread, every, excess_ns, note (words to quote, empty for level steps). ``between`` has one row for each
-    stretch after step ``index`` that is no step, such as an evaluation: index, gpu_ns, gpu_busy_ns, cpu_ns, evaluation. Means
+    stretch after step ``index`` that is not a step, such as an evaluation: index, gpu_ns, gpu_busy_ns, cpu_ns, evaluation. Means
     are over the steady steps and are what is shown, because the parts of a step add up to its mean; medians are for whoever
     asks how even the steps are.
     """

@@ -149,7 +149,7 @@ def _traced(con: sqlite3.Connection, tables: dict[str, str]) -> set[int]:
 
 
 def scrub_sqlite(path: Path, scrubber: Scrubber) -> None:
-    """Scrub the report at ``path`` in place; sqlite3.Error when it is no report."""
+    """Scrub the report at ``path`` in place; sqlite3.Error when it is not a report."""
     con = sqlite3.connect(path)
     con.text_factory = lambda b: b.decode("utf-8", "replace")
     try:
@@ -196,7 +196,7 @@ def _rewrite(con: sqlite3.Connection, table: str, scrubber: Scrubber) -> None:
         if "INT" in dtype or "REAL" in dtype:
             continue
         c, t = _quote(column), _quote(table)
-        # By bytes: text that is no UTF-8 would not be found again by its decoded form.
+        # By bytes: text that is not UTF-8 would not be found again by its decoded form.
         query = f"SELECT DISTINCT CAST({c} AS BLOB) FROM {t} WHERE typeof({c}) = 'text'"
         for (raw,) in con.execute(query).fetchall():
             old = raw.decode("utf-8", "replace")

@@ -55,8 +55,8 @@ def test_what_is_typed_counts_more(folder: Path, capsys: Capsys, monkeypatch: Pa
         ("[report]\nforce = true\n", "counts only when it is typed"),
         ("[run]\nnsys = '/tmp/evil'\n", "counts only when it is typed"),
         ("[report]\nzork = 1\n", "no such option"),
-        ("[zork]\n", "is no command"),
-        ("report = 1\n", "is no command"),
+        ("[zork]\n", "is not a command"),
+        ("report = 1\n", "is not a command"),
         ("[report\n", "is not TOML"),
     ],
 )

@@ -36,7 +36,7 @@ def problems(key: str, columns: tuple[Column, ...], shown: TableSpec) -> list[st
         f"{key}: column {n} is declared {names.count(n)} times" for n in dict.fromkeys(names) if names.count(n) > 1
     ]
     asked = (*shown.first, *shown.hide, *shown.per_row, *shown.plain, *shown.labels, shown.bar, shown.keep, shown.terms)
-    return wrong + [f"{key}: SHOWN names {n}, which is no column" for n in asked if n and n not in names]
+    return wrong + [f"{key}: SHOWN names {n}, which is not a column" for n in asked if n and n not in names]
 
 
 @cache

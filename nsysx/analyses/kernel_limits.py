@@ -40,7 +40,7 @@ SHOWN = TableSpec(
     place=85,
     intro=(
         "What the launch says and, where they were sampled, the GPU's counters. Fewer blocks than SMs leave SMs without work; a "
-        "kernel of few waves waits for the last one. A low occupancy is no fault by itself: kernels that keep tensor cores busy "
+        "kernel of few waves waits for the last one. A low occupancy is not a fault by itself: kernels that keep tensor cores busy "
         "often hold few warps."
     ),
     first=("name", "total_ns", "share", "limit", "count", "median_ns", "blocks", "waves", "tail_share", "occupancy",

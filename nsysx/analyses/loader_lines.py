@@ -39,7 +39,7 @@ COLUMNS = (
         "ns",
         "time of all its threads and processes together, of all ranks in the report, in the steady steps; from samples",
     ),
-    Column("share", "Float64", "", "share of the loader's time that is no waiting; null for waiting"),
+    Column("share", "Float64", "", "share of the loader's time that is not waiting; null for waiting"),
     Column("samples", "Int64", "", "samples that this rests on, in all steps together"),
     Column("threads", "Int64", "", "threads that were seen at it"),
 )

@@ -306,7 +306,7 @@ def report(
 
     ``steps`` is "A:B" or "all", ``step_range`` a regular expression for the ranges that are the steps, ``time_range`` "A:B" in
     seconds of the session. Several files are ranks of one job: the tables show ``rank`` (by default the first), ``ranks``
-    compares all; ``jobs`` of them are read at once. Errors: NsysxError for what cannot be read, is no report or holds nothing.
+    compares all; ``jobs`` of them are read at once. Errors: NsysxError for what cannot be read, is not a report or holds nothing.
 
     >>> s = nsysx.report("sample_reports/gpt.sqlite.xz")
     >>> s.totals["kernels"], s.modules.height > 10

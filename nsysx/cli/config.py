@@ -42,7 +42,7 @@ def _read(path: Path) -> dict[str, Any]:
 def options(commands: dict[str, set[str]], folder: Path) -> tuple[str, dict[str, dict[str, Any]]]:
     """Return the file that counts in ``folder`` and its options by command, "" and nothing where there is none.
 
-    ``commands`` names the options of each command. Errors: NsysxError, exit code 2, for what is no TOML, no option, or one that
+    ``commands`` names the options of each command. Errors: NsysxError, exit code 2, for what is not TOML, no option, or one that
     only counts when it is typed.
     """
     for name in ("nsysx.toml", "pyproject.toml"):
@@ -57,7 +57,7 @@ def _checked(file: str, command: str, values: Any, commands: dict[str, set[str]]
         return NsysxError(f"{file}: {what}", slug="bad-config", hint=hint, exit_code=EXIT_USAGE)
 
     if command not in commands or not isinstance(values, dict):
-        raise wrong(f"[{command}] is no command", f"There are: {', '.join(sorted(commands))}")
+        raise wrong(f"[{command}] is not a command", f"There are: {', '.join(sorted(commands))}")
     named = {key.replace("-", "_"): value for key, value in values.items()}
     for key in named:
         if key in _TYPED_ONLY:

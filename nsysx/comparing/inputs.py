@@ -45,7 +45,7 @@ def read_text(path: Path) -> str:
 
 
 def read_budget(path: Path) -> dict[str, Any]:
-    """Return a budget. Errors: NsysxError, exit code 2 for what is no TOML, 3 for what cannot be read."""
+    """Return a budget. Errors: NsysxError, exit code 2 for what is not TOML, 3 for what cannot be read."""
     try:
         budget: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -147,7 +147,7 @@ def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, 
 def captured(summary: Mapping[str, Any], label: str, *, spans: bool = False) -> Captured:
     """Return one capture, with ``spans`` also one without steps, as one step.
 
-    Errors: NsysxError, exit code 3 for what is no Summary, 4 when nothing was measured.
+    Errors: NsysxError, exit code 3 for what is not a Summary, 4 when nothing was measured.
     """
     if not isinstance(summary, Mapping) or not str(summary.get("schema", "")).startswith("nsysx.summary/1"):
         hint = "Make one with: nsysx report FILE.sqlite --json FILE.json"

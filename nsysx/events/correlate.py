@@ -211,7 +211,7 @@ def _compact(ids: I64, asked: I64) -> tuple[I64, I64]:
 
 
 def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
-    """Return the call that launched each op, -1 for none: the call of the process with the op's correlation id, 0 is no id.
+    """Return the call that launched each op, -1 for none: the call of the process with the op's correlation id, 0 is not an id.
 
     Where a driver call is nested in a runtime call under the same id, the outer one launched; of calls at different times
     that share an id, the last that had begun.
@@ -278,7 +278,7 @@ def correlate(trace: Trace) -> Correlated:
     rows = lookup.ordered(_gpu_rows(trace), "start_ns", order)
     call = _launching(calls, rows)
     if trace.window is not None:
-        # What was launched after the part that was read is no part of it, what was launched before it is: ids count up.
+        # What was launched after the part that was read is not part of it, what was launched before it is: ids count up.
         first = calls.group_by("process").agg(pl.col("correlation_id").min().alias("first"))
         first_id = rows.select("process").join(first, on="process", how="left", maintain_order="left")["first"]
         before = (rows["correlation_id"] < first_id).fill_null(True).to_numpy()

@@ -2,7 +2,7 @@
 
 A multiplication and an addition count as two, as everywhere in the field. Formulas are those of ``torch.utils.flop_counter``
 (https://github.com/pytorch/pytorch/blob/main/torch/utils/flop_counter.py): what the operator computes, whatever its kernels
-do. Additions of a bias, and everything that is no product, count nothing. A causal mask is no tensor and so not recorded:
+do. Additions of a bias, and everything that is not a product, count nothing. A causal mask is not a tensor and so not recorded:
 attention counts in full, as it does there. Sizes are hostile text.
 
 ======================================  =====================================================================
@@ -128,10 +128,10 @@ _CONVOLUTIONS = (
 _BACKWARD = "aten::convolution_backward"
 #: Products whose sizes do not tell what they compute.
 _UNKNOWN = {
-    "flash_attn::_flash_attn_varlen_forward": "the lengths of its sequences are no sizes",
-    "flash_attn::_flash_attn_varlen_backward": "the lengths of its sequences are no sizes",
-    "aten::_grouped_mm": "the sizes of its groups are no sizes of tensors",
-    "aten::_scaled_grouped_mm": "the sizes of its groups are no sizes of tensors",
+    "flash_attn::_flash_attn_varlen_forward": "the lengths of its sequences are not sizes",
+    "flash_attn::_flash_attn_varlen_backward": "the lengths of its sequences are not sizes",
+    "aten::_grouped_mm": "the sizes of its groups are not sizes of tensors",
+    "aten::_scaled_grouped_mm": "the sizes of its groups are not sizes of tensors",
 }
 _COUNTED = frozenset((*_FORMULAS, *_CONVOLUTIONS, _BACKWARD, *_UNKNOWN))
 

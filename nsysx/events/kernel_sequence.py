@@ -8,7 +8,7 @@ the loss, the optimizer, sampling, a copy of the input or of the result), not th
     step     |embed k k k k k k k k k head|         it holds kernels that its layers do not: one level up
     epoch    |step step step ... evaluation|        a step that holds an optimizer is whole: no further up
 
-A distance that fails these tests is no step, and then there are none.
+A distance that fails these tests is not a step, and then there are none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEP = {
 _SHORTEST = 8
 #: A level needs this many markers, so that two distances between them can agree.
 _FEWEST = 3
-#: With fewer distances than this the work in them must agree, too: three runs of a query are no steps.
+#: With fewer distances than this the work in them must agree, too: three runs of a query are not steps.
 _FEW = 4
 #: Distances between markers agree when they differ by no more than this share: a step may reach for another kernel.
 _ALIKE = 0.1
@@ -132,7 +132,7 @@ def _line(process: int, ops: pl.DataFrame, calls: pl.DataFrame) -> _Line:
         np.concatenate(([0], np.cumsum(lookup.totals(element, values, size))))
         for values in (computing, np.where(is_input, ns, 0))
     )
-    # A copy of a few bytes is no input: it gets a kind of its own that marks nothing.
+    # A copy of a few bytes is not an input: it gets a kind of its own that marks nothing.
     small = is_input[first] & (ops["bytes"].fill_null(0).to_numpy()[first] < _INPUT_BYTES)
     kind = np.where(small, len(names), kind)
     thread, start, end = (ops[c].to_numpy()[first] for c in ("thread", "call_start_ns", "call_end_ns"))
@@ -285,7 +285,7 @@ def _behind_optimizer(line: _Line, level: _Level, places: I64) -> I64:
 
 
 def _steps(line: _Line, level: _Level) -> pl.DataFrame:
-    """Return the steps: a longer piece ends after one period (something else follows), half a period is no step."""
+    """Return the steps: a longer piece ends after one period (something else follows), half a period is not a step."""
     first = _begins(line, level)
     size = len(line.kind)
     behind = np.append(first[1:], size)

@@ -95,7 +95,7 @@ def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
         label = nsysx_ranges.decode(text)
         return label.kind, label.name, label.cls, label.number, "recompute" in label.flags
     if match := _OP.match(text):
-        # What has no sequence number is no operator of autograd, but a range of Python's that emit_nvtx wrote.
+        # What has no sequence number is not an operator of autograd, but a range of Python's that emit_nvtx wrote.
         inner = ("op",) if match[2] or "::" in match[1] else meaning(match[1], False)
         if inner[0] not in ("step", "phase", "module"):
             return "op", match[1], "", int(match[2]) if match[2] else -1, False

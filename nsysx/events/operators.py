@@ -2,7 +2,7 @@
 
 Operators are ranges that torch itself writes: ``nsysx run --ops``, or ``torch.autograd.profiler.emit_nvtx`` of anybody. Their
 text is ``aten::addmm, seq = 47, op_id = 107, sizes = [[10], [4, 8], [8, 10], [], []], input_op_ids = [(0,-1), (37,0), ...]``:
-autograd's number, a number of their own, the sizes of the arguments ([] for what is no tensor), and for each argument the
+autograd's number, a number of their own, the sizes of the arguments ([] for what is not a tensor), and for each argument the
 operator that made it and which of its results it is. Sizes and what follows are there with ``record_shapes=True`` only.
 
 Work belongs to the outermost operator with a known number of floating point operations (``events.flops``), so that a
@@ -149,7 +149,7 @@ def _described(layer: Layer, used: I64, outermost: I64, compiled: Flags) -> pl.D
         id=text.str.extract(_ID, 1).cast(pl.Int64, strict=False),
     )
     described = described.with_columns(_results(layer, described))
-    # Kernels of inductor take results too, and are no operators.
+    # Kernels of inductor take results too, and are not operators.
     described = described.with_columns(made=described["made"].set(pl.Series(compiled[used]), None))
     kinds = described.select("name", "shapes", "results", "made").unique(maintain_order=True)
     counted = [flops.of(*row) for row in kinds.iter_rows()]

@@ -325,7 +325,7 @@ class _Repeater:
 
 
 def _between(states: npt.NDArray[np.int8], calls: pl.DataFrame, marks: dict[int, _Marks], steps: pl.DataFrame) -> Flags:
-    """Fill in the calls that are no tokens: as the tokens around them are. Return which calls lie in steps without marks."""
+    """Fill in the calls that are not tokens: as the tokens around them are. Return which calls lie in steps without marks."""
     process, thread, start = (calls[c].to_numpy() for c in ("process", "thread", "start_ns"))
     free = np.zeros(calls.height, np.bool_)
     for key, of in marks.items():

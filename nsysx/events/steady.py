@@ -75,7 +75,7 @@ def steady_steps(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, t
     at = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
     first_calls = np.zeros(n)
     np.add.at(first_calls, at[at >= 0], loads["self_ns"].to_numpy()[at >= 0])
-    # What every step pays is no first call: an allocator that keeps missing is part of the steady step.
+    # What every step pays is not a first call: an allocator that keeps missing is part of the steady step.
     first_calls -= float(np.median(first_calls[n // 2 : last + 1])) if last >= n // 2 else 0.0
     fine = (duration <= base * (1 + _WARMUP_EXCESS) + spread) & (first_calls <= _FIRST_CALL_SHARE * max(base, 1.0))
     # Before the probe took the cheap leaves back, steps cost more and modules were told apart otherwise.

@@ -185,7 +185,7 @@ def _processes(steps: list[pl.DataFrame]) -> list[int]:
     return sorted({p for frame in steps for p in frame["process"].unique().to_list()})
 
 
-#: Copies are no work of a step: what a program loads before its first step may take longer than all of them.
+#: Copies are not work of a step: what a program loads before its first step may take longer than all of them.
 _COMPUTES = ("kernel", "graph")
 
 

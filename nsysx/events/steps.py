@@ -4,7 +4,7 @@ Sources, the first that gives steps wins: ``--step-range``, nsysx's own ranges, 
 optimizer ranges, the repeated kernel sequence, the whole capture as one step.
 
 CPU step = its range on the thread that drives it. GPU step i runs from the first GPU op launched in step i to the first
-launched in step i + 1, or to where something else begins that is no step: an evaluation, a checkpoint, logging (``tiles``).
+launched in step i + 1, or to where something else begins that is not a step: an evaluation, a checkpoint, logging (``tiles``).
 
 *Steady* steps exclude warm-up and follow one another without anything between: the longest such stretch. Averages are over it.
 """
@@ -32,7 +32,7 @@ from nsysx.model import Row
 class StepTable:
     """``cpu``: process, index, number, thread, start_ns, end_ns, warmup, steady, cut (its end is not seen).
 
-    ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is no step, columns as in
+    ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is not a step, columns as in
     ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
     process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps.
     """

@@ -32,7 +32,7 @@ _BETWEEN = {**_TILE, "cpu_start_ns": pl.Int64, "cpu_end_ns": pl.Int64, "evaluati
 
 @dataclass(frozen=True)
 class Tiles:
-    """``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is no step.
+    """``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is not a step.
 
     Columns of ``between``: those of ``gpu``, on the device's timeline; cpu_start_ns, cpu_end_ns between the two CPU steps;
     evaluation (a range says that it is one).

@@ -337,7 +337,7 @@ class Case:
         return [Finding(rule.code, rule.slug, "cannot_tell", rule.title, detail, fix=fix)]
 
 
-#: For findings that are no lost time of the step: a wrong reading, a cost that was paid once.
+#: For findings that are not lost time of the step: a wrong reading, a cost that was paid once.
 NO_SAVING = Worth(None, "not a cost of the step")
 
 

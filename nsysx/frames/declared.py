@@ -60,7 +60,7 @@ GPU_OPS = (
     column("end_ns", "Int64", "ns", "end on the device"),
     column("op_kind", "Categorical", "", "kernel, memcpy, memset, graph"),
     column("cls", "Categorical", "", "ledger class: compute, comm, copy, memset"),
-    column("family", "Categorical", "", "kernel family: gemm, attention, ... ; the op kind for what is no kernel"),
+    column("family", "Categorical", "", "kernel family: gemm, attention, ... ; the op kind for what is not a kernel"),
     column("name", "Categorical", "", "kernel name, copy direction, memset or graph"),
     column("bytes", "Int64", "bytes", "bytes copied or set, null for kernels"),
     column("copy_kind", "Int64", "", "direction code, null but for copies"),

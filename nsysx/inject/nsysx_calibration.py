@@ -90,7 +90,7 @@ def products(torch: Any) -> dict[str, float]:
     formats["fp32"] = (torch.float32, False)
     before = torch.backends.cuda.matmul.allow_tf32
     for name, (dtype, tf32) in formats.items():
-        with contextlib.suppress(Exception):  # what this device cannot do is no failure of the calibration
+        with contextlib.suppress(Exception):  # what this device cannot do is not a failure of the calibration
             torch.backends.cuda.matmul.allow_tf32 = tf32
             a, b, out = (torch.randn(_SIDE, _SIDE, device="cuda", dtype=dtype) for _ in range(3))
             rates[name] = _product(torch, a, b, out)

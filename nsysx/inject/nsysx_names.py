@@ -51,7 +51,7 @@ class Entry:
 
 
 class Name(NamedTuple):
-    """Where a module was found. ``level`` counts path parts below its root; wrapper parts are no level."""
+    """Where a module was found. ``level`` counts path parts below its root; wrapper parts do not count."""
 
     ref: Any
     path: str

@@ -34,7 +34,7 @@ _AFTER_AWAIT = 3
 
 
 class _Clock:
-    """``-_Clock()`` reads the clock without a call: a built-in function is no method, so it gets no argument."""
+    """``-_Clock()`` reads the clock without a call: a built-in function is not a method, so it gets no argument."""
 
     __neg__ = time.perf_counter_ns
 

@@ -157,7 +157,7 @@ class Steps:
         self._work("forward")
 
     def backward(self) -> None:
-        """Backward is about to run: begins a step where no forward was seen (a network that is no module)."""
+        """Backward is about to run: begins a step where no forward was seen (a network that is not a module)."""
         self.forward(True)
 
     def backward_end(self) -> None:

@@ -158,7 +158,7 @@ def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits
     stay["comm"] = min(stay["comm"], known.exposed_comm_ns * steps)
     rest = window - sum(stay.values())
     if recorded.parts["migration"] and (rest < 0 or not much):
-        return recorded  # pages that move by themselves are no part of the replay
+        return recorded  # pages that move by themselves are not part of the replay
     if rest < 0 or not much:
         return _shrunk(profile, recorded, known, much)
     host = sum(recorded.parts[p] for p in ("host", "launch", "sync"))

@@ -43,7 +43,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
                 "nsysx run -- CMD",
             )
         ]
-    # What the probe tells travels as marks too; they are no ranges of the program.
+    # What the probe tells travels as marks too; they are not ranges of the program.
     pushed = sum(
         sum(_whole(n) for kind, n in p["ranges"].items() if kind not in ("info", *nsysx_ranges.PAUSES))
         for p in trace.capture.probe

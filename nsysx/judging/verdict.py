@@ -66,7 +66,7 @@ _CAVEAT = (
 )
 
 
-#: Passes per step that are this far from a whole number are no regular pattern.
+#: Passes per step that are this far from a whole number are not a regular pattern.
 _PASS = 0.2
 
 

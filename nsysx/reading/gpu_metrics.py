@@ -39,7 +39,7 @@ COLUMNS = ("sm_active", "tensor_active", "dram_read", "dram_write", "clock_hz")
 SCHEMA = {"gpu": pl.Int64, "time_ns": pl.Int64, **dict.fromkeys(COLUMNS[:-1], pl.Float32), "clock_hz": pl.Float64}
 
 _MOST_THREADS = 8
-#: More than 100 % comes from rounding; what is far above is no share.
+#: More than 100 % comes from rounding; what is far above is not a share.
 _MOST_PERCENT = 110
 #: A clock below this is given in MHz after all.
 _LEAST_HZ = 1_000_000

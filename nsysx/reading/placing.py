@@ -11,7 +11,7 @@ from nsysx import ids
 from nsysx.reading import schema
 from nsysx.reading.trace import REVERSED, LeftOut
 
-#: Beyond this (ns, 73 years) is no time of a session, not even counted from 1970, but a damaged row.
+#: Beyond this (ns, 73 years) cannot be a time of a session, not even counted from 1970: the row is damaged.
 LAST_NS = 1 << 61
 #: 13 days: no range lasts longer, and no two rows of a session lie further apart.
 LONGEST_NS = 1 << 50

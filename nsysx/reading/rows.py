@@ -66,7 +66,7 @@ class Reader:
     def frame(self, wanted: Piece) -> pl.DataFrame | None:
         """Return the rows of a piece, None where a column holds anything but what was asked for.
 
-        The driver takes the type of a column from its values. What is no integer is text then, with any bytes in it: nothing
+        The driver takes the type of a column from its values. What is not an integer is text then, with any bytes in it: nothing
         may look at those, neither to convert nor to print them.
         """
         series = self.series(wanted.query)
@@ -78,7 +78,7 @@ class Reader:
 def rows(path: Path, wanted: Piece) -> pl.DataFrame:
     """Read a piece through the standard library, in blocks so that no second copy of a large table exists.
 
-    A value that is no integer is null, in a packed column what does not fit.
+    A value that is not an integer is null, in a packed column what does not fit.
     """
     unfit = selecting.nothing_fits(schema.SOURCES[wanted.frame]) if wanted.frame in schema.SOURCES else 0
     blocks = []

@@ -63,7 +63,7 @@ class DeviceLimits:
 class Trace:
     """A report as frames, columns as ``schema.SOURCES`` declares them.
 
-    ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is no zero.
+    ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is not a zero.
     The other frames are declared in `nsysx.frames.derived` and `.declared`.
     ``python_lines`` has the stacks inside CUDA calls where ``--python-backtrace=cuda`` was on, else None.
     ``samples`` has the Python stacks that were sampled over time, and ``stacks`` their frames, innermost first, see ``samples.py``;

@@ -77,7 +77,7 @@ def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]
 
 
 def version_of(nsys: Path) -> str:
-    """Return the version that ``nsys --version`` names, "" when that is no working nsys."""
+    """Return the version that ``nsys --version`` names, "" when that is not a working nsys."""
     code, said = ask([nsys, "--version"])
     match = re.search(r"version (\d+(?:\.\d+)+)", said)
     return match.group(1) if match and code == 0 else ""

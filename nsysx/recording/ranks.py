@@ -57,7 +57,7 @@ def launches(command: Sequence[str]) -> bool:
         return True
     if is_python:
         return False
-    what = f"--per-rank: {words[0]} is no launcher that is known to start ranks"
+    what = f"--per-rank: {words[0]} is not a launcher that is known to start ranks"
     hint = f"Known: torchrun, accelerate launch, and scripts that call them. {_INSIDE}"
     raise NsysxError(what, slug="no-rank", hint=hint, exit_code=EXIT_USAGE)
 

@@ -27,7 +27,7 @@ _DRIVER = re.compile(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)")
 
 
 def _text(word: str) -> str:
-    """Return a word of the command line as text: bytes that are no UTF-8 as \\xNN."""
+    """Return a word of the command line as text: bytes that are not UTF-8 as \\xNN."""
     return os.fsencode(word).decode("utf-8", "backslashreplace")
 
 

@@ -15,7 +15,7 @@ from nsysx.render import step_time
 from nsysx.render.bars import folded_path
 from nsysx.render.safe_text import clean, file_name
 
-#: Below this part of the step a saving is no line of its own.
+#: Below this part of the step a saving is not a line of its own.
 NOTABLE = 0.01
 #: Lines under "also found", and of them those of one rule.
 _MOST_ALSO, _MOST_OF_A_RULE = 5, 2
@@ -67,7 +67,7 @@ class Sure:
 
 @dataclass(frozen=True, slots=True)
 class Also:
-    """Another finding in one line; ``saving_ns`` is None where it is no time of the step. Savings overlap: do not add."""
+    """Another finding in one line; ``saving_ns`` is None where it is not time of the step. Savings overlap: do not add."""
 
     code: str
     text: str
@@ -198,7 +198,7 @@ _SHARES = {
     "copy_bound": ("Copies alone take", ("gpu_copy_ns",)),
 }
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
-#: Where a GPU that idles under the profiler may work more of the real step than this, its idle time is no sure limit; and none
+#: Where a GPU that idles under the profiler may work more of the real step than this, its idle time is not a sure limit; and none
 #: at all where it may have no idle time worth a word.
 _MOSTLY_BUSY, _ALL_BUSY = 0.75, 0.95
 

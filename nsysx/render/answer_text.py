@@ -27,7 +27,7 @@ def parts_text(bar: Bar) -> str:
 
 
 def also_worth(line: Also) -> str:
-    """Return what another finding is worth: "up to 1.2 ms", "" where it is no time of the step."""
+    """Return what another finding is worth: "up to 1.2 ms", "" where it is not time of the step."""
     return "" if line.saving_ns is None else f"{'up to ' if line.bound else ''}{units.duration(line.saving_ns)}"
 
 

@@ -160,7 +160,7 @@ def is_numeric(column: Column) -> bool:
 
 
 def number(value: Any, name: str, unit: str) -> str:
-    """Return one number of a column with its unit; "-" for None and for what is no number."""
+    """Return one number of a column with its unit; "-" for None and for what is not a number."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     if unit == "ns" or name.endswith("_ns"):

@@ -27,7 +27,7 @@ def build(summary: Summary) -> tuple[Picture, str] | None:
     if table is None or len(rows) < 2:
         return None
     per_step = table.scope.per_step if table.scope else float
-    # What no row names is no level of the picture.
+    # What no row names is not a level of the picture.
     used = [name for name in _LEVELS if name == "line" or any(r[name] for r in rows)]
     parts = []
     for row in rows:

@@ -26,7 +26,7 @@ GRAPH_NODE = "graph_node"
 FLUSH = "profiler"
 
 
-#: No cost and no step is longer than an hour: what a file states beyond is no time.
+#: No cost and no step is longer than an hour: what a file states beyond that is not believed.
 _LONGEST_NS = 3_600e9
 
 

@@ -1,7 +1,7 @@
 """What a rank's collectives wait for the other ranks of the same report, and how long these take for themselves.
 
 A collective ends on all ranks together, so the shortest of its kernels is its transfer and what another takes longer is
-waiting. Tracing makes the host of every rank slower, one more than the other, and with it this waiting: it is no work of the
+waiting. Tracing makes the host of every rank slower, one more than the other, and with it this waiting: it is not work of the
 GPU that a step keeps without a profiler. Synchronous ranks take as long as the one that takes longest for itself, which is how
 the straggler study of ByteDance (OSDI 2025, arXiv 2505.05713) replays a job.
 """

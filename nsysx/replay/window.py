@@ -93,7 +93,7 @@ def choose(profile: Profile) -> Window | Withheld:
 
 
 def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
-    """Return where the last step ends on the CPU: with the next one, or where something else begins that is no step."""
+    """Return where the last step ends on the CPU: with the next one, or where something else begins that is not a step."""
     between = profile.steps.between
     behind = (pl.col("process") == profile.steps.process) & (pl.col("device") == device) & (pl.col("index") == last)
     after = between.filter(behind)["cpu_start_ns"].min()

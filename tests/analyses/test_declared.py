@@ -23,8 +23,8 @@ def test_the_columns_that_a_table_shows_exist() -> None:
     said = analyses.problems("t", columns, TableSpec(first=("a", "b"), bar="c"))
     assert said == [
         "t: column a is declared 2 times",
-        "t: SHOWN names b, which is no column",
-        "t: SHOWN names c, which is no column",
+        "t: SHOWN names b, which is not a column",
+        "t: SHOWN names c, which is not a column",
     ]
 
 

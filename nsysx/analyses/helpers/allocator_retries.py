@@ -71,7 +71,7 @@ def _members(profile: Profile) -> pl.DataFrame:
 
     retries = np.searchsorted(top, np.flatnonzero(alloc & ~along))
     retries = retries[free[top[retries - 1]] & follows(retries)]
-    # A run of frees is what lies before a retry up to the first call that is no free or does not follow at once.
+    # A run of frees is what lies before a retry up to the first call that is not a free or does not follow at once.
     freed = np.flatnonzero(free[top])
     begins = np.flatnonzero(~(follows(freed) & free[top[freed - 1]]))
     rows: list[tuple[int, int, str]] = []

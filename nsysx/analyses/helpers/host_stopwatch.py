@@ -12,7 +12,7 @@ from nsysx.frames.intervals import I64
 
 Mask = npt.NDArray[np.bool_]
 WAYS = ("both", "before", "after", "none")
-#: Fewer executions of a kind are no measurement.
+#: Fewer executions of a kind are not a measurement.
 LEAST = 3
 _LONG_AGO = -(1 << 62)
 
@@ -79,7 +79,7 @@ class GpuCalls:
         kinds = ["launch", "graph_launch", "copy", "memset", "sync"]
         self.call = np.flatnonzero(calls["kind"].is_in(kinds).to_numpy())
         self._start, self._end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-        # cudaStreamWaitEvent only tells the device to wait, and is no synchronize of the host; its kind is event.
+        # cudaStreamWaitEvent only tells the device to wait, and is not a synchronize of the host; its kind is event.
         self.sync = (calls["kind"] == "sync").to_numpy()[self.call]
         self.row = np.full(calls.height, -1, np.int32)
         self.row[self.call] = np.arange(len(self.call))

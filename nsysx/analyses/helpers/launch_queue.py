@@ -1,4 +1,4 @@
-"""How full the launch queue was: a launch that blocks because the GPU is behind is no slow launch."""
+"""How full the launch queue was: a launch that blocks because the GPU is behind is not a slow launch."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
 
 
 def _between(profile: Profile) -> tuple[Row, ...]:
-    """Return one row for each stretch between two steps of the shown process that is no step, on its busiest device."""
+    """Return one row for each stretch between two steps of the shown process that is not a step, on its busiest device."""
     table = profile.steps
     between = table.between.filter(pl.col("process") == table.process)
     device = profile.device
