@@ -48,12 +48,15 @@ Osrt = Annotated[bool, typer.Option("--osrt", help="Also record operating system
 Python = Annotated[
     bool,
     typer.Option(
-        "--python", help="Sample Python's stacks 1,000 times a second: host time by line. Its cost was not measured."
+        "--python",
+        help="Sample Python's stacks 1,000 times a second: host time by line. Its cost was too small to measure.",
     ),
 ]
 Gil = Annotated[
     bool,
-    typer.Option("--gil", help="Record who holds Python's lock, and who waits for it. Its cost was not measured."),
+    typer.Option(
+        "--gil", help="Record who holds Python's lock, and who waits for it. Its cost was too small to measure."
+    ),
 ]
 Ops = Annotated[
     bool,

@@ -85,7 +85,7 @@ def _real(summary: Mapping[str, Any]) -> str:
 
 #: What is compared word for word: name, how to get it, what a difference means.
 _COMPARED: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
-    ("gpu", _gpus, "Different GPUs: the difference is of machine and program together."),
+    ("gpu", _gpus, "Different GPUs: machine and program both make the difference."),
     ("driver", _capture("driver_version"), "Different drivers."),
     ("torch", _torch, "Different PyTorch versions: kernels and host cost change with them."),
     ("nsys", _capture("nsys_version"), "Different versions of nsys: what tracing costs may differ."),
@@ -136,7 +136,7 @@ def _count(before: Side, after: Side) -> Line:
     words = f"steps: {a} before, {b} after"
     if max(a, b) > _STEPS * min(a, b):
         return Line(
-            "steps", "differs", f"{words}: caches, clocks and allocator have had different time.", str(a), str(b)
+            "steps", "differs", f"{words}: caches, clocks and allocator had different times to settle.", str(a), str(b)
         )
     return Line("steps", "same", words, str(a), str(b))
 

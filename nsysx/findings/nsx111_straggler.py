@@ -54,8 +54,8 @@ def of_ranks(table: Table | None) -> Finding:
     detail = (
         f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
         f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {_CAUSE[cause][0]}. "
-        f"{units.share(late['price_share'], 1)} of what the step takes beyond equal ranks goes with it; alone it accounts for "
-        f"{units.share(late['alone_share'], 1)}."
+        f"{units.share(late['price_share'], 1)} of the time beyond that of equal ranks would go with its delay; its delay alone makes "
+        f"{units.share(late['alone_share'], 1)} of it."
     )
     if late["late_drift_ns"]:
         detail += f" Two healthy processes may differ by {units.duration(late['late_drift_ns'])} of that."

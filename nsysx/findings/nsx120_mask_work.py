@@ -121,7 +121,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     detail = f"Sort, scan and gather kernels take {units.duration(cost)} {case.per} ({case.share(cost)})"
     if all_of_it:
         detail += (
-            f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they pick, "
+            f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they select, "
             "which fixed shapes do not need either. The saving counts all of it, so it is an upper bound."
         )
     else:
@@ -136,7 +136,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     ]
     title = f"Kernels for masks take {units.duration(cost)}{in_module(row)}"
     if all_of_it:
-        title = f"Masking and what it picks take {units.duration(whole_ns)}{in_module(row)}"
+        title = f"Masking and the work on what it selects take {units.duration(whole_ns)}{in_module(row)}"
         cost = whole_ns
     fix = _OF_LOSS if loss else _FIXED_SHAPE
     return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, evidence=evidence)

@@ -1,4 +1,4 @@
-"""NSX122 small-grid: kernels of few blocks work on a part of the device, and the rest of it waits for them.
+"""NSX122 small-grid: kernels with few blocks use part of the device, and the rest waits for them.
 
 What it means
     A block runs on one SM. A kernel with fewer blocks than the device has SMs leaves SMs without work for as long as it runs,
@@ -63,7 +63,7 @@ def check(case: Case) -> list[Finding]:
     cost = case.per_step(float(ops["lost"].sum()))
     if not case.notable(cost):
         return case.clear(
-            RULE, f"kernels of fewer blocks than SMs leave {case.share(cost)} of the device's time unused"
+            RULE, f"kernels with fewer blocks than SMs leave {case.share(cost)} of the device's time unused"
         )
     rows = ops.group_by("name", "blocks", "sm_count", "idle_part").agg(
         pl.len().alias("count"), pl.col("ns", "lost").sum(), pl.col("op"), pl.col("module").cast(pl.String).first()
@@ -77,7 +77,7 @@ def check(case: Case) -> list[Finding]:
     ]
     worth = case.worth(*edits, bound=True)
     if worth.saving_ns is not None and not case.notable(worth.saving_ns):
-        return case.clear(RULE, "kernels of few blocks take GPU time, but the step would be no shorter with more")
+        return case.clear(RULE, "kernels with few blocks take GPU time, but the step would be no shorter with more")
     return [_found(case, rows, cost, worth)]
 
 
@@ -96,9 +96,9 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
     worst = rows.row(0, named=True)
     taken = case.per_step(int(rows["ns"].sum()))
     most = "most" if cost >= 0.5 * taken else "a part of the"
-    title = f"Kernels of too few blocks leave {most} SMs without work for {units.duration(taken)} {case.per}"
+    title = f"Kernels with too few blocks leave {most} SMs without work for {units.duration(taken)} {case.per}"
     detail = (
-        f"The dearest of them runs in {worst['blocks']} block{'s' * (worst['blocks'] != 1)} on {worst['sm_count']} SMs"
+        f"The most expensive of them runs in {worst['blocks']} block{'s' * (worst['blocks'] != 1)} on {worst['sm_count']} SMs"
         f"{in_module(worst)}. With a block for every SM they would take {units.duration(case.lost(cost, worth))} less at most."
     )
     ways = [

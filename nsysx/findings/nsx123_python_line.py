@@ -1,7 +1,7 @@
 """NSX123 python-line: one line of Python runs while the GPU has nothing to do.
 
 What it means
-    Samples of Python's stack, taken while the GPU idled for host code, stand on this line in step after step. What the line costs
+    Samples of Python's stack, taken while the GPU idled for host code, are on this line in step after step. What the line costs
     is the idle time that it explains, not the time that it takes: behind a busy GPU it costs nothing.
 
 In the trace
@@ -108,7 +108,7 @@ def check(case: Case) -> list[Finding]:
     seen = _costs(case)
     if seen.height < _FEWEST:
         return case.clear(
-            RULE, f"{seen.height} samples stand in host code that the GPU waits for: too few to name a line"
+            RULE, f"{seen.height} samples lie in host code that the GPU waits for: too few to name a line"
         )
     by_line = seen.group_by(_PLACE).agg(pl.len(), pl.col("real_ns").sum()).filter(pl.col("len") >= _FEWEST)
     by_line = by_line.sort("real_ns", *_PLACE, descending=[True, False, False, False], nulls_last=True)

@@ -256,7 +256,7 @@ def _profiled(limits: Limits) -> str:
     profiler = short(limits.per_step(limits.parts["profiler"]))
     part, whole = pair(limits.per_step(limits.parts["work"]), limits.per_step(limits.window_ns))
     every = "" if limits.whole else "every "
-    return f"Of {every}{whole} the profiler itself takes {profiler}, while the GPU works {part}."
+    return f"The profiler itself takes {profiler} of {every}{whole}, while the GPU works {part}."
 
 
 def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:

@@ -294,5 +294,5 @@ def sentence(rows: Sequence[Row]) -> str | None:
         return None
     return (
         f"rank {late['rank']} is {units.duration(late['late_ns'])} per step behind its peers {CAUSES[late['late_cause']]}; "
-        f"like them, it would make the step {units.duration(late['price_ns'])} shorter"
+        f"were it like them, the step would be {units.duration(late['price_ns'])} shorter"
     )
