@@ -39,7 +39,7 @@ def test_the_wheel_holds_what_is_needed_and_nothing_else(wheel: Path) -> None:
     tracked = subprocess.run(["git", "ls-files", "nsysx"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     for file in tracked or [str(p.relative_to(ROOT)) for p in (ROOT / "nsysx").rglob("*.py")]:
         assert file in names, file
-    for file in ("py.typed", "__init__.pyi", "definitions.md", "many_ranks.md", "frameworks.md"):
+    for file in ("py.typed", "__init__.pyi", "definitions.md", "many_ranks.md", "frameworks.md", "accuracy.md"):
         assert f"nsysx/{file}" in names
     assert {n.split("/")[0] for n in names} == {"nsysx", f"nsysx-{wheel.name.split('-')[1]}.dist-info"}
     assert wheel.stat().st_size < ROOM_BYTES

@@ -28,7 +28,8 @@ def explain(
     """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known.
 
     "definitions" are the exact words of a report, "columns" all tables of the JSON; the key of a table gives one. "many-ranks"
-    says how reports are read on Slurm and Kubernetes, "frameworks" what is known of Trainer, Lightning, generate and others.
+    says how reports are read on Slurm and Kubernetes, "frameworks" what is known of Trainer, Lightning, generate and others,
+    "accuracy" how near the numbers come and what tracing costs.
     """
     from nsysx.render import dictionary, glossary
 

@@ -63,6 +63,7 @@ TEXTS = {
     "columns": columns,
     "many-ranks": _file("many_ranks.md"),
     "frameworks": _file("frameworks.md"),
+    "accuracy": _file("accuracy.md"),
 }
 
 
