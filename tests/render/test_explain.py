@@ -59,7 +59,7 @@ def test_without_a_name_all_names_are_listed() -> None:
     rules = findings.rules()
     lines = done.stdout.split("\n")[:-1]
     assert [line.split()[0] for line in lines[: len(rules)]] == [rule.RULE.code for rule in rules]
-    tables = ["definitions", "columns", "many-ranks", "frameworks", *dictionary.keys()]
+    tables = ["definitions", "columns", "many-ranks", "frameworks", "accuracy", *dictionary.keys()]
     assert lines[len(rules) :] == [*(entry.name for entry in glossary.entries()), *tables]
 
 
