@@ -65,7 +65,7 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Operators:
     unsure = (inner >= 0) & copied[inner] & ~calls["kind"].cast(pl.String).is_in(_REPEATED).to_numpy()
     inner[unsure] = -1
     launched = attributed.gpu_ops["call"].fill_null(-1).to_numpy()
-    op = np.where(launched >= 0, inner[launched], -1)
+    op = np.append(inner, -1)[launched]
     captured = _captured(trace, layer, attributed)
     op = np.where(captured >= 0, captured, op)
     call, op = (np.where(row >= 0, owner[row], -1) for row in (inner, op))

@@ -81,8 +81,12 @@ def _tables(path: Path, connection: sqlite3.Connection) -> _Tables:
     nsys writes a table where there is something to write, and with ``--lazy=false`` every table that it knows: an empty one
     says nothing about what was recorded.
     """
-    listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    tables = {t: {r[1] for r in connection.execute(f'PRAGMA table_info("{t}")')} for (t,) in listed if '"' not in t}
+    # SQLite goes by what a table was created with, so a damaged type hides none from it, nor from us.
+    listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' OR sql LIKE 'CREATE TABLE%'")
+    names = [t for (t,) in listed.fetchall() if isinstance(t, str) and '"' not in t]
+    known_as = {s.table.lower(): s.table for s in schema.SOURCES.values()}  # to SQLite case means nothing
+    columns_of = {t: {r[1] for r in connection.execute(f'PRAGMA table_info("{t}")')} for t in names}
+    tables = {known_as.get(t.lower(), t): columns for t, columns in columns_of.items()}
     if not tables:
         what = "holds no tables: the export did not finish"
         raise opening.fail(path, what, "Export the report again", "input-empty")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -26,7 +26,7 @@ from nsysx.render import (
 from nsysx.render.charts.canvas import Picture
 from nsysx.render.charts.colours import KIND_COLOURS
 from nsysx.render.grids import Grid, Texts
-from nsysx.render.safe_text import clean, shorten_kernel
+from nsysx.render.safe_text import clean, shorten_kernel, without_homes
 
 #: Modules and kinds of work in a bar: one colour each, none that means a kind of GPU work elsewhere.
 _MODULE_COLOURS = {
@@ -200,6 +200,14 @@ def _lines_figure(summary: Summary) -> Figure | None:
 
 
 #: Pictures that stand in the section of a table, by the name under which a table asks for one (``TableSpec.picture``).
+def _pictured(summary: Summary, redact: bool) -> Summary:
+    """Return the Summary with what pictures of tables are made of; redacted, since names are drawn and read aloud, too."""
+    if not redact:
+        return summary
+    tables = {key: without_homes(t) if t.shown.picture else t for key, t in summary.tables.items()}
+    return replace(summary, tables=tables, strips=without_homes(summary.strips))
+
+
 _FIGURES = {"strips": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure, "lines": _lines_figure}
 
 
@@ -319,6 +327,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         lstrip_blocks=True,
     )
     drawn = _timeline_figures(summary, redact) if whole else []
+    pictured = _pictured(summary, redact)
     page = environment.get_template("page.html.j2").render(
         v=shown,
         screen=first_screen.build(summary, redact=redact),
@@ -336,7 +345,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         figures={
             key: figure
             for key, table in summary.tables.items()
-            if whole and table.shown.picture and (figure := _FIGURES[table.shown.picture](summary)) is not None
+            if whole and table.shown.picture and (figure := _FIGURES[table.shown.picture](pictured)) is not None
         },
         ticket=markdown.render(summary, redact=redact) if whole else "",
         colours=KIND_COLOURS | _MODULE_COLOURS,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any, TypeVar
 
 #: Unicode categories that move the cursor, hide text or have no glyph: controls, format (bidi, zero width), surrogates,
 #: private use, unassigned, line and paragraph separators.
@@ -181,6 +183,25 @@ def _collapse(text: str, deepest: int) -> str:
 def scrub(text: str) -> str:
     """Return ``text`` with home folders, and so the user's name in them, replaced by ``~``."""
     return _HOME.sub("~", text)
+
+
+_Value = TypeVar("_Value")
+
+
+def without_homes(value: _Value) -> _Value:
+    """Return ``value``, a record of records, rows and texts, with home folders in all its texts replaced by ``~``."""
+    given: Any = value
+    if isinstance(given, str):
+        return scrub(given)  # type: ignore[return-value]
+    if isinstance(given, Mapping):
+        return {without_homes(k): without_homes(v) for k, v in given.items()}  # type: ignore[return-value]
+    if isinstance(given, tuple | list):
+        numbers = bool(given) and isinstance(given[0], int | float)
+        return given if numbers else type(given)(map(without_homes, given))  # type: ignore[return-value]
+    if is_dataclass(given) and not isinstance(given, type):
+        changed = {f.name: without_homes(getattr(given, f.name)) for f in fields(given) if f.init}
+        return replace(given, **changed)  # type: ignore[return-value]
+    return value
 
 
 def file_name(path: str, redact: bool) -> str:

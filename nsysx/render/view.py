@@ -18,7 +18,7 @@ from nsysx.render.finding_view import FindingView
 from nsysx.render.grids import Grid, Texts, grid
 from nsysx.render.labels import VERDICTS, label
 from nsysx.render.ledgers import Ledger, StepBar
-from nsysx.render.safe_text import clean
+from nsysx.render.safe_text import clean, without_homes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,7 @@ def build(
     wanted = _wanted(sections)
     scope = summary.steps.scope
     drawn = tuple(ledgers.ledgers_of(summary)) if wanted("ledger") else ()
+    drawn = without_homes(drawn) if redact else drawn
     findings = finding_view.findings_of(summary, texts, width)
     chosen = advice.first(summary) if summary.steps.source != "capture" else None
     reasons = [
