@@ -81,9 +81,10 @@ def _tables(path: Path, connection: sqlite3.Connection) -> _Tables:
     nsys writes a table where there is something to write, and with ``--lazy=false`` every table that it knows: an empty one
     says nothing about what was recorded.
     """
-    # SQLite goes by what a table was created with, so a damaged type hides none from it, nor from us.
-    listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' OR sql LIKE 'CREATE TABLE%'")
-    names = [t for (t,) in listed.fetchall() if isinstance(t, str) and '"' not in t]
+    # SQLite goes by what a table was created with, so a damaged list of tables hides none from it, nor from us.
+    kinds = "type = 'table' OR sql LIKE 'CREATE TABLE%'"
+    listed = connection.execute(f"SELECT CAST(name AS TEXT) FROM sqlite_master WHERE {kinds}").fetchall()
+    names = [t for (t,) in listed if t and '"' not in t]
     known_as = {s.table.lower(): s.table for s in schema.SOURCES.values()}  # to SQLite case means nothing
     columns_of = {t: {r[1] for r in connection.execute(f'PRAGMA table_info("{t}")')} for t in names}
     tables = {known_as.get(t.lower(), t): columns for t, columns in columns_of.items()}
