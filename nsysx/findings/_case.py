@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
+from nsysx.judging import waiting
 from nsysx.judging.limits import Limits, limits_of
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
@@ -28,12 +28,14 @@ class Rule(NamedTuple):
     """What a rule is called. ``title`` names what it looks for.
 
     ``cost_as_recorded``: what it costs is of the steps as recorded, not of the step without the profiler.
+    ``cause``: the parts of the verdict that its cause takes, together the most that it can save; none where it names no part.
     """
 
     code: str
     slug: str
     title: str
     cost_as_recorded: bool = False
+    cause: tuple[str, ...] = ()
 
 
 class Fix(NamedTuple):
@@ -110,7 +112,19 @@ class Case:
     @cached_property
     def step_ns(self) -> int:
         """The step that costs and savings are shares of: without the profiler, as recorded where that is not known."""
-        return self._trusted.real_ns if self._trusted else self.recorded_ns
+        return round(self._trusted.real_ns * self._of_shown) if self._trusted else self.recorded_ns
+
+    @cached_property
+    def _of_shown(self) -> float:
+        """How long the step that the verdict speaks of is, in replayed steps: those that are replayed may be fewer."""
+        if (
+            self._trusted is None
+            or not self._trusted.real_ns
+            or not self.rows("gpu_ledger")
+            or not self.limits.unprofiled
+        ):
+            return 1.0
+        return self.limits.per_step(self.limits.window_ns) / self._trusted.real_ns
 
     @property
     def _trusted(self) -> Replay | None:
@@ -172,19 +186,10 @@ class Case:
         idle = self.idle.filter(began) if began.any() else self.idle
         return float(idle["real_ns"].sum() / max(int(idle["ns"].sum()), 1)) if idle.height else 1.0
 
-    @cached_property
+    @property
     def upload_waits(self) -> pl.DataFrame:
         """The synchronize calls that PyTorch makes directly after a copy from pageable memory to the device: call, copy."""
-        gpu = gpu_calls(self.profile)
-        syncs = self.calls.filter(self.calls["kind"] == "sync")["call"].to_numpy()
-        before = gpu.previous(gpu.row[syncs].astype(np.int64))
-        uploads = (
-            self.ops.filter((pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0))["call"].drop_nulls().to_numpy()
-        )
-        pairs = pl.DataFrame({"call": syncs, "copy": gpu.call[before]})
-        # A graph may hold uploads too.
-        copied = (self.profile.attributed.api_calls["kind"].gather(pairs["copy"]) == "copy").to_numpy()
-        return pairs.filter((before >= 0) & copied & np.isin(pairs["copy"].to_numpy(), uploads))
+        return self.profile.once(waiting.uploads)
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, none when it was not recorded."""
@@ -212,6 +217,10 @@ class Case:
         """Return what a verdict code stands for, per step (ns); 0 where no GPU work was recorded."""
         return round(self.limits.per_step(self.limits.lost.get(code, 0))) if self.rows("gpu_ledger") else 0
 
+    def taken_by(self, parts: Iterable[str]) -> int:
+        """Return what parts of the verdict take per step (ns)."""
+        return round(self.limits.per_step(sum(self.limits.parts[p] for p in parts)))
+
     def per_step(self, ns: float) -> int:
         """Return a sum over the frames as its part of one step."""
         return round(self.scope.per_step(ns))
@@ -231,8 +240,11 @@ class Case:
         """Return a time per step as a share of the step, for people."""
         return units.share(ns_per_step, self.step_ns)
 
-    def worth(self, *edits: Edit, bound: bool = False) -> Worth:
-        """Return what the replay says about a change; ``bound``: it can bring at most that."""
+    def worth(self, *edits: Edit, cause: Sequence[str] = (), bound: bool = False) -> Worth:
+        """Return what the replay says about a change, of the step that the verdict speaks of.
+
+        ``cause``: it saves no more than these parts of the verdict take; ``bound``: it can bring at most that.
+        """
         if not isinstance(self.replay, Replay):
             return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
         if not self.replay.trusted:
@@ -240,11 +252,14 @@ class Case:
         if not any(map(self._reaches, edits)):
             return Worth(None, "not replayed: it lies outside the steps that the replay covers", covered=False)
         outcome = self.replay.saving(*edits)
-        saving = max(0, outcome.saving_ns)
-        sure = f"give or take {units.duration(outcome.bar_ns)}"
-        if saving < outcome.bar_ns:
+        saving = max(0, round(outcome.saving_ns * self._of_shown))
+        if cause and self.rows("gpu_ledger"):
+            saving = min(saving, self.taken_by(cause))
+        bar = round(outcome.bar_ns * self._of_shown)
+        sure = f"give or take {units.duration(bar)}"
+        if saving < bar:
             sure += ", so perhaps nothing"
-        return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, outcome.bar_ns)
+        return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, bar)
 
     def _reaches(self, edit: Edit) -> bool:
         """Return whether an edit names anything that is in the replay; one that names nothing is about all of it."""
@@ -256,10 +271,6 @@ class Case:
     @cached_property
     def _replayed_calls(self) -> frozenset[int]:
         return calls_of(self.replayed)
-
-    def at_most(self, worth: Worth, ns: int) -> Worth:
-        """Return a worth of no more than the time per step that its cause takes, which the verdict and its picture give."""
-        return worth if worth.saving_ns is None else worth._replace(saving_ns=min(worth.saving_ns, ns))
 
     def bound(self, ns: float, why: str) -> Worth:
         """Return what a change brings at most without a replay: the time per step that it takes away; ``why`` says whose."""

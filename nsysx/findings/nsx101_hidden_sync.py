@@ -29,20 +29,13 @@ Harmless when
 
 from __future__ import annotations
 
-import numpy as np
-import polars as pl
-
 from nsysx import units
-from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of, in_module, same_place
-from nsysx.frames import lookup
-from nsysx.judging.gpu_work import folded
+from nsysx.findings._case import Case, Fix, Rule, Worth, in_module
+from nsysx.judging import waiting
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
 
-RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization")
-#: A site is listed from this part of the step on, if it waits in every second step or more often, or saves something.
-_LISTED = 0.001
-_SITES = 8
+RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization", cause=("sync",))
 _KEEP = Fix(
     "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101",
     "running += loss.detach()  # .item() once in 100 steps",
@@ -50,52 +43,22 @@ _KEEP = Fix(
 )
 
 
-def _sites(case: Case) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the calls that wait for the GPU and do not copy to it, and their places, longest wait first."""
-    calls = (
-        case.profile.wait_sites()
-        .filter(pl.col("process") == case.process)
-        .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
-    )
-    calls = calls.filter(calls["kind"].is_in(["sync", "copy"]))
-    # What a copy to the device waits for is the business of NSX105.
-    to_device = case.ops["call"].filter(case.ops["name"] == "HtoD").drop_nulls()
-    others = np.concatenate([to_device.to_numpy(), case.upload_waits["call"].to_numpy()])
-    calls = calls.filter(~np.isin(calls["call"].to_numpy(), others))
-    steps = case.profile.steps.cpu.filter(pl.col("process") == case.process).sort("start_ns")
-    calls = calls.sort("start_ns", "call").join_asof(
-        steps.select(pl.col("start_ns").alias("_at"), "index"), left_on="start_ns", right_on="_at"
-    )
-    calls = calls.with_columns(
-        lookup.changed(calls["module"].cast(pl.Categorical), folded).cast(pl.String).alias("module")
-    )
-    sites = calls.group_by("api", *SITE).agg(
-        pl.len().alias("calls"),
-        pl.col("index").n_unique().alias("in_steps"),
-        pl.col("ns", "backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns").sum(),
-    )
-    return calls, sites.sort("ns", "api", *SITE, descending=[True] + [False] * 5, nulls_last=True)
-
-
 def check(case: Case) -> list[Finding]:
     """Return a finding per place that waits for 0.1 % of the step or more."""
     if missing := case.missing("waits"):
         return case.cannot_tell(RULE, missing)
-    calls, sites = _sites(case)
-    listed = _LISTED * case.recorded_ns * case.steps
-    waiting = sites.filter(pl.max_horizontal("ns", "idle_caused_ns") >= max(listed, 1)).head(_SITES)
-    rows = waiting.to_dicts()
+    calls, places = case.profile.once(waiting.waits)
     findings: list[Finding] = []
     unknown: list[Row] = []
-    for row in rows:
-        at_site = calls.filter(same_place(row, ("api", *SITE)))
-        worth = case.worth(RemoveWaits(calls_of(at_site)))
+    for row in places.to_dicts():
+        at_site = waiting.at(calls, row)
+        worth = case.worth(RemoveWaits(at_site), cause=RULE.cause)
         rare = 2 * row["in_steps"] < case.steps
         if not worth.covered and case.notable(case.per_step(row["ns"])):
             unknown.append(row)
         if rare and not case.notable(worth.saving_ns or 0):
             continue
-        findings.append(_finding(case, row, calls_of(at_site), worth))
+        findings.append(_finding(case, row, at_site, worth))
     if not findings and unknown:
         first = unknown[0]
         return case.cannot_tell(

@@ -35,7 +35,7 @@ from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
-RULE = Rule("NSX102", "launch-bound", "Bound by launches")
+RULE = Rule("NSX102", "launch-bound", "Bound by launches", cause=("host", "launch"))
 _FOUND = 0.05
 _COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'
 _COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
@@ -77,7 +77,7 @@ def check(case: Case) -> list[Finding]:
     launches = int(case.calls["kind"].is_in(["launch", "graph_launch"]).sum())
     median = case.kernels["ns"].median()
     each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
-    worth = case.at_most(case.worth(Graph(), bound=True), cost)
+    worth = case.worth(Graph(), cause=RULE.cause, bound=True)
     detail = (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
         f"{launches / case.steps:.0f} of them a step{each}."

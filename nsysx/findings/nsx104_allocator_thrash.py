@@ -31,7 +31,7 @@ from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
 
-RULE = Rule("NSX104", "allocator-thrash", "Allocator thrash")
+RULE = Rule("NSX104", "allocator-thrash", "Allocator thrash", cause=("alloc",))
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 
 
@@ -49,7 +49,7 @@ def check(case: Case) -> list[Finding]:
     if not calls.height:
         return case.clear(RULE, "no steady step allocates or frees device memory")
     taken = case.per_step(int(calls["ns"].sum()))
-    worth = case.worth(RemoveCalls(calls_of(calls)))
+    worth = case.worth(RemoveCalls(calls_of(calls)), cause=RULE.cause)
     if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
     cost = case.lost_to("alloc_bound")

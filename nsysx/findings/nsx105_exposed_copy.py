@@ -24,17 +24,17 @@ Harmless when
 from __future__ import annotations
 
 import math
+import re
 
 import polars as pl
 
 from nsysx import units
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, in_module, ops_of, same_place
-from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
 from nsysx.replay.engine import OverlapCopies, RemoveWaits
 
-RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies")
+RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=("copy",))
 _ON_A_STREAM = (
     "with torch.cuda.stream(copy_stream):\n"
     '    upcoming = batch.to("cuda", non_blocking=True)\n'
@@ -51,6 +51,12 @@ _PIN = Fix(
     f"loader = DataLoader(data, pin_memory=True, ...)\n{_ON_A_STREAM}",
     _UNTIL_THEN,
 )
+#: The parts of the verdict that are the host's.
+_HOST = ("sync", "host", "launch")
+#: Ranges in which FSDP gathers the parameters of a module.
+_FSDP = r"\bFSDP|fully_shard"
+#: Phases in which no batch is copied.
+_NO_BATCH = ("backward", "optimizer")
 _OBSTACLES = {
     "pageable": "the memory is pageable",
     "sync_after": "the CPU waits right after it",
@@ -90,7 +96,10 @@ def check(case: Case) -> list[Finding]:
         if not case.notable(max(exposed, case.per_step(int(holding["idle_caused_ns"].sum())))):
             continue
         limit = row["limit_bytes_per_s"]
-        worth = case.worth(OverlapCopies(ops_of(at_site), limit or math.inf), RemoveWaits(calls_of(syncs)), bound=True)
+        # Where the device hardly copies, what a copy costs is the lead of the host that waits for it.
+        cause = RULE.cause if case.notable(exposed) else (*RULE.cause, *_HOST)
+        edits = OverlapCopies(ops_of(at_site), limit or math.inf), RemoveWaits(calls_of(syncs))
+        worth = case.worth(*edits, cause=cause, bound=True)
         way = _WAYS[row["direction"]]
         obstacle = _OBSTACLES.get(row["obstacle"], row["obstacle"])
         detail = (
@@ -106,13 +115,14 @@ def check(case: Case) -> list[Finding]:
         what = f"take {units.duration(exposed)} of the GPU" if case.notable(exposed) else "take hardly any GPU time"
         hold = f" and hold the CPU for {units.duration(held)}" if case.notable(held) else ""
         title = f"Copies {way}{in_module(row)} {what}{hold}"
-        fix = _fix(case.program, row)
+        fix = _fix(case, row)
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 
 
-def _fix(program: Program, row: Row) -> Fix:
-    """Return what hides these copies: nothing that is done already."""
+def _fix(case: Case, row: Row) -> Fix:
+    """Return what hides these copies: nothing that is done already, and the next batch only where a batch may be copied."""
+    program = case.program
     pinned = row["obstacle"] != "pageable"
     if row["direction"] == "DtoH":
         if not program.torch:
@@ -121,4 +131,17 @@ def _fix(program: Program, row: Row) -> Fix:
     if not program.torch:
         how = "" if pinned else "from pinned memory (cudaHostAlloc), "
         return Fix(f"Copy {how}on a stream of its own, beside the kernels")
+    module, phase = str(row["module"] or ""), row["phase"]
+    if re.search(_FSDP, module):
+        return Fix(
+            "FSDP copies these parameters from the host: keep them on the GPU where they fit (without CPU offload), or prefetch "
+            "those of the next module (forward_prefetch=True), so that they are copied beside its predecessor"
+        )
+    pin = "" if pinned else "pin what is copied (tensor.pin_memory()), and "
+    if (module and module not in case.profile.attributed.without_path) or phase in _NO_BATCH:
+        how = f"Make on the GPU what is copied here, or keep it there; of what has to come from the host, {pin}"
+        return Fix(f"{how}copy it earlier with non_blocking=True")
+    if case.stepless:
+        how = f"{pin}copy with non_blocking=True on a stream of its own, before the work that needs it"
+        return Fix(how[:1].upper() + how[1:])
     return _AHEAD if pinned else _PIN

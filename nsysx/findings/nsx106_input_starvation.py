@@ -25,7 +25,7 @@ from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding
 from nsysx.replay.engine import FreeLoader
 
-RULE = Rule("NSX106", "input-starvation", "Input starvation")
+RULE = Rule("NSX106", "input-starvation", "Input starvation", cause=("input",))
 _WORKERS = Fix(
     "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
     "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",
@@ -62,7 +62,7 @@ def check(case: Case) -> list[Finding]:
     wait = max(wait, idle)  # of other steps by one: a step begins on the device where its wait ends
     if not case.notable(idle):
         return case.clear(RULE, f"the GPU idles {case.share(idle)} of the step for data")
-    worth = case.at_most(case.worth(FreeLoader()), idle)
+    worth = case.worth(FreeLoader(), cause=RULE.cause)
     if worth.saving_ns is None:
         # What the GPU does meanwhile needs no replay: it does nothing.
         worth = case.bound(idle, "the time for which the GPU idles while the step waits for its batch")

@@ -33,7 +33,7 @@ from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
-RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True)
+RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True, cause=("comm",))
 
 #: The part of the cost that is communication alone, among the evidence.
 _EXPOSED = "communication alone"
@@ -92,12 +92,14 @@ def check(case: Case) -> list[Finding]:
         {"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)}
         for k, n, ns in longest.head(6).iter_rows()
     ]
-    worth = case.worth(RemoveExposedComm(), bound=True)
     detail = f"Nothing but communication runs for {units.duration(cost)} {case.per} ({case.share(cost)}); " + (
         f"{units.duration(hidden)} more is hidden behind compute." if hidden else "none is hidden behind compute."
     )
     title = f"Communication is exposed for {units.duration(cost)} {case.per}"
     slow = case.per_step(_slowed_ns(case)) if hidden else 0
+    worth = case.worth(RemoveExposedComm(), bound=True)
+    if worth.saving_ns is not None:
+        worth = worth._replace(saving_ns=min(worth.saving_ns, case.taken_by(RULE.cause) + slow))
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
         detail += f" Kernels beside it take {units.duration(slow)} longer than the same kernels alone: it takes SMs and memory."

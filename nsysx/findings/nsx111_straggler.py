@@ -29,7 +29,7 @@ from nsysx import units
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Row, Table
 
-RULE = Rule("NSX111", "straggler", "Straggler rank")
+RULE = Rule("NSX111", "straggler", "Straggler rank", cause=("comm",))
 _NO_FIX = Fix("")
 
 

@@ -30,7 +30,7 @@ from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX112", "fusion", "Fusion candidates")
+RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=("work",))
 _COMPILE = Fix(
     "torch.compile(model)",
     "model = torch.compile(model)",
@@ -83,7 +83,7 @@ def check(case: Case) -> list[Finding]:
     chains = _chains(case)
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
-    worth = case.worth(RemoveOps(ops_of(extra)), bound=True) if extra.height else Worth(0, "")
+    worth = case.worth(RemoveOps(ops_of(extra)), cause=RULE.cause, bound=True) if extra.height else Worth(0, "")
     # What a compiler does to the launches is not known: only the time on the GPU counts.
     bound = cost if worth.saving_ns is None else min(cost, worth.saving_ns)
     if not case.notable(bound, _FOUND):

@@ -32,7 +32,7 @@ from nsysx.judging.program import Program
 from nsysx.model import Finding
 from nsysx.replay.engine import Graph
 
-RULE = Rule("NSX113", "tiny-launches", "Many tiny launches in one module")
+RULE = Rule("NSX113", "tiny-launches", "Many tiny launches in one module", cause=("host", "launch", "sync"))
 _FUSED = Fix(
     "fused=True for the optimizer: all parameters in a few kernels",
     "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
@@ -80,10 +80,12 @@ def check(case: Case) -> list[Finding]:
     rows = rows.sort("idle_ns", *key, descending=[True, False, False], nulls_last=True)
     findings = []
     for row in rows.head(_MODULES).to_dicts():
-        cost = case.per_step(row["idle_ns"])
+        cost = min(case.per_step(row["idle_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
-        worth = case.worth(Graph(calls_of(_part(case.replayed).filter(same_place(row, key)))), bound=True)
+        worth = case.worth(
+            Graph(calls_of(_part(case.replayed).filter(same_place(row, key)))), cause=RULE.cause, bound=True
+        )
         if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             continue
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)

@@ -37,7 +37,9 @@ from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
 
-RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches")
+RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches", cause=("host", "launch", "sync"))
+#: The parts of the verdict that are the host's without any wait.
+_ALONE = ("host", "launch")
 _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
 #: From this share of the gaps on a pause that the probe noted is mentioned, and from this on it is the title.
@@ -161,22 +163,31 @@ def check(case: Case) -> list[Finding]:
     rows = rows.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
     findings = []
     for row in rows.head(_SITES).to_dicts():
-        cost = case.per_step(row["real_ns"])
+        cost = min(case.per_step(row["real_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
         before, small = _before(case, stalls.filter(same_place(row, SITE))["call"].to_list())
-        worth = case.worth(RemoveHost(before), RemoveCalls(small))
+        worth = case.worth(RemoveHost(before), RemoveCalls(small), cause=RULE.cause)
         ops = stalls.filter(same_place(row, SITE))["op"]
         cost = case.lost(cost, worth)
         known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
         mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
         title = f"A pause of the launching thread before work{in_module(row)} lets the GPU idle {units.duration(cost)} {case.per}"
+        # The verdict counts idle time after a wait to the wait: with it gone, the thread would have been ahead.
+        after = cost - case.taken_by(_ALONE)
+        if case.notable(after):
+            title += ", some of it after a wait"
         if mostly:
             title += f": {mostly.name}"
         detail = (
             f"{row['stalls']} gaps in {case.steps} steps, the longest of {units.duration(row['longest_ns'])} as recorded, in which the "
             f"launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"
         )
+        if case.notable(after):
+            detail += (
+                f" {units.duration(after)} of it also counts as time after a synchronize: the pause would do no harm to a thread that "
+                "is ahead of the GPU."
+            )
         fix = mostly.fix if mostly else Fix("Move that work out of the loop")
         if case.program.python and not mostly and known_lines(case.profile) is None:
             fix = fix._replace(text=f"{fix.text}; nsysx run --python records what it is")

@@ -35,7 +35,7 @@ from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
-RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores")
+RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores", cause=("work",))
 _TF32 = Fix(
     "torch.set_float32_matmul_precision('high') for TF32, or torch.autocast('cuda', torch.bfloat16)",
     'torch.set_float32_matmul_precision("high")    # TF32\n'
@@ -74,7 +74,7 @@ def check(case: Case) -> list[Finding]:
     conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
     what = "Convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "Matrix products"
-    worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), bound=True)
+    worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), cause=RULE.cause, bound=True)
     if worth.saving_ns is not None and not case.notable(worth.saving_ns):
         return case.clear(RULE, "FP32 products take GPU time, but the step would be no shorter without them")
     if worth.saving_ns is None and not case.stepless:

@@ -29,7 +29,7 @@ from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts")
+RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts", cause=("work",))
 _CHANNELS_LAST = Fix(
     "Keep model and input in torch.channels_last (memory_format), so that nothing is converted",
     "model = model.to(memory_format=torch.channels_last)\ny = model(images.to(memory_format=torch.channels_last))",
@@ -46,7 +46,7 @@ def check(case: Case) -> list[Finding]:
     taken = case.per_step(int(conversions["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, f"layout conversions take {case.share(taken)} of the step")
-    worth = case.worth(RemoveOps(ops_of(conversions)), bound=True)
+    worth = case.worth(RemoveOps(ops_of(conversions)), cause=RULE.cause, bound=True)
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken, "the conversions themselves")
     cost = case.lost(taken, worth)

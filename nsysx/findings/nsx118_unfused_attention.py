@@ -31,7 +31,7 @@ from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused")
+RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused", cause=("work",))
 _FIX = Fix(
     "F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
     "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
@@ -56,7 +56,7 @@ def check(case: Case) -> list[Finding]:
     taken = case.per_step(int(kernels["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, f"what runs between the products of attention takes {case.share(taken)} of the step")
-    worth = case.worth(RemoveOps(ops_of(kernels)), bound=True)
+    worth = case.worth(RemoveOps(ops_of(kernels)), cause=RULE.cause, bound=True)
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken, "the kernels between the products")
     detail = (

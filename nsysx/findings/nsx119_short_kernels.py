@@ -23,10 +23,9 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.findings._case import Case, Rule
-from nsysx.judging.limits import idle_parts
 from nsysx.model import Finding
 
-RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels")
+RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=("pause",))
 #: From this part of the step on; a normal step has 2 to 3 % of such pauses.
 _FOUND = 0.05
 
@@ -39,7 +38,7 @@ def check(case: Case) -> list[Finding]:
         return case.no_steps(RULE)
     if case.device is None:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    cost = case.per_step(idle_parts(case.profile, case.process, case.device).get("pause", 0))
+    cost = case.taken_by(RULE.cause)
     if not case.notable(cost, _FOUND):
         return case.clear(RULE, f"pauses between queued kernels take {case.share(cost)} of the step, less than 5 %")
     median = case.kernels["ns"].median()

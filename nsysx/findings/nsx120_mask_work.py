@@ -36,7 +36,7 @@ from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks")
+RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks", cause=("work",))
 _FIXED_SHAPE = Fix(
     "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
     "loss = F.cross_entropy(logits, target, ignore_index=IGNORE)\n# or: loss = (per_pixel * keep).sum() / keep.sum()",
@@ -117,7 +117,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     whole_ns = case.per_step(int(whole["ns"].sum()))
     # Where masking is what a loss mostly does, the rest of its work is done on what the mask picked.
     all_of_it = loss and 2 * cost >= whole_ns and row["module"] is not None
-    worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else work)), bound=True)
+    worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else work)), cause=RULE.cause, bound=True)
     detail = f"Sort, scan and gather kernels take {units.duration(cost)} {case.per} ({case.share(cost)})"
     if all_of_it:
         detail += (

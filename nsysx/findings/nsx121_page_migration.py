@@ -28,7 +28,7 @@ from nsysx.findings._case import Case, Rule
 from nsysx.judging.limits import MIGRATIONS, limits_of
 from nsysx.model import Finding
 
-RULE = Rule("NSX121", "page-migration", "Page migrations of unified memory")
+RULE = Rule("NSX121", "page-migration", "Page migrations of unified memory", cause=("migration",))
 
 
 def check(case: Case) -> list[Finding]:

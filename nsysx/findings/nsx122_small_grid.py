@@ -32,7 +32,7 @@ from nsysx.findings._case import Case, Rule, Worth, in_module, ops_of
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
-RULE = Rule("NSX122", "small-grid", "Kernels too small for the device")
+RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=("work",))
 #: Shorter kernels take the time of their start, whatever their grid (ns).
 _LONG_NS = 10_000
 #: Of a kernel that is alone for less of its time, others may use what it leaves empty.
@@ -75,7 +75,7 @@ def check(case: Case) -> list[Finding]:
         ScaleOps(ops_of(r.select(pl.col("op").explode())), 1 - r["idle_part"].item())
         for r in rows.head(_KERNELS).iter_slices(1)
     ]
-    worth = case.worth(*edits, bound=True)
+    worth = case.worth(*edits, cause=RULE.cause, bound=True)
     if worth.saving_ns is not None and not case.notable(worth.saving_ns):
         return case.clear(RULE, "kernels with few blocks take GPU time, but the step would be no shorter with more")
     return [_found(case, rows, cost, worth)]

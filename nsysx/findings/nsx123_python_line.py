@@ -32,7 +32,7 @@ from nsysx.events.host_pieces import CAUSES
 from nsysx.findings._case import Case, Rule, in_module
 from nsysx.model import Finding
 
-RULE = Rule("NSX123", "python-line", "Python lines that the GPU waits for")
+RULE = Rule("NSX123", "python-line", "Python lines that the GPU waits for", cause=("host", "launch", "sync"))
 #: Lines that are named, and the fewest samples that a figure may rest on: with 10 its 95 % interval is half to twice as long.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
@@ -73,7 +73,7 @@ def _most(seen: pl.DataFrame, column: str) -> tuple[str | None, float]:
 
 def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     """Return what the samples of one line say, None where it costs too little. ``samples``: of all lines."""
-    cost = case.per_step(float(seen["real_ns"].sum()))
+    cost = min(case.per_step(float(seen["real_ns"].sum())), case.taken_by(RULE.cause))
     if not case.notable(cost):
         return None
     file, line, function = seen.select(_PLACE).row(0)

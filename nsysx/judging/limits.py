@@ -13,6 +13,7 @@ from nsysx.events.ledger import CAUSES
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at
+from nsysx.judging import waiting
 from nsysx.model import Row, Scope, Unprofiled
 from nsysx.replay.engine import (
     Edit,
@@ -141,7 +142,27 @@ def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
     known = unprofiled_of(profile)
     if isinstance(known, Withheld) or (known.process, known.device) != (recorded.process, recorded.device):
         return recorded
-    return _unprofiled(profile, recorded, known)
+    return _with_waits(profile, _unprofiled(profile, recorded, known))
+
+
+def _with_waits(profile: Profile, limits: Limits) -> Limits:
+    """Return the limits in which the part of the waits is no less than what a step gains without the one that is worth most.
+
+    A host that waits loses the lead that it had, and the device may run dry much later than in the wait: idle time directly
+    after it is only some of what it costs. The rest is taken from host code and launches, which show it.
+    """
+    replay = replay_of(profile)
+    if not isinstance(replay, Replay) or not replay.trusted or not replay.real_ns:
+        return limits
+    host, launch, sync = (limits.parts[p] for p in ("host", "launch", "sync"))
+    # In the time of these limits, whose steps may be more than the replayed ones.
+    worth = profile.once(waiting.dearest_ns) * limits.window_ns // replay.real_ns
+    more = min(worth - sync, host + launch)
+    if more <= 0:
+        return limits
+    of_host = more * host // (host + launch)
+    moved = {"sync": sync + more, "host": host - of_host, "launch": launch - (more - of_host)}
+    return replace(limits, parts=limits.parts | moved)
 
 
 def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits:

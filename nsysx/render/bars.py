@@ -109,6 +109,8 @@ def step_parts(summary: Summary) -> list[Part]:
             kind, label, idle = PARTS[part]
             if part == "host" and host >= launch:
                 label = f"waits for {said.host}"
+            elif part == "sync":
+                label = f"waits for {said.host} after a synchronize"
             parts.append(Part(label, ns, kind, idle))
     return parts
 

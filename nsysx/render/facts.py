@@ -53,7 +53,7 @@ def step_times(summary: Summary) -> str:
     count = steps.scope.steps if steps.scope else 0
     if text and count > (replay.get("steps") or count):
         again = f"the last {replay['steps']} of the {count} steady steps, mean {units.duration(replay['recorded_ns'])}"
-        text += f" Savings are from a replay of {again}."
+        text += f" Savings are from a replay of {again}, and given as the same share of the mean step."
     return text
 
 

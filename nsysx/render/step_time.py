@@ -6,8 +6,6 @@ import re
 
 from nsysx.model import Finding, Row, Summary
 
-#: Replayed steps that differ from the shown ones by less than this stand for them (share of the step).
-_SAME = 0.05
 #: A time in a text.
 _TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
 
@@ -53,17 +51,9 @@ def real_step_ns(summary: Summary) -> int | None:
 
 
 def saving_ns(summary: Summary, finding: Finding) -> int | None:
-    """Return what a finding saves of the shown step (ns): never more than that step.
-
-    Where the replayed steps are not as long as the shown ones, the same share of them is meant: only their mean differs.
-    """
+    """Return what a finding saves of the shown step (ns): never more than that step."""
     saving, step = finding.saving_ns_per_step, step_ns(summary)
-    if saving is None or step is None:
-        return saving
-    base = summary.unprofiled.step_ns if summary.unprofiled else (summary.replay or {}).get("recorded_ns")
-    if finding.error_ns is not None and base and abs(base - step) > _SAME * step:
-        saving = round(saving * step / base)
-    return min(saving, step)
+    return saving if saving is None or step is None else min(saving, step)
 
 
 def as_recorded(summary: Summary) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,20 @@ def test_loading_behind_a_busy_device_is_clear(tmp_path: Path) -> None:
 
     assert Program().steps(body).finding(tmp_path, "NSX106").verdict == "clear"
     assert Program().steps(healthy).finding(tmp_path, "NSX106").verdict == "cannot_tell"
+
+
+def test_what_fsdp_copies_is_no_batch(tmp_path: Path) -> None:
+    """Parameters that are kept on the host, and what a module copies: neither is a batch that a loader could pin."""
+
+    def copying(name: str) -> Callable[[Program, int], None]:
+        def body(program: Program, number: int) -> None:
+            healthy(program, number)
+            with program.range("forward"), program.range(name):
+                program.copy(1000, bytes=10 << 20)
+
+        return body
+
+    gathered = Program().steps(copying("FSDP.layer:Linear")).finding(tmp_path, "NSX105")
+    assert "parameters" in gathered.fix and "batch" not in gathered.fix + gathered.paste
+    made = Program().steps(copying("mask:Mask")).finding(tmp_path, "NSX105")
+    assert "Make on the GPU" in made.fix and "batch" not in made.fix + made.paste

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nsysx import units
+from nsysx import findings, units
 from nsysx.model import Finding, Summary
 from nsysx.render import answer, brief, step_time, view
 from tests.samples import DISTINCT, Samples
@@ -44,6 +44,7 @@ def contradictions(summary: Summary) -> list[str]:
     said, told = answer.build(summary), json.loads(brief.of(summary))
     found = [f for f in summary.findings or () if f.verdict == "found"]
     bad = [*_findings(found, said), *_bars(said), *_brief(summary, said, told), *_steps(summary, said)]
+    bad += _savings(summary, found)
     if step_time.rank_waited_for(summary) is None and said.now_ns is not None:
         bad += _causes(summary, said, found)
     return bad
@@ -62,6 +63,24 @@ def _findings(found: list[Finding], said: answer.Answer) -> list[str]:
     saved = re.search(r"saves (.*) of each step", said.worth)
     if saved and said.now_ns and said.then_ns is not None and saved[1] != units.duration(said.now_ns - said.then_ns):
         bad.append(f"now less then is not {saved[1]}")
+    return bad
+
+
+def _savings(summary: Summary, found: list[Finding]) -> list[str]:
+    """No finding saves more than the parts of the verdict that its cause takes, nor more than the step."""
+    bad, parts, causes = [], summary.verdict.parts, {m.RULE.code: m.RULE.cause for m in findings.rules()}
+    for f in found:
+        if f.saving_ns_per_step is None or not parts:
+            continue
+        most = sum(parts.get(p, 0) for p in causes[f.code])
+        if f.code == "NSX110":  # communication also slows what runs beside it
+            most += sum(e["total_ns"] for e in f.evidence if e.get("part") == "kernels beside it take longer")
+        if f.code == "NSX105" and "hardly any GPU time" in f.title:  # it holds the host
+            most += sum(parts.get(p, 0) for p in ("sync", "host", "launch"))
+        if causes[f.code] and f.saving_ns_per_step > most + 2:
+            bad.append(f"{f.code} saves {f.saving_ns_per_step} of the {most} ns of its cause: {f.title}")
+        if summary.unprofiled and f.saving_ns_per_step > (summary.verdict.step_ns or 0) + 1:
+            bad.append(f"{f.code} saves more than the step without the profiler")
     return bad
 
 
