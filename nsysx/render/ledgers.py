@@ -10,7 +10,7 @@ from nsysx import ids, units
 from nsysx.model import UNKNOWN_GPU, Row, Summary
 from nsysx.render.bars import Part
 from nsysx.render.labels import CAUSES, CPU_PARTS, GPU_PARTS, label
-from nsysx.render.safe_text import clean
+from nsysx.render.safe_text import clean, scrub
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def ledgers_of(summary: Summary) -> Iterable[Ledger]:
     for row in busy_threads(summary):
         scope = summary.scope_of(row)
         parts = [Part(text, scope.per_step(row.get(name) or 0), kind) for name, (kind, text) in CPU_PARTS.items()]
-        thread = clean(row.get("thread_name") or row.get("name") or row.get("thread"), 30)
+        # A thread may be named by a path; its name also goes into the words for those who do not see the picture.
+        thread = clean(scrub(str(row.get("thread_name") or row.get("name") or row.get("thread"))[:500]), 30)
         yield _ledger(summary, row, f"CPU {process_words(summary, row.get('process'))}thread {thread}", False, parts)
 
 

@@ -16,7 +16,9 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MAX_MARKS = 4
 
 _HOME = re.compile(
-    r"(?:/home/|/Users/|/var/home/|/export/home/)[^/\s:'\"\\]+|/root(?=/|\b)|[A-Za-z]:\\Users\\[^\\\s:'\"]+"
+    r"(?:/home/|/Users/|/var/home/|/export/home/)[^/\s:'\"\\]+|/root(?=/|\b)"
+    # Windows: any case, a name may hold spaces, and a path inside a string may have its backslashes twice.
+    r"|[A-Za-z]:\\{1,2}[Uu][Ss][Ee][Rr][Ss]\\{1,2}(?:[^\\:'\"\n]{1,64}(?=\\)|[^\\\s:'\"]+)"
 )
 
 _CASTS = re.compile(r"\((?:unsigned |signed )?(?:bool|char|short|int|long|long long)\)(?=\d)")

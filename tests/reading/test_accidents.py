@@ -403,6 +403,34 @@ def test_no_home_folder_and_no_markup_in_what_is_handed_on(tmp_path: Path) -> No
         assert not any(line.lstrip('" ').startswith("\uff1d") for line in csv_text.render(table).splitlines())
 
 
+@pytest.mark.parametrize(
+    ("home", "program", "system"),
+    [
+        ("C:\\Users\\ann\\", "C:\\Users\\ann\\env\\python.exe", "Windows 11 Pro"),
+        ("/mnt/c/Users/ann/", "/bin/python3", "Ubuntu 22.04, 5.15.90.1-microsoft-standard-WSL2"),
+    ],
+    ids=["Windows", "WSL"],
+)
+def test_a_capture_of_windows_or_wsl(tmp_path: Path, home: str, program: str, system: str) -> None:
+    report = Report("3.25.1")
+    for name, value in (("Hostname", "ANNS-LAPTOP"), ("OsVersion", system)):
+        report.add("TARGET_INFO_SYSTEM_ENV", globalVid=1 << 48, devStateName="CollectionStart", name=name, value=value)
+    process = report.process(4660, name=program)
+    main = process.thread(22136, f"{home}train.py")
+    for i in range(6):
+        with main.range(f"step {i}"):
+            t = i * 1_000_000
+            stack = [("cudaLaunchKernel", f"{home}cudart64_12.dll")]
+            main.launch(t, 9_000, kernel="gemm", gpu_start=t + 20_000, gpu_dur=700_000, backtrace=stack)
+    report.diagnostic(f"Loaded CUPTI library: {home}cupti64_132.dll", severity=1)
+    summary = pipeline.summarize([report.write(tmp_path / "r.sqlite")], timelines=True)
+    assert (summary.steps.count, summary.totals["kernels"]) == (6, 6)
+    assert summary.capture.processes[0]["name"] in ("python.exe", "python3")
+    for text in (markdown.render(summary, redact=True), html_page.render(summary, redact=True)):
+        assert "Users" not in text
+        assert "ANNS-LAPTOP" not in text
+
+
 # --- a real nsys ------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import json
 import time
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,22 @@ def test_home_folders_go():
     assert file_name("/data/clusters/alice/train/losses.py", redact=True) == "train/losses.py"
     assert file_name("/home/alice/losses.py", redact=True) == "losses.py"
     assert file_name("/home/alice/losses.py", redact=False) == "/home/alice/losses.py"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        r"C:\Users\eve\z.py",
+        r"c:\users\Eve Lee\z.py",
+        r'"C:\\Users\\eve\\z.py"',
+        "C:/Users/eve/z.py",
+        "/mnt/c/Users/eve/z.py",
+    ],
+)
+def test_home_folders_of_windows_and_wsl_go(path: str) -> None:
+    found = scrub(f"open {path}: failed")
+    assert "ve" not in found
+    assert "z.py" in found
 
 
 def test_hostile_names_are_bounded():
