@@ -34,6 +34,10 @@ class Column:
     meaning: str
 
 
+#: Whole numbers that name a thing, its place, or how many steps and samples a figure rests on: sums of them mean nothing.
+_NO_SUMS = ("process", "pid", "thread", "device", "rank", "step", "index", "depth", "line", "steps", "samples")
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """How a table is shown, declared with the analysis that makes it; nothing else needs to know the table.
@@ -43,8 +47,9 @@ class TableSpec:
 
     ``intro`` is a sentence for people, ``first`` names columns in order of importance, ``bar`` the column with bars,
     ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs, ``labels`` heads that differ
-    from the usual words for a column. ``sums``: whole numbers are sums over the scope, shown per step; ``per_row``: so are
-    these columns, over the row's own ``steps``. ``depth``: 0 is shown everywhere, 1 is left out of the terminal where there are
+    from the usual words for a column. ``sums``: whole numbers are sums over the scope, shown per step, but for those that name
+    a thing (see ``is_sum``) and those in ``plain``, such as a largest one; ``per_row``: these columns are sums over the row's own
+    ``steps``. ``depth``: 0 is shown everywhere, 1 is left out of the terminal where there are
     steps to talk about, 2 is left out unless it is asked for, and the page folds its rows. ``rows``: more than these are never
     worth a line. ``keep``: where not all rows fit, those that are largest here stay, in their order. ``tree``: rows are modules,
     shown below what calls them. ``ledger``: drawn as bars of parts, not as a grid. ``unseen``: for
@@ -73,6 +78,10 @@ class TableSpec:
     ticket: int = 0
     terms: str = ""
     picture: Literal["", "strips", "memory", "ranks", "lines"] = ""
+
+    def is_sum(self, column: Column) -> bool:
+        """Return whether the values of a column are sums over the table's scope."""
+        return self.sums and column.dtype.startswith(("Int", "UInt")) and column.name not in (*_NO_SUMS, *self.plain)
 
 
 @dataclass(frozen=True, slots=True)

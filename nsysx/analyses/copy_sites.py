@@ -69,6 +69,7 @@ SHOWN = TableSpec(
     ),
     bar="exposed_ns",
     sums=True,
+    plain=("largest_bytes",),
     depth=2,
 )
 #: A place counts as hidden when so much of its copy time is.

@@ -36,7 +36,6 @@ SHOWN = TableSpec(
     unknown="outside",
     bar="dram",
     sums=True,
-    plain=("samples",),
     depth=1,
     rows=60,
 )

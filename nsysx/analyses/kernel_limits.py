@@ -48,7 +48,7 @@ SHOWN = TableSpec(
     bar="total_ns",
     hide=("sm_count", "grid", "block"),
     sums=True,
-    plain=("blocks", "sm_count", "registers", "shared_bytes", "samples"),
+    plain=("blocks", "sm_count", "registers", "shared_bytes"),
     depth=1,
     rows=40,
 )  # fmt: skip

@@ -54,6 +54,7 @@ SHOWN = TableSpec(
     bar="time_ns",
     labels={"framework": "inside", "time_ns": "time of all workers"},
     hide=("threads",),
+    plain=("threads",),
     sums=True,
     depth=1,
 )

@@ -131,11 +131,9 @@ def _tree(rows: Sequence[Row], top: int) -> list[Row]:
 
 def _scope_of(row: Row, column: Column, spec: TableSpec, table: Table) -> Scope | None:
     """Return what a cell is a sum over, None where it is none."""
-    if column.name in spec.plain:
-        return None
     if column.name in spec.per_row:
         return Scope("steady", (), steps=row.get("steps") or 0)
-    return table.scope if spec.sums and column.name not in ("steps", "samples") else None
+    return table.scope if spec.is_sum(column) else None
 
 
 def _sorted(table: Table, spec: TableSpec) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import polars as pl
@@ -31,6 +32,19 @@ def test_the_columns_that_a_table_shows_exist() -> None:
 def test_no_two_tables_stand_at_one_place() -> None:
     places = [a.SHOWN.place for a in ALL]
     assert len(set(places)) == len(places)
+
+
+def test_what_is_no_sum_is_not_divided_by_steps() -> None:
+    spec = TableSpec(sums=True, plain=("largest_bytes",))
+    assert spec.is_sum(Column("bytes", "Int64", "bytes", ""))
+    for name, kind in (("largest_bytes", "Int64"), ("thread", "Int64"), ("share", "Float64"), ("api", "String")):
+        assert not spec.is_sum(Column(name, kind, "", "")), name
+    assert not TableSpec().is_sum(Column("bytes", "Int64", "bytes", ""))
+    of_one = re.compile(
+        "(largest|longest|smallest|shortest|min|max|peak|median)_|_(median|each)$|^(threads|blocks|registers)$"
+    )
+    wrong = [f"{a.KEY}.{c.name}" for a in ALL for c in a.COLUMNS if of_one.search(c.name) and a.SHOWN.is_sum(c)]
+    assert not wrong
 
 
 @pytest.mark.parametrize("analysis", ALL, ids=lambda a: a.KEY)
