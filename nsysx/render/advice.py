@@ -257,7 +257,9 @@ def _size(summary: Summary, chosen: Finding, texts: Texts) -> Sure:
             about, "unknown", f"{how} The step is as long as the profiler made it.".strip(), "nsysx run --calibrate"
         )
     if not step_time.in_recorded_time(summary):
-        return Sure(about, "likely", f"{how} Tracing hardly changes this step.".strip())
+        slower = real.measured_steps and real.high_ns > (1 + _CLOSE) * real.step_ns
+        longer = f"Without the profiler steps took up to {units.duration(real.high_ns)}: the host was slower then."
+        return Sure(about, "likely", f"{how} {longer if slower else 'Tracing hardly changes this step.'}".strip())
     level, reason, command = _SOURCES[real.source]
     if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns:
         return Sure(about, "likely", f"{how} {reason}.".strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -170,3 +171,16 @@ def found(recorded: Samples) -> Callable[[str], list[str]]:
 @pytest.mark.parametrize("name", DISTINCT)
 def test_a_sample_says_nothing_in_two_ways(name: str, found: Callable[[str], list[str]]) -> None:
     assert found(name) == []
+
+
+def test_a_host_that_was_slower_without_the_profiler_is_said(recorded: Samples) -> None:
+    """Tracing makes no step shorter: where the measured steps were longer, the shown step is the recorded one, and not sure."""
+    summary = recorded.summary("gpt")
+    real = summary.unprofiled
+    assert real is not None
+    same = replace(summary, verdict=replace(summary.verdict, recorded_ns=None))
+    assert "hardly changes" in str(answer.build(same).sure)
+    measured = replace(real, source="in_process", measured_steps=30, high_ns=round(1.4 * real.step_ns))
+    said = str(answer.build(replace(same, unprofiled=measured)).sure)
+    assert "hardly changes" not in said
+    assert f"up to {units.duration(measured.high_ns)}" in said
