@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-# Exit codes of DESIGN 4. ``run`` passes the command's own code on and uses the 125 family for what is not the command's.
+# ``run`` passes the command's own code on and uses the 125 family for what is not the command's.
 EXIT_BUDGET = 1
 EXIT_USAGE = 2
 EXIT_INPUT = 3

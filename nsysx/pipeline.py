@@ -135,7 +135,7 @@ def summarize(
 
     ``steps`` is A:B or "all"; ``time_range`` is A:B in seconds of the session: nothing else is read. ``timelines`` also
     gathers the picture data; ``progress`` is told each stage. Of several reports the tables show ``rank`` (by default the
-    first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``jobs.run``. Errors:
+    first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``parallel_reading.run``. Errors:
     NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to analyse, 2 for bad options.
     """
     if len({opening.real(p) for p in files}) != len(files):

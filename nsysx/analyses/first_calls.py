@@ -62,7 +62,7 @@ def _host(profile: Profile, paid: pl.DataFrame) -> tuple[int, int]:
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return the bill, dearest first; ``one_time_ns`` over all rows is all that was paid once (see ``first_cost``)."""
+    """Return the bill, dearest first; ``one_time_ns`` over all rows is all that was paid once (see ``one_time_cost``)."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     if profile.trace.window is not None:

@@ -15,7 +15,18 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers.host_stopwatch import LEAST, WAYS, GpuCalls, backlog, gpu_calls, median, readings, total
+from nsysx.analyses.helpers.host_stopwatch import (
+    HIDDEN,
+    LEAST,
+    OF_WAYS,
+    READ,
+    GpuCalls,
+    backlog,
+    gpu_calls,
+    median,
+    readings,
+    total,
+)
 from nsysx.analyses.helpers.launch_queue import queue_full
 from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import NotRecorded, Profile
@@ -33,14 +44,7 @@ COLUMNS = (
     Column("api_ns", "Float64", "ns", "of it in the launch calls, median"),
     Column("work_ns", "Float64", "ns", "GPU time of its work, summed, median"),
     Column("alone_ns", "Float64", "ns", "from the begin of the range to the end of its work on an idle device, median"),
-    *(
-        column
-        for way, words in zip(WAYS, ("before and after", "only before", "only after", "nowhere"), strict=True)
-        for column in (
-            Column(f"{way}_ns", "Float64", "ns", f"a clock with synchronize {words}; null when it cannot be told"),
-            Column(f"{way}_from", "String", "", "measured or composed; null likewise"),
-        )
-    ),
+    *OF_WAYS,
     Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device"),
     Column("event_queued_ns", "Float64", "ns", "cuda.Event around it behind other work: its GPU time"),
     Column("benchmark_ns", "Float64", "ns", "torch.utils.benchmark: the slower of range and GPU time"),
@@ -57,17 +61,11 @@ SHOWN = TableSpec(
         "range_ns",
         "api_ns",
         "alone_ns",
-        "both_ns",
-        "before_ns",
-        "after_ns",
-        "none_ns",
-        "event_idle_ns",
-        "event_queued_ns",
-        "benchmark_ns",
+        *READ,
         "kernels_each",
         "calls",
     ),
-    hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
+    hide=HIDDEN,
     depth=1,
 )
 _ROWS = 20

@@ -22,8 +22,10 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers.host_stopwatch import (
+    HIDDEN,
     LEAST,
-    WAYS,
+    OF_WAYS,
+    READ,
     GpuCalls,
     Mask,
     backlog,
@@ -70,14 +72,7 @@ COLUMNS = (
         "ns",
         "from the end of the work to the return of the synchronize, median; null without any",
     ),
-    *(
-        column
-        for way, words in zip(WAYS, ("before and after", "only before", "only after", "nowhere"), strict=True)
-        for column in (
-            Column(f"{way}_ns", "Float64", "ns", f"a clock with synchronize {words}; null when it cannot be told"),
-            Column(f"{way}_from", "String", "", "measured or composed; null likewise"),
-        )
-    ),
+    *OF_WAYS,
     Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device; null when it cannot be told"),
     Column("event_queued_ns", "Float64", "ns", "cuda.Event around it behind other work: the kernel"),
     Column("benchmark_ns", "Float64", "ns", "torch.utils.benchmark: the slower of host + api and kernel"),
@@ -96,19 +91,13 @@ SHOWN = TableSpec(
         "host_ns",
         "latency_ns",
         "queue_ns",
-        "both_ns",
-        "before_ns",
-        "after_ns",
-        "none_ns",
-        "event_idle_ns",
-        "event_queued_ns",
-        "benchmark_ns",
+        *READ,
         "sync_return_ns",
         "calls",
         "module",
         "custom",
     ),
-    hide=tuple(f"{way}_from" for way in ("both", "before", "after", "none")),
+    hide=HIDDEN,
     depth=1,
 )
 _ROWS = 30

@@ -17,7 +17,7 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage, merged, union
 from nsysx.reading.load import Trace
 
-#: Why a device idled. See ``idle_segments``.
+#: Why a device idled. See ``idle_blame.idle_pieces``.
 CAUSES = (
     "launch_latency",
     "sync",

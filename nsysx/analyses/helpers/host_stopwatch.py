@@ -9,9 +9,21 @@ import numpy.typing as npt
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
+from nsysx.model import Column
 
 Mask = npt.NDArray[np.bool_]
 WAYS = ("both", "before", "after", "none")
+#: What a table of readings says of each way; what it shows of them, in order, beside the readings of events; what it hides.
+OF_WAYS = tuple(
+    column
+    for way, words in zip(WAYS, ("before and after", "only before", "only after", "nowhere"), strict=True)
+    for column in (
+        Column(f"{way}_ns", "Float64", "ns", f"a clock with synchronize {words}; null when it cannot be told"),
+        Column(f"{way}_from", "String", "", "measured or composed; null likewise"),
+    )
+)
+READ = (*(f"{way}_ns" for way in WAYS), "event_idle_ns", "event_queued_ns", "benchmark_ns")
+HIDDEN = tuple(f"{way}_from" for way in WAYS)
 #: Fewer executions of a kind are not a measurement.
 LEAST = 3
 _LONG_AGO = -(1 << 62)
