@@ -273,12 +273,27 @@ def _instances(trace: Trace) -> list[Check]:
     return [Check("divided card", "warn", detail)]
 
 
+#: Reports of this and older major versions of the export were read (2.x in nsys 2019.6 to 3.25 in 2026.2).
+_READ_SCHEMA = 3
+
+
+def _newer(trace: Trace) -> list[Check]:
+    """Return a warning where the export is laid out by rules that were not known when this was written."""
+    version = trace.capture.schema_version or ""
+    major = re.match(r"(\d{1,9})\.", version)
+    if major is None or int(major[1]) <= _READ_SCHEMA:
+        return []
+    detail = f"schema {version[:20]} of nsys is newer than those that were tried ({_READ_SCHEMA}.x): a column may mean something else"
+    return [Check("export schema", "warn", detail, "look for a newer nsysx")]
+
+
 def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     """Return every check, trouble first, and one line per table that the capture does not hold."""
     every_check = [
         *_gpu_work(profile),
         *tracing.checks(profile.trace),
         *_instances(profile.trace),
+        *_newer(profile.trace),
         *_rows(profile),
         *probe_checks.probe_ranges(profile),
         *probe_checks.probe_cost(profile),

@@ -79,6 +79,27 @@ def test_gpu_work_missing(tmp_path: Path) -> None:
     assert "torch.profiler" in check.fix  # what takes it away without a word of nsys
 
 
+@pytest.mark.parametrize(("schema", "newer"), [("2.7.1", False), ("3.25.1", False), ("4.0.0", True), ("12.1", True)])
+def test_an_export_of_a_later_nsys_is_read_and_said(tmp_path: Path, schema: str, newer: bool) -> None:
+    report = Report(schema)
+    report.process(1).thread(1).launch(20, 10, gpu_start=40)
+    found = checks(report, tmp_path)
+    assert ("export schema" in found) is newer
+    assert not newer or found["export schema"].detail.startswith(f"schema {schema} of nsys is newer")
+
+
+def test_steps_in_which_the_gpu_does_nothing(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    main.launch(0, 5 * US, gpu_start=10 * US, gpu_dur=20 * US)
+    for i in range(8):
+        main.add_range(f"step {i}", (i + 1) * MS, (i + 1) * MS + 900 * US)
+        main.call("cudaGetDevice_v3020", (i + 1) * MS + 5 * US, 900)
+    summary = summarize([report.write(tmp_path / "r.sqlite")])
+    assert (summary.verdict.code, summary.totals["kernels"], summary.steps.count) == ("unknown", 1, 8)
+    assert summary.verdict.sentence.startswith("The steps hold no GPU work; 1 piece of GPU work lies outside of them")
+
+
 def test_a_recorded_program_that_never_used_cuda(tmp_path: Path) -> None:
     """Whoever ran `nsysx run` need not be told to."""
     report = Report()
