@@ -287,7 +287,7 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
     if limits.recorded_ns is not None:
         lines[0] += f", without the profiler; as recorded: {units.duration(limits.recorded_ns)}"
     if divided := _divided(limits, _PARTS):
-        lines.append(f"{'In it' if limits.whole else 'Of a step'}: {divided}")
+        lines.append(f"{'In it' if limits.whole else 'Each step'}: {divided}")
     if course := profile.steps.trend.note:
         lines.append(course)
     if passes := _passes(profile):
