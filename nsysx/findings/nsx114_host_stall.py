@@ -188,7 +188,11 @@ def check(case: Case) -> list[Finding]:
                 f" {units.duration(after)} of it also counts as time after a synchronize: the pause would do no harm to a thread that "
                 "is ahead of the GPU."
             )
-        fix = mostly.fix if mostly else Fix("Move that work out of the loop")
+        fix = (
+            mostly.fix
+            if mostly
+            else Fix(f"Move what {case.program.host} does in this pause before work{in_module(row)} out of the loop")
+        )
         if case.program.python and not mostly and known_lines(case.profile) is None:
             fix = fix._replace(text=f"{fix.text}; nsysx run --python records what it is")
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))

@@ -49,7 +49,8 @@ def _nodes(rows: list[Row], called: dict[str | None, list[Row]], level: int) -> 
         pattern = folded_path(str(row["path"] or "(no module)"))
         nodes.setdefault((pattern, str(row.get("cls") or "")), _Node(pattern)).rows.append(row)
     for node in nodes.values():
-        below = [r for row in node.rows for r in called.get(row["path"], ())]
+        # Work of no module has no path, and what stands at the top has no caller: the one does not call the other.
+        below = [r for row in node.rows if row["path"] is not None for r in called.get(row["path"], ())]
         node.own_ns = sum(row["self_gpu_ns"] or 0 for row in node.rows)
         node.below = _nodes(below, called, level + 1) if below and level < 4 * _MOST_LEVELS else []
         node.all_ns = node.own_ns + sum(n.all_ns for n in node.below)
@@ -94,6 +95,8 @@ def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
             levels[level].append(_box(node, left, width, above, of(node.all_ns), of(node.own_ns), of(whole)))
             todo.append((level + 1, left, node.name, node.below))
             left += width
+    if sum(map(len, levels)) < 2:  # one box says nothing
+        return ()
     if redact:
         levels = [[replace(b, text=scrub(b.text), title=scrub(b.title)) for b in boxes] for boxes in levels]
     return tuple(LaneBoxes("", tuple(sorted(boxes, key=lambda b: b.left))) for boxes in levels)

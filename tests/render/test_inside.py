@@ -53,3 +53,14 @@ def test_modules_that_call_each_other_end(full: Summary) -> None:
     table = replace(full.tables["modules"], rows=rows)
     levels = module_icicle.build(replace(full, tables={**full.tables, "modules": table}))
     assert [b.text for level in levels for b in level.boxes] == ["c", "d"]
+
+
+def test_work_of_no_module_is_not_below_itself(full: Summary) -> None:
+    """It has no path, as what stands at the top has no caller."""
+    rows = [row("pair", None, MS), {**row("", None, 9 * MS), "path": None}]
+    table = replace(full.tables["modules"], rows=tuple(rows))
+    (top,) = module_icicle.build(replace(full, tables={**full.tables, "modules": table}))
+    assert [b.text for b in top.boxes] == ["(no module)", "pair"]
+    assert sum(b.width for b in top.boxes) == pytest.approx(100)
+    alone = replace(table, rows=({**row("pair", None, 0)}, rows[1]))
+    assert not module_icicle.build(replace(full, tables={**full.tables, "modules": alone})), "one box says nothing"
