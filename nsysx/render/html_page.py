@@ -265,7 +265,7 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
         return "a typical step and the slowest one" if stepped else f"{timelines} windows"
     if key == "all-findings":
         count = sum(f.verdict == "found" for f in shown.findings or ())
-        return f"{count} found, {len(shown.findings or ()) - count} looked for and not found or not to be told"
+        return f"{count} found; {len(shown.findings or ()) - count} more were looked for"
     if key == "trust":
         good = sum(c.status == "ok" for c in shown.quality)
         return f"{good} of {len(shown.quality)} checks passed; how it was recorded"

@@ -108,6 +108,6 @@ def _box(node: _Node, left: float, width: float, above: str, all_ns: float, own_
     named = f" ({clean(kinds[0], 60)})" if len(kinds) == 1 and kinds[0] not in label else ""
     title = f"{label}{named}: {units.duration(all_ns)} a step, {units.share(all_ns, whole)} of the GPU's work"
     if node.below:
-        title += f"; {units.duration(own_ns)} of it its own"
+        title += f"; {units.duration(own_ns)} of it outside the modules below"
     shade = round(_SHADES * own_ns / all_ns) if all_ns else 0
     return Box(left, width, f"own{shade}", False, label, title)
