@@ -92,7 +92,10 @@ elif words[0] == "profile":
         time.sleep(600)
     if mode == "killed":  # and its agent wakes up now and then
         agent = "import time\\nwhile True:\\n t = time.process_time()\\n while time.process_time() < t + 0.012: pass\\n time.sleep(0.4)"
-        os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", agent, f"--session-name=profile-{{os.getpid()}}"])
+        name = f"--session-name=profile-{{os.getpid()}}"
+        child = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", agent, name])
+        while name not in pathlib.Path(f"/proc/{{child}}/cmdline").read_text():  # on a busy machine it has not begun yet
+            os.sched_yield()
         os.kill(os.getpid(), 9)
     if mode == "agent-stays":
         agent = "import time; time.sleep(600)"
