@@ -20,7 +20,9 @@ COLUMNS = (
     Column(
         "one_time_ns", "Int64", "ns", "paid once: see the first-call bill; null where there are no steps to tell it by"
     ),
-    Column("repeated_ns", "Int64", "ns", "paid every time; null likewise"),
+    Column(
+        "repeated_ns", "Int64", "ns", "what every further call costs again; null where there are no steps to tell it by"
+    ),
     Column("share", "Float64", "", "part of all self time, 0 to 1"),
     Column("repeated_share", "Float64", "", "part of all repeated time, 0 to 1: the table without first calls"),
 )

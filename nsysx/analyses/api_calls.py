@@ -15,7 +15,7 @@ TITLE = "CUDA API calls"
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
-    Column("calls", "Int64", "", "calls"),
+    Column("calls", "Int64", "", "how often it was called"),
     Column("total_ns", "Int64", "ns", "duration on the CPU, summed; wall clock, not CPU time"),
     Column("self_ns", "Int64", "ns", "duration without what nested calls cover"),
     Column("backlog_ns", "Int64", "ns", "waiting for GPU work queued before; null for a call that cannot block"),

@@ -16,7 +16,7 @@ TITLE = "Data loader"
 _PIN_THREAD = r"pt_data_pin|pin_memory"
 _NOTHING = np.empty(0, np.int64)
 COLUMNS = (
-    Column("index", "Int64", "", "step"),
+    Column("index", "Int64", "", "number of the step"),
     Column("steady", "Boolean", "", "whether it is a steady step"),
     Column("step_ns", "Int64", "ns", "length of the step on the thread that drives it"),
     Column("wait_ns", "Int64", "ns", "of it in data loading ranges"),

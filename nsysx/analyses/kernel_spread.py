@@ -44,7 +44,7 @@ COLUMNS = (
     Column("count", "Int64", "", "executions"),
     Column("total_ns", "Int64", "ns", "kernel time, summed; over all rows, the kernel time"),
     Column("first_ns", "Int64", "ns", "first execution"),
-    Column("median_ns", "Float64", "ns", "median"),
+    Column("median_ns", "Float64", "ns", "half of the executions took at most this"),
     Column("p10_ns", "Float64", "ns", "a tenth took at most this"),
     Column("p90_ns", "Float64", "ns", "nine tenths took at most this"),
     Column("spread", "Float64", "", "(p90 - p10) / median of all but the first execution"),

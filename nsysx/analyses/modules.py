@@ -17,7 +17,7 @@ KEY = "modules"
 TITLE = "Modules"
 COLUMNS = (
     Column("path", "String", "", "qualified path; in parentheses what lies outside modules; null for not attributed"),
-    Column("cls", "String", "", "class"),
+    Column("cls", "String", "", "Python class of the module"),
     Column("parent", "String", "", "module that calls it, null at a root"),
     Column("depth", "Int64", "", "distance from its root"),
     Column(

@@ -68,7 +68,12 @@ GPU_OPS = (
     column("dst_kind", "Int64", "", "destination memory code, null but for copies"),
     column("graph_node", "Int64", "", "node of a CUDA graph, null outside graphs"),
     column("grid", "Int64", "", "grid of a kernel, packed, see GRID; null where not recorded"),
-    column("block", "Int64", "", "block, registers and shared memory of a kernel, packed, see BLOCK; null likewise"),
+    column(
+        "block",
+        "Int64",
+        "",
+        "block, registers and shared memory of a kernel, packed, see BLOCK; null for what is no kernel",
+    ),
     column("call", "Int64", "", "API call that launched it, null for launched outside the trace"),
     column("thread", "Int64", "", "thread of that call"),
     column("call_start_ns", "Int64", "ns", "begin of that call"),
@@ -131,7 +136,7 @@ PAUSES = (
 #: What ``attribute`` hands on besides calls and ops.
 MODULES = (
     column("module", "String", "", "path"),
-    column("cls", "String", "", "class"),
+    column("cls", "String", "", "Python class of the module"),
     column("parent", "String", "", "path of the module that calls it most; null at a root"),
     column("calls", "Int64", "", "forward ranges"),
     column("first_ns", "Int64", "ns", "begin of the first"),

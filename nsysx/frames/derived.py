@@ -39,7 +39,7 @@ NCCL_RANGES = (
     column(
         "communicator", "String", "", "NCCL's id of it, the same on all its ranks; null where the export is without"
     ),
-    column("bytes", "Int64", "bytes", "size of the message, null likewise"),
+    column("bytes", "Int64", "bytes", "size of the message, null where it is not known"),
     column("peer", "Int64", "", "rank that is sent to or received from, null for others"),
     column("size", "Int64", "", "ranks of the communicator, where it is made or ended; else null"),
     column("rank", "Int64", "", "number of this one in it, likewise"),

@@ -142,6 +142,8 @@ def _strips_figure(summary: Summary) -> Figure | None:
     verdicts = [str(row["verdict"]).replace("_", " ") for _, row in known]
     loose = [(s, row, v) for (s, row), v in zip(known, verdicts, strict=True) if v != "steady"]
     text = f"{len(known) - len(loose)} of the {len(known)} kernels that take most time are steady"
+    if len(known) == 1:
+        text = f"The kernel that takes most time is {'not steady' if loose else 'steady'}"
     for strip, row, verdict in loose[:3]:
         spread = "" if row.get("spread") is None else f", spread {units.share(row['spread'], 1)}"
         text += f"; {shorten_kernel(clean(strip.name, 200), 40)}: {verdict}{spread}"

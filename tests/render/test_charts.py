@@ -50,6 +50,14 @@ def test_bars_are_text_and_the_same_bytes_every_time(full):
     assert b"<dc:date>" not in picture.data
 
 
+def test_no_idle_part_is_a_white_slab_on_a_dark_page(full):
+    """Hatched parts stand on a pattern whose paper is an attribute, not a style: both are made dark."""
+    text = charts.ledger(shown(full).ledgers).data.decode()
+    papers = set(re.findall(r'<rect [^>]*fill="(#[ef][0-9a-f]{5})"', text))
+    assert papers
+    assert all(f"[fill='{paper}']" in text for paper in papers)
+
+
 def test_the_users_settings_do_not_matter(full):
     bars = shown(full).steps
     picture = charts.steps(bars, False)

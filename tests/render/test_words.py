@@ -122,6 +122,10 @@ def test_cells_hold_words(name: str, recorded: Samples) -> None:
         if head.name not in NAMES_OF_THE_PROGRAM and re.fullmatch(r"[a-z]+(_[a-z]+)+", cell.text)
     }
     assert not bad
+    grids = view.build(recorded.summary(name), top=1).grids
+    assert not {(g.key, h.label) for g in grids for h in g.heads if h.meaning.lower() == h.label.lower()}, (
+        "says nothing"
+    )
 
 
 @pytest.mark.parametrize("name", DISTINCT)

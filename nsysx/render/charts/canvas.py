@@ -19,7 +19,8 @@ _SVG_STYLE = (
     "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif!important}"
     "@media (prefers-color-scheme:dark){text[style*='#1b1b1b']{fill:#e8e8e8!important}"
     "text[style*='#6b6b6b']{fill:#a9a9a9!important}[style*='stroke: #1b1b1b']{stroke:#f2f2f2!important}"
-    "[style*='fill: #ececec']{fill:#33383f!important}[style*='fill: #fdfdfd']{fill:#15171a!important}"
+    "[style*='fill: #ececec'],[fill='#ececec']{fill:#33383f!important}"
+    "[style*='fill: #fdfdfd'],[fill='#fdfdfd']{fill:#15171a!important}"
     "[style*='stroke: #fdfdfd']{stroke:#15171a!important}[style*='stroke: #6b6b6b']{stroke:#a9a9a9!important}}</style>"
 )
 
