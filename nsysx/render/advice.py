@@ -46,8 +46,8 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
     "copy_bound": ("NSX105", "NSX121"),
     "gpu_bound": ("NSX112", "NSX116", "NSX117", "NSX118", "NSX119", "NSX120", "NSX122", "NSX124"),
 }
-#: Rules whose advice is about the whole program.
-_WHOLE = ("NSX102", "NSX112")
+#: Rules whose advice names its place: the whole program, or the loader.
+_WHOLE = ("NSX102", "NSX106", "NSX112")
 #: The wait that a late rank causes is that of its peers' communication: one time, told once.
 _SAME_TIME = {"NSX111": ("NSX110",)}
 
