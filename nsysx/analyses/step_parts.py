@@ -7,8 +7,10 @@ Parts "ledger" sum to the step on the device timeline, to the nanosecond; "idle"
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx.events import ledger
@@ -16,6 +18,8 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import distinct, totals
 from nsysx.model import Column, TableSpec
+
+I32 = npt.NDArray[np.int32]
 
 KEY = "step_parts"
 TITLE = "Parts of each step"
@@ -90,11 +94,12 @@ class _Blocks:
         """Return values per step as sums per block."""
         return [int(v) for v in totals(self.of, np.asarray(per_step, np.int64), self.size)]
 
-    def step_of(self, t: I64) -> I64:
-        """Return the step in whose CPU range each instant lies, -1 outside."""
-        at = np.searchsorted(self.start, t, side="right") - 1
-        inside = (at >= 0) & (t < self.end[np.maximum(at, 0)])
-        return np.where(inside, at, -1)
+    def in_steps(self, rows: pl.DataFrame, at: str) -> tuple[pl.DataFrame, I32]:
+        """Return the rows whose instant ``at`` lies in the CPU range of a step, and that step; null lies in none."""
+        t = rows[at].fill_null(-1).to_numpy()
+        step = np.searchsorted(self.start, t, side="right").astype(np.int32) - np.int32(1)
+        inside = (step >= 0) & (t < self.end[step])
+        return (rows, step) if inside.all() else (rows.filter(inside), step[inside])
 
 
 def _busiest(profile: Profile, devices: list[int]) -> int:
@@ -111,17 +116,20 @@ def _grouped(
     blocks: _Blocks,
     part: str,
     column: pl.Series,
-    step: I64,
+    step: npt.NDArray[np.integer[Any]],
     ns: I64,
     cls: dict[str | None, str | None] | None = None,
     *,
     counted: bool = True,
 ) -> Iterator[_Row]:
     """Yield one row per name: longest first, beyond MOST_NAMES as one. ``step`` is that of each row, none of them -1."""
-    names, of = distinct(column)
-    table = totals(of * blocks.size + blocks.of[step], ns, len(names) * blocks.size).reshape(-1, blocks.size)
-    many = totals(of * blocks.size + blocks.of[step], np.ones(len(of), np.int64), len(names) * blocks.size)
-    many = many.reshape(-1, blocks.size)
+    rows = pl.DataFrame({"name": column, "block": blocks.of[step].astype(np.int32), "ns": ns})
+    # Few names and blocks are left of a million rows before anything is held beside them.
+    cells = rows.group_by("name", "block").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
+    names, of = distinct(cells["name"])
+    cell = of * blocks.size + cells["block"].to_numpy()
+    table = totals(cell, cells["ns"].to_numpy(), len(names) * blocks.size).reshape(-1, blocks.size)
+    many = totals(cell, cells["count"].to_numpy(), len(names) * blocks.size).reshape(-1, blocks.size)
     order = sorted(np.flatnonzero(many.any(axis=1)).tolist(), key=lambda i: (-int(table[i].sum()), names[i] or ""))
     for i in order[:MOST_NAMES]:
         name = names[i]
@@ -164,14 +172,16 @@ def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, s
         yield "ledger", name, None, None, None, blocks.sums(parts[f"{name}_ns"])
     for cause, ns in ledger.idle_parts(profile.ledgers.idle_of(*place), blocks.gpu_start, blocks.gpu_end).items():
         yield "idle", cause, None, None, None, blocks.sums(ns)
-    ops = profile.attributed.gpu_ops
-    ops = ops.filter(
+    inside = (
         (pl.col("process") == blocks.process)
         & (pl.col("device") == blocks.device)
         & (pl.col("cls") == "compute")
         & (pl.col("end_ns") > blocks.gpu_start[0])
         & (pl.col("start_ns") < blocks.gpu_end[-1])
-    ).sort("start_ns", "end_ns")
+    )
+    # Of a million rows the columns that are needed, or this is what takes most memory of all.
+    ops = profile.attributed.gpu_ops.lazy().filter(inside).select("start_ns", "end_ns", "module", "family").collect()
+    ops = ops.sort("start_ns", "end_ns")
     row, step, ns = _exclusive(blocks, ops)
     yield from _grouped(blocks, "module_compute", ops["module"].gather(row), step, ns, classes, counted=False)
     yield from _grouped(blocks, "family_compute", ops["family"].gather(row), step, ns, counted=False)
@@ -179,18 +189,18 @@ def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, s
 
 def _sums(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | None]) -> Iterator[_Row]:
     """Yield the plain sums: GPU ops and API calls by the step that launched them."""
-    ops = profile.steady_ops.filter(pl.col("process") == blocks.process)
-    step = blocks.step_of(ops["call_start_ns"].fill_null(-1).to_numpy())
-    ops, step = ops.filter(step >= 0), step[step >= 0]
+    of_process = pl.col("process") == blocks.process
+    needed = "start_ns", "end_ns", "call_start_ns", "op_kind", "name", "module", "family"
+    ops = profile.steady_ops.lazy().filter(of_process).select(needed).collect()
+    ops, step = blocks.in_steps(ops, "call_start_ns")
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     yield from _grouped(blocks, "module", ops["module"], step, ns, classes)
     yield from _grouped(blocks, "family", ops["family"], step, ns)
     kernel = (ops["op_kind"] == "kernel").to_numpy()
     yield from _grouped(blocks, "kernel", ops["name"].filter(kernel), step[kernel], ns[kernel])
-    calls = profile.steady_calls.filter(pl.col("process") == blocks.process)
-    step = blocks.step_of(calls["start_ns"].to_numpy())
-    calls, step = calls.filter(step >= 0), step[step >= 0]
-    kinds = dict(calls.select(pl.col("name", "kind").cast(pl.String)).unique().iter_rows())
+    calls = profile.steady_calls.lazy().filter(of_process).select("start_ns", "name", "kind", "self_ns").collect()
+    calls, step = blocks.in_steps(calls, "start_ns")
+    kinds = dict(calls.select("name", "kind").unique().cast(pl.String).iter_rows())
     yield from _grouped(blocks, "api", calls["name"], step, calls["self_ns"].to_numpy(), kinds)
 
 
@@ -228,8 +238,7 @@ def _waits(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
     if not profile.recorded("runtime"):
         return
     sites = profile.wait_sites().filter(pl.col("process") == blocks.process)
-    step = blocks.step_of(sites["start_ns"].to_numpy())
-    sites, step = sites.filter(step >= 0), step[step >= 0]
+    sites, step = blocks.in_steps(sites, "start_ns")
     # Without the line: lines move with every edit, and what moved would look new.
     inside = pl.when(pl.col("module").is_not_null()).then(pl.format("in {}", "module"))
     phase = pl.when(pl.col("phase").is_not_null()).then(pl.format("({})", "phase"))

@@ -70,7 +70,9 @@ def check(case: Case) -> list[Finding]:
 def _between(case: Case) -> tuple[pl.DataFrame, int]:
     """Return the kernels between two neighbouring products that hold a softmax (op, ns), and how many such places there are."""
     ops = case.ops
-    ops = ops.filter(ops["op_kind"] == "kernel").sort("device", "stream", "start_ns", "op")
+    needed = "op", "device", "stream", "start_ns", "end_ns", "family", "name"
+    ops = ops.lazy().filter(pl.col("op_kind") == "kernel").select(needed).collect()
+    ops = ops.sort("device", "stream", "start_ns", "op")
     product = (ops["family"] == "gemm").fill_null(False).to_numpy()
     softmax = lookup.matching(ops["name"], _SOFTMAX) & ~lookup.matching(ops["name"], _OF_LOSS)
     row, at = np.flatnonzero(product), np.flatnonzero(softmax)

@@ -76,7 +76,7 @@ def _read(profile: Profile) -> Program:
         or any(label.startswith("aten::") for label in labels)
     )
     said = bool(_PYTHON.search(executable)) or any(_PYTHON.search(t) for t in threads)
-    phases = set(ops["phase"].cast(pl.String).unique().drop_nulls().to_list())
+    phases = set(ops["phase"].unique().cast(pl.String).drop_nulls().to_list())
     calls = profile.attributed.api_calls
     return Program(
         # Without a name of the program, PyTorch stands for Python; a program of another name may use it from C++.
