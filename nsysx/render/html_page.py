@@ -240,7 +240,7 @@ _GROUPS = (
         ),
     ),
     ("timelines", "Timeline", ()),
-    ("module-tables", "Which module", ("modules",)),
+    ("module-tables", "Which module", ("modules", "own_ranges")),
     ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_limits", "gpu_metrics", "kernel_spread")),
     (
         "waiting",

@@ -1,0 +1,157 @@
+"""The ranges that the program wrote itself, beside the modules that the probe marked: time inside, and the work launched there."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.events import layers
+from nsysx.events.layers import Layer
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared, lookup
+from nsysx.frames.intervals import I64
+from nsysx.frames.lookup import totals
+from nsysx.model import Column, TableSpec
+
+KEY = "own_ranges"
+TITLE = "Ranges of your own"
+COLUMNS = (
+    Column("path", "String", "", "text of the range, behind those that it lies in; null outside of all"),
+    Column("steps", "Int64", "", "steady steps in which it occurs; 0 where no steps are told apart"),
+    Column("calls", "Int64", "", "how often it was entered; null outside of all"),
+    Column("cpu_ns", "Int64", "ns", "time inside it on its thread, nested ranges included; null outside of all"),
+    Column("gpu_ns", "Int64", "ns", "GPU op time of the work launched inside it, nested ranges included"),
+    Column(
+        "self_gpu_ns", "Int64", "ns", "of it launched in no nested range; sums to all GPU op time of the steady steps"
+    ),
+    Column("kernels", "Int64", "", "kernels of self_gpu_ns"),
+    Column("wait_ns", "Int64", "ns", "backlog that blocking calls in no nested range waited for"),
+    Column("idle_blamed_ns", "Int64", "ns", "idle time of the shown device that ended with work of self_gpu_ns"),
+)
+SHOWN = TableSpec(
+    covers="rows",
+    place=61,
+    intro=(
+        "NVTX ranges in the program's own code, beside the modules that the probe marked. What backward launches counts for the "
+        "range around backward()."
+    ),
+    first=("path", "gpu_ns", "self_gpu_ns", "cpu_ns", "wait_ns", "idle_blamed_ns", "calls", "kernels", "steps"),
+    bar="self_gpu_ns",
+    unknown="(outside of them)",
+    per_row=("calls", "cpu_ns", "gpu_ns", "self_gpu_ns", "kernels", "wait_ns", "idle_blamed_ns"),
+    labels={"path": "range"},
+)
+#: What torch's profiler writes behind a label; of phases it is torch's own ("Optimizer.step#AdamW.step, op_id = 7").
+_BY_TORCH = r", (seq|op_id) = \d+"
+#: Of other kinds are steps, which are no part of one, and torch's operators and record_function labels, which have a table.
+_KINDS = ("range", "phase", "module")
+
+
+def _written(profile: Profile) -> tuple[Layer, I64, int]:
+    """Return the program's ranges that lie within one steady step of the shown process, the step of each, and how many there are.
+
+    A range around several steps (an epoch) is no part of a step.
+    """
+    ranges = profile.ranges.ranges
+    of_process = pl.col("process") == profile.process
+    steps = profile.steps.cpu.filter(of_process & (pl.col("steady") | pl.lit(profile.steps.whole))).sort("start_ns")
+    written = of_process & ~pl.col("own") & ~pl.col("crossing") & pl.col("kind").is_in(_KINDS)
+    rows = ranges.filter(written)
+    by_torch = (rows["kind"] == "phase").to_numpy() & lookup.matching(rows["label"], _BY_TORCH)
+    rows = rows.filter(~by_torch)
+    begin, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    start, finish = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    step = np.searchsorted(begin, start, side="right") - 1
+    inside = (step >= 0) & (finish <= np.append(end, 0)[step])
+    # Each is named by where it lies, a module that somebody else marked as well.
+    named = pl.when(pl.col("name").cast(pl.String) == "").then("cls").otherwise("name")
+    layer = layers.layer_of(rows.filter(inside).with_columns(named.alias("name"), pl.lit("range").alias("kind")))
+    step = np.searchsorted(begin, layer.rows["start_ns"].to_numpy(), side="right") - 1
+    return layer, step, steps.height if profile.scope.steps else 0
+
+
+def _innermost(profile: Profile, layer: Layer) -> I64:
+    """Return the row of the layer in which each API call of the report lies, -1 for none; one place more, for no call.
+
+    Backward runs on threads of its own: its calls lie in what is open on the thread that drives the steps.
+    """
+    calls = profile.steady_calls.select("call", "thread", "start_ns", "phase").sort("thread")
+    row = np.full(profile.attributed.api_calls.height + 1, -1, np.int64)
+    drivers = profile.steps.cpu.filter(pl.col("process") == profile.process)["thread"].drop_nulls().unique()
+    for (thread,), part in calls.group_by("thread"):
+        t = part["start_ns"].to_numpy()
+        at = layer.at(int(thread), t).astype(np.int64)
+        if len(drivers) == 1:
+            backward = (part["phase"].cast(pl.String) == "backward").fill_null(False).to_numpy()
+            at = np.where((at < 0) & backward, layer.at(int(drivers.item()), t), at)
+        row[part["call"].to_numpy()] = at
+    return row
+
+
+def _with_nested(layer: Layer, values: I64) -> I64:
+    """Return values of ranges with those of all that is nested in them."""
+    parents, depths = layer.parents(), layer.depths()
+    sums: I64 = values.copy()
+    deepest_first = np.argsort(-depths, kind="stable")
+    borders = np.flatnonzero(np.diff(depths[deepest_first])) + 1
+    for level in np.split(deepest_first, borders):
+        nested = level[parents[level] >= 0]
+        np.add.at(sums, parents[nested], sums[nested])
+    return sums
+
+
+def _of_itself(profile: Profile, layer: Layer) -> dict[str, I64]:
+    """Return what each range launched and waited for outside of nested ones; the last place is what lies outside of all."""
+    size, row_of_call = layer.rows.height + 1, _innermost(profile, layer)
+    ops, idle = profile.steady_ops, profile.shown_idle()
+    of_op = row_of_call[ops["call"].fill_null(-1).to_numpy()]
+    # Idle time that no op ended lies outside, too.
+    of_any_op = np.append(row_of_call[profile.attributed.gpu_ops["call"].fill_null(-1).to_numpy()], -1)
+    waited = profile.steady_calls.select("call").join(
+        profile.waits.select("call", "backlog_ns"), on="call", how="inner"
+    )
+    return {
+        "self_gpu_ns": totals(of_op, (ops["end_ns"] - ops["start_ns"]).to_numpy(), size),
+        "kernels": totals(of_op, (ops["op_kind"] == "kernel").to_numpy().astype(np.int64), size),
+        "wait_ns": totals(row_of_call[waited["call"].to_numpy()], waited["backlog_ns"].to_numpy(), size),
+        "idle_blamed_ns": totals(of_any_op[idle["op"].to_numpy()], idle["ns"].to_numpy(), size),
+    }
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return one row per path of ranges, in order of time, and what lies outside of them last.
+
+    Errors: NotRecorded where there are none, and where they name the modules, which then are these rows.
+    """
+    layer, step, steps = _written(profile)
+    if not layer.rows.height:
+        what = "the program has no NVTX range of its own within a step"
+        raise NotRecorded(what, 'put what you want to see in `with torch.cuda.nvtx.range("name"):`')
+    marked = pl.col("own") & pl.col("kind").is_in(["module", "backward_module"])
+    if not profile.ranges.ranges.select(marked.any()).item():
+        what = "no module was marked, so the program's own ranges are the rows of the table of modules"
+        raise NotRecorded(what, "nsysx run -- CMD")
+    figures = _of_itself(profile, layer)
+    names, key = layers.paths(layer)
+    # Beyond a depth all have one path: what is nested there is in its sums once.
+    outer = np.append(key, -1)[layer.parents()] != key
+    rows = pl.DataFrame(
+        {
+            "path": names.gather(key),
+            "step": step,
+            "first_ns": layer.rows["start_ns"],
+            "cpu_ns": np.where(outer, (layer.rows["end_ns"] - layer.rows["start_ns"]).to_numpy(), 0),
+            "gpu_ns": np.where(outer, _with_nested(layer, figures["self_gpu_ns"][:-1]), 0),
+            **{name: values[:-1] for name, values in figures.items()},
+        }
+    )
+    by_path = rows.group_by("path").agg(
+        (pl.col("step").n_unique() * (1 if steps else 0)).cast(pl.Int64).alias("steps"),
+        pl.len().cast(pl.Int64).alias("calls"),
+        pl.col("cpu_ns", "gpu_ns", *figures).sum(),
+        pl.col("first_ns").min(),
+    )
+    outside = {name: int(values[-1]) for name, values in figures.items()}
+    rest = {"path": None, "steps": steps, "calls": None, "cpu_ns": None, "gpu_ns": outside["self_gpu_ns"], **outside}
+    schema = declared.schema(COLUMNS)
+    return pl.concat([by_path.sort("first_ns", "path").select(list(schema)), pl.DataFrame([rest], schema=schema)])
