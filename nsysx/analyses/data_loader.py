@@ -19,7 +19,7 @@ COLUMNS = (
     Column("index", "Int64", "", "number of the step"),
     Column("steady", "Boolean", "", "whether it is a steady step"),
     Column("step_ns", "Int64", "ns", "length of the step on the thread that drives it"),
-    Column("wait_ns", "Int64", "ns", "of it in data loading ranges"),
+    Column("wait_ns", "Int64", "ns", "part of the step in data loading ranges"),
     Column("api_ns", "Int64", "ns", "of wait_ns inside CUDA API calls: copies and pinning, not the loader"),
     Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device during the wait that data loading explains"),
     Column(
@@ -54,6 +54,7 @@ SHOWN = TableSpec(
         "steady",
     ),
     bar="gpu_idle_ns",
+    labels={"wait_ns": "wait for the batch", "step_ns": "length of the step"},
     depth=2,
 )
 

@@ -16,7 +16,7 @@ from nsysx.model import Column, TableSpec
 KEY = "own_ranges"
 TITLE = "Ranges of your own"
 COLUMNS = (
-    Column("path", "String", "", "text of the range, behind those that it lies in; null outside of all"),
+    Column("path", "String", "", "text of the range, after those that it lies in; null outside of all"),
     Column("steps", "Int64", "", "steady steps in which it occurs; 0 where no steps are told apart"),
     Column("calls", "Int64", "", "how often it was entered; null outside of all"),
     Column("cpu_ns", "Int64", "ns", "time inside it on its thread, nested ranges included; null outside of all"),
@@ -24,9 +24,14 @@ COLUMNS = (
     Column(
         "self_gpu_ns", "Int64", "ns", "of it launched in no nested range; sums to all GPU op time of the steady steps"
     ),
-    Column("kernels", "Int64", "", "kernels of self_gpu_ns"),
+    Column("kernels", "Int64", "", "kernels launched in no nested range"),
     Column("wait_ns", "Int64", "ns", "backlog that blocking calls in no nested range waited for"),
-    Column("idle_blamed_ns", "Int64", "ns", "idle time of the shown device that ended with work of self_gpu_ns"),
+    Column(
+        "idle_blamed_ns",
+        "Int64",
+        "ns",
+        "idle time of the shown device that ended with GPU work launched in no nested range",
+    ),
 )
 SHOWN = TableSpec(
     covers="rows",

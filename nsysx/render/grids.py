@@ -144,7 +144,7 @@ def _sorted(table: Table, spec: TableSpec) -> list[Row]:
     return rows
 
 
-def _head(column: Column, spec: TableSpec) -> Head:
+def head(column: Column, spec: TableSpec) -> Head:
     """Return the head of a column: its words are the table's own, else those of every such column."""
     text = clean(spec.labels.get(column.name, ""), 40) or label(column.name)
     return Head(column.name, text, clean(plain(column.meaning), 300), is_numeric(column))
@@ -209,7 +209,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         key=table.key,
         title=title,
         intro=spec.intro,
-        heads=tuple(_head(c, spec) for c in columns),
+        heads=tuple(head(c, spec) for c in columns),
         rows=tuple(tuple(line) for line in cells),
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, count - len(rows)),

@@ -11,7 +11,8 @@ from functools import cache
 import pytest
 from rich.console import Console
 
-from nsysx.render import markdown, terminal, terminal_answer, view
+from nsysx import analyses
+from nsysx.render import grids, markdown, terminal, terminal_answer, view
 from tests.render.test_page import Page
 from tests.samples import DISTINCT, Samples
 
@@ -136,3 +137,11 @@ def test_markdown_can_be_read_before_it_is_rendered(name: str, recorded: Samples
         chr(int(code)) for code in re.findall(r"&#(\d+);", text) if re.fullmatch(r"[\w\s.,;%()]", chr(int(code)))
     ]
     assert len(text.splitlines()) <= 25
+
+
+def test_no_two_columns_of_a_table_have_one_head() -> None:
+    for analysis in analyses.load():
+        shown = [c for c in analysis.COLUMNS if c.name not in analysis.SHOWN.hide]
+        heads = [grids.head(column, analysis.SHOWN).label for column in shown]
+        twice = {text for text in heads if heads.count(text) > 1}
+        assert not twice, (analysis.KEY, twice)
