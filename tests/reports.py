@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 
 import polars as pl
@@ -26,6 +29,16 @@ def gather(report: Report, folder: Path, *, window: str | None = None, step_rang
     found = steps.find(named, attributed, steps=window, step_range=step_range)
     ledgers = ledger.build(trace, attributed, named)
     return profile.gather(trace, named, attributed, found, ledgers, only_steady=window not in (None, "all"))
+
+
+def edited(report: Path, folder: Path, *statements: str) -> Path:
+    """Return a copy of a report that SQL has changed."""
+    path = Path(shutil.copy(report, folder / "edited.sqlite"))
+    with contextlib.closing(sqlite3.connect(path)) as base:
+        for statement in statements:
+            base.execute(statement)
+        base.commit()
+    return path
 
 
 def names(frame: pl.DataFrame, *columns: str) -> list[tuple[object, ...]]:

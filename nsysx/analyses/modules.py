@@ -136,8 +136,7 @@ def _calls(profile: Profile) -> dict[str, int]:
     rows = profile.ranges.ranges.filter(~pl.col("crossing"))
     inside = _in_steps(profile)
     name = pl.col("name").cast(pl.String)
-    probed = pl.col("own") & pl.col("kind").is_in(["module", "backward_module"])
-    if rows.select(probed.any()).item():
+    if rows.select(layers.BY_PROBE.any()).item():
         entered = rows.filter(pl.col("own") & (pl.col("kind") == "module"), inside).group_by("name", "cls").len()
         path = pl.when(name == "").then(pl.format(layers.PATHLESS, pl.col("cls").cast(pl.String))).otherwise(name)
         called = entered.select(path.alias("module"), "len")

@@ -132,8 +132,7 @@ def table(profile: Profile) -> pl.DataFrame:
     if not layer.rows.height:
         what = "the program has no NVTX range of its own within a step"
         raise NotRecorded(what, 'put what you want to see in `with torch.cuda.nvtx.range("name"):`')
-    marked = pl.col("own") & pl.col("kind").is_in(["module", "backward_module"])
-    if not profile.ranges.ranges.select(marked.any()).item():
+    if not profile.ranges.ranges.select(layers.BY_PROBE.any()).item():
         what = "no module was marked, so the program's own ranges are the rows of the table of modules"
         raise NotRecorded(what, "nsysx run -- CMD")
     figures = _of_itself(profile, layer)

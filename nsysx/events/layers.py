@@ -172,10 +172,14 @@ def _merged(words: list[str | None], index: I64) -> tuple[pl.Series, I64]:
     return pl.Series("key", list(place), dtype=pl.String), row[index]
 
 
+#: The ranges of modules that the probe marked.
+BY_PROBE = pl.col("own") & pl.col("kind").is_in(["module", "backward_module"])
+
+
 def module_layer(ranges: Ranges) -> Layer:
     """Return the ranges that name modules: the probe's where there are any, else whatever the user wrote."""
     rows = ranges.ranges.filter(~pl.col("crossing"))
-    by_probe = rows.filter(pl.col("own") & pl.col("kind").is_in(["module", "backward_module"]))
+    by_probe = rows.filter(BY_PROBE)
     if by_probe.height:
         return layer_of(pl.concat([by_probe.select(LAYER), backward_ranges(ranges).select(LAYER)]))
     named = rows.filter(pl.col("kind").is_in(["module", "range", "phase"]))

@@ -374,8 +374,3 @@ def in_module(row: Row) -> str:
     module = str(row.get("module") or "")
     name = f"module {module}" if module.isdigit() else module  # one of a Sequential: a number alone says nothing
     return f" in {name}" if module and module != IN_STEP else ""
-
-
-def same_place(row: Row, columns: Iterable[str]) -> pl.Expr:
-    """Return the condition that a frame's row has these values, null for null."""
-    return pl.all_horizontal(pl.col(c).is_null() if row[c] is None else pl.col(c) == row[c] for c in columns)

@@ -29,7 +29,8 @@ import re
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, in_module, ops_of, same_place
+from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, in_module, ops_of
+from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
 from nsysx.replay.engine import OverlapCopies, RemoveWaits
@@ -87,7 +88,7 @@ def check(case: Case) -> list[Finding]:
     for row in case.rows("copy_sites"):
         if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(findings) == _SITES:
             continue
-        at_site = copies.filter(same_place(row, ("direction", "src_kind", "dst_kind", *SITE)))
+        at_site = copies.filter(lookup.same_values(row, ("direction", "src_kind", "dst_kind", *SITE)))
         syncs = after.filter(pl.col("copy").is_in(at_site["call"].drop_nulls().implode()))
         exposed = case.per_step(row["exposed_ns"])
         held = case.per_step((row["api_ns"] or 0) + int(syncs["wait_ns"].sum()))

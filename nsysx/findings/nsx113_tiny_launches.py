@@ -25,7 +25,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Fix, Rule, calls_of, same_place
+from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
 from nsysx.judging.program import Program
@@ -84,7 +84,7 @@ def check(case: Case) -> list[Finding]:
         if not case.notable(cost):
             continue
         worth = case.worth(
-            Graph(calls_of(_part(case.replayed).filter(same_place(row, key)))), cause=RULE.cause, bound=True
+            Graph(calls_of(_part(case.replayed).filter(lookup.same_values(row, key)))), cause=RULE.cause, bound=True
         )
         if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             continue

@@ -32,7 +32,7 @@ from nsysx.events.host_lines import known_lines
 from nsysx.events.ledger import CAUSES
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
-from nsysx.findings._case import SITE, Case, Fix, Rule, in_module, same_place
+from nsysx.findings._case import SITE, Case, Fix, Rule, in_module
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
@@ -166,9 +166,9 @@ def check(case: Case) -> list[Finding]:
         cost = min(case.per_step(row["real_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
-        before, small = _before(case, stalls.filter(same_place(row, SITE))["call"].to_list())
+        before, small = _before(case, stalls.filter(lookup.same_values(row, SITE))["call"].to_list())
         worth = case.worth(RemoveHost(before), RemoveCalls(small), cause=RULE.cause)
-        ops = stalls.filter(same_place(row, SITE))["op"]
+        ops = stalls.filter(lookup.same_values(row, SITE))["op"]
         cost = case.lost(cost, worth)
         known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
         mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)

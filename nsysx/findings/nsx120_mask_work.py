@@ -31,7 +31,7 @@ import re
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Fix, Rule, Worth, in_module, ops_of, same_place
+from nsysx.findings._case import Case, Fix, Rule, Worth, in_module, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
@@ -104,7 +104,7 @@ def check(case: Case) -> list[Finding]:
 
 def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | None:
     """Return the finding of one module, None where masks are not worth a word."""
-    work = mask_kernels.filter(same_place(row, ("module",)))
+    work = mask_kernels.filter(lookup.same_values(row, ("module",)))
     chosen = case.ops["module"].is_null() if row["module"] is None else case.ops["module"] == row["module"]
     of_module = case.ops.filter(chosen & (case.ops["op_kind"] == "kernel"))
     loss = _is_loss(case, row["module"], of_module["phase"].unique(), of_module["name"])

@@ -6,7 +6,7 @@ A report has millions of rows and a few hundred names: whatever is done to a nam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,11 @@ def numbered(keys: I64) -> tuple[I64, I64]:
 
 #: A table of this many places costs less than sorting a million numbers.
 _TABLE = 1 << 24
+
+
+def same_values(row: Mapping[str, Any], columns: Iterable[str]) -> pl.Expr:
+    """Return the condition that a frame's row has these values, null for null."""
+    return pl.all_horizontal(pl.col(c).is_null() if row[c] is None else pl.col(c) == row[c] for c in columns)
 
 
 def totals(index: npt.NDArray[np.integer[Any]], values: I64, size: int) -> I64:

@@ -73,8 +73,7 @@ def waits(profile: Profile) -> Waits:
 
 def at(calls: pl.DataFrame, place: dict[str, object]) -> frozenset[int]:
     """Return the calls of one of the places."""
-    here = pl.all_horizontal(pl.col(c).is_null() if place[c] is None else pl.col(c) == place[c] for c in PLACE)
-    return frozenset(calls.filter(here)["call"].drop_nulls().to_list())
+    return frozenset(calls.filter(lookup.same_values(place, PLACE))["call"].drop_nulls().to_list())
 
 
 def dearest_ns(profile: Profile) -> int:

@@ -35,15 +35,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return reports.training(4).write(tmp_path_factory.mktemp("good") / "good.sqlite")
 
 
-def changed(good: Path, folder: Path, *statements: str) -> Path:
-    path = Path(shutil.copy(good, folder / "changed.sqlite"))
-    with contextlib.closing(sqlite3.connect(path)) as base:
-        for statement in statements:
-            base.execute(statement)
-        base.commit()
-    return path
-
-
 def refused(path: Path, slug: str) -> str:
     with pytest.raises(NsysxError) as caught:
         load(path)
@@ -64,7 +55,7 @@ def said(path: Path, check: str) -> str:
 @pytest.mark.parametrize("share", ["rowid = 5", "rowid % 2 = 0", "1 = 1"])
 def test_bytes_that_are_no_text_in_a_column_of_integers(good: Path, tmp_path: Path, column: str, share: str) -> None:
     # Arrow takes the column for text then, and its conversion of such bytes aborts the process.
-    path = changed(good, tmp_path, f"UPDATE {RUNTIME} SET {column} = CAST(x'a3c2' AS TEXT) WHERE {share}")
+    path = reports.edited(good, tmp_path, f"UPDATE {RUNTIME} SET {column} = CAST(x'a3c2' AS TEXT) WHERE {share}")
     trace, whole = load(path), load(good)
     rows = {"rowid = 5": 1, "rowid % 2 = 0": whole.runtime.height // 2, "1 = 1": whole.runtime.height}[share]
     lost = sum(n.rows for n in trace.left_out if n.table == RUNTIME and n.effect == "left out")
@@ -75,7 +66,7 @@ def test_bytes_that_are_no_text_in_a_column_of_integers(good: Path, tmp_path: Pa
 
 
 def test_the_id_of_a_name_beyond_32_bits_is_no_other_name(good: Path, tmp_path: Path) -> None:
-    path = changed(good, tmp_path, f"UPDATE {RUNTIME} SET nameId = nameId + 4294967296 WHERE rowid = 3")
+    path = reports.edited(good, tmp_path, f"UPDATE {RUNTIME} SET nameId = nameId + 4294967296 WHERE rowid = 3")
     trace = load(path)
     assert trace.runtime["name"].null_count() == 1
     reason = "the id of a name that the report does not hold"
@@ -84,12 +75,12 @@ def test_the_id_of_a_name_beyond_32_bits_is_no_other_name(good: Path, tmp_path: 
 
 
 def test_a_type_of_range_beyond_8_bits_is_no_other_type(good: Path, tmp_path: Path) -> None:
-    path = changed(good, tmp_path, "UPDATE NVTX_EVENTS SET eventType = eventType + 256 WHERE eventType = 59")
+    path = reports.edited(good, tmp_path, "UPDATE NVTX_EVENTS SET eventType = eventType + 256 WHERE eventType = 59")
     assert not (load(path).nvtx["event_type"] == 59).any()
 
 
 def test_a_shape_that_does_not_fit_is_no_other_shape(good: Path, tmp_path: Path) -> None:
-    path = changed(
+    path = reports.edited(
         good, tmp_path, f"UPDATE {KERNEL} SET gridX = -1 WHERE rowid = 1", f"UPDATE {KERNEL} SET gridY = 70000"
     )
     assert load(path).kernel["grid"].null_count() == load(good).kernel.height
@@ -118,13 +109,15 @@ def test_sizes_never_overflow(tmp_path: Path) -> None:
 
 def test_a_time_far_from_all_others_is_left_out(good: Path, tmp_path: Path) -> None:
     far = placing.LONGEST_NS * 2
-    path = changed(good, tmp_path, f'UPDATE {KERNEL} SET start = start + {far}, "end" = "end" + {far} WHERE rowid = 1')
+    path = reports.edited(
+        good, tmp_path, f'UPDATE {KERNEL} SET start = start + {far}, "end" = "end" + {far} WHERE rowid = 1'
+    )
     assert load(path).left_out == (LeftOut(KERNEL, "an impossible time", 1),)
     assert load(path).kernel.height == load(good).kernel.height - 1
 
 
 def test_gpu_work_that_was_not_timed_is_left_out(good: Path, tmp_path: Path) -> None:
-    path = changed(good, tmp_path, f'UPDATE {KERNEL} SET start = 0, "end" = 0 WHERE rowid = 2')
+    path = reports.edited(good, tmp_path, f'UPDATE {KERNEL} SET start = 0, "end" = 0 WHERE rowid = 2')
     assert load(path).left_out == (LeftOut(KERNEL, "both times zero", 1),)
 
 
@@ -140,14 +133,14 @@ def test_devices_that_no_machine_has_are_left_out(tmp_path: Path) -> None:
 
 
 def test_work_of_no_named_process_is_said(good: Path, tmp_path: Path) -> None:
-    path = changed(good, tmp_path, f"UPDATE {KERNEL} SET globalPid = NULL")
+    path = reports.edited(good, tmp_path, f"UPDATE {KERNEL} SET globalPid = NULL")
     rows = load(good).kernel.height
     assert load(path).left_out == (LeftOut(KERNEL, "no process: counted for the only one", rows, "merged"),)
     assert f"{rows} of {KERNEL} with no process" in said(path, "merged rows")
 
 
 def test_a_program_of_windows_is_called_by_its_file(good: Path, tmp_path: Path) -> None:
-    path = changed(good, tmp_path, r"UPDATE PROCESSES SET name = 'C:\Users\ann\env\python.exe'")
+    path = reports.edited(good, tmp_path, r"UPDATE PROCESSES SET name = 'C:\Users\ann\env\python.exe'")
     assert {p["name"] for p in load(path).capture.processes} == {"python.exe"}
 
 
@@ -157,7 +150,7 @@ def test_a_program_of_windows_is_called_by_its_file(good: Path, tmp_path: Path) 
 @pytest.mark.parametrize("far", [9 * 10**18, 10**10, -(10**18)])
 def test_a_far_rowid_costs_nothing(good: Path, tmp_path: Path, far: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selecting, "PIECE_ROWS", 7)
-    path = changed(good, tmp_path, f"UPDATE {KERNEL} SET rowid = {far} WHERE rowid = 1")
+    path = reports.edited(good, tmp_path, f"UPDATE {KERNEL} SET rowid = {far} WHERE rowid = 1")
     begun = time.monotonic()
     with contextlib.closing(sqlite3.connect(path)) as base:
         assert len(selecting.borders(base, KERNEL)) <= load(good).kernel.height // 7
@@ -181,7 +174,7 @@ def test_every_row_is_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_table_without_rowids_is_read(good: Path, tmp_path: Path) -> None:
     columns = 'start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER, overheadType INTEGER'
-    path = changed(
+    path = reports.edited(
         good,
         tmp_path,
         "DROP TABLE IF EXISTS PROFILER_OVERHEAD",

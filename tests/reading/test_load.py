@@ -247,15 +247,6 @@ def tables_of(path: Path) -> dict[str, list[str]]:
         return {t: [row[1] for row in base.execute(f'PRAGMA table_info("{t}")')] for t in names}
 
 
-def edited(good: Path, folder: Path, *statements: str) -> Path:
-    path = Path(shutil.copy(good, folder / "edited.sqlite"))
-    with contextlib.closing(sqlite3.connect(path)) as base:
-        for statement in statements:
-            base.execute(statement)
-        base.commit()
-    return path
-
-
 def loosened(table: str, *statements: str) -> list[str]:
     """Edit a copy of the table that has no constraints, then put it in its place."""
     return [
@@ -274,7 +265,7 @@ READ = {s.table: s for s in schema.SOURCES.values()}
 @pytest.mark.parametrize("table", WRITTEN)
 def test_each_table_dropped_and_emptied(good: Path, tmp_path: Path, table: str) -> None:
     for statement in (f'DROP TABLE "{table}"', f'DELETE FROM "{table}"'):
-        text = survives(edited(good, tmp_path, statement))
+        text = survives(reports.edited(good, tmp_path, statement))
         assert text.startswith("{"), (statement, text)
 
 
@@ -304,10 +295,10 @@ def test_each_required_column_is_named_when_it_is_missing(good: Path, tmp_path: 
         if table not in ESSENTIAL:
             lesser.setdefault(table, []).append(column)
             continue
-        path = edited(good, tmp_path, *loosened(table, f'ALTER TABLE loose DROP COLUMN "{column}"'))
+        path = reports.edited(good, tmp_path, *loosened(table, f'ALTER TABLE loose DROP COLUMN "{column}"'))
         refused(path, "input-columns", table, column)
     for table, columns in lesser.items():
-        path = edited(good, tmp_path, *loosened(table, f'ALTER TABLE loose DROP COLUMN "{columns[-1]}"'))
+        path = reports.edited(good, tmp_path, *loosened(table, f'ALTER TABLE loose DROP COLUMN "{columns[-1]}"'))
         assert READ[table].frame not in load(path).recorded
         assert survives(path).startswith("{"), table
 
@@ -324,12 +315,12 @@ def test_optional_columns_may_be_missing(good: Path, tmp_path: Path) -> None:
         for table, columns in by_table.items():
             if turn < len(columns):
                 statements += loosened(table, f'ALTER TABLE loose DROP COLUMN "{columns[turn]}"')
-        path = edited(good, tmp_path, *statements)
+        path = reports.edited(good, tmp_path, *statements)
         assert load(path).recorded == load(good).recorded
         assert survives(path).startswith("{"), turn
     for table, columns in by_table.items():
         drop = [f'ALTER TABLE loose DROP COLUMN "{c}"' for c in columns]
-        assert survives(edited(good, tmp_path, *loosened(table, *drop))).startswith("{"), table
+        assert survives(reports.edited(good, tmp_path, *loosened(table, *drop))).startswith("{"), table
 
 
 def test_what_is_not_read_does_not_matter(good: Path, tmp_path: Path) -> None:
@@ -342,7 +333,7 @@ def test_what_is_not_read_does_not_matter(good: Path, tmp_path: Path) -> None:
             statements += loosened(table, *drop, 'ALTER TABLE loose ADD COLUMN "new ""one" TEXT DEFAULT \'?\'')
     statements.append('DROP TABLE "CUDA_CALLCHAINS"')
     before = json.loads(survives(good))
-    after = json.loads(survives(edited(good, tmp_path, *statements)))
+    after = json.loads(survives(reports.edited(good, tmp_path, *statements)))
     before["capture"]["files"] = after["capture"]["files"] = []
     assert after == before
 
@@ -387,7 +378,7 @@ def test_columns_full_of_nonsense(good: Path, tmp_path: Path, turn: int) -> None
             where = " WHERE rowid = 2" if (i + k) % 3 == 0 else ""
             statements += loosened(table, f'UPDATE loose SET "{column}" = {value}{where}')
         runs += 1
-        survived += survives(edited(good, tmp_path, *statements)).startswith("{")
+        survived += survives(reports.edited(good, tmp_path, *statements)).startswith("{")
     # Nearly all nonsense is survived with a report, not refused.
     assert survived > 0.9 * runs > 9
 
@@ -440,7 +431,7 @@ def test_a_missing_correlation_id_is_no_id(tmp_path: Path) -> None:
 
 
 def test_a_string_id_that_stands_twice_multiplies_nothing(good: Path, tmp_path: Path) -> None:
-    path = edited(good, tmp_path, *loosened("StringIds", "INSERT INTO loose SELECT * FROM loose"))
+    path = reports.edited(good, tmp_path, *loosened("StringIds", "INSERT INTO loose SELECT * FROM loose"))
     assert load(path).runtime.height == load(good).runtime.height
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sqlite3
 from pathlib import Path
 
@@ -23,31 +22,24 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report.write(tmp_path_factory.mktemp("good") / "good.sqlite")
 
 
-def changed(good: Path, folder: Path, *statements: str) -> Path:
-    path = Path(shutil.copy(good, folder / "changed.sqlite"))
-    with contextlib.closing(sqlite3.connect(path)) as base:
-        for statement in statements:
-            base.execute(statement)
-        base.commit()
-    return path
-
-
 def master(good: Path, folder: Path, change: str) -> Path:
     """Return a report whose list of tables was changed, as a flipped bit does."""
-    return changed(good, folder, "PRAGMA writable_schema = ON", f"UPDATE sqlite_master SET {change}")
+    return reports.edited(good, folder, "PRAGMA writable_schema = ON", f"UPDATE sqlite_master SET {change}")
 
 
 def test_a_backtrace_of_no_thread_is_nobodys(good: Path, tmp_path: Path) -> None:
     """Text where the thread of a backtrace should be."""
     where = "jsonTextId IS NOT NULL OR jsonText IS NOT NULL"
-    trace = load(changed(good, tmp_path, f"UPDATE NVTX_EVENTS SET globalTid = CAST(x'a3c2' AS TEXT) WHERE {where}"))
+    trace = load(
+        reports.edited(good, tmp_path, f"UPDATE NVTX_EVENTS SET globalTid = CAST(x'a3c2' AS TEXT) WHERE {where}")
+    )
     assert trace.python_lines is None or not trace.python_lines.height
     assert sum(n.rows for n in trace.left_out if n.table == "NVTX_EVENTS")
 
 
 def test_operators_without_a_call(good: Path, tmp_path: Path) -> None:
     """Operators are ranges: they are there where no API call is."""
-    path = changed(good, tmp_path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+    path = reports.edited(good, tmp_path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
     summary = pipeline.summarize([path])
     assert summary.totals["api_calls"] in (None, 0)
     assert summary.totals["kernels"]
