@@ -266,3 +266,27 @@ def test_what_takes_a_text_apart_is_seen() -> None:
     good = 'a.detail.removesuffix(a.because); name.startswith("x"); "x" in names; a.detail.strip(); row["count"].split("x")'
     assert list(parsed(ast.parse(inspect.cleandoc(bad)))) == [1, 2, 3, 4, 5]
     assert not list(parsed(ast.parse(good)))
+
+
+#: Names that could hold anything.
+SAY_NOTHING = {"found", "mine", "own"}
+
+
+def names_bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield each local, parameter and module variable with its line; attributes and methods are not among them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_every_variable_says_what_it_holds(path: Path) -> None:
+    bound = names_bound(ast.parse(path.read_text(encoding="utf-8")))
+    assert not [f"{path.name}:{line} {name}" for name, line in bound if name in SAY_NOTHING]
+
+
+def test_a_variable_that_says_nothing_is_seen() -> None:
+    bad = "def f(own):\n    for mine in own:\n        found = mine"
+    assert sorted(name for name, _ in names_bound(ast.parse(bad)) if name in SAY_NOTHING) == ["found", "mine", "own"]

@@ -1,7 +1,7 @@
-"""Findings: one file per rule, found by package walk. Each has RULE, a manual as its docstring, and ``check``.
+"""Findings: one file per rule, collected by walking the package. Each has RULE, ``check``, and a manual as its docstring.
 
 ``check(case)`` returns a list of Finding: one or more "found", else one "clear" or "cannot_tell". What a change is worth
-comes from the replay alone; a long wait is no argument. Savings of findings overlap and must never be added.
+comes from the replay wherever there is one; the length of a wait proves nothing. Savings overlap and must never be added.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def rules() -> tuple[ModuleType, ...]:
 
 
 def rank(finding: Finding) -> tuple[int, int, str]:
-    """Return the place of a finding: what saves most first, never what waits longest; then clear, then cannot tell."""
+    """Return the sort key of a finding: what saves most comes first, not what waits longest; then clear, then cannot tell."""
     return _ORDER[finding.verdict], -(finding.saving_ns_per_step or 0), finding.code
 
 
 def judge(profile: Profile, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
-    """Return what every rule has to say, ranked. Without a replay no saving is given."""
+    """Return the findings of every rule, ranked; without a replay few of them give a saving."""
     case = Case(profile, tables, replay)
     return tuple(sorted((f for rule in rules() for f in _said(rule, case)), key=rank))
 
 
 def _said(rule: ModuleType, case: Case) -> list[Finding]:
-    """Return what a rule says; what it needs and the steady steps do not hold is a reason, whichever table it is of."""
+    """Return the findings of a rule; where the report lacks what it needs, one "cannot tell" with the reason."""
     try:
         return list(rule.check(case))
     except NotRecorded as answer:
@@ -52,7 +52,7 @@ def _said(rule: ModuleType, case: Case) -> list[Finding]:
 
 
 def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = None) -> tuple[Finding, ...]:
-    """Return the findings of one rank with what the comparison of all ranks adds; ``shown`` is that rank where it is known."""
+    """Return the findings of one rank with what the comparison of all ranks adds; ``shown`` is its number, None if unknown."""
 
     def compared(finding: Finding) -> Finding:
         if finding.code == nsx110_exposed_comm.RULE.code:
@@ -63,7 +63,7 @@ def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = No
 
 
 def of_experiment(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict of a capture without steps: where the program times itself, what its clocks read comes first."""
+    """Return the verdict of a capture without steps: if the program times itself, the sentence is what its clocks misread."""
     first = next((f for f in findings if f.verdict == "found" and f.code in READINGS), None)
     if first is None:
         return verdict

@@ -1,4 +1,4 @@
-"""What a rule stands on: profile, tables and replay of one report, the shown process, and sums per step."""
+"""What a rule works with: profile, tables and replay of one report, the shown process, and sums per step."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 
-#: Below this part of the step nothing is worth a change.
+#: Below this share of the step nothing is worth a change.
 NOTABLE = 0.01
 SITE = ("module", "phase", "file", "line")
 
 
 class Rule(NamedTuple):
-    """What a rule is called. ``title`` names what it looks for.
+    """The names of a rule. ``title`` says what it looks for.
 
-    ``cost_as_recorded``: what it costs is of the steps as recorded, not of the step without the profiler.
-    ``cause``: the parts of the verdict that its cause takes, together the most that it can save; none where it names no part.
+    ``cost_as_recorded``: its cost is measured in the steps as recorded, not in the step without the profiler.
+    ``cause``: the parts of the verdict that its cause takes, together the most it can save; empty where it takes no part.
     """
 
     code: str
@@ -39,7 +39,7 @@ class Rule(NamedTuple):
 
 
 class Fix(NamedTuple):
-    """What to change, in words; ``paste`` is code of PyTorch that does it, ``condition`` what must hold for that, a sentence."""
+    """What to change, in words; ``paste`` is PyTorch code that does it, ``condition`` a sentence on what must hold for that."""
 
     text: str
     paste: str = ""
@@ -47,9 +47,9 @@ class Fix(NamedTuple):
 
 
 class Worth(NamedTuple):
-    """What a change brings: ns per step (None when no claim can be made), how sure that is, where a wait moves.
+    """What a change saves: ns per step (None when no claim can be made), how sure that is, and where a wait moves.
 
-    ``covered``: what it changes lies in the steps that were replayed.
+    ``bound``: the saving is an upper bound. ``error_ns``: its error bar. ``covered``: the replay covers what is changed.
     """
 
     saving_ns: int | None
@@ -91,7 +91,7 @@ class Case:
 
     @property
     def per(self) -> str:
-        """What a sum is over, for people."""
+        """What a sum is taken over, in words: "per step"."""
         return self.scope.each
 
     @property
@@ -111,12 +111,12 @@ class Case:
 
     @cached_property
     def step_ns(self) -> int:
-        """The step that costs and savings are shares of: without the profiler, as recorded where that is not known."""
+        """The step that costs and savings are shares of: without the profiler, or as recorded if that is not known."""
         return round(self._trusted.real_ns * self._of_shown) if self._trusted else self.recorded_ns
 
     @cached_property
     def _of_shown(self) -> float:
-        """How long the step that the verdict speaks of is, in replayed steps: those that are replayed may be fewer."""
+        """The length of the verdict's step, in replayed steps; the two differ where the replay covers only some of the steps."""
         if (
             self._trusted is None
             or not self._trusted.real_ns
@@ -137,7 +137,7 @@ class Case:
 
     @cached_property
     def replayed(self) -> pl.DataFrame:
-        """The calls that are in the replay and so can be edited: call, module, phase; none without a replay."""
+        """The calls that the replay covers and can edit: call, module, phase; none without a replay."""
         calls = self.calls.select("call", "module", "phase")
         if not isinstance(self.replay, Replay):
             return calls.clear()
@@ -181,7 +181,7 @@ class Case:
         return self.profile.once(idle_of)
 
     def real_part(self, calls: frozenset[int]) -> float:
-        """Return how much of the idle time that began in these calls is left without tracing; of all where none did."""
+        """Return the share of the idle time begun in these calls that stays without tracing; of all idle time if none did."""
         began = self.idle["began_in"].is_in(list(calls)).fill_null(False)
         idle = self.idle.filter(began) if began.any() else self.idle
         return float(idle["real_ns"].sum() / max(int(idle["ns"].sum()), 1)) if idle.height else 1.0
@@ -210,30 +210,30 @@ class Case:
 
     @cached_property
     def limits(self) -> Limits:
-        """What the time of the busiest device goes to: the parts that the verdict and its picture give."""
+        """Where the time of the busiest device goes: the parts that the verdict and its picture show."""
         return limits_of(self.profile, tuple(self.rows("gpu_ledger")))
 
     def lost_to(self, code: str) -> int:
-        """Return what a verdict code stands for, per step (ns); 0 where no GPU work was recorded."""
+        """Return the time that a verdict code accounts for, per step (ns); 0 where no GPU work was recorded."""
         return round(self.limits.per_step(self.limits.lost.get(code, 0))) if self.rows("gpu_ledger") else 0
 
     def taken_by(self, parts: Iterable[str]) -> int:
-        """Return what parts of the verdict take per step (ns)."""
+        """Return the time that parts of the verdict take per step (ns)."""
         return round(self.limits.per_step(sum(self.limits.parts[p] for p in parts)))
 
     def per_step(self, ns: float) -> int:
-        """Return a sum over the frames as its part of one step."""
+        """Return a sum over the frames per step."""
         return round(self.scope.per_step(ns))
 
     def often(self, count: int, one: str, several: str) -> str:
         """Return how often something happens in a step: "1 copy", "2 copies", or "20 copies in 30 steps"."""
-        each, rest = divmod(count, self.steps)
-        if rest:
+        each, left_over = divmod(count, self.steps)
+        if left_over:
             return f"{units.count(count)} {one if count == 1 else several} in {self.steps} steps"
         return f"{units.count(each)} {one if each == 1 else several}"
 
     def notable(self, ns_per_step: float, share: float = NOTABLE) -> bool:
-        """Return whether a time per step is at least this part of the step."""
+        """Return whether a time per step is at least this share of the step."""
         return ns_per_step > 0 and ns_per_step >= share * self.step_ns
 
     def share(self, ns_per_step: float) -> str:
@@ -241,9 +241,9 @@ class Case:
         return units.share(ns_per_step, self.step_ns)
 
     def worth(self, *edits: Edit, cause: Sequence[str] = (), bound: bool = False) -> Worth:
-        """Return what the replay says about a change, of the step that the verdict speaks of.
+        """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
 
-        ``cause``: it saves no more than these parts of the verdict take; ``bound``: it can bring at most that.
+        ``cause``: the parts of the verdict that cap the saving; ``bound``: the saving is an upper bound.
         """
         if not isinstance(self.replay, Replay):
             return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
@@ -262,7 +262,7 @@ class Case:
         return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, bar)
 
     def _reaches(self, edit: Edit) -> bool:
-        """Return whether an edit names anything that is in the replay; one that names nothing is about all of it."""
+        """Return whether the replay covers any call or op that an edit names; an edit that names none applies to all."""
         calls, ops = getattr(edit, "calls", None), getattr(edit, "ops", None)
         if ops is not None:
             calls = self.ops.filter(pl.col("op").is_in(list(ops)))["call"].drop_nulls().to_list()
@@ -273,7 +273,7 @@ class Case:
         return calls_of(self.replayed)
 
     def bound(self, ns: float, why: str) -> Worth:
-        """Return what a change brings at most without a replay: the time per step that it takes away; ``why`` says whose."""
+        """Return an upper bound that needs no replay: the time per step (ns) that a change removes; ``why`` says which."""
         return Worth(min(round(max(0, ns)), self.step_ns), why, bound=True)
 
     def found(
@@ -290,10 +290,10 @@ class Case:
         because: str = "",
         title_as_recorded: bool = False,
     ) -> Finding:
-        """Return a finding; ``cost_ns`` is the GPU time per step that is lost, left out when there are no steps.
+        """Return a finding; ``cost_ns`` is the GPU time lost per step, dropped when there are no steps.
 
-        Code to paste is PyTorch's: a program without it gets none.
-        ``because`` is the end of the detail, for a reading; ``title_as_recorded``: the title has times as recorded.
+        Code to paste uses PyTorch: a program without it gets none.
+        ``because`` is appended to the detail, for a clock reading; ``title_as_recorded``: the title gives times as recorded.
         """
         if cost_ns is not None:
             cost_ns = self.lost(cost_ns, worth)
@@ -323,7 +323,7 @@ class Case:
         )
 
     def lost(self, cost_ns: int, worth: Worth) -> int:
-        """Return what is lost per step (ns): what a change saves was, and no more than the step can be."""
+        """Return the time lost per step (ns): at least what a change saves, at most the whole step."""
         return min(max(cost_ns, worth.saving_ns or 0), self.step_ns)
 
     @property
@@ -333,8 +333,8 @@ class Case:
     def no_steps(self, rule: Rule) -> list[Finding]:
         """Return that a rule needs steps."""
         if self.profile.steps.source != "capture":
-            what = "all of the capture is shown (--steps all), so warm-up and steady work are not told apart"
-            return self.cannot_tell(rule, what, "nsysx report without --steps all")
+            reason = "the whole capture is shown (--steps all): warm-up and steady work cannot be told apart"
+            return self.cannot_tell(rule, reason, "nsysx report without --steps all")
         return self.cannot_tell(
             rule, "the capture has no steps: warm-up and steady work cannot be told apart", "nsysx run -- CMD"
         )
@@ -348,7 +348,7 @@ class Case:
         return [Finding(rule.code, rule.slug, "cannot_tell", rule.title, detail, fix=fix)]
 
 
-#: For findings that are not lost time of the step: a wrong reading, a cost that was paid once.
+#: For findings about something other than the step's time: a wrong reading, a one-time cost.
 NO_SAVING = Worth(None, "not a cost of the step")
 
 
@@ -363,14 +363,14 @@ def ops_of(frame: pl.DataFrame) -> frozenset[int]:
 
 
 def _among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
-    """Return where ``asked`` is one of the numbers, which are sorted; null is none."""
+    """Return which of ``asked`` are among the sorted ``numbers``; null is not."""
     known, at = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
     place = np.searchsorted(known, at)
     return pl.Series(np.append(known, -2)[place] == at, dtype=pl.Boolean)
 
 
 def in_module(row: Row) -> str:
-    """Return " in MODULE" of a place, "" where it is not known or outside of every module."""
+    """Return " in MODULE" for a place, "" where the module is unknown or the place lies outside every module."""
     module = str(row.get("module") or "")
     name = f"module {module}" if module.isdigit() else module  # one of a Sequential: a number alone says nothing
     return f" in {name}" if module and module != IN_STEP else ""

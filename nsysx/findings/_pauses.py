@@ -1,4 +1,4 @@
-"""What the probe noted of pauses of Python, for the rules that look for long steps and gaps."""
+"""Pauses of Python that the probe noted, for the rules that look for long steps and gaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsysx.frames.intervals import I64, coverage
 
 
 class Kind(NamedTuple):
-    """A kind of pause: as ``Ranges.pauses`` has it, for a title, and what to change."""
+    """A kind of pause: its key in ``Ranges.pauses``, its name in a title, and what to change."""
 
     key: str
     name: str
@@ -25,15 +25,15 @@ KINDS = (
         Fix(
             "gc.freeze() after warm-up and gc.disable(), then gc.collect() between epochs; or gc.set_threshold with larger numbers",
             "gc.collect(); gc.freeze(); gc.disable()  # after warm-up\ngc.collect()  # between epochs",
-            "Memory grows by the garbage in reference cycles that steps leave until the next collection.",
+            "Garbage in reference cycles stays in memory until the next collection.",
         ),
     ),
     Kind(
         "compile",
         "recompilation by torch.compile",
         Fix(
-            "Give the compiled function inputs of one kind: pad or bucket shapes, torch._dynamo.mark_dynamic for sizes that change, "
-            "tensors instead of numbers that change"
+            "Keep the inputs of the compiled function alike: pad or bucket shapes, torch._dynamo.mark_dynamic for sizes that vary, "
+            "tensors instead of Python numbers that vary"
         ),
     ),
 )
@@ -52,7 +52,7 @@ def time_in(pauses: pl.DataFrame, start: I64, end: I64) -> I64:
 
 
 def told(kind: Kind, pauses: pl.DataFrame) -> str:
-    """Return what there is to say about some pauses: how many, of which generation, why."""
+    """Return some pauses in words: how many, how many of them full collections, or why they happened."""
     many = f"{pauses.height} {kind.name}{'s' * (pauses.height != 1)}"
     if kind.key == "gc":
         full = pauses.filter(pl.col("generation") == 2).height

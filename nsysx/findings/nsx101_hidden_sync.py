@@ -1,17 +1,17 @@
-"""NSX101 hidden-sync: a call makes the CPU wait until the GPU has worked off its queue.
+"""NSX101 hidden-sync: a call makes the CPU wait until the GPU has drained its queue.
 
 What it means
     The program asked for a value or a size that only the GPU knows: .item(), float(t), if t:, nonzero, unique, a boolean
-    mask, .cpu(), print(t). The CPU stands still until the GPU gets there, and then the GPU may stand still until the CPU has
-    launched the next work. Only the second half costs time. The length of the wait says nothing about it: in a step that
-    the GPU limits, the CPU merely waits here instead of later, and removing the wait moves it to the next such call.
-    Therefore the saving, from a replay of the step without this wait, is what counts; below 1 % of the step, leave it.
-    The cost given is the time for which the GPU has no work because of the wait, never the length of the wait.
-    Places that differ by a number only (blocks.0 and blocks.1, token_7 and token_8) are one finding.
+    mask, .cpu(), print(t). The CPU stalls until the GPU gets there, and then the GPU may stall until the CPU has launched
+    the next work. Only the second half costs time, and the length of the wait says nothing about it: in a GPU-bound step the
+    CPU merely waits here instead of later, and removing the wait moves it to the next such call.
+    What counts is the saving, from a replay of the step without this wait; below 1 % of the step, leave it.
+    The cost shown is the time the GPU has no work because of the wait, never the length of the wait.
+    Places that differ only by a number (blocks.0 and blocks.1, token_7 and token_8) are one finding.
 
 In the trace
     A long cudaStreamSynchronize, cudaDeviceSynchronize or a copy to the host, after a short copy or a scan kernel.
-    "GPU idle caused" is the time for which the device ran dry while the thread was in the call.
+    "GPU idle caused" is the idle time of the GPU that began while the thread was in the call.
 
 Bad
     running += loss.item()                    # waits in every step
@@ -20,11 +20,11 @@ Bad
 
 Good
     running += loss.detach()                  # stays on the GPU; .item() once in 100 steps
-    out = torch.where(mask, x, 0)             # the shape is known without asking
+    out = torch.where(mask, x, 0)             # fixed shape: nothing to ask for
     loss = F.cross_entropy(y, t, ignore_index=-1)
 
 Harmless when
-    The step is GPU-bound and the CPU is far ahead: the saving is then about zero. Once per epoch or per log line is fine.
+    The step is GPU-bound and the CPU runs far ahead: the saving is then about zero. Once per epoch or log line is fine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KEEP = Fix(
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding per place that waits for 0.1 % of the step or more."""
+    """Return a finding per place that waits, or leaves the GPU idle, for 0.1 % of the step or more in half of the steps."""
     if missing := case.missing("waits"):
         return case.cannot_tell(RULE, missing)
     calls, places = case.profile.once(waiting.waits)
@@ -69,21 +69,21 @@ def check(case: Case) -> list[Finding]:
         )
     if not findings:
         return case.clear(
-            RULE, "no call waits for the GPU for 0.1 % of the step in most steps, or saves 1 % if removed"
+            RULE, "no wait takes 0.1 % of the step in half of the steps or more, or saves 1 % when removed"
         )
     return findings
 
 
 def _of_ddp(row: Row) -> str:
-    """Return what to do about a wait that DistributedDataParallel makes itself; "" for any other.
+    """Return what to do about a wait that DistributedDataParallel itself makes; "" for any other.
 
-    It times some of its first steps, and then each hundredth, with events, and waits for them: no value is asked for.
+    DDP times some of its first steps, and then every hundredth, with events, and waits for them: the program asks for no value.
     """
     if "EventSynchronize" not in row["api"] or "DistributedDataParallel" not in str(row["module"]):
         return ""
     return (
-        "DistributedDataParallel waits here for its own statistics, in its first ten steps and then in each hundredth: capture "
-        "later steps, nsysx run --steps 20:30; there is nothing to change in the program"
+        "DistributedDataParallel waits here for its own statistics, in its first ten steps and then in every hundredth: capture "
+        "later steps, nsysx run --steps 20:30; the program needs no change"
     )
 
 
@@ -92,18 +92,18 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
     host = case.program.host
     detail = (
         f"{host[:1].upper() + host[1:]} waits in {row['api']} for {units.duration(wait)} {case.per} "
-        f"({case.often(row['calls'], 'call', 'calls')}), {units.duration(case.per_step(row['backlog_ns']))} of it for work that was "
-        f"queued before. The GPU has no work for {units.duration(case.lost(idle, worth))} because of it."
+        f"({case.often(row['calls'], 'call', 'calls')}), {units.duration(case.per_step(row['backlog_ns']))} of it for work queued "
+        f"earlier. The wait leaves the GPU without work for {units.duration(case.lost(idle, worth))}."
     )
     harmless = worth.saving_ns is not None and not case.notable(worth.saving_ns)
     if worth.saving_ns is not None:
         detail += (
-            f" Without this wait the step is {units.duration(worth.saving_ns)} shorter ({case.share(worth.saving_ns)})."
+            f" Without it the step would be {units.duration(worth.saving_ns)} shorter ({case.share(worth.saving_ns)})."
         )
         if worth.moves_to:
-            detail += f" The wait moves to {worth.moves_to}."
+            detail += f" The wait would move to {worth.moves_to}."
     if harmless:
-        detail += " While the GPU is busy a wait costs nothing: leave it."
+        detail += " A wait while the GPU is busy costs nothing: leave it."
         fix = Fix("Leave it: removing it is worth less than 1 % of the step")
     elif own_statistics := _of_ddp(row):
         fix = Fix(own_statistics)
@@ -113,7 +113,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
             fix = Fix("Launch the next work before this wait, and wait only where the result is needed")
     if row["file"] is None and case.program.python:
         fix = fix._replace(text=f"{fix.text}; nsysx run --lines records the Python line")
-    # What it costs is what its removal saves, part of which other causes of the same gaps take too: no second number beside it.
+    # The title gives no time where there is a saving: that is its cost, and other causes share the same gaps.
     title = f"A wait in {row['api']}{in_module(row)} keeps {host} from running ahead of the GPU"
     if worth.saving_ns is None:
         title = f"A wait in {row['api']}{in_module(row)} leaves the GPU without work for {units.duration(idle)}"

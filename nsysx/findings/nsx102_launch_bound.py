@@ -1,11 +1,11 @@
 """NSX102 launch-bound: the GPU runs out of work because the CPU launches it too slowly.
 
 What it means
-    Each kernel needs Python, the framework and a launch call, 5 to 20 us together. Where kernels are shorter than that the
-    GPU idles between them. Faster kernels change nothing; fewer launches do: torch.compile fuses kernels, a CUDA graph
-    launches a whole step with one call. The saving given is that of a graph: everything between two waits becomes one
-    launch. What breaks a capture (waits, allocations, copies from pageable memory) is listed as evidence.
-    Profiling itself makes launches slower, so an unprofiled step idles less: time the step without a profiler too.
+    Launching a kernel takes Python, the framework and a CUDA call: 5 to 20 us in all. Where kernels are shorter than that,
+    the GPU idles between them. Faster kernels change nothing; fewer launches do: torch.compile fuses kernels, a CUDA graph
+    launches a whole step with one call. The saving shown is for CUDA graphs: everything between two waits becomes one
+    launch. Calls that break graph capture (waits, allocations, copies from pageable memory) are listed as evidence.
+    Profiling itself slows launches, so an unprofiled step idles less: time the step without a profiler too.
 
 In the trace
     Short gaps before most kernels; each kernel starts right after its launch; idle causes "launch latency" and "host code".
@@ -22,7 +22,7 @@ Good
     graph.replay()
 
 Harmless when
-    The idle time is small against the step, or the program runs a handful of such steps only.
+    The idle time is a small share of the step, or the program runs only a handful of such steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, all
 
 
 def _blockers(case: Case) -> list[Row]:
-    """Return what would break the capture of a graph, most frequent first."""
+    """Return the calls that would break graph capture, most frequent first."""
     calls = case.of_kind("sync", "alloc", "free", "host_alloc", "copy")
     waits = case.profile.ledgers.waits.select("call", pl.lit(True).alias("_blocks"))
     calls = calls.join(waits, on="call", how="left", maintain_order="left").with_columns(
@@ -63,7 +63,7 @@ def _blockers(case: Case) -> list[Row]:
 
 
 def check(case: Case) -> list[Finding]:
-    """Return one finding where launches and host code let the GPU idle for 5 % of the step or more."""
+    """Return one finding where the GPU idles for launches and host code for 5 % of the step or more."""
     if case.stepless:
         return case.no_steps(RULE)
     if case.device is None:
@@ -73,32 +73,30 @@ def check(case: Case) -> list[Finding]:
     cost = case.lost_to("launch_bound")
     if not case.notable(cost, _FOUND):
         share = case.share(cost)
-        return case.clear(RULE, f"the GPU waits for launches and host code for {share} of the step, less than 5 %")
+        return case.clear(RULE, f"the GPU waits {share} of the step for launches and host code, less than 5 %")
     launches = int(case.calls["kind"].is_in(["launch", "graph_launch"]).sum())
     median = case.kernels["ns"].median()
-    each = f", kernels of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
+    each = f", with a median kernel of {units.duration(float(median))}" if isinstance(median, (int, float)) else ""
     worth = case.worth(Graph(), cause=RULE.cause, bound=True)
     detail = (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
-        f"{launches / case.steps:.0f} of them a step{each}."
+        f"{launches / case.steps:.0f} a step{each}."
     )
     blockers = _blockers(case)
     if worth.saving_ns is not None:
-        detail += (
-            f" The launches between two waits as one CUDA graph each save at most {units.duration(worth.saving_ns)}."
-        )
+        detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.saving_ns)}."
         if blockers:
             whole = case.worth(Graph(), RemoveWaits(), bound=True)
             if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
-                detail += f" With the waits gone too, {units.duration(whole.saving_ns)}."
+                detail += f" Without the waits it saves {units.duration(whole.saving_ns)}."
     if not case.limits.unprofiled:
-        detail += " Profiling slows every launch, so without it the GPU idles less."
+        detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]
 
 
 def _fix(program: Program) -> Fix:
-    """Return what makes fewer launches in this program: nothing that it does already."""
+    """Return how this program can make fewer launches: nothing that it already does."""
     if not program.torch:
         return Fix(
             "Capture the launches of a step in a CUDA graph, or do more work in each kernel", condition=_IN_A_GRAPH

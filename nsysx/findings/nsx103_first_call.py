@@ -1,9 +1,9 @@
-"""NSX103 first-call: what is paid once is part of the measurement.
+"""NSX103 first-call: one-time costs are part of the measurement.
 
 What it means
     The first launch of each kernel loads its code, the first cuBLAS or cuDNN call loads a library, the first allocations fill
-    PyTorch's cache, and benchmark modes try several kernels. This takes seconds, once. A time over all steps, or a table of
-    API calls over the whole run, shows it as if every step paid it.
+    PyTorch's cache, and benchmark modes try several kernels. This takes seconds, once. An average over all steps, or a table
+    of API calls over the whole run, charges it to every step.
 
 In the trace
     cuLibraryLoadData, cuModuleLoadData, cudaMalloc and launches of milliseconds, all before the first steady step.
@@ -20,7 +20,7 @@ Good
     torch.cuda.synchronize(); print((time.perf_counter() - start) / 100)
 
 Harmless when
-    The program runs long: the cost is paid once. It matters for short runs, for tests, and for how a number is read.
+    The program runs long: the cost is paid once. It matters for short runs, for tests, and for how you read a number.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
 RULE = Rule("NSX103", "first-call", "First-call cost in the measurement", cost_as_recorded=True)
-#: From this part of the window on.
+#: Least share of the window, or of a step, that is reported.
 _IN_WINDOW = 0.02
 
 
 def _clock(case: Case) -> tuple[int, int] | None:
-    """Return (steps, ns per step) that a clock from the first step to the end of the steady ones reads."""
+    """Return (steps, ns per step) as read by a clock that runs from the first step to the end of the steady ones."""
     steps = case.profile.steps
     begun = steps.cpu.filter((pl.col("process") == steps.process) & (pl.col("start_ns") < case.window[1]))
     if steps.steady is None or not begun.height:
@@ -49,7 +49,7 @@ def _clock(case: Case) -> tuple[int, int] | None:
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding where a mean over all steps, or the window that is shown, holds what is paid once."""
+    """Return a finding where one-time costs take 2 % of the steady steps or more, or of the whole capture if that is shown."""
     if missing := case.missing("first_calls"):
         return case.cannot_tell(RULE, missing)
     rows = case.rows("first_calls")
@@ -57,15 +57,15 @@ def check(case: Case) -> list[Finding]:
     evidence = [
         {"name": r["name"], "what": r["what"], "calls": r["calls"], "one_time_ns": r["one_time_ns"]} for r in rows[:6]
     ]
-    fix = "Let the first steps run before the clock starts; leave them out of every average"
+    fix = "Run the first steps before the clock starts, and leave them out of every average"
     if case.profile.steps.whole:
         window = case.window[1] - case.window[0]
         if bill < _IN_WINDOW * window:
-            return case.clear(RULE, "next to nothing in the window is paid only once")
-        title = f"{units.duration(bill)} of the time shown was paid only once"
+            return case.clear(RULE, "the window holds next to no one-time cost")
+        title = f"{units.duration(bill)} of the time shown is one-time cost"
         detail = (
             f"The figures cover the whole capture ({units.duration(window)}), warm-up included; "
-            f"{units.duration(bill)} of CPU time in it was paid only once: loading code, first allocations."
+            f"{units.duration(bill)} of its CPU time was spent only once: loading code, first allocations."
         )
         return [
             case.found(
@@ -76,13 +76,13 @@ def check(case: Case) -> list[Finding]:
     costs = costs.filter(case.is_call(costs["call"]))
     inside = case.per_step(int(costs["one_time_ns"].sum()))
     clock = _clock(case)
-    said = f"{units.duration(bill)} of CPU time was paid only once in this run"
+    said = f"{units.duration(bill)} of CPU time in this run is one-time cost"
     if clock is not None:
         said += f"; a clock over the first {clock[0]} steps would read {units.duration(clock[1])} per step"
         said += f", the steady step is {units.duration(case.recorded_ns)}"
     if not case.notable(inside, _IN_WINDOW):
-        return case.clear(RULE, f"none of it lies in the steady steps: {said}")
-    title = f"{units.duration(inside)} of each steady step is paid only once"
+        return case.clear(RULE, f"{said}; the steady steps hold {'next to none' if inside else 'none'} of it")
+    title = f"Steady steps hold one-time costs, {units.duration(inside)} {case.per}"
     worst = costs.sort("one_time_ns", "call", descending=[True, False]).head(6)
     evidence = [
         {"call": str(name), "kernel": kernel, "one_time_ns": ns}

@@ -1,8 +1,8 @@
 """NSX104 allocator-thrash: steady steps ask the driver for memory or give it back.
 
 What it means
-    PyTorch caches device memory, so a steady step makes no cudaMalloc and no cudaFree. Where it does, sizes change from
-    step to step and no cached block fits. When the device is full as well, the whole cache is given back and asked for again
+    PyTorch caches device memory, so a steady step calls neither cudaMalloc nor cudaFree. If it does, sizes change from
+    step to step and no cached block fits. If the device is also full, PyTorch frees its whole cache and allocates again
     (num_alloc_retries): every cudaFree waits for the GPU, which then idles.
 
 In the trace
@@ -18,7 +18,7 @@ Good
     # and no empty_cache() in the loop
 
 Harmless when
-    It happens in the first steps only, or a few times per epoch.
+    It happens only in the first steps, or a few times per epoch.
 """
 
 from __future__ import annotations
@@ -55,15 +55,14 @@ def check(case: Case) -> list[Finding]:
     cost = case.lost_to("alloc_bound")
     rows = case.rows("allocator")
     flushes = [r for r in case.rows("alloc_flushes") if r["steady"]]
-    detail = (
-        f"{case.often(calls.height, 'call', 'calls')} that allocate and free take {units.duration(taken)} {case.per}"
-    )
-    detail += f" of CPU time ({case.share(taken)} of the step), and the GPU idles {units.duration(cost)} for them."
+    detail = f"{case.often(calls.height, 'call', 'calls')} to allocate or free memory take {units.duration(taken)} of CPU time"
+    detail += f" {case.per} ({case.share(taken)} of the step); the GPU idles {units.duration(cost)} for them."
     if flushes:
         detail += f" The cache was flushed and refilled {len(flushes)} times in {case.steps} steps."
         freed = [r["freed_bytes"] for r in flushes if r["freed_bytes"] is not None]
         if freed:
-            detail += f" {units.size(sum(freed))} was given back."
+            least = "At least " if len(freed) < len(flushes) else ""
+            detail += f" {least}{units.size(sum(freed))} was freed."
     text = [pl.col(c).cast(pl.String) for c in ("name", "module")]
     sums = calls.group_by(text).agg(pl.len().alias("calls"), pl.col("ns").sum())
     sums = sums.sort("ns", "name", "module", descending=[True, False, False], nulls_last=True)

@@ -1,9 +1,9 @@
 """NSX105 exposed-copy: copies between host and device that no kernel hides.
 
 What it means
-    A copy from pageable memory goes through a staging buffer at half the speed or less, and holds the CPU; on the stream of
-    the kernels it also makes them wait. From pinned memory, with non_blocking=True and on a stream of its own, the copy of
-    the next batch runs while this one is worked on, and costs nothing.
+    A copy from pageable memory goes through a staging buffer at half the speed or less and blocks the CPU; on the kernels'
+    own stream it also makes them wait. From pinned memory, with non_blocking=True and on a separate stream, the next batch
+    is copied while the GPU works on this one, and the copy costs nothing.
 
 In the trace
     MemcpyHtoD with source "pageable" and a long cudaMemcpyAsync over it, and no kernel at the same time.
@@ -18,7 +18,7 @@ Good
     torch.cuda.current_stream().wait_stream(copy_stream)
 
 Harmless when
-    It is small, happens once, or a kernel runs beside it.
+    It is small, happens once, or overlaps a kernel.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _ON_A_STREAM = (
     '    upcoming = batch.to("cuda", non_blocking=True)\n'
     "torch.cuda.current_stream().wait_stream(copy_stream)"
 )
-_UNTIL_THEN = "Wait for the copy stream before the batch is used, and keep the batch until then."
+_UNTIL_THEN = "Wait for the copy stream before you use the batch, and keep the batch until then."
 _AHEAD = Fix(
-    "Copy the next batch with non_blocking=True on a stream of its own, while the GPU works on this one",
+    "Copy the next batch with non_blocking=True on a separate stream, while the GPU works on this one",
     _ON_A_STREAM,
     _UNTIL_THEN,
 )
 _PIN = Fix(
-    "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a stream of its own",
+    "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a separate stream",
     f"loader = DataLoader(data, pin_memory=True, ...)\n{_ON_A_STREAM}",
     _UNTIL_THEN,
 )
-#: The parts of the verdict that are the host's.
+#: The parts of the verdict that belong to the host.
 _HOST = ("sync", "host", "launch")
 #: Ranges in which FSDP gathers the parameters of a module.
 _FSDP = r"\bFSDP|fully_shard"
@@ -60,9 +60,9 @@ _FSDP = r"\bFSDP|fully_shard"
 _NO_BATCH = ("backward", "optimizer")
 _OBSTACLES = {
     "pageable": "the memory is pageable",
-    "sync_after": "the CPU waits right after it",
-    "same_stream": "it is on the stream of the kernels",
-    "nothing_beside": "no kernel is queued to run beside it",
+    "sync_after": "the CPU waits right afterwards",
+    "same_stream": "copies and kernels share a stream",
+    "nothing_beside": "no kernel is queued to run meanwhile",
 }
 _WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
 _SITES = 4
@@ -92,12 +92,12 @@ def check(case: Case) -> list[Finding]:
         syncs = after.filter(pl.col("copy").is_in(at_site["call"].drop_nulls().implode()))
         exposed = case.per_step(row["exposed_ns"])
         held = case.per_step((row["api_ns"] or 0) + int(syncs["wait_ns"].sum()))
-        # A call that holds the CPU costs nothing while the GPU has work.
+        # A call that blocks the CPU costs nothing while the GPU has work.
         holding = waits.filter(pl.col("call").is_in([*at_site["call"].drop_nulls(), *syncs["call"]]))
         if not case.notable(max(exposed, case.per_step(int(holding["idle_caused_ns"].sum())))):
             continue
         limit = row["limit_bytes_per_s"]
-        # Where the device hardly copies, what a copy costs is the lead of the host that waits for it.
+        # Where the device hardly copies, a copy costs the lead over the GPU that the host loses while it waits.
         cause = RULE.cause if case.notable(exposed) else (*RULE.cause, *_HOST)
         edits = OverlapCopies(ops_of(at_site), limit or math.inf), RemoveWaits(calls_of(syncs))
         worth = case.worth(*edits, cause=cause, bound=True)
@@ -109,40 +109,40 @@ def check(case: Case) -> list[Finding]:
             f"same time, because {obstacle}."
         )
         if held:
-            detail += f" They hold the CPU for {units.duration(held)}, including the wait after them."
+            detail += f" They block the CPU for {units.duration(held)}, including the wait after them."
         if row["bandwidth_bytes_per_s"]:
             detail += f" They reach {units.bandwidth(row['bandwidth_bytes_per_s'])}"
             detail += f" of {units.bandwidth(limit)} ({row['limit_from']})." if limit else "."
-        what = f"take {units.duration(exposed)} of the GPU" if case.notable(exposed) else "take hardly any GPU time"
-        hold = f" and hold the CPU for {units.duration(held)}" if case.notable(held) else ""
-        title = f"Copies {way}{in_module(row)} {what}{hold}"
+        gpu = f"take {units.duration(exposed)} of GPU time" if case.notable(exposed) else "take hardly any GPU time"
+        cpu = f" and block the CPU for {units.duration(held)}" if case.notable(held) else ""
+        title = f"Copies {way}{in_module(row)} {gpu}{cpu}"
         fix = _fix(case, row)
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 
 
 def _fix(case: Case, row: Row) -> Fix:
-    """Return what hides these copies: nothing that is done already, and the next batch only where a batch may be copied."""
+    """Return how to hide these copies: nothing that is done already, and no word of a batch where none is copied."""
     program = case.program
     pinned = row["obstacle"] != "pageable"
     if row["direction"] == "DtoH":
         if not program.torch:
-            return Fix("Copy to pinned memory (cudaHostAlloc) on a stream of its own, and read the result later")
+            return Fix("Copy to pinned memory (cudaHostAlloc) on a separate stream, and read the result later")
         return Fix("Copy to pinned memory with non_blocking=True and read the result a step later")
     if not program.torch:
         how = "" if pinned else "from pinned memory (cudaHostAlloc), "
-        return Fix(f"Copy {how}on a stream of its own, beside the kernels")
+        return Fix(f"Copy {how}on a separate stream, while kernels run")
     module, phase = str(row["module"] or ""), row["phase"]
     if re.search(_FSDP, module):
         return Fix(
-            "FSDP copies these parameters from the host: keep them on the GPU where they fit (without CPU offload), or prefetch "
-            "those of the next module (forward_prefetch=True), so that they are copied beside its predecessor"
+            "FSDP copies these parameters from the host: keep them on the GPU if they fit (no CPU offload), or prefetch those of "
+            "the next module (forward_prefetch=True), so that their copy overlaps the module before"
         )
-    pin = "" if pinned else "pin what is copied (tensor.pin_memory()), and "
+    pin = "" if pinned else "pin the data (tensor.pin_memory()) and "
     if (module and module not in case.profile.attributed.without_path) or phase in _NO_BATCH:
-        how = f"Make on the GPU what is copied here, or keep it there; of what has to come from the host, {pin}"
+        how = f"Create this data on the GPU, or keep it there; if it must come from the host, {pin}"
         return Fix(f"{how}copy it earlier with non_blocking=True")
     if case.stepless:
-        how = f"{pin}copy with non_blocking=True on a stream of its own, before the work that needs it"
+        how = f"{pin}copy it with non_blocking=True on a separate stream, before the work that needs it"
         return Fix(how[:1].upper() + how[1:])
     return _AHEAD if pinned else _PIN

@@ -1,11 +1,11 @@
 """NSX106 input-starvation: the GPU idles because the next batch is not ready.
 
 What it means
-    The loop waits for its data loader while the GPU has nothing to do. With num_workers=0 the main thread itself decodes
-    and augments; with workers they are too few or too slow. A wait behind which the GPU still works costs nothing.
+    The loop waits for its data loader while the GPU has nothing to do. With num_workers=0 the main thread does the decoding
+    and augmenting; otherwise there are too few workers or they are too slow. A wait while the GPU has work costs nothing.
 
 In the trace
-    The range of the data phase, with the device idle below it.
+    The range of the data phase, with the device idle under it.
 
 Bad
     loader = DataLoader(data, batch_size=64)                       # num_workers=0
@@ -14,7 +14,7 @@ Good
     loader = DataLoader(data, batch_size=64, num_workers=8, pin_memory=True, persistent_workers=True, prefetch_factor=4)
 
 Harmless when
-    The GPU works during the wait ("hidden"), or it is the first batch of an epoch only.
+    The GPU works during the wait ("hidden"), or only the first batch of an epoch is late.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _WORKERS = Fix(
 )
 
 
-def _what_it_does(case: Case) -> str:
-    """Return the line that takes most of the loader's time, where its stacks were sampled."""
+def _busiest_line(case: Case) -> str:
+    """Return a sentence on the line that takes most of the loader's time, "" where its stacks were not sampled."""
     busy = [r for r in case.rows("loader_lines") if r["share"] is not None]
     if not busy:
         return ""
@@ -57,26 +57,27 @@ def check(case: Case) -> list[Finding]:
     if not rows:
         return case.cannot_tell(RULE, "no steady step is in the capture", "profile more steps")
     wait = round(sum(r["wait_ns"] for r in rows) / len(rows))
-    # The time that the verdict and its picture have, on the device.
+    # The same idle time of the device as in the verdict and its picture.
     idle = case.lost_to("input_bound")
-    wait = max(wait, idle)  # of other steps by one: a step begins on the device where its wait ends
+    # The two cover steps that are offset by one: on the device a step begins where its wait ends.
+    wait = max(wait, idle)
     if not case.notable(idle):
         return case.clear(RULE, f"the GPU idles {case.share(idle)} of the step for data")
     worth = case.worth(FreeLoader(), cause=RULE.cause)
     if worth.saving_ns is None:
-        # What the GPU does meanwhile needs no replay: it does nothing.
-        worth = case.bound(idle, "the time for which the GPU idles while the step waits for its batch")
+        # No replay is needed to know what the GPU does meanwhile: nothing.
+        worth = case.bound(idle, "the time the GPU idles while the step waits for its batch")
     starved = sum(r["verdict"] == "starved" for r in rows)
     detail = (
-        f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}); in {starved} of {len(rows)} steady steps "
-        f"the GPU idles: {units.duration(idle)} {case.per}."
+        f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}). The GPU idles meanwhile in {starved} of "
+        f"{len(rows)} steady steps, {units.duration(idle)} {case.per}."
     )
     after = f"; after that the limit is {worth.next_limit}" if worth.next_limit else ""
-    detail += f" A loader that is always ready saves up to {units.duration(worth.saving_ns)}{after}."
+    detail += f" A loader that is always ready would save up to {units.duration(worth.saving_ns)}{after}."
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
-        detail += f" Of the wait, {units.duration(api)} is in CUDA calls: copies and pinning."
-    detail += _what_it_does(case)
+        detail += f" CUDA calls (copies and pinning) take {units.duration(api)} of the wait."
+    detail += _busiest_line(case)
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
         fix = _WORKERS

@@ -1,8 +1,8 @@
 """NSX107 inflated-event: a torch.cuda.Event pair reads more than the kernels between its records took.
 
 What it means
-    elapsed_time is the time between two points of a stream, not the time of kernels. When the stream is empty at the first
-    record, the window holds the CPU's launch time; copies inside it count; work of other streams can delay it.
+    elapsed_time is the time between two points of a stream, not the time of kernels. If the stream is empty at the first
+    record, the window includes the CPU's launch time; copies inside it count; work on other streams can delay it.
 
 In the trace
     Between the two records the stream is empty until the launch arrives ("launch wait"), or a copy runs.
@@ -18,7 +18,7 @@ Good
     # or: torch.utils.benchmark.Timer(...).blocked_autorange()
 
 Harmless when
-    The window is long against its idle parts, or the time of the whole sequence, launches included, is what is asked for.
+    The window is long compared with its idle parts, or you want the time of the whole sequence, launches included.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.events import trend
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule, in_module
 from nsysx.model import Finding, Row
 
@@ -36,7 +37,7 @@ _FIX = Fix(
     "for _ in range(10): F.linear(x, w)   # first calls out of the way\n"
     "torch.cuda._sleep(1_000_000)         # the stream is busy while the CPU launches\n"
     "start.record(); y = F.linear(x, w); end.record()",
-    "Data that is on the GPU already; the median of many windows.",
+    "The data is on the GPU already, and you take the median of many windows.",
 )
 _PARTS = {
     "copy_ns": "copies",
@@ -46,16 +47,16 @@ _PARTS = {
     "idle_ns": "start latency and dependencies",
 }
 _SITES = 4
-#: A reading is inflated from this much above the kernels on.
+#: A reading this much above its kernels is inflated (share of the kernels' time).
 _OFF = 0.1
-#: Places whose kernels take times within this of each other do the same work.
+#: Places whose kernel times differ by no more than this share do the same work.
 _ALIKE = 0.05
 
 
 def _times_itself(case: Case) -> bool:
-    """Return whether DistributedDataParallel reads the events: the main thread asks for none outside of its forward.
+    """Return whether only DistributedDataParallel reads the events: the main thread queries none outside its forward.
 
-    elapsed_time shows as two cudaEventQuery; threads that watch over communication query events too, and time nothing.
+    elapsed_time shows up as two cudaEventQuery; threads that watch communication query events too, but time nothing.
     """
     calls = case.profile.attributed.api_calls
     main = case.profile.steps.cpu.filter(pl.col("process") == case.process)["thread"].unique()
@@ -75,19 +76,19 @@ def _times_itself(case: Case) -> bool:
 
 
 def _usual(case: Case, row: Row) -> tuple[str, dict[str, int]]:
-    """Return which windows of a place are usual, in words, and the sums of their parts: all but the first, which pays once."""
+    """Return what to call the usual readings of a place (all but the first, which pays one-time costs), and the sums of their parts."""
     parts = ("kernel_ns", *_PARTS)
     windows = (
         [] if case.missing("event_windows") else [w for w in case.rows("event_windows") if w["site"] == row["site"]]
     )
     if len(windows) != row["windows"] or len(windows) < 2:
-        return "the readings", {k: row[k] for k in parts}
+        return "readings", {k: row[k] for k in parts}
     later = sorted(windows, key=lambda w: int(w["start_ns"]))[1:]
-    return "the readings after the first", {k: sum(w[k] for w in later) for k in parts}
+    return "later readings", {k: sum(w[k] for w in later) for k in parts}
 
 
 def _in_turn(case: Case, row: Row) -> list[Row]:
-    """Return the places that the loop of this one times in turn, in their order; none where it times one, or other kernels."""
+    """Return the places that this place's loop times in turn, in order; none if it times only one, or different kernels."""
     rows = [r for r in case.rows("events") if row["turns"] and r["loop"] == row["loop"]]
     kernels = [r["kernel_median_ns"] for r in rows]
     alike = len(rows) == row["turns"] and max(kernels) <= (1 + _ALIKE) * min(kernels)
@@ -95,33 +96,32 @@ def _in_turn(case: Case, row: Row) -> list[Row]:
 
 
 def _divided(case: Case, row: Row) -> tuple[str, dict[str, int], str]:
-    """Return which readings of a place are usual, the sums of their parts, and how they divide, in words."""
+    """Return which readings of a place are usual, the sums of their parts (ns), and the shares of the parts in words."""
     which, usual = _usual(case, row)
-    rest = sorted(((usual[k], k) for k in _PARTS), reverse=True)
-    whole = usual["kernel_ns"] + sum(ns for ns, _ in rest)
-    said = ", ".join(f"{units.share(ns, whole)} {_PARTS[k]}" for ns, k in rest if ns * 20 >= whole)
-    return which, usual, f"{units.share(usual['kernel_ns'], whole)} are kernels, {said}".rstrip(", ")
+    others = sorted(((usual[k], k) for k in _PARTS), reverse=True)
+    whole = usual["kernel_ns"] + sum(ns for ns, _ in others)
+    shares = ", ".join(f"{units.share(ns, whole)} {_PARTS[k]}" for ns, k in others if ns * 20 >= whole)
+    return which, usual, f"{units.share(usual['kernel_ns'], whole)} kernels, {shares}".rstrip(", ")
 
 
 def _finding(case: Case, row: Row, turns: list[Row]) -> Finding:
     kernel = units.duration(row["kernel_median_ns"])
-    which, _, said = _divided(case, row)
+    which, _, shares = _divided(case, row)
     title = f"cuda.Event reads {units.duration(row['median_ns'])}, the kernels take {kernel}"
     first = "the first most" if row["first_ns"] == row["max_ns"] else f"the first {units.duration(row['first_ns'])}"
     detail = (
-        f"With only the kernels in it a window reads about {kernel}; these {row['windows']}{in_module(row)} read "
+        f"A window with only the kernels reads about {kernel}; these {row['windows']}{in_module(row)} read "
         f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
     )
-    because = f"Of {which}, {said}."
+    because = f"The {which} are {shares}."
     if turns:
         read = [units.duration(r["median_ns"]) for r in turns]
-        kind = "the same kernels take"
-        title = f"cuda.Event reads {', '.join(read[:-1])} and {read[-1]} in turn, {kind} {kernel}"
+        title = f"cuda.Event reads {', '.join(read[:-1])} and {read[-1]} in turn, the same kernels take {kernel}"
         detail = (
-            f"With only the kernels in it a window reads about {kernel}; the {row['windows']} of the {_which(row)} place read "
+            f"A window with only the kernels reads about {kernel}; the {row['windows']} of the {_which(row)} place read "
             f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
         )
-        because = f"Of the {_which(row)} place's readings after the first, {said}."
+        because = f"The {_which(row)} place's {which} are {shares}."
     evidence = [row for place in turns or [row] for row in _evidence(case, place)]
     return case.found(
         RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=_FIX, evidence=evidence, because=because
@@ -129,18 +129,18 @@ def _finding(case: Case, row: Row, turns: list[Row]) -> Finding:
 
 
 def _evidence(case: Case, place: Row) -> list[Row]:
-    """Return what the readings of a place are made of, all but the first, largest first after the kernels."""
+    """Return the parts of a place's usual readings: the kernels, then the others, largest first."""
     _, usual, _ = _divided(case, place)
     named = {"place": _which(place)} if place["turns"] else {}
-    rest = sorted(_PARTS, key=lambda k: -usual[k])
-    parts = [("kernels", usual["kernel_ns"]), *((_PARTS[k], usual[k]) for k in rest if usual[k])]
+    others = sorted(_PARTS, key=lambda k: -usual[k])
+    parts = [("kernels", usual["kernel_ns"]), *((_PARTS[k], usual[k]) for k in others if usual[k])]
     return [{**named, "part": part, "ns": ns} for part, ns in parts]
 
 
 def _which(row: Row) -> str:
-    """Return the turn of a place as a word: first, second, 3rd."""
+    """Return the turn of a place as a word: first, second, third, 4th."""
     turn = int(row["turn"])
-    return {1: "first", 2: "second", 3: "third"}.get(turn, f"{turn}th")
+    return {1: "first", 2: "second", 3: "third"}.get(turn) or trend.ordinal(turn)
 
 
 def check(case: Case) -> list[Finding]:
@@ -156,7 +156,7 @@ def check(case: Case) -> list[Finding]:
     for row in case.rows("events"):
         if row["verdict"] == "kernel" or not row["kernel_ns"] or len(findings) == _SITES or row["site"] in told:
             continue
-        # A sum can be off because of one window; what people read is the usual one.
+        # One window can inflate a sum; what people read is the usual window.
         if row["median_ns"] < (1 + _OFF) * row["kernel_median_ns"]:
             continue
         turns = _in_turn(case, row)

@@ -1,9 +1,9 @@
 """NSX108 kernel-spread: the same kernel takes different times, because of the cache or the clock.
 
 What it means
-    A kernel is faster when its inputs still lie in the L2 cache: repeated alone in a benchmark it reads faster than in the
+    A kernel runs faster when its inputs are still in the L2 cache: repeated alone in a benchmark it looks faster than in the
     training step. All kernels slow down together when the GPU lowers its clock (power, temperature, other tenants). A
-    time taken in one state does not hold in the other.
+    time measured in one state does not hold in the other.
 
 In the trace
     Executions after much other data are slower than repeats (cold_l2), or all kernels drift together (clock).
@@ -18,7 +18,7 @@ Good
     # clocks: nvidia-smi --lock-gpu-clocks for benchmarks, nsysx run --clocks to record them
 
 Harmless when
-    It is a training step: a cold cache is what it always has. It matters when two measurements are compared.
+    It is a training step, whose cache is always cold. It matters when you compare two measurements.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from nsysx.model import Finding, Row
 RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread")
 _CAUSES = {
     "cold_l2": (
-        "cold L2 cache",
-        "Compare with the cache in the state that training sees: write over it between repeats",
+        "a cold L2 cache",
+        "Compare with the cache as training finds it: overwrite it between repeats",
     ),
     "clock": (
         "changing clocks",
         "Lock the clocks for benchmarks (nvidia-smi --lock-gpu-clocks); nsysx run --clocks shows them",
     ),
 }
-#: A spread that sums to a smaller part of the kernel time is not worth a word.
+#: A spread that sums to a smaller share of the kernel time is not worth a word.
 _SHARE = 0.01
 
 
@@ -48,8 +48,9 @@ def _finding(case: Case, cause: str, rows: Sequence[Row]) -> Finding:
     words, fix = _CAUSES[cause]
     worst = rows[0]
     low, high = units.duration(worst["p10_ns"]), units.duration(worst["p90_ns"])
-    title = f"{len(rows)} kernel{'s' * (len(rows) > 1)} spread by {words}, up to {low} to {high}"
-    detail = f"A rank test names {words} as the reason why these kernels differ from run to run: {worst['detail']}."
+    several = len(rows) > 1
+    title = f"{units.several(len(rows), 'kernel varies', 'kernels vary')} with {words}, {'one of them ' * several}from {low} to {high}"
+    detail = f"A rank test ties the spread of these kernels to {words}: {worst['detail']}."
     evidence = [
         {"kernel": r["name"], "count": r["count"], "p10_ns": r["p10_ns"], "p90_ns": r["p90_ns"], "why": r["detail"]}
         for r in rows[:8]
@@ -62,7 +63,7 @@ def check(case: Case) -> list[Finding]:
     if missing := case.missing("kernel_spread"):
         return case.cannot_tell(RULE, missing)
     rows = case.rows("kernel_spread")
-    # Without steps it is a benchmark: what it times may be a small part of what runs.
+    # Without steps this is a benchmark: the kernels it times may be a small share of what runs.
     least = 0 if case.stepless else _SHARE * sum(r["total_ns"] for r in rows)
     findings = []
     for cause in _CAUSES:

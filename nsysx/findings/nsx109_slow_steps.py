@@ -1,13 +1,13 @@
 """NSX109 slow-steps: some steady steps take far longer than the others.
 
 What it means
-    A mean hides them. Each slow step is compared with the usual ones, part by part of the GPU ledger: more compute means
+    A mean hides them. Slow steps are compared with the usual ones, part by part of the GPU ledger: more compute means
     other shapes or a lower clock, more idle time names its cause (data loader, allocator, waits, host code). Garbage
     collections, recompilations and the clock are named where they were recorded (`nsysx run`, with --clocks for the clock),
-    and so is a period: every 10th step. A period is told only where chance makes one in hardly any random order of the steps.
+    and so is a period (every 10th step), but only one that the same steps in random order would hardly ever show.
 
 In the trace
-    Single long steps; the component that grew is listed as evidence.
+    Single long steps; the evidence lists the parts that grew.
 
 Bad
     for i, batch in enumerate(loader):
@@ -41,11 +41,13 @@ Mask = npt.NDArray[np.bool_]
 
 RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True)
 _SLOWER, _LEAST_STEPS = 0.2, 4
-#: From this share of the difference on a cause is mentioned, and from this on it is the title.
+#: Shares of the difference: a cause is mentioned from the first on, and named in the title from the second on.
 _NAMED, _MOSTLY = 0.1, 0.5
-#: The clock changes by a few percent all the time.
+#: A clock lower by less than this share explains nothing: it changes by a few percent all the time.
 _SLOWER_CLOCK = 0.05
 _PARTS = ("compute_ns", "comm_ns", "copy_ns", "memset_ns")
+#: Slow steps whose numbers are given.
+_LISTED = 8
 
 
 def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
@@ -64,7 +66,7 @@ def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
 
 
 class _Cause(NamedTuple):
-    """What slow steps have more of than the others: its name, ns a step, a sentence about it, what to change."""
+    """Something that slow steps have more of than the others: its name, ns a step, a sentence about it, what to change."""
 
     name: str
     ns: float
@@ -73,12 +75,12 @@ class _Cause(NamedTuple):
 
 
 def _more(values: I64, slow: Mask) -> float:
-    """Return how much more slow steps have of something than a usual one (ns)."""
+    """Return the mean of the slow steps less the median of the others (ns)."""
     return float(values[slow].mean() - np.median(values[~slow]))
 
 
 def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
-    """Return the pauses of Python, as the probe noted them, that leave the device without work in slow steps."""
+    """Return the pauses of Python noted by the probe that leave the device without work in slow steps."""
     causes = []
     begin, end = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
     idle_start = np.maximum(case.idle["start_ns"].to_numpy(), case.window[0])
@@ -96,14 +98,15 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
         row = np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right") - 1
         inside = (row >= 0) & (rows["start_ns"].to_numpy() < end[row])
         pauses = rows.filter(pl.Series(inside & slow[row], dtype=pl.Boolean))
-        what = _pauses_of.told(kind, pauses)
-        detail = f"In {units.duration(more)} of it the GPU idles during {what} in these steps."
+        detail = (
+            f"For {units.duration(more)} of it the GPU idles during {_pauses_of.told(kind, pauses)} in these steps."
+        )
         causes.append(_Cause(kind.name, more, detail, kind.fix))
     return causes
 
 
 def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[_Cause]:
-    """Return the clock where slow steps ran at a lower one: what computing took longer, as far as the clock explains it."""
+    """Return a lower clock in the slow steps: the extra compute time, as far as the clock explains it."""
     working = len({d for _, d in case.profile.ledgers.activity})
     samples = clocks.sm_clock(case.profile.trace, working)
     mhz = clocks.means(samples, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
@@ -114,7 +117,7 @@ def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> 
     if late > usual * (1 - _SLOWER_CLOCK):
         return []
     compute = table["compute_ns"].to_numpy()
-    # At a lower clock a kernel takes at most as much longer as the clock is lower.
+    # A kernel slows down at most in proportion to its clock.
     most = float(np.median(compute[~slow])) * (usual / late - 1)
     more = min(_more(compute, slow), most)
     detail = f"The SM clock was {late:.0f} MHz in them and {usual:.0f} MHz in the others."
@@ -156,7 +159,7 @@ def check(case: Case) -> list[Finding]:
 
 
 def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cost: int) -> Finding:
-    """Return the finding about these slow steps: what they have more of, and what that comes from where it is known."""
+    """Return the finding about these slow steps: what they have more of, and the cause of that where it is known."""
     ns = table["ns"].to_numpy()
     median = float(np.median(ns))
     usual, late = table.filter(pl.Series(~slow)), table.filter(pl.Series(slow))
@@ -173,16 +176,15 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     reason, explained = (cause.name, cause.ns) if cause else (label, excess)
     every = _every(ns)
     several = late.height > 1
-    takes = (
-        f"Step{'s' * several} {', '.join(map(str, late['index'].head(8).to_list()))} {'take' if several else 'takes'}"
-    )
+    more_steps = f" and {late.height - _LISTED} more" if late.height > _LISTED else ""
+    takes = f"Step{'s' * several} {', '.join(map(str, late['index'].head(_LISTED).to_list()))}{more_steps} take{'s' * (not several)}"
     title = (
         f"{late.height} of {len(ns)} steady steps are slow{every}: {reason} explains "
         f"{units.share(min(explained, longer), longer)}"
     )
     detail = (
         f"{takes} {units.duration(float(late['ns'].to_numpy().mean()))}{' on average' * several}, the median step "
-        f"{units.duration(median)}. Of the difference, {units.duration(excess)} is {label}."
+        f"{units.duration(median)}. Of the difference, {units.duration(min(excess, longer))} is {label}."
     )
     detail = " ".join((detail, *(c.detail for c in causes)))
     if every:

@@ -1,8 +1,8 @@
 """NSX110 exposed-comm: communication between GPUs that no compute hides.
 
 What it means
-    All-reduce, all-gather and reduce-scatter can run beside the backward pass. Where only communication runs, the GPU's
-    compute units idle. The saving given is an upper bound: communication that costs nothing. A kernel that waits for a late
+    All-reduce, all-gather and reduce-scatter can overlap the backward pass. Where only communication runs, the GPU's
+    compute units idle. The saving shown is an upper bound: communication that costs nothing. A kernel that waits for a late
     rank looks the same as one that transfers: NSX111 tells them apart, given the reports of all ranks.
 
 In the trace
@@ -35,25 +35,25 @@ from nsysx.replay.engine import RemoveExposedComm
 
 RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True, cause=("comm",))
 
-#: The part of the cost that is communication alone, among the evidence.
+#: The name, in the evidence, of the part of the cost that is communication alone.
 _EXPOSED = "communication alone"
-#: Against slow links.
+#: What to do about slow links.
 _EARLIER = Fix(
     "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages",
     "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
     "The links must have room left beside the computation.",
 )
-#: One rank alone shows that it is in a collective, and not whether the data is slow or another rank is late.
+#: One rank alone shows that it is in a collective, not whether the transfer is slow or another rank is late.
 _ALONE = (
-    "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one comes last, give every rank the same work; if "
-    "none does, communicate earlier and in fewer, larger messages"
+    "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one is last, give every rank the same work; if "
+    "none is, communicate earlier and in fewer, larger messages"
 )
-#: The ranks stand in one report, and could not be matched: else `of_ranks` has better advice.
+#: The ranks are in one report and could not be matched; otherwise `of_ranks` has better advice.
 _TOGETHER = (
-    "If one rank always comes last, give every rank the same work; if none does, communicate earlier and in fewer, larger "
+    "If one rank is always last, give every rank the same work; if none is, communicate earlier and in fewer, larger "
     "messages"
 )
-#: A stage that has nothing to do waits for its neighbour: nobody is late.
+#: A stage with nothing to do waits for its neighbor: no rank is late.
 _PIPELINE = (
     "Waiting in send and receive is the bubble of a pipeline: more micro-batches, an interleaved schedule, or stages that take "
     "equally long"
@@ -61,7 +61,7 @@ _PIPELINE = (
 
 
 def _advice(case: Case, kernels: pl.DataFrame) -> str:
-    """Return what to do, by the kind of communication and the ranks that are seen; ``kernels``: name, count, ns."""
+    """Return what to do, by the kind of communication and the ranks in the report; ``kernels``: name, count, ns."""
     between_two = sum(
         ns
         for name, ns in kernels.select("name", "ns").iter_rows()
@@ -102,7 +102,7 @@ def check(case: Case) -> list[Finding]:
         worth = worth._replace(saving_ns=min(worth.saving_ns, case.taken_by(RULE.cause) + slow))
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
-        detail += f" Kernels beside it take {units.duration(slow)} longer than the same kernels alone: it takes SMs and memory."
+        detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
     parts = [{"part": _EXPOSED, "total_ns": cost}, {"part": "kernels beside it take longer", "total_ns": slow}]
     evidence = [*(p for p in parts if p["total_ns"]), *evidence]
     return [
@@ -127,13 +127,13 @@ def _slowed_ns(case: Case) -> float:
 
 
 def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Finding:
-    """Return the finding with what the comparison of all ranks adds: how much of it is waiting, which no link shortens.
+    """Return the finding with what the comparison of all ranks adds: how much is waiting, which no link shortens.
 
     ``shown`` is the rank that the finding is about, None in a report that holds them all.
     """
     if finding.verdict != "found" or not table.rows or not finding.cost_ns_per_step:
         return finding
-    # By what is exposed, because ranks of several machines can have one process and device number.
+    # Matched by the exposed time, because ranks on several machines can share process and device numbers.
     cost = next((int(e["total_ns"]) for e in finding.evidence if e.get("part") == _EXPOSED), finding.cost_ns_per_step)
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
     of = "Of that,"
@@ -148,11 +148,9 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
         return replace(finding, detail=detail, fix=_EARLIER.text, paste=_EARLIER.paste, condition=_EARLIER.condition)
     late = next((r for r in table.rows if r["straggler"]), None)
     if late is not None:
-        fix = (
-            f"Rank {late['rank']} comes last: see NSX111 for its cause; no link and no bucket size shortens the waiting"
-        )
+        fix = f"Rank {late['rank']} comes last: see NSX111 for its cause; no link or bucket size shortens the waiting"
     elif row["bubble_ns"] is not None:
         fix = "The stages of a pipeline wait for each other: more micro-batches, or an interleaved schedule"
     else:
-        fix = "The ranks arrive one after another and none is always last: fewer collectives mean fewer waits"
+        fix = "The ranks arrive at different times and none is always last: fewer collectives mean fewer waits"
     return replace(finding, detail=detail, fix=fix)

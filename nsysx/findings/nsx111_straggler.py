@@ -1,10 +1,10 @@
 """NSX111 straggler: one rank arrives last at the collectives in step after step, and all others wait for it.
 
 What it means
-    A collective ends when its last rank has come. The time that the others spend in it before is waiting, not transfer;
-    faster links change nothing. A rank is named only when its own time of a step, its waiting taken off, exceeds the median of
-    its peers in step after step, and by more than two healthy processes differ in their host code. The saving is from a
-    replay of all ranks together, in which it takes no longer than its peers.
+    A collective ends when its last rank has arrived. The time that the others spend in it until then is waiting, not transfer;
+    faster links change nothing. A rank is named only when its own time per step, without its waiting, exceeds the median of
+    its peers in step after step, and by more than the host code of two healthy processes may differ. The saving comes from a
+    replay of all ranks together, in which this rank takes no longer than its peers.
 
 In the trace
     The same NCCL kernel is long on all ranks but one.
@@ -16,8 +16,8 @@ Good
     sampler = DistributedSampler(data, shuffle=True)   # and batches of equal length on every rank
 
 Harmless when
-    Another rank is last in each step: that is noise, and smaller with fewer collectives. In a pipeline the stages wait for
-    each other by its nature: that is its bubble, which more micro-batches make smaller.
+    A different rank is last in each step: that is noise, and fewer collectives reduce it. In a pipeline the stages wait for
+    each other by nature: that is the bubble, which more micro-batches shrink.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _NO_FIX = Fix("")
 
 
 def check(case: Case) -> list[Finding]:
-    """Return what the table of ranks says, see ``of_ranks``."""
+    """Return what the table of ranks says; see ``of_ranks``."""
     return [of_ranks(case.tables.get("ranks"))]
 
 
 def of_ranks(table: Table | None) -> Finding:
-    """Return whether the ranks wait for one of them for 1 % of the step or more, from the comparison of all ranks."""
+    """Return whether the ranks wait for one of them for 1 % of the step or more, by the table that compares all ranks."""
     if table is None or table.rows is None:
         reason = (table.reason if table else "") or "the report holds one rank"
         return _answer("cannot_tell", RULE.title, reason, fix=Fix("nsysx report RANK0.sqlite RANK1.sqlite ..."))
@@ -54,11 +54,11 @@ def of_ranks(table: Table | None) -> Finding:
     detail = (
         f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
         f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {_CAUSE[cause][0]}. "
-        f"{units.share(late['price_share'], 1)} of the time beyond that of equal ranks would go with its delay; its delay alone makes "
-        f"{units.share(late['alone_share'], 1)} of it."
+        f"Mending it removes {units.share(late['price_share'], 1)} of what unequal ranks cost; its delay alone accounts for "
+        f"{units.share(late['alone_share'], 1)}."
     )
     if late["late_drift_ns"]:
-        detail += f" Two healthy processes may differ by {units.duration(late['late_drift_ns'])} of that."
+        detail += f" Two healthy processes may differ by {units.duration(late['late_drift_ns'])} anyway."
     why = list((late["late_because"] or {}).items())
     return _answer(
         "found",
@@ -72,20 +72,20 @@ def of_ranks(table: Table | None) -> Finding:
     )
 
 
-#: Where a straggler loses its time, and what follows from that.
+#: Where a straggler loses its time, in words, and what to do about it.
 _CAUSE: dict[str, tuple[str, Fix]] = {
     "input": (
         "in loading data",
         Fix(
-            "Its data loading is slow: the same workers, prefetch and storage as on the other ranks, and samples that are no longer "
-            "(NSX106)"
+            "Its data loading is slow: give it the same workers, prefetch and storage as the other ranks, and samples no longer "
+            "than theirs (NSX106)"
         ),
     ),
     "host": (
         "in its host code",
         Fix(
             "Look at its host: other processes on its cores, cores far from its GPU, garbage collection, logging or saving on "
-            "this rank alone"
+            "this rank only"
         ),
     ),
     "profiler": ("under the profiler", Fix("Capture again with less tracing: the profiler itself holds this rank up")),
@@ -94,7 +94,7 @@ _CAUSE: dict[str, tuple[str, Fix]] = {
         Fix(
             "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
             "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
-            "The work of a rank must be what differs: batch size, sequence lengths, an uneven shard.",
+            "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.",
         ),
     ),
     "clocks": (
@@ -106,20 +106,20 @@ _CAUSE: dict[str, tuple[str, Fix]] = {
 
 
 def _nobody(rows: Sequence[Row]) -> Finding:
-    """Return that there is no straggler: the pipeline's bubble, and a lead that says nothing, are named."""
+    """Return that there is no straggler, with the pipeline's bubble and a delay too small to count, where there are any."""
     detail = f"no rank of {len(rows)} makes its peers wait for 1 % of the step in step after step"
     behind = next((r for r in rows if r["late_ns"] is not None), None)
     if behind is not None:
         detail += (
-            f"; rank {behind['rank']} comes last by {units.duration(behind['late_ns'])}, no more than the host code of two "
-            "healthy processes may differ by, above all under a profiler"
+            f"; rank {behind['rank']} is behind by {units.duration(behind['late_ns'])}, no more than the host code of two "
+            "healthy processes may differ, above all under a profiler"
         )
     bubbles = [r for r in rows if r["bubble_ns"] is not None]
     if bubbles:
         worst = max(bubbles, key=lambda r: r["bubble_ns"] / max(1, r["window_ns"]))
         detail += (
             f". The pipeline's bubble is up to {units.share(worst['bubble_ns'], worst['window_ns'])} of the step (rank "
-            f"{worst['rank']}): more micro-batches make it smaller"
+            f"{worst['rank']}): more micro-batches shrink it"
         )
     return _answer("clear", RULE.title, detail)
 

@@ -1,10 +1,10 @@
-"""NSX112 fusion: chains of small-work kernels, each of which reads and writes memory again.
+"""NSX112 fusion: chains of kernels that compute little, each of which reads and writes memory again.
 
 What it means
     Elementwise, normalization and reduction kernels are limited by memory bandwidth: five in a row move the same tensor
-    through memory five times. Fused into one kernel they move it once. The estimate lets a chain take as long as its longest
-    kernel. What a compiler makes of it cannot be known from a capture: on a small GPT the estimate was 9.0 ms of 30.3 and
-    torch.compile saved 10.9.
+    through memory five times. Fused into one kernel they move it once. The estimate assumes that a fused chain takes as long
+    as its longest kernel. A capture cannot say what a compiler will achieve: on a small GPT the estimate was 9.0 ms of 30.3
+    and torch.compile saved 10.9.
 
 In the trace
     Kernels named elementwise, vectorized, unrolled, layer_norm, softmax or reduce, one directly after the other on a stream.
@@ -17,7 +17,7 @@ Good
     def act(x, scale, shift, gate): return (x * scale + shift).sigmoid() * gate      # one kernel
 
 Harmless when
-    The tensors fit into the L2 cache and the GPU is not the limit.
+    The tensors fit in the L2 cache and the GPU is not the limit.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=("work",))
 _COMPILE = Fix(
     "torch.compile(model)",
     "model = torch.compile(model)",
-    "A graph break (print, .item(), a branch on data) leaves what lies around it as it is.",
+    "A graph break (print, .item(), a branch on data) splits what can be fused.",
 )
 #: Kernels that a compiler fuses with their neighbours: each reads and writes a tensor, and computes little.
 _FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
-#: A chain is listed from this length on.
+#: The fewest kernels that make a chain.
 _CHAIN = 2
-#: A bound has to promise more than a prediction before it is worth a word.
+#: A bound has to promise more than a prediction does before it is worth a word (share of the step).
 _FOUND = 0.10
 
 
 def _chains(case: Case) -> pl.DataFrame:
-    """Return the kernels that can be fused with ``run``: neighbours on one stream in one phase; and ``longest``.
+    """Return the kernels that can be fused: runs of neighbors on one stream in one phase.
 
-    Columns: op, ns, module, phase (null outside), run, longest.
+    Columns: op, ns, module, phase (null outside of any), run (number of the chain), longest (of its chain).
     """
     ops = case.ops  # sorted by start
     rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
@@ -73,7 +73,7 @@ def _chains(case: Case) -> pl.DataFrame:
 
 
 def check(case: Case) -> list[Finding]:
-    """Return one finding where fusing all chains is bounded by no less than 10 % of the step."""
+    """Return one finding where fusing all chains may save 10 % of the step or more."""
     if case.stepless:
         return case.no_steps(RULE)
     if missing := case.missing("kernels"):
@@ -84,7 +84,7 @@ def check(case: Case) -> list[Finding]:
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
     worth = case.worth(RemoveOps(ops_of(extra)), cause=RULE.cause, bound=True) if extra.height else Worth(0, "")
-    # What a compiler does to the launches is not known: only the time on the GPU counts.
+    # How many launches a compiler leaves is not known: only time on the GPU counts.
     bound = cost if worth.saving_ns is None else min(cost, worth.saving_ns)
     if not case.notable(bound, _FOUND):
         return case.clear(
@@ -107,12 +107,13 @@ def check(case: Case) -> list[Finding]:
         for r in rows.head(6).to_dicts()
     ]
     count = chains["run"].n_unique() / case.steps
-    title = f"Kernels that torch.compile can fuse spend about {units.duration(bound)} moving data again"
+    fusible = "torch.compile can fuse" if case.program.torch else "can be fused"
+    title = f"Kernels that {fusible} spend about {units.duration(bound)} moving data again"
     detail = (
         f"{chains.height / case.steps:.0f} elementwise, normalization and reduction kernels {case.per}, in {count:.0f} chains, take "
         f"{units.duration(case.per_step(int(chains['ns'].sum())))}. If each chain took as long as its longest kernel, the step "
-        f"would be {units.duration(bound)} shorter ({case.share(bound)}). A compiler makes kernels of its own: it can do better "
-        "or worse than that, and never saves more than these kernels take."
+        f"would be {units.duration(bound)} shorter ({case.share(bound)}). A compiler writes its own kernels: it may do better "
+        "or worse, but cannot save more than these kernels take."
     )
     where = {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
     fix = _COMPILE if case.program.torch else Fix("Fuse these kernels into one per chain")

@@ -3,7 +3,7 @@
 What it means
     A loop over parameters, heads or time steps in Python launches a kernel per element. Each kernel is shorter than its
     launch, so the GPU waits for Python. One batched, foreach or fused operation does the same work in a few launches. The
-    saving given is that of these launches in CUDA graphs, an upper bound for what batching brings.
+    saving shown is for putting these launches into CUDA graphs, an upper bound for what batching brings.
 
 In the trace
     Tens to thousands of kernels of a few us in one module, each preceded by a gap.
@@ -17,7 +17,7 @@ Good
     out = torch.bmm(x.expand(len(heads), -1, -1), weights)
 
 Harmless when
-    The GPU has work queued meanwhile: launches then cost only the CPU.
+    The GPU has work queued meanwhile: launches then cost only CPU time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RULE = Rule("NSX113", "tiny-launches", "Many tiny launches in one module", cause
 _FUSED = Fix(
     "fused=True for the optimizer: all parameters in a few kernels",
     "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
-    "Parameters must be on the GPU, in floating point.",
+    "The parameters must be floating-point tensors on the GPU.",
 )
 _LAUNCHES, _TINY_NS = 20, 10_000
 _MODULES = 3
@@ -44,7 +44,7 @@ _CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of
 
 
 def _part(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add ``part``: module paths with numbers as one, so that layers.3.norm and layers.4.norm are layers.*.norm."""
+    """Add ``part``: module paths with numbers folded, so that layers.3.norm and layers.4.norm are both layers.*.norm."""
     return frame.with_columns(lookup.changed(frame["module"], folded).alias("part"))
 
 
@@ -59,7 +59,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "the calls that launch the kernels were not recorded", "-t cuda")
     if kernels["module"].null_count() == kernels.height:
         return case.cannot_tell(RULE, "modules were not recorded", "nsysx run -- CMD")
-    # A kernel of a graph is not launched by itself.
+    # Kernels of a graph are not launched one by one.
     single = case.profile.attributed.api_calls["gpu_ops"].gather(kernels["call"]) == 1
     key = ["part", "phase"]
     tiny = (
@@ -103,7 +103,7 @@ def check(case: Case) -> list[Finding]:
 
 
 def _fix(program: Program, phase: str | None) -> Fix:
-    """Return how this part makes fewer launches: nothing that it does already."""
+    """Return how this part can make fewer launches: nothing that it already does."""
     if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
         return _FUSED
     ways = ["One batched or fused operation instead of a loop"]

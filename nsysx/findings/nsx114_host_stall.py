@@ -1,9 +1,9 @@
-"""NSX114 host-stall: the launching thread stands still between two launches, and the GPU runs dry.
+"""NSX114 host-stall: the launching thread pauses between two launches, and the GPU runs dry.
 
 What it means
-    Between two launches lie far more than the usual few microseconds: another thread holds the GIL, the garbage
+    Two launches are much further apart than the usual few microseconds: another thread holds the GIL, the garbage
     collector runs, Python computes, logs, or reads a file. Garbage collections and recompilations are named where `nsysx run`
-    noted them; what else it was shows in samples of Python's stack, which `nsysx run --python` records.
+    noted them; samples of Python's stack, which `nsysx run --python` records, show what else it was.
 
 In the trace
     A single long gap on the GPU that ends with a launch, and no API call of the thread in it.
@@ -18,7 +18,7 @@ Good
     gc.disable()                                       # gc.collect() once per epoch
 
 Harmless when
-    The GPU has work queued for longer than the stall.
+    The GPU has enough work queued to outlast the stall.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
 
 RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches", cause=("host", "launch", "sync"))
-#: The parts of the verdict that are the host's without any wait.
+#: The parts of the verdict that are the host's own, without any wait.
 _ALONE = ("host", "launch")
 _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
-#: From this share of the gaps on a pause that the probe noted is mentioned, and from this on it is the title.
+#: Shares of the gaps: a pause that the probe noted is mentioned from the first on, and in the title from the second on.
 _NAMED, _MOSTLY = 0.1, 0.5
-#: A line that has this part of the samples, or a call with this part of the time, is what the thread did.
+#: A line with this share of the samples, or a call with this share of the time, is named as what the thread did.
 _STANDS_OUT = 0.3
 
 
 def _stalls(case: Case) -> pl.DataFrame:
-    """Return op, ns, real_ns (without tracing) of gaps of the busiest device that are host code for far longer than usual.
+    """Return the gaps of the busiest device that host code makes far longer than usual: op, ns, real_ns (without tracing).
 
-    And of their ns those in pauses that the probe noted, by kind (columns gc, compile). A gap that began in a call that waits
-    belongs to that call (NSX101).
+    Columns gc and compile: the part of ns that lies in pauses of that kind, as the probe noted them. A gap that began in a
+    call that waits belongs to that call (NSX101).
     """
     host = case.idle.filter((pl.col("cause") == CAUSES.index("host_code")) & pl.col("op").is_not_null())
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
@@ -70,9 +70,9 @@ def _stalls(case: Case) -> pl.DataFrame:
 
 
 def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the launches and the small calls directly before each of them on its thread, and these small calls alone.
+    """Return the launches with the small calls directly before each on its thread, and the small calls alone.
 
-    Small calls are queries between two launches.
+    Small calls are those between two launches that neither launch, copy, wait nor allocate, such as queries.
     """
     calls = case.profile.attributed.api_calls
     small = calls["kind"].is_in(["other", "event", "load"]).to_numpy()
@@ -88,7 +88,7 @@ def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[
 
 
 def _said(case: Case, row: Row, known: list[_pauses.Kind], ops: pl.Series) -> str:
-    """Return what is known of what the thread does in these gaps, which end with ``ops``."""
+    """Return in words what the thread is known to do in these gaps, which end with ``ops``."""
     parts = [f"{units.share(row[k.key], row['gaps_ns'])} of that is {k.name}" for k in known]
     parts += _os_call(case, ops)
     noted = f"{', and '.join(parts)}." if parts else ""
@@ -98,7 +98,7 @@ def _said(case: Case, row: Row, known: list[_pauses.Kind], ops: pl.Series) -> st
 
 
 def _os_call(case: Case, ops: pl.Series) -> list[str]:
-    """Return in which call of the operating system the thread was for much of the gaps before these ops, where that was recorded."""
+    """Return the operating system call in which the thread spent much of the gaps before these ops, if that was recorded."""
     if not case.profile.recorded("osrt"):
         return []
     inside = case.profile.once(os_idle).filter(pl.col("op").is_in(ops.to_list()))
@@ -107,22 +107,22 @@ def _os_call(case: Case, ops: pl.Series) -> list[str]:
     calls = inside.drop_nulls("span").group_by("name", "kind").agg(ns.sum().alias("ns")).cast({"name": pl.String})
     most = calls.sort("ns", "name", descending=[True, False]).head(1).to_dicts()
     return [
-        f"{units.share(m['ns'], whole)} of that the thread is in {m['name']} ({m['kind']})"
+        f"{units.share(m['ns'], whole)} of that is spent in {m['name']} ({m['kind']})"
         for m in most
         if m["ns"] >= _STANDS_OUT * whole
     ]
 
 
 def _what_ran(case: Case, ops: pl.Series) -> str:
-    """Return what the thread did in the gaps before these ops, from samples of its stack, in a sentence."""
+    """Return a sentence on what the thread did in the gaps before these ops, from samples of its stack."""
     listened = pauses.listened(case.profile.ranges.notes, case.process)
-    what = f"Python, the GIL{'' if listened else ', garbage collection'} or the operating system"
+    suspects = f"Python, the GIL{'' if listened else ', garbage collection'} or the operating system"
     lines = known_lines(case.profile)
     if lines is None:
-        return f"The capture does not say what it does: {what if case.program.python else 'its own code or the operating system'}."
+        return f"The capture does not say why: {suspects if case.program.python else 'its own code or the operating system'}."
     seen = lines.seen.filter(pl.col("op").is_in(ops.to_list()))
     if not seen.height:
-        return f"No sample of Python's stack lies in these gaps: {what}."
+        return f"No sample of Python's stack lies in these gaps: {suspects}."
     place = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
     most = (
         seen.group_by("place")
@@ -134,12 +134,12 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
     name = stacks.spoken(most["file"], most["line"], most["function"])
     name += f", in {most['framework']}" if most["framework"] else ""
     if most["len"] < _STANDS_OUT * seen.height:
-        return f"In {seen.height} samples of its stack there no line stands out; the most frequent, {most['len']} times, is {name}."
-    return f"Of {seen.height} samples of its stack there, {most['len']} are of {name}."
+        return f"No line stands out in {seen.height} samples of its stack there; the most frequent, {most['len']} times, is {name}."
+    return f"{most['len']} of {seen.height} samples of its stack there are of {name}."
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding per place before which such stalls sum to 1 % of the step or more."""
+    """Return a finding per place before which these stalls sum to 1 % of the step or more."""
     if case.stepless:
         return case.no_steps(RULE)
     if case.device is None:
@@ -149,7 +149,7 @@ def check(case: Case) -> list[Finding]:
     stalls = _stalls(case)
     stalls = stalls.with_columns(case.profile.attributed.gpu_ops["call"].gather(stalls["op"]))
     calls = case.profile.attributed.api_calls
-    # The call that ends the last gap begins the step behind the steady ones.
+    # The call that ends the last gap already belongs to the step after the steady ones.
     launched = lookup.at(calls["process"], stalls["call"].fill_null(-1).to_numpy()) == case.process
     stalls = case.with_lines(stalls.filter(launched.fill_null(False)))
     stalls = stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
@@ -173,20 +173,20 @@ def check(case: Case) -> list[Finding]:
         known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
         mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
         title = f"A pause of the launching thread before work{in_module(row)} lets the GPU idle {units.duration(cost)} {case.per}"
-        # The verdict counts idle time after a wait to the wait: with it gone, the thread would have been ahead.
+        # The verdict counts idle time after a wait toward the wait: without it the thread would have been ahead.
         after = cost - case.taken_by(_ALONE)
         if case.notable(after):
             title += ", some of it after a wait"
         if mostly:
             title += f": {mostly.name}"
         detail = (
-            f"{row['stalls']} gaps in {case.steps} steps, the longest of {units.duration(row['longest_ns'])} as recorded, in which the "
-            f"launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"
+            f"In {units.several(row['stalls'], 'gap')} in {case.steps} steps (longest: {units.duration(row['longest_ns'])} as recorded) "
+            f"the launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"
         )
         if case.notable(after):
             detail += (
-                f" {units.duration(after)} of it also counts as time after a synchronize: the pause would do no harm to a thread that "
-                "is ahead of the GPU."
+                f" {units.duration(after)} of it also counts as time after a synchronize: the pause would be harmless if the thread "
+                "ran ahead of the GPU."
             )
         fix = (
             mostly.fix

@@ -1,12 +1,12 @@
-"""NSX115 wrong-timing: a clock on the CPU around a GPU operation reads something else than the operation.
+"""NSX115 wrong-timing: a CPU clock around a GPU operation reads something other than the operation.
 
 What it means
-    A launch returns before the kernel has begun. With a synchronize only after it, the clock also reads what others had
-    queued before; with one only before it, it reads the launch; with none, it reads how fast the CPU hands work over, or how
-    full the queue is. Only a synchronize on both sides reads one call, and that includes launching it.
+    A launch returns before the kernel has begun. With a synchronize only after it, the clock also counts work queued
+    earlier; with one only before it, the clock reads the launch; with none, it reads how fast the CPU hands work over, or
+    how full the queue is. Only a synchronize on both sides times one call, and that includes launching it.
 
 In the trace
-    cudaDeviceSynchronize directly before or after a single launch, again and again. The clock itself is not seen, so
+    cudaDeviceSynchronize directly before or after a single launch, again and again. The clock itself leaves no trace, so
     the finding says what a clock there would have read.
 
 Bad
@@ -17,7 +17,7 @@ Good
     print(Timer("op(x)", globals=globals()).blocked_autorange())
 
 Harmless when
-    Nothing is queued when the clock starts, or a whole step of many operations is timed.
+    Nothing is queued when the clock starts, or the clock times a whole step of many operations.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from nsysx.model import Finding
 
 RULE = Rule("NSX115", "wrong-timing", "Wrong timing method in the script")
 _FIX = Fix(
-    "torch.utils.benchmark.Timer, or synchronize on both sides, with warm-up and a median of many",
+    "torch.utils.benchmark.Timer, or synchronize before and after, warm up, and take a median",
     'from torch.utils.benchmark import Timer\nprint(Timer("op(x)", globals=globals()).blocked_autorange())',
-    "Nothing else may run on the GPU meanwhile.",
+    "Nothing else may run on the GPU at the time.",
 )
-#: A reading is wrong from this factor on.
+#: A reading is wrong when it is off by this factor, up or down.
 _WRONG = 1.5
 _LEAST = 3
-#: Ways of timing a kernel, as the evidence has them: what the kernel takes, and a clock with a synchronize on both sides.
+#: Ways of timing a kernel, as named in the evidence: the kernel's own time, and a clock with a synchronize on both sides.
 KERNEL_ITSELF, BOTH_SIDES = "the kernel itself", "a synchronize before and after"
 _WAYS = {
     "both_ns": BOTH_SIDES,
@@ -48,7 +48,7 @@ _WAYS = {
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding per kernel that the program fences with synchronize calls in a way that reads 1.5 times too much."""
+    """Return a finding per kernel that the program fences with synchronize calls in a way that misreads it by a factor of 1.5."""
     if missing := case.missing("stopwatch"):
         return case.cannot_tell(RULE, missing)
     fences = case.profile.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
@@ -59,12 +59,12 @@ def check(case: Case) -> list[Finding]:
         kernel = row["kernel_ns"]
         if kernel is None or row["calls"] < _LEAST:
             continue
-        # Of a library's kernels it is known only where one alone is fenced, in more ways than one, outside of steps.
+        # A fence around a library's kernel counts as timing only if it stands alone, in several ways, outside of steps.
         fenced = [w for w in ("both_ns", "after_ns", "before_ns") if row[w.replace("_ns", "_from")] == "measured"]
         if not row["custom"] and (not case.stepless or "both_ns" not in fenced or len(fenced) < 2):
             continue
         taken = {w for w in _WAYS if row[w.replace("_ns", "_from")] == "measured"}
-        # A reading with both synchronize calls holds one with the first alone; and nobody is known to clock without any.
+        # With both synchronize calls a reading also looks like one with the first alone; and a clock without any is not seen.
         taken &= {"after_ns", "both_ns"} if "both_ns" in taken else {"after_ns", "before_ns"}
         parts = (row["host_ns"], row["api_ns"], kernel, row["sync_return_ns"])
         alone = row["both_ns"] if row["both_ns"] is not None else sum(p or 0 for p in parts)
@@ -80,7 +80,7 @@ def check(case: Case) -> list[Finding]:
         because = ""
         if "after_ns" in wrong and row["after_ns"] > alone:
             more = units.duration(row["after_ns"] - alone)
-            because = f"Without a synchronize before it, {more} is work that was queued before."
+            because = f"Without a synchronize before it, {more} is work queued earlier."
         evidence = [
             {"way": _WAYS[w], "reads_ns": row[w], "from": row[w.replace("_ns", "_from")]}
             for w in _WAYS
@@ -90,4 +90,4 @@ def check(case: Case) -> list[Finding]:
         findings.append(
             case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=_FIX, evidence=evidence, because=because)
         )
-    return findings or case.clear(RULE, "no synchronize calls around a single operation make a clock misread it")
+    return findings or case.clear(RULE, "no synchronize around a single operation makes a clock misread it")

@@ -1,11 +1,11 @@
-"""NSX116 fp32-math: matrix products and convolutions in FP32 on a GPU whose tensor cores stand idle.
+"""NSX116 fp32-math: matrix products and convolutions in FP32 on a GPU whose tensor cores sit idle.
 
 What it means
-    Tensor cores multiply TF32, BF16 and FP16, not FP32. An FP32 product runs on the ordinary cores, which do an eighth of the
-    work in the same time (A100: 19.5 of 156 TFLOPS, H100: 67 of 495; NVIDIA's data sheets). TF32 keeps FP32 tensors and
-    rounds the factors to 10 bits of mantissa; autocast to BF16 halves the memory traffic as well. PyTorch allows TF32 for
-    convolutions by default and not for matrix products. The saving given lets these kernels run 8 times as fast: an upper
-    bound, since many then wait for memory.
+    Tensor cores multiply TF32, BF16 and FP16, not FP32. An FP32 product runs on the ordinary cores, which do about an eighth
+    of the work in the same time (A100: 19.5 of 156 TFLOPS, H100: 67 of 495; NVIDIA's data sheets). TF32 keeps FP32 tensors
+    and rounds the factors to 10 bits of mantissa; autocast to BF16 halves the memory traffic as well. By default PyTorch
+    allows TF32 for convolutions but not for matrix products. The saving shown lets these kernels run 8 times as fast: an
+    upper bound, since many of them would then wait for memory.
 
 In the trace
     Kernels named sgemm, simt, ffma, f32f32_f32f32_f32, or cuDNN engines of <float>; no tf32, bf16, s16816 or nvjet.
@@ -19,7 +19,7 @@ Good
         loss = model(x).sum()
 
 Harmless when
-    The result needs FP32, or these kernels are so small that launching them takes longer.
+    The result needs FP32, or these kernels are so short that launching them takes longer.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _CHANNELS_LAST = Fix(
     "    y = model(images.to(memory_format=torch.channels_last))",
     "BF16 keeps 7 bits of the mantissa: the loss must still converge.",
 )
-#: Cards whose tensor cores know no TF32.
+#: Cards whose tensor cores have no TF32 and no BF16.
 _WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
-#: How much more tensor cores do: FP32 against TF32 on A100 and H100 (data sheets).
+#: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).
 _FASTER = 8
 
 
@@ -73,33 +73,35 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
     conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
-    what = "Convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "Matrix products"
+    operation = "Convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "Matrix products"
     worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), cause=RULE.cause, bound=True)
     if worth.saving_ns is not None and not case.notable(worth.saving_ns):
-        return case.clear(RULE, "FP32 products take GPU time, but the step would be no shorter without them")
+        return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
-    if tensor.any() and what == "Convolutions":
+    if tensor.any() and operation == "Convolutions":
         worth = Worth(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
+    old = any(_WITHOUT_TF32.search(name) for name in cards.values())
     rows = fp32_kernels.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
     rows = rows.sort("ns", "name", descending=[True, False]).head(6)
     evidence = [{"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)} for k, n, ns in rows.iter_rows()]
     detail = (
-        f"Kernels that multiply in FP32 take {units.duration(taken)} {case.per} ({case.share(taken)}). Tensor cores do up to "
-        f"{_FASTER} times as much in TF32 or BF16; kernels that then wait for memory gain less."
+        f"Kernels that multiply in FP32 take {units.duration(taken)} {case.per} ({case.share(taken)}). Tensor cores are up to "
+        f"{_FASTER} times as fast in {'FP16' if old else 'TF32 or BF16'}; kernels that then wait for memory gain less."
     )
-    fix = _fix(case, any(_WITHOUT_TF32.search(name) for name in cards.values()), bool(tensor.any()), what)
-    title = f"{what} in FP32 take {units.duration(taken)}; the GPU has tensor cores for TF32 and BF16"
+    fix = _fix(case, old, bool(tensor.any()), operation)
+    formats = "FP16" if old else "TF32 and BF16"
+    title = f"{operation} in FP32 take {units.duration(taken)}; the GPU has tensor cores for {formats}"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, evidence=evidence)]
 
 
-def _fix(case: Case, old: bool, tensor: bool, what: str) -> Fix:
-    """Return how to reach the tensor cores: not by what is switched on already."""
+def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
+    """Return how to reach the tensor cores: nothing that is already switched on. ``old``: cards without TF32 and BF16."""
     if not case.program.torch:
         return Fix("Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data")
     if old:
         return Fix("torch.autocast('cuda', torch.float16) with a GradScaler")
-    if what == "Convolutions":
+    if operation == "Convolutions":
         also = "torch.backends.cudnn.benchmark = True" if tensor else "torch.backends.cudnn.allow_tf32 = True"
         return _CHANNELS_LAST._replace(text=f"{_CHANNELS_LAST.text}; or {also}")
     return _TF32

@@ -1,9 +1,9 @@
-"""NSX117 layout-conversion: convolutions turn their data from one memory layout into another and back.
+"""NSX117 layout-conversion: convolutions convert their data from one memory layout to another and back.
 
 What it means
-    Tensor cores want images with the channels last (NHWC); PyTorch keeps them first (NCHW). Where a convolution runs on
-    tensor cores all the same, cuDNN converts the input before it and the output after it, each time. With model and input in
-    channels_last the data stays as the kernels want it. The saving given is that of the conversions, an upper bound.
+    Tensor cores want images with the channels last (NHWC); PyTorch puts them first (NCHW). To run such a convolution on
+    tensor cores, cuDNN converts its input before and its output after, every time. With model and input in channels_last
+    the data stays as the kernels want it. The saving shown is the time of the conversions, an upper bound.
 
 In the trace
     nchwToNhwcKernel before and nhwcToNchwKernel after convolution kernels; tensorTransformGeneric.
@@ -16,7 +16,7 @@ Good
     y = model(images.to(memory_format=torch.channels_last))
 
 Harmless when
-    Some layer needs the other layout anyway, or the conversions take a small part of the step.
+    Some layer needs the other layout anyway, or the conversions take a small share of the step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts",
 _CHANNELS_LAST = Fix(
     "Keep model and input in torch.channels_last (memory_format), so that nothing is converted",
     "model = model.to(memory_format=torch.channels_last)\ny = model(images.to(memory_format=torch.channels_last))",
-    "Every layer between must keep the layout.",
+    "Every layer in between must keep the layout.",
 )
 _CONVERSION = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransformGeneric"
 
@@ -52,7 +52,7 @@ def check(case: Case) -> list[Finding]:
     cost = case.lost(taken, worth)
     count = conversions.height / case.steps
     detail = (
-        f"{count:.0f} kernels {case.per} convert between NCHW and NHWC, around convolutions that need channels last: "
+        f"{count:.0f} kernels {case.per} convert between NCHW and NHWC around convolutions that need channels last: "
         f"{units.duration(taken)} ({case.share(taken)})."
     )
     if cost > taken:

@@ -1,9 +1,9 @@
 """NSX118 unfused-attention: attention as two products with a softmax between them, written out to memory.
 
 What it means
-    Attention scores grow with the square of the sequence. Written as matmul, softmax, matmul they go to memory and come
+    Attention scores grow with the square of the sequence length. Written as matmul, softmax, matmul they go to memory and
     back for every scale, mask, softmax and dropout. scaled_dot_product_attention keeps them on the chip (FlashAttention, or
-    cuDNN's kernel). The saving given is that of the kernels between the two products, an upper bound: the products stay.
+    cuDNN's kernel). The saving shown is the time of the kernels between the two products, an upper bound: the products stay.
 
 In the trace
     In each layer a product, then scale, mask and softmax kernels, then another product; no flash or fmha kernel.
@@ -17,7 +17,7 @@ Good
     # transformers: attn_implementation="sdpa"
 
 Harmless when
-    Sequences are short, or the scores themselves are needed.
+    Sequences are short, or something else needs the scores.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused", cause=
 _FIX = Fix(
     "F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
     "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
-    "The scores themselves must not be needed.",
+    "Nothing else may need the scores.",
 )
+_FIX_ANYWHERE = Fix("Use a fused attention kernel (FlashAttention, or cuDNN's)")
 #: Softmax of scores, not of a loss.
 _SOFTMAX = r"(?i)softmax"
 _OF_LOSS = r"LogSoftMax|log_softmax|nll_loss|cross_?entropy"
-#: Kernels between the two products: cast, scale, mask, softmax, dropout. More than this many is something else.
+#: Most kernels between the two products: cast, scale, mask, softmax, dropout. More than this is something else.
 _BETWEEN = 8
-#: As often as this in a step it is a layer's, not the head's.
+#: This often in a step it belongs to the layers, not to the head.
 _LEAST = 2
 
 
@@ -55,20 +56,21 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "no layer runs a softmax between two products")
     taken = case.per_step(int(kernels["ns"].sum()))
     if not case.notable(taken):
-        return case.clear(RULE, f"what runs between the products of attention takes {case.share(taken)} of the step")
+        return case.clear(RULE, f"kernels between the products of attention take {case.share(taken)} of the step")
     worth = case.worth(RemoveOps(ops_of(kernels)), cause=RULE.cause, bound=True)
     if worth.saving_ns is None and not case.stepless:
         worth = case.bound(taken, "the kernels between the products")
     detail = (
-        f"{places / case.steps:.0f} times {case.per} a softmax runs between two matrix products, and {kernels.height / case.steps:.0f} "
-        f"kernels between these products carry the scores through memory: {units.duration(taken)} ({case.share(taken)})."
+        f"A softmax runs between two matrix products {places / case.steps:.0f} times {case.per}, and {kernels.height / case.steps:.0f} "
+        f"kernels between them carry the scores through memory: {units.duration(taken)} ({case.share(taken)})."
     )
+    fix = _FIX if case.program.torch else _FIX_ANYWHERE
     title = f"Attention is not fused: scores go through memory for {units.duration(taken)}"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=_FIX)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix)]
 
 
 def _between(case: Case) -> tuple[pl.DataFrame, int]:
-    """Return the kernels between two neighbouring products that hold a softmax (op, ns), and how many such places there are."""
+    """Return the kernels (op, ns) between neighboring products with a softmax in between, and how many such places there are."""
     ops = case.ops
     needed = "op", "device", "stream", "start_ns", "end_ns", "family", "name"
     ops = ops.lazy().filter(pl.col("op_kind") == "kernel").select(needed).collect()

@@ -1,12 +1,12 @@
-"""NSX119 short-kernels: work is always queued, but the kernels are so short that the pauses between them count.
+"""NSX119 short-kernels: work is always queued, but the kernels are so short that the pauses between them add up.
 
 What it means
     Between two kernels of a stream the GPU pauses for about a microsecond, however fast the CPU launches. Kernels of a few
-    microseconds therefore leave the GPU without work for a good part of the time, in a CUDA graph too. Faster launches and
-    fewer waits change nothing; fewer and larger kernels do. The saving given is that of the pauses, an upper bound.
+    microseconds therefore leave the GPU without work much of the time, even in a CUDA graph. Faster launches and
+    fewer waits change nothing; fewer and larger kernels do. The saving shown is the sum of the pauses, an upper bound.
 
 In the trace
-    Hundreds of kernels of a few microseconds, one directly after the other, with the CPU far ahead.
+    Hundreds of kernels of a few microseconds, back to back, with the CPU far ahead.
 
 Bad
     for t in range(500): h = h * a[t] + b[t]               # 1,000 kernels, also as a CUDA graph
@@ -16,7 +16,7 @@ Good
     # larger batches, one batched operation instead of a loop, foreach or fused optimizers
 
 Harmless when
-    The pauses are a small part of the step.
+    The pauses are a small share of the step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding
 
 RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=("pause",))
-#: From this part of the step on; a normal step has 2 to 3 % of such pauses.
+#: Least share of the step that is reported; a normal step has 2 to 3 % of such pauses.
 _FOUND = 0.05
 
 
@@ -45,8 +45,8 @@ def check(case: Case) -> list[Finding]:
     each = f" of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
     count = case.kernels.height / case.steps
     detail = (
-        f"{count:.0f} kernels a step{each} run one after the other, and the pauses between them take {units.duration(cost)} "
-        f"({case.share(cost)}). The CPU is not what they wait for."
+        f"{count:.0f} kernels a step{each} run back to back, and the pauses between them take {units.duration(cost)} "
+        f"({case.share(cost)}). They do not wait for the CPU."
     )
     ways = ["larger batches", "one batched operation instead of a loop"]
     if case.program.torch and not case.program.compiled:

@@ -3,9 +3,9 @@
 What it means
     Boolean masks, nonzero, unique and indexing with tensors pick rows whose number only the GPU knows. They are built
     from scans, sorts, gathers and, in backward, a scatter that sorts its indices first. These kernels are slow for what they
-    do. People remove the wait that comes with them, and gain nothing; the kernels are what costs. A form with a fixed shape
+    do. People remove the wait that comes with them and gain nothing: the cost is in the kernels. A form with a fixed shape
     (where, masked_fill, weights of 0; ignore_index in a loss) needs none of them. Outside of a loss only the kernels of the
-    mask itself count: a graph network scatters, a router sorts, and no other form would do without.
+    mask itself count: a graph network has to scatter, a router has to sort.
 
 In the trace
     DeviceSelectSweepKernel, write_indices (nonzero), DeviceRadixSort (sort, unique, index backward), index_elementwise_kernel
@@ -20,8 +20,8 @@ Good
     # or: loss = (per_pixel * keep).sum() / keep.sum()
 
 Harmless when
-    The operation really is a sort or a lookup (embedding, top-k, routing to experts), or picks a small part of the data, so
-    that what follows is cheaper by more than the picking costs.
+    The operation really is a sort or a lookup (embedding, top-k, routing to experts), or it picks so little of the data that
+    later work gets cheaper by more than the picking costs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks", cause=
 _FIXED_SHAPE = Fix(
     "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
     "loss = F.cross_entropy(logits, target, ignore_index=IGNORE)\n# or: loss = (per_pixel * keep).sum() / keep.sum()",
-    "What is masked must be cheap enough to compute and throw away.",
+    "The masked values must be cheap enough to compute and throw away.",
 )
 _OF_LOSS = _FIXED_SHAPE._replace(
     text="Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
@@ -48,7 +48,7 @@ _OF_LOSS = _FIXED_SHAPE._replace(
 _FAMILY = "sort, scan and gather"
 #: Kernels of other families that only these operations launch.
 _HELPERS = r"write_indices|elementwise_kernel_with_index"
-#: What a kernel usually comes from.
+#: The operation that a kernel usually comes from.
 _ORIGINS = (
     (r"DeviceSelect|DeviceCompactInit|write_indices|nonzero", "nonzero or a boolean mask"),
     (r"indexing_backward|index_put|elementwise_kernel_with_index", "backward of indexing"),
@@ -57,24 +57,24 @@ _ORIGINS = (
     (r"(?<!ten)sort|radix", "sort: unique, or backward of indexing"),
     (r"scatter|gather", "scatter or gather"),
 )
-#: These make a module one that masks; a sort, a lookup or the backward of an embedding do not.
+#: Kernels that show that a module masks; a sort, a lookup or the backward of an embedding does not.
 _SIGN = r"DeviceSelect|write_indices|nonzero|indexing_backward|masked_(select|scatter)"
 _MODULES = 4
 
 
 def _origin(kernel: str) -> str:
-    return next((what for pattern, what in _ORIGINS if re.search(pattern, kernel, re.IGNORECASE)), "scan")
+    return next((origin for pattern, origin in _ORIGINS if re.search(pattern, kernel, re.IGNORECASE)), "scan")
 
 
-#: Work that indexing brings whether or not anything is masked: lookups, message passing, routing.
+#: Work that comes with indexing whether or not anything is masked: lookups, message passing, routing.
 _NEUTRAL = ("scatter or gather", "sort: unique, or backward of indexing", "unique, or backward of an embedding", "scan")
-#: Kernels and names that make a place a loss.
+#: Kernels and module names that mark a loss.
 _LOSS_KERNEL = r"nll_loss|cross_?entropy|LogSoftMax|mse_|smooth_l1|bce_|binary_cross"
 _LOSS_NAME = re.compile(r"loss|criterion", re.IGNORECASE)
 
 
 def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series) -> bool:
-    """Return whether a mask here picks what a loss is taken of: by names, the phase, or a loss's own kernels."""
+    """Return whether a mask here selects the inputs of a loss: by the module's name, the phase, or a loss's own kernels."""
     if (module and _LOSS_NAME.search(module)) or "loss" in phases.cast(pl.String).to_list():
         return True
     return bool(lookup.matching(names, _LOSS_KERNEL).any())
@@ -108,24 +108,24 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     chosen = case.ops["module"].is_null() if row["module"] is None else case.ops["module"] == row["module"]
     of_module = case.ops.filter(chosen & (case.ops["op_kind"] == "kernel"))
     loss = _is_loss(case, row["module"], of_module["phase"].unique(), of_module["name"])
-    if not loss:  # a graph network scatters, a router sorts: only what the mask itself needs could go
+    if not loss:  # a graph network scatters, a router sorts: only the kernels of the mask itself could go
         work = work.filter(~pl.Series([_origin(n) in _NEUTRAL for n in work["name"]], dtype=pl.Boolean))
     cost = case.per_step(int(work["ns"].sum()))
     if not case.notable(cost):
         return None
     whole = case.timed_ops(chosen, "op")
     whole_ns = case.per_step(int(whole["ns"].sum()))
-    # Where masking is what a loss mostly does, the rest of its work is done on what the mask picked.
+    # Where a loss mostly masks, the rest of its work is on what the mask picked.
     all_of_it = loss and 2 * cost >= whole_ns and row["module"] is not None
     worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else work)), cause=RULE.cause, bound=True)
     detail = f"Sort, scan and gather kernels take {units.duration(cost)} {case.per} ({case.share(cost)})"
     if all_of_it:
         detail += (
             f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they select, "
-            "which fixed shapes do not need either. The saving counts all of it, so it is an upper bound."
+            "which fixed shapes do not need either. The saving counts all of it: an upper bound."
         )
     else:
-        detail += ", an upper bound of what a form with fixed shapes saves."
+        detail += ", an upper bound for what fixed shapes save."
     if worth.next_limit:
         detail += f" After that, {worth.next_limit} limits the step."
     by_kernel = work.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())

@@ -1,12 +1,12 @@
-"""NSX121 page-migration: unified memory moves between CPU and GPU because somebody touches it.
+"""NSX121 page-migration: unified memory moves between CPU and GPU because both sides touch it.
 
 What it means
-    Memory from cudaMallocManaged lives where it was touched last. A kernel that touches pages on the other side stops until
-    they have moved, a few pages at a time: far slower than one copy, and no call of the program asks for it. Data that is
-    copied ahead of time, or advised to stay, does not move. The cost given is the time in which only pages move.
+    Memory from cudaMallocManaged lives where it was last touched. A kernel that touches pages on the other side stalls until
+    they have moved, a few pages at a time: far slower than one copy, and no call in the program asks for it. Data that is
+    prefetched, or advised to stay, does not move then. The cost shown is the time in which only pages move.
 
 In the trace
-    Copies of the kind "UM HtoD" and "UM DtoH" without an API call, before or in the middle of kernels.
+    Copies of the kind "UM HtoD" and "UM DtoH" without an API call, before kernels or in the middle of them.
 
 Bad
     cudaMallocManaged(&x, n); fill_on_cpu(x); kernel<<<...>>>(x); read_on_cpu(x);   // back and forth
@@ -16,7 +16,7 @@ Good
     // data that only the GPU uses: cudaMalloc. Read by both: cudaMemAdviseSetReadMostly
 
 Harmless when
-    The data is larger than the GPU's memory, so that it has to move, or it moves once.
+    The data is larger than the GPU's memory and has to move, or it moves only once.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "no page of unified memory moves")
     cost = case.per_step(limits_of(case.profile, rows).parts["migration"])
     if not case.notable(cost):
-        return case.clear(RULE, f"only pages move for {case.share(cost)} of the step")
+        return case.clear(RULE, f"page migrations alone take {case.share(cost)} of the step")
     size = int(moves["bytes"].sum())
     both = moves.group_by(pl.col("copy_kind")).agg(pl.col("bytes").sum()).height > 1
     detail = (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU only moves pages of unified memory, or waits for "
-        f"them: {units.count(moves.height)} transfers of {units.size(size / moves.height)} in the whole capture"
-        f"{', back and forth' * both}. No API call asks for them, so none is missing."
+        f"them: {units.several(moves.height, 'transfer')} of {units.size(size / moves.height)} on average in the whole capture"
+        f"{', back and forth' * both}. No API call asks for them."
     )
     fix = "cudaMemPrefetchAsync before the kernels that use the data, cudaMemAdvise for data that stays, or cudaMalloc and one copy"
     title = f"Pages of unified memory move for {units.duration(cost)}"
-    worth = case.bound(cost, "all of the time in which only pages move")
+    worth = case.bound(cost, "all the time in which only pages move")
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]

@@ -1,24 +1,24 @@
-"""NSX122 small-grid: kernels with few blocks use part of the device, and the rest waits for them.
+"""NSX122 small-grid: kernels with few blocks use only part of the device, and the rest waits for them.
 
 What it means
     A block runs on one SM. A kernel with fewer blocks than the device has SMs leaves SMs without work for as long as it runs,
-    however fast it is there: a reduction over few columns, a matrix product of few rows, a loop over one row. More blocks do
-    the same work in less time. The saving given is that of the SMs that have none, an upper bound: where the few SMs already
-    take all of the memory's bandwidth, more of them bring less.
+    however fast each block is: a reduction over few columns, a matrix product of few rows, a loop over one row. More blocks
+    do the same work in less time. The saving shown spreads the work over all SMs, an upper bound: where few SMs already
+    use all of the memory bandwidth, more of them bring less.
 
 In the trace
     A kernel of 10 us or more whose grid (blocks) is smaller than the number of SMs, with nothing else beside it.
 
 Bad
     layer_norm = torch.nn.LayerNorm(768)               # eager: the backward of its weights runs in 16 blocks
-    y = x.sum(0)                                       # 8 columns: as many blocks
+    y = x.sum(0)                                       # 8 columns: 8 blocks
 
 Good
     model = torch.compile(model)                       # splits such reductions over the device
     y = x.view(64, -1, 8).sum(1).sum(0)                # two stages, many blocks
 
 Harmless when
-    Other kernels run beside it on another stream, or the kernel is a small part of the step.
+    Other kernels run beside it on another stream, or the kernel is a small share of the step.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=("work",))
-#: Shorter kernels take the time of their start, whatever their grid (ns).
+#: A shorter kernel takes the time it takes to start, whatever its grid (ns).
 _LONG_NS = 10_000
-#: Of a kernel that is alone for less of its time, others may use what it leaves empty.
+#: While a kernel runs alone for less of its time than this, others may use the SMs that it leaves empty (share).
 _ALONE = 0.9
-#: Kernels that a replay is made for, and that are listed.
+#: Most kernels that are replayed and listed.
 _KERNELS = 8
 
 
@@ -77,7 +77,7 @@ def check(case: Case) -> list[Finding]:
     ]
     worth = case.worth(*edits, cause=RULE.cause, bound=True)
     if worth.saving_ns is not None and not case.notable(worth.saving_ns):
-        return case.clear(RULE, "kernels with few blocks take GPU time, but the step would be no shorter with more")
+        return case.clear(RULE, "more blocks for small kernels would shorten the step by less than 1 %")
     return [_found(case, rows, cost, worth)]
 
 
@@ -95,15 +95,15 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
     ]
     worst = rows.row(0, named=True)
     taken = case.per_step(int(rows["ns"].sum()))
-    most = "most" if cost >= 0.5 * taken else "a part of the"
+    most = "most" if cost >= 0.5 * taken else "some"
     title = f"Kernels with too few blocks leave {most} SMs without work for {units.duration(taken)} {case.per}"
     detail = (
-        f"The most expensive of them runs in {worst['blocks']} block{'s' * (worst['blocks'] != 1)} on {worst['sm_count']} SMs"
-        f"{in_module(worst)}. With a block for every SM they would take {units.duration(case.lost(cost, worth))} less at most."
+        f"The most expensive one{in_module(worst)} runs {units.several(worst['blocks'], 'block')} on {worst['sm_count']} SMs. "
+        f"With a block for every SM they would take at most {units.duration(case.lost(cost, worth))} less."
     )
     ways = [
         "a fused or Triton kernel that splits the work along another axis",
-        "a larger batch, where the grid grows with it",
+        "a larger batch, if the grid grows with it",
     ]
     if case.program.torch and not case.program.compiled:
         ways.insert(0, "torch.compile of that part, which splits reductions over the device")

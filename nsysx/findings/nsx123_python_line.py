@@ -1,8 +1,8 @@
 """NSX123 python-line: one line of Python runs while the GPU has nothing to do.
 
 What it means
-    Samples of Python's stack, taken while the GPU idled for host code, are on this line in step after step. What the line costs
-    is the idle time that it explains, not the time that it takes: behind a busy GPU it costs nothing.
+    Samples of Python's stack, taken while the GPU idled for host code, are on this line again and again. The line costs the
+    idle time that it explains, not the time that it takes: while the GPU is busy it costs nothing.
 
 In the trace
     Gaps on the GPU with no CUDA call on the launching thread, and this line in the Python samples of that time.
@@ -16,7 +16,7 @@ Good
     loader = DataLoader(AugmentedData(), num_workers=8)  # in the workers, while the GPU is busy
 
 Harmless when
-    The GPU still has work queued while the line runs.
+    The GPU has work queued while the line runs.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from nsysx.findings._case import Case, Rule, in_module
 from nsysx.model import Finding
 
 RULE = Rule("NSX123", "python-line", "Python lines that the GPU waits for", cause=("host", "launch", "sync"))
-#: Lines that are named, and the fewest samples that a figure may rest on: with 10 its 95 % interval is half to twice as long.
+#: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
-#: What to do about a line, by the framework function that runs below it; the first that matches.
+#: What to do about a line, by the framework function that runs below it; the first match counts.
 _FIXES = (
     (r"^torch/utils/data/", "Let DataLoader workers do it: num_workers=8, persistent_workers=True"),
     (r"^torch/optim/(?!.*:_fused)", "Give the optimizer fused=True, or capture the step in a CUDA graph"),
@@ -46,11 +46,11 @@ _FIX = "Move it out of the loop, into another process, or onto the GPU"
 
 
 def _costs(case: Case) -> pl.DataFrame:
-    """Return the samples in host code with their place, and ns (as recorded) and real_ns (without tracing) of each."""
+    """Return the samples in host code with their place, and the idle time of each: ns (as recorded), real_ns (untraced)."""
     lines = known_lines(case.profile)
     assert lines is not None
     host = case.idle.filter(pl.col("cause") == CAUSES["idle_ns"])
-    # Tracing took its part of each gap; the line has the rest of it.
+    # Part of each gap is due to tracing; the line gets the rest.
     left = host.group_by("op").agg((pl.col("real_ns").sum() / pl.col("ns").sum().clip(1)).alias("_left"))
     seen = lines.seen.filter(pl.col("cause") == CAUSES["idle_ns"]).join(
         left, on="op", how="left", maintain_order="left"
@@ -61,7 +61,7 @@ def _costs(case: Case) -> pl.DataFrame:
 
 
 def _most(seen: pl.DataFrame, column: str) -> tuple[str | None, float]:
-    """Return the value of a column that most of the time goes to, and its part of it."""
+    """Return the value of a column that most of the time goes to, and its share of the time."""
     parts = (
         seen.group_by(column)
         .agg(pl.col("real_ns").sum())
@@ -72,7 +72,7 @@ def _most(seen: pl.DataFrame, column: str) -> tuple[str | None, float]:
 
 
 def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
-    """Return what the samples of one line say, None where it costs too little. ``samples``: of all lines."""
+    """Return the finding about one line, None where it costs too little. ``samples``: how many all lines have together."""
     cost = min(case.per_step(float(seen["real_ns"].sum())), case.taken_by(RULE.cause))
     if not case.notable(cost):
         return None
@@ -80,17 +80,17 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     (module, _), (phase, _), (framework, part) = (_most(seen, c) for c in ("module", "phase", "framework"))
     where = {"module": module, "phase": phase, "file": file, "line": line}
     place = stacks.spoken(file, line, function)
-    worth = case.bound(cost, "the time for which the GPU idles while this line runs")
+    worth = case.bound(cost, "the time the GPU idles while this line runs")
     n = len(seen)
-    # As sure as the part of all samples that stand on the line.
+    # As sure as the line's share of all samples.
     parts = pl.DataFrame({"n": [n], "of": [samples], "whole": [round(cost * samples / n)]})
     low, high = parts.select(interval(pl.col("n") / pl.col("of"), pl.col("of"), pl.col("whole"))).row(0)
     detail = (
-        f"{units.count(n)} of the {units.count(samples)} samples that were taken while the GPU idled for host code stand on this "
-        f"line: {units.duration(low)} to {units.duration(high)} {case.per} at 95 %."
+        f"{units.count(n)} of the {units.count(samples)} samples taken while the GPU idled for host code are on this line: "
+        f"{units.duration(low)} to {units.duration(high)} {case.per} (95 % interval)."
     )
     if framework is not None:
-        detail += f" Of its time, {units.share(part, 1)} passes in {framework}."
+        detail += f" {units.share(part, 1)} of its time is spent in {framework}."
     before = f" before work{in_module(where)}" if in_module(where) else ""
     title = f"{place} runs{before} while the GPU idles: {units.duration(cost)} {case.per}"
     fix = next((text for pattern, text in _FIXES if re.search(pattern, framework or "")), _FIX)
@@ -98,7 +98,7 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding for each of the lines that cost most, where that is 1 % of the step or more."""
+    """Return a finding for each of the costliest lines that cost 1 % of the step or more."""
     if case.stepless:
         return case.no_steps(RULE)
     if missing := case.missing("host_lines"):
@@ -108,7 +108,8 @@ def check(case: Case) -> list[Finding]:
     seen = _costs(case)
     if seen.height < _FEWEST:
         return case.clear(
-            RULE, f"{seen.height} samples lie in host code that the GPU waits for: too few to name a line"
+            RULE,
+            f"only {units.several(seen.height, 'sample')} in host code that the GPU waits for: too few to name a line",
         )
     by_line = seen.group_by(_PLACE).agg(pl.len(), pl.col("real_ns").sum()).filter(pl.col("len") >= _FEWEST)
     by_line = by_line.sort("real_ns", *_PLACE, descending=[True, False, False, False], nulls_last=True)

@@ -1,23 +1,23 @@
-"""NSX124 memory-bound: kernels that move bytes as fast as the device's memory can, so that only fewer bytes make them faster.
+"""NSX124 memory-bound: kernels move bytes as fast as the device's memory can, so only fewer bytes make them faster.
 
 What it means
-    The GPU's own counters say that the memory reads and writes at 85 % of its bandwidth and more while these kernels run. What
-    is left is the price of turning the memory between reading and writing. A better kernel for the same bytes, a higher clock
-    or more blocks bring nothing; what brings something is not to move a byte: fused operations, narrower formats, no copies.
-    What that saves the capture cannot say.
+    The GPU's own counters say that the memory reads and writes at 85 % of its bandwidth or more while these kernels run; the
+    remainder is the price of switching between reads and writes. A better kernel for the same bytes, a higher clock
+    or more blocks bring nothing. Moving fewer bytes does: fused operations, narrower formats, no copies.
+    The capture cannot say how much that saves.
 
 In the trace
-    DRAM Read and DRAM Write Bandwidth add up to 85 % and more for as long as the kernel runs alone (nsysx run --gpu-metrics).
+    DRAM Read and DRAM Write Bandwidth add up to 85 % or more while the kernel runs alone (nsysx run --gpu-metrics).
 
 Bad
     y = x.float() * scale + bias; y = y.relu()             # four kernels, each reads and writes everything
 
 Good
     f = torch.compile(lambda x: (x.float() * scale + bias).relu())    # one kernel: read once, written once
-    with torch.autocast("cuda", torch.bfloat16):           # half of the bytes
+    with torch.autocast("cuda", torch.bfloat16):           # half the bytes
 
 Harmless when
-    These bytes have to be moved, or the kernels are a small part of the step.
+    These bytes have to be moved, or the kernels are a small share of the step.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ def check(case: Case) -> list[Finding]:
     shapes = case.profile.once(kernel_shapes.shapes)
     known = shapes.drop_nulls("dram")
     if not known.height:
-        return case.cannot_tell(RULE, "no kernel ran alone for as long as ten samples of the memory's bandwidth take")
+        return case.cannot_tell(RULE, "no kernel ran alone for ten samples of the memory bandwidth")
     bound = known.filter(pl.col("limit") == kernel_shapes.DRAM)
     taken = case.per_step(int(bound["total_ns"].sum()))
     if not case.notable(taken, _FOUND):
         highest = known.row(int(known["dram"].arg_max() or 0), named=True)
-        what = f"kernels at 85 % of the memory bandwidth take {case.share(taken)} of the step; the highest is at"
-        return case.clear(RULE, f"{what} {units.share(highest['dram'], 1)}")
+        said = (
+            f"kernels at 85 % of the memory bandwidth or more take {case.share(taken)} of the step; the highest reaches"
+        )
+        return case.clear(RULE, f"{said} {units.share(highest['dram'], 1)}")
     share = float((bound["dram"] * bound["total_ns"]).sum()) / float(bound["total_ns"].sum())
     evidence = [
         {
@@ -61,12 +63,12 @@ def check(case: Case) -> list[Finding]:
     ]
     title = f"Kernels take {units.duration(taken)} {case.per} at {units.share(share, 1)} of the memory bandwidth: only fewer bytes help"
     detail = (
-        f"While these kernels run, {case.share(taken)} of the step, the memory reads and writes as fast as it can. Faster kernels "
-        "for the same bytes would gain next to nothing."
+        f"For {case.share(taken)} of the step the memory reads and writes as fast as it can. Better kernels for the same bytes "
+        "would gain next to nothing."
     )
     ways = ["narrower formats (BF16)", "no copies and conversions"]
     if case.program.torch and not case.program.compiled:
         ways.insert(0, "operations fused by torch.compile")
     fix = f"Move fewer bytes: {', '.join(ways[:-1])}, {ways[-1]}"
-    worth = Worth(None, "not known: it depends on which bytes need not be moved")
+    worth = Worth(None, "not known: it depends on which bytes need not move")
     return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, evidence=evidence)]

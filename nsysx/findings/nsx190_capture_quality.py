@@ -1,11 +1,11 @@
-"""NSX190 capture-quality: the capture lacks something, so that part of what is said here cannot be trusted.
+"""NSX190 capture-quality: the capture lacks something, so part of this report cannot be trusted.
 
 What it means
     Rows were lost, ranges never arrived, GPU work has no call, graphs are opaque, steps were not found, or the profiled
-    program failed. Each such line says what would cure it. Record again before acting on the figures that it touches.
+    program failed. Each line says what would fix it. Record again before you act on the figures that it affects.
 
 In the trace
-    Empty tables, launches without kernels, messages of nsys about dropped events.
+    Empty tables, launches without kernels, messages from nsys about dropped events.
 
 Bad
     nsys profile python train.py                       # 20 minutes, osrt, no steps, no ranges
@@ -14,7 +14,7 @@ Good
     nsysx run --steps 10:30 -- python train.py
 
 Harmless when
-    The line is about something that you do not ask.
+    The line is about something that you do not need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nsysx.judging import capture_checks
 from nsysx.model import Finding
 
 RULE = Rule("NSX190", "capture-quality", "Quality of the capture")
-#: Not having these is a matter of what was asked for, not of how well it was recorded.
+#: Missing these says what was asked for, not how well it was recorded.
 _OPTIONAL = ("replay", "ranks")
 
 
@@ -36,6 +36,6 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "the capture passes every check")
     first = bad[0]
     more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
-    title = f"The capture lacks something: {first.check}{more}"
+    title = f"Capture checks not passed: {first.check}{more}"
     evidence = [{"check": c.check, "status": c.status, "detail": c.detail, "fix": c.fix} for c in bad]
     return [case.found(RULE, title, first.detail, worth=NO_SAVING, cost_ns=None, fix=first.fix, evidence=evidence)]

@@ -54,4 +54,4 @@ def test_a_stall_in_a_call_is_named(tmp_path: Path) -> None:
         program.sync()
 
     finding = Program().steps(body, 12).finding(tmp_path, "NSX114")
-    assert "of that the thread is in read (file or socket)" in finding.detail
+    assert "of that is spent in read (file or socket)" in finding.detail

@@ -120,7 +120,7 @@ def test_pinned_memory_is_not_to_be_pinned(tmp_path: Path) -> None:
     finding = Program().steps(body).finding(tmp_path, "NSX105")
     assert finding.verdict == "found"
     assert "Pin the memory" not in finding.fix
-    assert "stream of its own" in finding.fix
+    assert "separate stream" in finding.fix
 
 
 def test_loading_behind_a_busy_device_is_clear(tmp_path: Path) -> None:
@@ -147,4 +147,4 @@ def test_what_fsdp_copies_is_no_batch(tmp_path: Path) -> None:
     gathered = Program().steps(copying("FSDP.layer:Linear")).finding(tmp_path, "NSX105")
     assert "parameters" in gathered.fix and "batch" not in gathered.fix + gathered.paste
     made = Program().steps(copying("mask:Mask")).finding(tmp_path, "NSX105")
-    assert "Make on the GPU" in made.fix and "batch" not in made.fix + made.paste
+    assert "Create this data on the GPU" in made.fix and "batch" not in made.fix + made.paste

@@ -88,13 +88,13 @@ def test_what_was_built_in_comes_first(name: str, code: str, least: float, of) -
 def test_thrash_is_found_with_its_flushes(of) -> None:
     (finding,) = found(of("varlen_memory"), "NSX104")
     assert "flushed" in finding.detail
-    assert "was given back" in finding.detail
+    assert "was freed" in finding.detail
 
 
 def test_wrong_readings_are_found(of) -> None:
     inflated = found(of("event_linear"), "NSX107")
     # Without the first, 66.58 ms long: as its median says, 32.7 of 506 us.
-    assert "after the first, 6.0 % are kernels, 52 % copies, 41 % waiting for the CPU to launch" in inflated[0].detail
+    assert "later readings are 6.0 % kernels, 52 % copies, 41 % waiting for the CPU to launch" in inflated[0].detail
     (clock,) = found(of("custom_add"), "NSX115")
     assert "custom_add_kernel" in clock.title
     for way in ("a synchronize after only", "a synchronize before only", "no synchronize", "before and after"):

@@ -41,7 +41,7 @@ def test_each_line_has_its_own_cost_and_interval(tmp_path: Path) -> None:
     assert (first.where["line"], second.where["line"]) == (12, 30)
     assert first.cost_ns_per_step == pytest.approx(2_000 * US, rel=0.1)
     assert second.cost_ns_per_step == pytest.approx(500 * US, rel=0.15)
-    assert "at 95 %" in second.detail
+    assert "95 % interval" in second.detail
 
 
 def test_it_saves_at_most_the_idle_time_that_it_explains(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_copies_hear_about_copies_and_get_no_python(tmp_path: Path) -> None:
     said = answer.build(summary)
     assert summary.verdict.code == "copy_bound"
     assert said.code == "NSX105"
-    assert "stream of its own" in said.do
+    assert "separate stream" in said.do
     assert said.paste == ""
     assert "waits for Python" not in str(said.bars)
 
