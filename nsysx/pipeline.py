@@ -21,7 +21,7 @@ from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, rank_verdict, verdict
 from nsysx.model import Check, Row, Scope, Summary, Table, Unprofiled, in_order
-from nsysx.ranks import collect, comparison, one_job, parallel_reading, rank_checks
+from nsysx.ranks import collect, comparison, one_job, other_reports, parallel_reading, rank_checks
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 
@@ -138,40 +138,68 @@ def summarize(
     first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``parallel_reading.run``. Errors:
     NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to analyse, 2 for bad options.
     """
+    options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
+    return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The profile of the report to show, with what those of the other ranks say about it, and a record of every rank.
+
+    ``files`` are the names of several reports and ``report`` the place of the shown one among them; ``shown`` is the number of the
+    rank to show, None where one report is all.
+    """
+
+    profile: Profile
+    ranks: tuple[collect.Rank, ...]
+    files: tuple[str, ...] = ()
+    report: int = 0
+    shown: int | None = None
+
+
+def gather_job(
+    files: Sequence[Path], options: Options, *, workers: int | None = None, cluster: str | None = None
+) -> Job:
+    """Return what the analyses are given of a report, or of the reports of all ranks of one job. As for ``summarize``."""
     if len({opening.real(p) for p in files}) != len(files):
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
-    options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
     if len(files) == 1:
-        summary, ranks = _report(files[0], options)
-        return _with_ranks(summary, collect.numbered(ranks))
-    # Workers get no callback, and send no picture but that of the first rank.
-    alone = replace(options, rank=None, progress=None)
-    work = partial(_of_many, alone, opening.real(files[0]) if rank is None else None)
-    done = parallel_reading.run(work, files, workers=workers, cluster=cluster, progress=progress)
-    given = [replace(r, report=i) for i, (_, ranks) in enumerate(done) for r in ranks]
-    one_job.require(given)
-    everyone = collect.numbered(given)
-    numbers = [collect.number(everyone, place) for place in range(len(everyone))]
-    if rank is None:
-        first = done[0][0]
-        assert first is not None
-        shown = next((n for n, r in zip(numbers, everyone, strict=True) if not r.report), 0)
-    else:
-        if rank not in numbers:
+        given = gather(files[0], options)
+        return Job(given, tuple(collect.numbered(collect.records(given))))
+    read = partial(parallel_reading.run, workers=workers, cluster=cluster, progress=options.progress)
+    work = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
+    names = tuple(p.name for p in files)
+    if options.rank is not None:
+        ranks = _one_job(read(work, files))
+        numbers = [collect.number(ranks, place) for place in range(len(ranks))]
+        if options.rank not in numbers:
             listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
-            raise NsysxError(f"--rank {rank}: the reports hold {listed}", slug="rank-range", exit_code=EXIT_EMPTY)
-        wanted = everyone[numbers.index(rank)]
-        first, _ = _report(files[wanted.report], replace(options, rank=None, process=wanted.process))
-        shown = rank
-    capture = replace(first.capture, files=tuple(p.name for p in files))
-    return _with_ranks(replace(first, capture=capture), everyone, shown)
+            raise NsysxError(
+                f"--rank {options.rank}: the reports hold {listed}", slug="rank-range", exit_code=EXIT_EMPTY
+            )
+        wanted = ranks[numbers.index(options.rank)]
+        given = gather(files[wanted.report], replace(options, rank=None, process=wanted.process))
+        return Job(other_reports.learn(given, ranks, wanted.report), ranks, names, wanted.report, options.rank)
+    first: list[Profile] = []
+    others = read(work, files[1:], meanwhile=lambda: first.append(gather(files[0], options)))
+    given = first[0]
+    ranks = _one_job([collect.records(given), *others])
+    shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
+    number = collect.number(ranks, shown) if ranks else 0
+    return Job(other_reports.learn(given, ranks, 0), ranks, names, shown=number)
 
 
-def _of_many(options: Options, shown: Path | None, path: Path) -> tuple[Summary | None, tuple[collect.Rank, ...]]:
-    """Return the ranks of one of several reports, and its Summary where that is the one to show."""
-    if shown != opening.real(path):
-        return None, collect.records(gather(path, options))  # of the others only what is compared: no table, no verdict
-    return _report(path, options)
+def _records(options: Options, path: Path) -> tuple[collect.Rank, ...]:
+    """Return the ranks of one of several reports: all that is compared of it."""
+    given = gather(path, options)
+    return other_reports.with_steps(collect.records(given), given)
+
+
+def _one_job(reports: Sequence[Sequence[collect.Rank]]) -> tuple[collect.Rank, ...]:
+    """Return the ranks of all reports, numbered. Errors: NsysxError where they are not of one job."""
+    ranks = [replace(r, report=i) for i, of_report in enumerate(reports) for r in of_report]
+    one_job.require(ranks)
+    return tuple(collect.numbered(ranks))
 
 
 def _with_ranks(summary: Summary, everyone: Sequence[collect.Rank], shown: int | None = None) -> Summary:
@@ -251,15 +279,10 @@ def gather(path: Path, options: Options) -> Profile:
     return profile.gather(trace, named, attributed, steps, ledgers, only_steady=chosen, device=options.device)
 
 
-def _report(path: Path, options: Options) -> tuple[Summary, tuple[collect.Rank, ...]]:
-    """Return the Summary of one report, without the comparison of ranks, and its ranks."""
-    given = gather(path, options)
-    return _judged(given, options), collect.records(given)
-
-
-def summary_of(given: Profile, options: Options) -> Summary:
-    """Return the Summary of a profile that ``gather`` made with these options: what ``summarize`` returns for its report."""
-    return _with_ranks(_judged(given, options), collect.numbered(collect.records(given)))
+def summary_of(job: Job, options: Options) -> Summary:
+    """Return the Summary of what ``gather_job`` has gathered with these options."""
+    summary = _with_ranks(_judged(job.profile, options), job.ranks, job.shown)
+    return replace(summary, capture=replace(summary.capture, files=job.files)) if job.files else summary
 
 
 def _judged(given: Profile, options: Options) -> Summary:

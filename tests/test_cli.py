@@ -20,6 +20,7 @@ from nsysx.errors import NsysxError
 from nsysx.reading import inputs
 from nsysx.recording.options import Outputs, Result
 from tests.builder import Report
+from tests.replay.test_peers import job as two_ranks
 
 ROOT = Path(__file__).parents[1]
 
@@ -216,6 +217,16 @@ def test_what_to_ask_next_names_the_report_as_it_was_typed(sqlite: Path, tmp_pat
     odd.parent.mkdir()
     odd.symlink_to(sqlite)
     assert f"nsysx report '{odd}' --full" in nsysx("report", odd).stdout
+
+
+def test_what_to_ask_next_of_several_reports_can_be_asked(tmp_path: Path) -> None:
+    for rank, pid in enumerate((100, 200)):
+        two_ranks(marks=(5, 5), only=pid).write(tmp_path / f"r.rank{rank}.sqlite")
+    said = nsysx("report", tmp_path).stdout
+    assert f"nsysx whatif {tmp_path}" in said
+    done = nsysx("whatif", tmp_path, "--no-comm", "--rank", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "communication" in done.stdout
 
 
 def test_a_run_that_recorded_nothing_proposes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,10 @@ class Report:
     nsysx.events.profile.NotRecorded: memory events were not recorded
     """
 
-    def __init__(self, summary: Summary, file: Path, options: pipeline.Options, given: Profile | None = None) -> None:
+    def __init__(self, summary: Summary, file: Path, profile: Profile) -> None:
         """Use ``nsysx.report``."""
         self.summary = summary
-        self._file, self._options, self._given = file, options, given
+        self._file, self._profile = file, profile
 
     def __fspath__(self) -> str:
         """Return the path of the file, so that a report can stand wherever its path can: ``nsysx.compare(a, b)``."""
@@ -181,7 +181,7 @@ class Report:
             return parquet.steps(self.summary)
         if name in self.summary.tables:
             return event_frames.summary_table(self.summary, name)
-        return event_frames.event_frame(self._profile(), name)
+        return event_frames.event_frame(self._profile, name)
 
     def columns(self, name: str) -> pl.DataFrame:
         """Return what the columns of a frame are: column, type, unit, meaning. Raises KeyError for no such frame.
@@ -199,11 +199,6 @@ class Report:
             columns = event_frames.BY_NAME[name].columns
         rows = [(c.name, str(event_frames.column_type(c)), c.unit, c.meaning) for c in columns]
         return pl.DataFrame(rows, schema=dict.fromkeys(("column", "type", "unit", "meaning"), pl.String), orient="row")
-
-    def _profile(self) -> Profile:
-        if self._given is None:
-            self._given = pipeline.gather(self._file, self._options)
-        return self._given
 
     # ---- questions --------------------------------------------------------------------------------------------------
 
@@ -248,7 +243,7 @@ class Report:
             no_host=no_host,
             no_comm=no_comm,
         )
-        profile = self._profile()
+        profile = self._profile
         replay = replay_of(profile)
         if not isinstance(replay, Replay):
             raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
@@ -316,26 +311,5 @@ def report(
         raise NsysxError("report: no file is given", slug="no-file", exit_code=EXIT_USAGE)
     paths = named_inputs.reports([Path(f) for f in files])
     options = pipeline.Options(steps, step_range, device, rank, time_range, timelines=True)
-    if len(paths) == 1:
-        given = pipeline.gather(paths[0], options)
-        return Report(pipeline.summary_of(given, options), paths[0], options, given)
-    summary = pipeline.summarize(
-        paths,
-        steps=steps,
-        step_range=step_range,
-        device=device,
-        rank=rank,
-        time_range=time_range,
-        timelines=True,
-        workers=jobs,
-    )
-    return Report(summary, *_shown(paths, summary, options))
-
-
-def _shown(paths: Sequence[Path], summary: Summary, options: pipeline.Options) -> tuple[Path, pipeline.Options]:
-    """Return the report of the rank that is shown, and how to read it."""
-    if options.rank is None:
-        return paths[0], options
-    row = next(r for r in summary.rows("ranks") if r["rank"] == options.rank)
-    file = next(p for p in paths if p.name == row["report"])
-    return file, replace(options, rank=None, process=row["process"])
+    job = pipeline.gather_job(paths, options, workers=jobs)
+    return Report(pipeline.summary_of(job, options), paths[job.report], job.profile)

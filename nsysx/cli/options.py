@@ -10,6 +10,14 @@ import typer
 
 from nsysx.errors import EXIT_USAGE, NsysxError
 
+Reports = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE",
+        help="Exports (.sqlite, packed too), .nsys-rep, or a folder; several are ranks of one job.",
+    ),
+]
+ShownRank = Annotated[int | None, typer.Option(help="Analyse only this rank.")]
 Html = Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")]
 Markdown = Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")]
 Steps = Annotated[str | None, typer.Option(metavar="A:B", help="Analyse only these steps.")]

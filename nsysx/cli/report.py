@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nsysx import outputs
-from nsysx.cli.options import Force, Html, Jobs, Markdown, StepRange, StepsOrAll, TimeRange, files_of
+from nsysx.cli.options import (
+    Force,
+    Html,
+    Jobs,
+    Markdown,
+    Reports,
+    ShownRank,
+    StepRange,
+    StepsOrAll,
+    TimeRange,
+    files_of,
+)
 from nsysx.cli.talk import answering, console, emit, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
 
@@ -26,17 +37,9 @@ def _print_schema(wanted: bool) -> None:
         raise typer.Exit
 
 
-Files = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FILE",
-        help="Exports (.sqlite, packed too), .nsys-rep, or a folder; several are ranks of one job.",
-    ),
-]
 Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")]
 Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")]
 Device = Annotated[int | None, typer.Option(help="Analyse only this GPU.")]
-ShownRank = Annotated[int | None, typer.Option(help="Analyse only this rank.")]
 Cluster = Annotated[str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")]
 Brief = Annotated[str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON.")]
 Full = Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")]
@@ -97,7 +100,7 @@ class _Wanted:
 
 
 def report(
-    files: Files,
+    files: Reports,
     html: Html = None,
     json: Json = None,
     markdown: Markdown = None,

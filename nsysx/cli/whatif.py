@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nsysx.cli.options import StepRange
+from nsysx.cli.options import Reports, ShownRank, StepRange
 from nsysx.cli.talk import emit, harmless
 
 RemoveWait = Annotated[
@@ -33,7 +32,7 @@ NoEmptyCache = Annotated[
 
 
 def whatif(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite).")],
+    files: Reports,
     remove_wait: RemoveWait = None,
     graph: Graph = None,
     kernel: Kernel = None,
@@ -49,15 +48,18 @@ def whatif(
     no_empty_cache: NoEmptyCache = False,
     steps: Annotated[str | None, typer.Option(metavar="A:B", help="Replay these steps.")] = None,
     step_range: StepRange = None,
+    rank: ShownRank = None,
 ) -> None:
     """Say what the step would take with something changed; without an option, list what could be."""
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
     from nsysx import pipeline
+    from nsysx.reading import inputs
     from nsysx.replay import whatif as room
 
-    given = pipeline.gather(file, pipeline.Options(steps=steps, step_range=step_range))
+    options = pipeline.Options(steps=steps, step_range=step_range, rank=rank)
+    given = pipeline.gather_job(inputs.reports(files), options).profile
     wishes = room.Wishes(
         remove_wait=remove_wait or (),
         graph=graph or (),

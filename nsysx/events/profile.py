@@ -16,6 +16,7 @@ from nsysx.events.attribute import Attributed
 from nsysx.events.layers import PATHLESS
 from nsysx.events.ledger import Ledgers
 from nsysx.events.nvtx_ranges import Ranges
+from nsysx.events.other_ranks import OtherRanks
 from nsysx.events.python_lines import python_lines
 from nsysx.events.steps import StepTable
 from nsysx.model import Scope
@@ -46,6 +47,8 @@ class Profile:
     ``steady`` covers the steady steps of the shown process alone: calls that start in them, the work that those calls
     launched, and the work without a call that ran meanwhile. A sum over it is per step by ``scope.per_step``; another process,
     device or rank changes nothing in it. Where there are no steps, or none are to be told apart, it is all of the process.
+
+    ``other_ranks`` is what the reports of the other ranks say, None for a report alone.
     """
 
     trace: Trace
@@ -55,6 +58,7 @@ class Profile:
     ledgers: Ledgers
     whole: Events
     steady: Events
+    other_ranks: OtherRanks | None = None
     _made: dict[Callable[[Profile], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -16,7 +16,8 @@ def write(
 ) -> list[str]:
     """Write ``to``/*.parquet and the trace ``perfetto``, and return a line about each. Errors: NsysxError."""
     say = options.progress or (lambda _stage: None)
-    given = pipeline.gather(file, options)
+    job = pipeline.gather_job([file], options)
+    given = job.profile
     contents: dict[Path, outputs.Content] = {}
     said = []
     if perfetto is not None:
@@ -26,7 +27,7 @@ def write(
         counts = f"{trace.slices:,} slices, {trace.kernels:,} of them kernels, {trace.flows:,} arrows from call to work"
         said.append(f"wrote {perfetto}: {counts}. Open it at ui.perfetto.dev")
     if to is not None:
-        summary = pipeline.summary_of(given, options)
+        summary = pipeline.summary_of(job, options)
         say("making the frames")
         parts = parquet.files(given, summary, to, json_text.render(summary))
         contents |= parts

@@ -18,6 +18,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events import ledger
+from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
@@ -85,6 +86,7 @@ class Rank:
     its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing". ``kernels`` are the
     longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is when the report has events, from its
     session's start; ``command`` stands for the command, and ``content_id`` for the capture, equal for equal ones.
+    ``by_communication``, where several reports are read, is its step without tracing at parts of the time that it communicates.
     """
 
     report: int
@@ -114,6 +116,7 @@ class Rank:
     span: tuple[int, int] = (0, 0)
     command: str | None = None
     content_id: str = ""
+    by_communication: tuple[tuple[float, Modelled], ...] = ()
 
 
 def _collectives(

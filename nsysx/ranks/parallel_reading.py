@@ -49,19 +49,26 @@ def run(
     workers: int | None = None,
     cluster: str | None = None,
     progress: Callable[[str], None] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[T]:
     """Return ``work(path)`` of each path, in order. ``work`` must be picklable; what it raises is raised here.
 
     ``workers`` is the number of processes (1: in this one), by default one per core where there is enough to read.
-    ``cluster`` is "local" or the address of a dask scheduler whose workers see the same paths.
+    ``cluster`` is "local" or the address of a dask scheduler whose workers see the same paths. ``meanwhile`` is called once, in
+    this process: while the workers work, or where there are none after all else.
     """
+    todo = [meanwhile]
+
+    def here() -> None:
+        while todo:
+            todo.pop()()
 
     def done(n: int, path: Path) -> None:
         if progress:
             progress(f"{path.name} ({n} of {len(paths)})")
 
     if cluster is not None:
-        return _on_cluster(work, paths, cluster, workers, done)
+        return _on_cluster(work, paths, cluster, workers, done, here)
     if workers is None:
         size = sum(p.stat().st_size for p in paths if p.is_file())
         workers = min(cores(), len(paths)) if size >= _POOL_BYTES else 1
@@ -70,13 +77,14 @@ def run(
         # The last one is alone: what kills a worker is mostly that memory does not do for as many.
         for count in (workers, workers, 1):
             if len(results) < len(paths):
-                _in_pool(work, paths, count, results, done)
+                _in_pool(work, paths, count, results, done, here)
         if lost := [path.name for i, path in enumerate(paths) if i not in results]:
             raise _died(lost[0])
     else:
         for i, path in enumerate(paths):
             results[i] = work(path)
             done(len(results), path)
+        here()
     return [results[i] for i in range(len(paths))]
 
 
@@ -106,6 +114,7 @@ def _in_pool(
     workers: int,
     results: dict[int, T],
     done: Callable[[int, Path], None],
+    here: Callable[[], None],
 ) -> None:
     """Add index -> result of what is missing; what a broken pool did not finish stays missing."""
     with _environment(POLARS_MAX_THREADS="1"), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
@@ -113,6 +122,7 @@ def _in_pool(
             futures: dict[Future[T], int] = {
                 pool.submit(work, path): i for i, path in enumerate(paths) if i not in results
             }
+            here()
             for future in as_completed(futures):
                 results[futures[future]] = future.result()
                 done(len(results), paths[futures[future]])
@@ -129,6 +139,7 @@ def _on_cluster(
     cluster: str,
     workers: int | None,
     done: Callable[[int, Path], None],
+    here: Callable[[], None],
 ) -> list[T]:
     try:
         import dask
@@ -160,6 +171,7 @@ def _on_cluster(
             absolute = [p.resolve() for p in paths]
             # Not pure: under the same name the scheduler may still hold what a file said before it was written anew.
             futures = client.map(work, absolute, pure=False)
+            here()
             at = {f.key: i for i, f in enumerate(futures)}
             results: dict[int, T] = {}
             try:

@@ -1,4 +1,4 @@
-"""What a rank's collectives wait for the other ranks of the same report, and how long these take for themselves.
+"""What a rank's collectives wait for the other ranks of the job, and how long those of the same report take for themselves.
 
 A collective ends on all ranks together, so the shortest of its kernels is its transfer and what another takes longer is
 waiting. Tracing makes the host of every rank slower, one more than the other, and with it this waiting: it is not work of the
@@ -8,12 +8,13 @@ the straggler study of ByteDance (OSDI 2025, arXiv 2505.05713) replays a job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
+from nsysx.events.other_ranks import OtherRanks
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
@@ -24,37 +25,56 @@ _MOST_PEERS = 8
 _LEAST_WAITING = 0.01
 
 
-def waiting(profile: Profile, start_ns: int, end_ns: int) -> dict[int, int]:
-    """Return op -> how long a collective of the shown process waits for another of the report (ns).
+@dataclass(frozen=True)
+class Waiting:
+    """``ns``: op -> how long a collective of the shown process may do nothing but wait (ns).
 
-    Of those that begin in the window, where all that waits is a notable part of it; of what has no counterpart nothing is said.
+    ``by_peers``: the other ranks show that it does. Else ``ns`` is all the time that it takes, of which nobody knows how much is
+    waiting: the other ranks are not there, or the ranks pass messages from one to the next.
     """
+
+    ns: Mapping[int, int]
+    by_peers: bool
+
+
+def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
+    """Return what the collectives that begin in the window wait, where that is a notable part of it."""
     ops = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm").select(
         "op", "process", "device", "start_ns", "end_ns", pl.col("name").cast(pl.String)
     )
-    if ops["process"].n_unique() < 2:
-        return {}
     kinds = {name: nccl_notes.kind_of(name) for name in ops["name"].unique().to_list()}
-    ops = ops.with_columns(pl.col("name").replace(kinds).alias("kind"))
-    shown = pl.col("process") == profile.process
+    ops = ops.with_columns(pl.col("name").replace(kinds).alias("kind"), ns=pl.col("end_ns") - pl.col("start_ns"))
+    shown = ops.filter(pl.col("process") == profile.process)
+    in_window = shown.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
+    notable = _LEAST_WAITING * (end_ns - start_ns)
+    # A receive waits for work that another stage of a pipeline does for it. What that stage takes for itself, which a step of
+    # ranks that do the same at the same time takes, says nothing about it.
+    passing = in_window.filter(pl.col("kind") == nccl_notes.SEND_RECEIVE)["ns"].sum() >= notable
+    alone = profile.other_ranks is None and ops["process"].n_unique() < 2
+    if alone or passing:
+        return unknown(profile)
+    waited = _waited(in_window, ops.filter(pl.col("process") != profile.process), profile.other_ranks)
+    return Waiting(waited, by_peers=True) if sum(waited.values()) >= notable else Waiting({}, by_peers=False)
+
+
+def unknown(profile: Profile) -> Waiting:
+    """Return that all of the communication of the shown process may be waiting."""
+    ops = profile.attributed.gpu_ops.filter((pl.col("process") == profile.process) & (pl.col("cls") == "comm"))
+    return Waiting(dict(ops.select("op", pl.col("end_ns") - pl.col("start_ns")).iter_rows()), by_peers=False)
+
+
+def _waited(collectives: pl.DataFrame, others: pl.DataFrame, known: OtherRanks | None) -> dict[int, int]:
+    """Return op -> how much longer a collective took than the shortest of its counterparts (ns)."""
+    if known is not None:
+        return {op: known.waiting_ns.get(op, 0) for op in collectives["op"].to_list()}
     waited: dict[int, int] = {}
-    for kind in ops["kind"].unique().to_list():
-        same = ops.filter(pl.col("kind") == kind)
-        of_shown = same.filter(shown & pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
-        shortest = (of_shown["end_ns"] - of_shown["start_ns"]).to_numpy().copy()
-        length = shortest.copy()
-        for _, other in same.filter(~shown).group_by("process", "device"):
-            np.minimum(shortest, _counterparts(of_shown, other), out=shortest)
-        waited |= dict(zip(of_shown["op"].to_list(), (length - shortest).tolist(), strict=True))
-    return waited if sum(waited.values()) >= _LEAST_WAITING * (end_ns - start_ns) else {}
-
-
-def unknown(profile: Profile) -> dict[int, int]:
-    """Return op -> how long it communicates at all (ns), where no other rank is in the report: all of that may be waiting."""
-    ops = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm").select("op", "process", "start_ns", "end_ns")
-    if ops["process"].n_unique() != 1:
-        return {}
-    return dict(zip(ops["op"].to_list(), (ops["end_ns"] - ops["start_ns"]).to_list(), strict=True))
+    for (kind,), of_kind in collectives.group_by("kind"):
+        length = of_kind["ns"].to_numpy()
+        shortest = length.copy()
+        for _, other in others.filter(pl.col("kind") == kind).group_by("process", "device"):
+            np.minimum(shortest, _counterparts(of_kind, other), out=shortest)
+        waited |= dict(zip(of_kind["op"].to_list(), (length - shortest).tolist(), strict=True))
+    return waited
 
 
 def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.model import Unprofiled
@@ -26,20 +27,13 @@ _LEAST_BAR_GRAPHS = 0.1
 _MOST_SCALE, _CLOSE = 4.0, 0.002
 #: Halvings of that range until a scale is good enough.
 _HALVINGS = 9
+#: How much longer than recorded a rank may wait for others.
+_MOST_WAITING = 64.0
 #: A host that is still slower than the measured step says is slower in all it does, at most by this.
 _LEAST_HOST = 0.3
 #: And a device whose work the measured step is too short for is faster without tracing, at most by this: copies from pageable
 #: memory, which the host makes, took 10.1 ms a step, 8.3 without (H200).
 _LEAST_WORK = 0.7
-
-
-@dataclass(frozen=True)
-class Modelled:
-    """A step without tracing (ns): likely, at least, at most."""
-
-    step_ns: int
-    low_ns: int
-    high_ns: int
 
 
 class Model:
@@ -48,13 +42,13 @@ class Model:
     ``waits`` is how much of the waiting for other ranks stays that was recorded.
     """
 
-    def __init__(self, profile: Profile, window: Window) -> None:
+    def __init__(self, profile: Profile, window: Window, waiting: peers.Waiting | None = None) -> None:
         self.window, self.added = window, overhead.added(profile, window)
         self.chain = chains.chain(profile, window, self.added)
-        waiting = peers.waiting(profile, *window.gpu_span)
-        #: Whether the other ranks are in the report; else all communication may be waiting for them.
-        self.with_peers = bool(waiting)
-        self.relief = Relief(self.chain, waiting or peers.unknown(profile))
+        waiting = waiting or peers.waiting(profile, *window.gpu_span)
+        #: Whether the other ranks tell what is waiting for them; else all communication may be.
+        self.with_peers = waiting.by_peers
+        self.relief = Relief(self.chain, waiting.ns)
         self._known: dict[tuple[float, float, float, float], int] = {}
 
     def step(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0) -> int:
@@ -64,29 +58,35 @@ class Model:
             self._known[asked] = self.window.step_ns(run(self.relief.columns(*asked)).round_ns)
         return self._known[asked]
 
-    def alone(self) -> Modelled:
-        """Return the step of a rank that never waits for another, by the costs that are known or assumed.
-
-        Where the others are not in the report, it waits for them as recorded; at least so long as it would if tracing had made
-        them as much slower as it made this one.
-        """
-        added, waits = self.added, 0.0 if self.with_peers else 1.0
+    def at(self, waits: float) -> Modelled:
+        """Return the step by the costs that are known or assumed, with this much of the waiting."""
+        added = self.added
         step = self.step(1.0, added.host, waits)
         if not added.totals:
             return Modelled(step, step, step)
         # The bounds are also those of a host that was slower, or faster, while it was recorded, as hosts are now and then.
-        slowest = (added.high, min(1 - tables.HOST_DRIFT, added.host))
-        low = self.step(*slowest, waits)
-        if self.relief.waits and not self.with_peers:
-            least = self.step(*slowest, 0.0)
-            low = min(low, max(least, step - (self.step(0.0, 1.0, 0.0) - least)))
+        low = self._at_least(waits)
         high = min(self.step(added.low, 1 + tables.HOST_DRIFT_UP, waits), self.step(0.0, 1.0, waits))
         bar = _LEAST_BAR_GRAPHS if tables.GRAPH_NODE in added.totals else _LEAST_BAR
-        return Modelled(
-            step,
-            min(low, round(step * (1 - bar))),
-            max(high, round(step * (1 + bar))),
-        )
+        return Modelled(step, min(low, round(step * (1 - bar))), max(high, round(step * (1 + bar))))
+
+    def alone(self) -> Modelled:
+        """Return the step of a rank that never waits for another.
+
+        Where the others do not tell what is waiting, it waits as recorded; at least so long as it would if tracing had made
+        the others as much slower as it made this one.
+        """
+        if self.with_peers:
+            return self.at(0.0)
+        told = self.at(1.0)
+        if not self.relief.waits or not self.added.totals:
+            return told
+        least = self._at_least(0.0)
+        low = max(least, told.step_ns - (self.step(0.0, 1.0, 0.0) - least))
+        return replace(told, low_ns=min(told.low_ns, low))
+
+    def _at_least(self, waits: float) -> int:
+        return self.step(self.added.high, min(1 - tables.HOST_DRIFT, self.added.host), waits)
 
 
 def of_job(ranks: Sequence[Modelled]) -> Modelled:
@@ -105,15 +105,18 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]
     work = 1.0
     if told is None:
         scale, host, count, source = 1.0, added.host, 0, added.source
-        known = of_job([model.alone(), *(_peers(profile) if model.with_peers else ())])
-        waits = _waiting(known.step_ns, lambda part: model.step(1.0, host, part)) if model.with_peers else 1.0
+        known = of_job([model.alone(), *(_other_ranks(profile) if model.with_peers else ())])
+        waits = 1.0
+        if model.with_peers:  # tracing makes no step shorter: ranks differ by a little in what they recorded
+            of_all = min(known.step_ns, model.step(0.0))
+            waits = _waiting(of_all, lambda part: model.step(1.0, host, part))
         step = model.step(1.0, host, waits)
         low, high = min(known.low_ns, step), max(known.high_ns, step)
     else:
         # Tracing makes no step shorter: where the measured steps were longer, the host was slower then.
         step = min(told.step_ns, model.step(0.0))
         low, high, source, count = min(max(told.low_ns, least), step), told.high_ns, told.source, told.count
-        waits = _waiting(step, lambda part: model.step(1.0, 1.0, part)) if relief.waits else 1.0
+        waits = _less_waiting(step, lambda part: model.step(1.0, 1.0, part)) if relief.waits else 1.0
         scale, host, work = _meeting(step, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work))
     shown = seen(model.chain, relief.columns(scale, host, waits, work), peers.communication(profile))
     # Where something lies between steps, its work and idle time are told by the same shares as those of the steps.
@@ -141,19 +144,46 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]
     )
 
 
-def _peers(profile: Profile) -> list[Modelled]:
-    """Return the other ranks of the report, each for itself; those that cannot be replayed are left out."""
+def _other_ranks(profile: Profile) -> list[Modelled]:
+    """Return the other ranks of the job, each for itself; those that cannot be replayed are left out."""
     windows = [(other, choose(other)) for other in peers.others(profile)]
-    return [Model(other, window).alone() for other, window in windows if not isinstance(window, Withheld)]
+    of_report = [Model(other, window).alone() for other, window in windows if not isinstance(window, Withheld)]
+    return [*of_report, *(profile.other_ranks.alone if profile.other_ranks else ())]
 
 
-def _waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
-    """Return how much of the recorded waiting for other ranks stays, so that the step becomes that of the job."""
+#: Parts of its communication that a rank keeps, at which its step is told to those who know what it waits.
+_PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def by_communication(profile: Profile) -> tuple[tuple[float, Modelled], ...]:
+    """Return the step of the shown rank at parts of the time that it communicates; nothing where that cannot be told."""
+    window = choose(profile)
+    if isinstance(window, Withheld):
+        return ()
+    model = Model(profile, window, peers.unknown(profile))
+    return tuple((part, model.at(part)) for part in _PARTS) if model.relief.waits else ()
+
+
+def _less_waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
+    """Return how much of the recorded waiting for other ranks stays, so that the step is no longer than this."""
     if step_of(1.0) <= step_ns * (1 + _CLOSE):
         return 1.0
     if step_of(0.0) >= step_ns:
         return 0.0
     return 1.0 - _halved(0.0, 1.0, step_ns, lambda less: step_of(1.0 - less))
+
+
+def _waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
+    """Return how much of the recorded waiting for other ranks makes the step that of the job.
+
+    More than all of it where this rank itself is faster without tracing, and the one it waits for is not.
+    """
+    if step_of(1.0) >= step_ns * (1 - _CLOSE):
+        return _less_waiting(step_ns, step_of)
+    most = 2.0
+    while step_of(most) < step_ns and most < _MOST_WAITING:
+        most *= 2
+    return most - _halved(0.0, most, step_ns, lambda less: step_of(most - less))
 
 
 def _least_ns(model: Model) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import lzma
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +17,17 @@ from tests.findings.test_contract import everything
 from tests.findings.test_launching import tiny
 from tests.findings.test_memory_and_input import thrashing, uploading
 from tests.findings.test_waits import masked
+from tests.samples import NAMES, Samples
 
 pytestmark = pytest.mark.traced
-
-SAMPLES = Path(__file__).resolve().parents[2] / "sample_reports"
-NAMES = sorted(f.name.removesuffix(".sqlite.xz") for f in SAMPLES.glob("*.sqlite.xz"))
 
 #: Changes that take no work off the GPU: they can save no more than it idles.
 OF_THE_HOST = {"NSX101", "NSX102", "NSX104", "NSX106", "NSX113", "NSX114"}
 
 
 @pytest.fixture(scope="module")
-def of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Summary]:
-    folder = tmp_path_factory.mktemp("samples")
-
-    @cache
-    def summary(name: str) -> Summary:
-        report = folder / f"{name}.sqlite"
-        report.write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
-        (folder / f"{name}.run.json").write_bytes((SAMPLES / f"{name}.run.json").read_bytes())
-        return summarize([report])
-
-    return summary
+def of(recorded: Samples) -> Callable[[str], Summary]:
+    return recorded.summary
 
 
 def promised(summary: Summary) -> Iterator[tuple[Finding, int, int]]:

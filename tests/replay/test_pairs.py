@@ -59,9 +59,9 @@ def test_savings_are_near_what_was_measured() -> None:
 
 def test_marks_that_were_only_inferred_cost_nothing(report: Any) -> None:
     """Three steps of this capture were marked; in those that are replayed nothing was pushed for a module."""
-    profile = report("decode")._profile()
+    profile = report("decode")._profile
     overhead = report("optimizer").unprofiled.overhead
-    marks = report("optimizer")._profile().ranges.marks.filter("own")
+    marks = report("optimizer")._profile.ranges.marks.filter("own")
     assert marks["repeated"].any() and not marks["repeated"].all()
     assert "backward_mark" not in overhead and overhead["launch"] > 0
     assert profile.ranges.ranges.filter(pl.col("repeated")).height > 0

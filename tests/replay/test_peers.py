@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Unprofiled
-from nsysx.pipeline import Options, gather
+from nsysx.pipeline import Options, gather_job
 from nsysx.replay.engine import Replay, replay_of, unprofiled_of
 from tests.builder import Report
 from tests.replay.test_unprofiled import LAUNCH, MARK, US, table
@@ -65,10 +65,45 @@ def job(
     return report
 
 
-def told(report: Report, path: Path) -> tuple[Unprofiled, Replay]:
-    report.write(path)
-    path.with_suffix(".run.json").write_text(json.dumps({"schema": "nsysx.run/1", "machine_profile": table()}))
-    given = gather(path, Options())
+def pipeline_of_two(first: int, second: int) -> Report:
+    """Two stages of ``LAUNCHES`` kernels, of ``first`` and ``second`` us: the second waits for what the first sends, and sends back."""
+    report = Report()
+    at = 0
+    threads = []
+    for pid in (100, 200):
+        process = report.process(pid)
+        process.context()
+        threads.append(process.thread(pid, "python"))
+    for number in range(STEPS):
+        begin, sent = at, [at + 200 * US + LAUNCHES * first * US, 0]
+        sent[1] = sent[0] + TRANSFER + LAUNCHES * second * US
+        end = sent[1] + TRANSFER
+        for rank, (thread, kernel) in enumerate(zip(threads, (first, second), strict=True)):
+            work = begin + 200 * US if rank == 0 else sent[0] + TRANSFER
+            receives = (sent[1 - rank], sent[0] + TRANSFER if rank == 0 else begin + 200 * US)
+            for k in range(LAUNCHES):
+                thread.launch(begin + k * US, US, kernel="work", gpu_start=work + k * kernel * US, gpu_dur=kernel * US)
+            for stream, start, done in (
+                (8, sent[rank], sent[rank] + TRANSFER),
+                (9, receives[1], receives[0] + TRANSFER),
+            ):
+                name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+                called = begin + (LAUNCHES + stream) * US
+                thread.launch(called, US, kernel=name, gpu_start=start, gpu_dur=done - start, stream=stream)
+            thread.sync(at=begin + 150 * US, dur=end + US - begin - 150 * US)
+            thread.add_range(f"step {number}", begin, end + US, domain="nsysx")
+        at = end + 2 * US
+    return report
+
+
+def told(*reports: Report, folder: Path) -> tuple[Unprofiled, Replay]:
+    paths = []
+    for number, report in enumerate(reports):
+        paths.append(folder / f"r.rank{number}.sqlite")
+        report.write(paths[-1])
+        machine = {"schema": "nsysx.run/1", "machine_profile": table()}
+        paths[-1].with_suffix(".run.json").write_text(json.dumps(machine))
+    given = gather_job(paths, Options()).profile
     known, replay = unprofiled_of(given), replay_of(given)
     assert isinstance(known, Unprofiled), known
     assert isinstance(replay, Replay)
@@ -76,36 +111,49 @@ def told(report: Report, path: Path) -> tuple[Unprofiled, Replay]:
 
 
 @pytest.mark.parametrize("marks", [(5, 50), (50, 5), (20, 20)])
-def test_waiting_that_tracing_caused_goes_with_it(tmp_path: Path, marks: tuple[int, int]) -> None:
-    known, replay = told(job(marks=marks), tmp_path / "r.sqlite")
+@pytest.mark.parametrize("together", [True, False])
+def test_waiting_that_tracing_caused_goes_with_it(tmp_path: Path, marks: tuple[int, int], together: bool) -> None:
+    reports = [job(marks=marks)] if together else [job(marks=marks, only=100), job(marks=marks, only=200)]
+    known, replay = told(*reports, folder=tmp_path)
     assert replay.recorded_ns > 1.4 * BARE, "tracing makes one rank slower, and the other waits for it"
     assert known.step_ns == pytest.approx(BARE, rel=0.03)
     assert known.low_ns < BARE < known.high_ns
 
 
 @pytest.mark.parametrize("kernels", [(6, 40), (40, 6)])
-def test_waiting_for_a_rank_that_computes_longer_stays(tmp_path: Path, kernels: tuple[int, int]) -> None:
-    known, _ = told(job(marks=(5, 5), kernels=kernels), tmp_path / "r.sqlite")
+@pytest.mark.parametrize("pids", [[None], [100, 200], [200, 100]])
+def test_waiting_for_a_rank_that_computes_longer_stays(
+    tmp_path: Path, kernels: tuple[int, int], pids: list[int | None]
+) -> None:
+    known, _ = told(*(job(marks=(5, 5), kernels=kernels, only=pid) for pid in pids), folder=tmp_path)
     slowest = max(kernels) * US * (LAUNCHES - 1) + TRANSFER
     assert known.step_ns == pytest.approx(slowest, rel=0.03)
     assert known.low_ns > 0.95 * slowest, "the GPU of the slowest rank is what every step takes"
 
 
 def test_a_rank_that_waits_idles_no_less_than_its_step_leaves(tmp_path: Path) -> None:
-    known, _ = told(job(marks=(5, 50)), tmp_path / "r.sqlite")
+    known, _ = told(job(marks=(5, 50)), folder=tmp_path)
     assert known.gpu_busy_ns + known.gpu_idle_ns == pytest.approx(known.step_ns, abs=2)
     assert sum(known.idle_causes.values()) == pytest.approx(known.gpu_idle_ns, rel=0.01)
 
 
 def test_a_rank_without_its_peers_says_how_little_it_may_wait(tmp_path: Path) -> None:
     """Its peer was slowed by tracing, of which this report knows nothing: the step keeps the waiting, its bounds do not."""
-    known, replay = told(job(marks=(5, 50), only=100), tmp_path / "r.sqlite")
+    known, replay = told(job(marks=(5, 50), only=100), folder=tmp_path)
     assert known.step_ns > 1.3 * BARE
     assert known.low_ns < BARE < known.high_ns <= replay.recorded_ns * 1.03
 
 
 def test_a_rank_without_its_peers_that_waits_for_their_work_waits_on(tmp_path: Path) -> None:
-    known, _ = told(job(marks=(5, 5), kernels=(40, 80), only=100), tmp_path / "r.sqlite")
+    known, _ = told(job(marks=(5, 5), kernels=(40, 80), only=100), folder=tmp_path)
     slowest = 80 * US * (LAUNCHES - 1) + TRANSFER
     assert known.step_ns == pytest.approx(slowest, rel=0.03)
     assert known.low_ns > 0.9 * slowest, "tracing changes nothing in a GPU that is never short of work"
+
+
+@pytest.mark.parametrize(("first", "second"), [(20, 20), (10, 30)])
+def test_a_stage_waits_for_the_work_of_another_stage(tmp_path: Path, first: int, second: int) -> None:
+    """What a receive waits is no unevenness of ranks: a step is as long as both stages, one after the other."""
+    known, replay = told(pipeline_of_two(first, second), folder=tmp_path)
+    assert known.step_ns == pytest.approx(replay.recorded_ns, rel=0.01)
+    assert known.step_ns > (first + second) * LAUNCHES * US

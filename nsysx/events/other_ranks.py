@@ -1,0 +1,26 @@
+"""What reports of other ranks of the same job say about the shown one, where each rank has a report of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """A step without tracing (ns): likely, at least, at most."""
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+
+
+@dataclass(frozen=True)
+class OtherRanks:
+    """``waiting_ns``: GPU op -> how long that collective waits for another rank (ns), for all ranks of the report.
+
+    ``alone``: the steps of the ranks of the other reports, as they would be if those never waited.
+    """
+
+    waiting_ns: Mapping[int, int]
+    alone: tuple[Modelled, ...]

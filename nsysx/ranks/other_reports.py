@@ -1,0 +1,81 @@
+"""What a report learns from those of the other ranks: what of its collectives is waiting, and how long the others take themselves.
+
+Each report is read by itself, perhaps on another machine, and only a record of each rank comes back. So a rank tells its step at
+several parts of the time that it communicates, and once all are on one clock it is known which of them is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.other_ranks import Modelled, OtherRanks
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+from nsysx.ranks.collect import Rank
+from nsysx.ranks.match import Aligned, align
+from nsysx.replay import peers, unprofiled
+
+
+def with_steps(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
+    """Return the ranks of a report with the step of each by how much of its communication is left."""
+    told = {each.process: unprofiled.by_communication(each) for each in (profile, *peers.others(profile))}
+    return tuple(replace(r, by_communication=told.get(r.process, ())) for r in ranks)
+
+
+def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
+    """Return the profile of the report with this number, with what the other reports say about its ranks.
+
+    ``ranks`` are those of all reports. It is the profile itself where no collective of it has a counterpart in another report.
+    """
+    aligned = align(ranks)
+    if not any(len({ranks[r].report for r in group}) > 1 and _of(ranks, group, report) for _, group in aligned.groups):
+        return profile
+    working = _working(aligned)
+    others = {(r.report, r.process): n for n, r in enumerate(ranks) if r.report != report and r.by_communication}
+    alone = tuple(_alone(ranks[n], working[n]) for n in others.values())
+    waiting: dict[int, int] = {}
+    for rank, worked in zip(ranks, working, strict=True):
+        if rank.report == report:
+            waited = rank.end_ns - rank.start_ns - worked
+            waiting |= dict(zip(_ops(profile, rank), waited.tolist(), strict=True))
+    return replace(profile, other_ranks=OtherRanks(waiting, alone), _made={})
+
+
+def _of(ranks: Sequence[Rank], group: dict[int, I64], report: int) -> bool:
+    return any(ranks[r].report == report for r in group)
+
+
+def _working(aligned: Aligned) -> list[I64]:
+    """Return rank -> how long each of its collectives takes on the rank that is the last to come; its own where it is alone (ns)."""
+    working = [rank.end_ns - rank.start_ns for rank in aligned.ranks]
+    for _, group in aligned.groups:
+        shortest = np.stack([working[r][rows] for r, rows in group.items()]).min(axis=0)
+        for r, rows in group.items():
+            working[r][rows] = shortest
+    return working
+
+
+def _alone(rank: Rank, working: I64) -> Modelled:
+    """Return the step of a rank that never waits, from its steps at parts of its communication."""
+    inside = (rank.start_ns >= rank.window[0]) & (rank.start_ns < rank.window[1])
+    length = int((rank.end_ns - rank.start_ns)[inside].sum())
+    part = int(working[inside].sum()) / length if length else 1.0
+    parts, steps = zip(*rank.by_communication, strict=True)
+    return Modelled(
+        *(
+            round(float(np.interp(part, parts, [getattr(step, name) for step in steps])))
+            for name in ("step_ns", "low_ns", "high_ns")
+        )
+    )
+
+
+def _ops(profile: Profile, rank: Rank) -> list[int]:
+    """Return the ops of the collectives of a rank, in the order in which its record holds them."""
+    ops: list[int] = profile.attributed.gpu_ops.filter(
+        (pl.col("process") == rank.process) & (pl.col("device") == rank.device) & (pl.col("cls") == "comm")
+    )["op"].to_list()
+    return ops
