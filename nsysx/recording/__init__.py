@@ -1,1 +1,1 @@
-"""`nsysx run` and `doctor`: find nsys, put it around a command that stays as it is, export what it recorded."""
+"""`nsysx run` and `doctor`: find nsys, record an unmodified command with it, and export the recording."""

@@ -2,18 +2,19 @@
 
 Standard library only, so that it works where the analysis cannot be installed. Who does what:
 
-* `options` what was asked for, checked; `find_nsys` an nsys that works; `commands` what is run, decided by pure functions
-* `record` runs the command under nsys: `inbox` its signals, `target` the command, `nsys_process` nsys, and
-  `stand_in_link` the line to the stand-in that nsys starts in place of the command
-* `reports` what nsys left, exported or repaired; `run_record` NAME.run.json; `ranks` one nsys for each rank
+* `options` checks what was asked for, `find_nsys` finds an nsys that works, and `commands` decides what to run
+* `record` runs the command under nsys; it uses `inbox` for signals, `target` for the command, `nsys_process` for nsys, and
+  `stand_in_link` to talk to the stand-in that nsys starts in place of the command
+* `reports` exports or repairs what nsys left, `run_record` makes NAME.run.json, and `ranks` gives each rank its own nsys
 
-The rules that shape it, all measured:
+Three measured facts shape the design:
 
-* nsys exits with 0 when it could not write its report, and then leaves it elsewhere. So it works in a private folder
-  beside the result, and only files that exist count.
+* nsys exits with 0 even when it could not write its report, and then leaves the report elsewhere. So nsys works in a private
+  folder beside the result, and only files that exist count.
 * nsys puts its child into a session without a terminal, with umask 0 and pipes, and forgets it when its agent dies. So the
-  command is not its child: it is ours, with the environment that nsys would have given it.
-* nsys dies of SIGHUP without a report, its agent of SIGTERM. So they run in a session of their own with signals held back.
+  command is a child of nsysx, not of nsys, and gets the environment that nsys would have given it.
+* SIGHUP kills nsys before it has written a report, and SIGTERM kills its agent. So both run in a session of their own with
+  signals blocked.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ LOW_DISK_BYTES = 2 << 30
 
 
 def _prepare(command: Sequence[str], options: Options) -> tuple[Nsys, Outputs]:
-    """Check all that can be checked before anything runs; return the nsys and the files. Raises NsysxError."""
+    """Check everything that can be checked before the command runs; return the nsys and the files. Raises NsysxError."""
     check_options(options)
     check_command(command)
     nsys = find_nsys(options.nsys)
@@ -83,7 +84,7 @@ def _prepare(command: Sequence[str], options: Options) -> tuple[Nsys, Outputs]:
 def run(command: Sequence[str], options: Options) -> Result:
     """Profile ``command``, export the report and write NAME.run.json.
 
-    Raises NsysxError before the command starts; afterwards every failure is in the result, so that nothing is lost.
+    Raises NsysxError only before the command starts; later failures are in the result, so that nothing recorded is lost.
     """
     check_options(options)
     check_command(command)
@@ -100,11 +101,11 @@ def run(command: Sequence[str], options: Options) -> Result:
     return result
 
 
-def _say_what(command: Sequence[str], options: Options, nsys: Nsys, outputs: Outputs) -> None:
-    """Say in one line what is done, and what will be missing."""
+def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Outputs) -> None:
+    """Say in one line what is about to run, and warn of what will be missing."""
     page = " and reports" if options.report else ""
-    what = shlex.join(command)
-    shown = what if len(what) <= 60 else what[:57] + "..."
+    command_line = shlex.join(command)
+    shown = command_line if len(command_line) <= 60 else command_line[:57] + "..."
     say(f"nsys {nsys.version} records{page}: {shown} -> {outputs.stem}.*")
     if options.probe and (how := keeps_probe_out(command)):
         say(f"warning: {how} keeps the probe out of Python: the report will have no steps and no modules")
@@ -115,23 +116,23 @@ def _say_what(command: Sequence[str], options: Options, nsys: Nsys, outputs: Out
 
 
 def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, result: Result) -> None:
-    """Do all of a run in a private folder, noting in ``result`` what came of it."""
+    """Do the whole run in a private folder and put the outcome into ``result``."""
     probe_dir = folder / "probe"
     probe_dir.mkdir()
     own_lines = options.lines and not native_lines(nsys)
     if own_lines:
-        result.notes.append("this nsys cannot note Python lines here; the probe does it where torch lets it")
+        result.notes.append("this nsys cannot record Python lines here; the probe does it where torch allows it")
     if options.gpu_metrics and not gpu_metrics_words(nsys):
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
     environment = users_environment()
     environment |= probe_environment(options, environment, probe_dir, own_lines=own_lines)
-    _say_what(command, options, nsys, result.outputs)
+    _announce(command, options, nsys, result.outputs)
     with Inbox() as inbox:
         recording = Recorder(folder, command, options, nsys, inbox).run(environment)
         if not recording.started:
-            _say_not_started(command, recording, result)
+            _note_not_started(command, recording, result)
             return
-        # The command has run: from here on nothing may lose what is there.
+        # The command has run. From here on no failure may lose what was recorded.
         try:
             keep(folder, recording, options, nsys, inbox, result)
             probes = read_probe(probe_dir)
@@ -148,11 +149,11 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             write_run(folder, json.dumps(record, indent=1), options, result)
         except (OSError, NsysxError) as error:
             result.problems.append(failed(f"results are not complete: {error}", "results-incomplete"))
-    _judge(recording, result)
+    _set_exit_code(recording, result)
 
 
-def _say_not_started(command: Sequence[str], recording: Recording, result: Result) -> None:
-    """Note why the command did not run, with the exit code for that."""
+def _note_not_started(command: Sequence[str], recording: Recording, result: Result) -> None:
+    """Put into ``result`` why the command did not run, and the exit code for it."""
     if recording.interrupted:
         result.exit_code = 128 + recording.interrupted
         result.problems.append(failed("interrupted before the command was started", "interrupted"))
@@ -165,13 +166,16 @@ def _say_not_started(command: Sequence[str], recording: Recording, result: Resul
         result.problems.append(failed(what, "nsys-failed", last_words(recording.said) or "nsysx doctor tells more"))
 
 
-def _judge(recording: Recording, result: Result) -> None:
-    """Choose the exit code: the command's own, unless it went well and we did not; then say how the command ended."""
+def _set_exit_code(recording: Recording, result: Result) -> None:
+    """Set the exit code: the command's own, but a failure's if the command ended with 0 and the recording failed.
+
+    Where the recording failed, a note says how the command itself ended.
+    """
     if recording.trouble and not any(recording.trouble in problem.message for problem in result.problems):
         result.problems.insert(0, failed(recording.trouble, "nsys-failed", "What was recorded may end early"))
     if recording.code is None:
         result.exit_code = EXIT_RUN_FAILED
-        result.notes.append("how the command ended is not known: nsys was killed with what it had started")
+        result.notes.append("how the command ended is not known: nsys was killed together with what it had started")
         return
     own_failure = 128 + recording.interrupted if recording.interrupted else EXIT_RUN_FAILED
     result.exit_code = recording.code or (own_failure if result.problems else 0)
@@ -180,9 +184,9 @@ def _judge(recording: Recording, result: Result) -> None:
 
 
 def dry_run(command: Sequence[str], options: Options) -> str:
-    """Return the commands and environment that `run` would use, as lines of a shell that do run. Raises NsysxError.
+    """Return the commands and environment that `run` would use, as shell lines that can be run. Raises NsysxError.
 
-    All is checked that can be without running the command. The lines do it plainly: the command runs as a child of nsys.
+    Everything is checked that can be checked without running the command. In these lines the command is a child of nsys.
     """
     if options.per_rank and rank_of(os.environ) is None and launches(command):
         what = "--dry-run does not go with --per-rank: each rank's commands are made when it starts"
@@ -201,35 +205,37 @@ def dry_run(command: Sequence[str], options: Options) -> str:
 
 
 def _calibrate(folder: Path, command: Sequence[str], options: Options, inbox: Inbox) -> dict[str, Any]:
-    """Run the command once more without nsys and return how long its steps took, by their number."""
-    place = folder / "timing"
-    place.mkdir()
+    """Run the command once more without nsys; return its exit code, an error or None, and the ns of each step by number."""
+    timing_dir = folder / "timing"
     environment = users_environment()
-    environment |= probe_environment(options, environment, place, own_lines=False)
+    environment |= probe_environment(options, environment, timing_dir, own_lines=False)
     environment |= {"NSYSX_TIMING": "1", "NSYSX_FORCE": "1"}
-    say("--calibrate: the command runs once more, without profiler and unheard")
+    say("--calibrate: running the command once more, without the profiler and without its output")
     nothing = subprocess.DEVNULL
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, inbox.mask)
     try:
+        timing_dir.mkdir()
         process = subprocess.Popen(
             command, stdin=nothing, stdout=nothing, stderr=nothing, env=environment, start_new_session=True
         )
+    except OSError as error:  # what the profiled run left is still written
+        return {"exit_code": None, "error": f"it could not be started: {error}"}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     while process.poll() is None:
-        came = inbox.wait(0.25)
-        if came is not None and came.number in ENDING:  # what was profiled is kept
+        received = inbox.wait(0.25)
+        if received is not None and received.number in ENDING:  # the profiled run is kept
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
     code = process.wait()
-    timed = [p for p in read_probe(place) if isinstance(p.get("timing"), dict) and p["timing"].get("steps_ns")]
-    # Of several ranks one is enough: a step ends for all of them when it ends for one.
+    timed = [p for p in read_probe(timing_dir) if isinstance(p.get("timing"), dict) and p["timing"].get("steps_ns")]
+    # One rank is enough, since a step ends for all ranks when it ends for one: rank 0, else the one with the most steps.
     best = min(timed, key=lambda p: (str(p.get("rank") or "0") != "0", -len(p["timing"]["steps_ns"])), default=None)
     if code != 0 or best is None:
         why = f"it ended with {code}" if code else "no step was seen"
         return {"exit_code": code, "error": why}
     steps = dict(best["timing"]["steps_ns"])
-    told = best.get("steps", {})
-    if told.get("last_closed_by") == "exit":  # it holds the end of the program, too
-        steps.pop(str(told.get("count", 0) - 1), None)
+    borders = best.get("steps", {})
+    if borders.get("last_closed_by") == "exit":  # the last step also contains the end of the program
+        steps.pop(str(borders.get("count", 0) - 1), None)
     return {"exit_code": code, "error": None, "clock": best["timing"].get("clock"), "steps_ns": steps}

@@ -1,6 +1,6 @@
-"""GPU clock, power and temperature beside a capture, from NVML: what nsys itself does not record.
+"""Samples GPU clocks, power and temperature through NVML during a capture, because nsys does not record them.
 
-NVML is asked through NVIDIA's own bindings, an extra: nsysx runs without them, and says what it then cannot sample.
+It uses NVIDIA's own bindings, an optional dependency: without them nsysx still runs, and says what it cannot sample.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Column of a sample: what it is called, how the bindings are asked for it. The names carry the unit.
+#: Column name, with its unit -> the NVML query that fills it.
 _QUERIES: dict[str, Callable[[Any, Any], int]] = {
     "sm_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
     "memory_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
@@ -23,7 +23,7 @@ _QUERIES: dict[str, Callable[[Any, Any], int]] = {
 
 @dataclass(slots=True)
 class Samples:
-    """The samples of one device; ``utc_ns`` is ns since 1970, None stands for what a device does not tell."""
+    """The samples of one device: ``utc_ns`` is ns since 1970, and a value is None where the device does not report it."""
 
     index: int
     name: str
@@ -39,7 +39,7 @@ class Samples:
 
 
 class Nvml:
-    """The few calls of NVML that are needed here. Raises OSError when there are no bindings, or no driver."""
+    """The few NVML calls that are needed here. Raises OSError if the bindings or the driver are missing."""
 
     def __init__(self) -> None:
         try:
@@ -61,7 +61,7 @@ class Nvml:
         return samples
 
     def _asked(self, ask: Callable[..., Any], *arguments: Any) -> Any:
-        """Return an answer of NVML, None where it has none."""
+        """Return NVML's answer, or None if it reports an error."""
         try:
             return ask(*arguments)
         except self._nvml.NVMLError:
@@ -74,12 +74,12 @@ class Nvml:
             samples.values[column].append(self._asked(ask, self._nvml, handle))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Shut NVML down."""
         self._asked(self._nvml.nvmlShutdown)
 
 
 class Sampler:
-    """Samples every GPU in a thread of this process, not of the profiled one, until `stop`."""
+    """Samples every GPU until `stop`, in a thread of this process and not of the profiled one."""
 
     def __init__(self, interval_s: float = 0.02, most: int = 20_000) -> None:
         self._interval_s, self._most = interval_s, most
@@ -89,7 +89,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._thread.start()
 
     def _work(self) -> None:
@@ -104,14 +104,14 @@ class Sampler:
             for handle, samples in devices:
                 nvml.sample(handle, samples)
             if self._devices and len(self._devices[0].utc_ns) >= self._most:
-                # A long run keeps its whole length at half the rate instead of filling memory.
+                # A long run is kept whole at half the rate, so that the samples do not fill the memory.
                 self._interval_s *= 2
                 for samples in self._devices:
                     samples.thin()
         nvml.close()
 
     def stop(self) -> dict[str, Any]:
-        """End sampling and return everything as JSON values."""
+        """Stop sampling and return source, error, final interval (ns) and the samples per device, as JSON values."""
         self._done.set()
         self._thread.join(timeout=5)
         return {

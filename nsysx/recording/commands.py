@@ -1,4 +1,4 @@
-"""The commands that are run and the environment that they get: decided here, by pure functions, run elsewhere."""
+"""Builds the commands to run and their environment. Nothing is run here."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ STAND_IN = Path(__file__).parent / "stand_in.py"
 #: What nsys records unless an option of ``nsysx run`` says otherwise, and what each adds to the program.
 #: (option, value, whether every nsys knows it)
 NSYS_DEFAULTS: tuple[tuple[str, str, bool], ...] = (
-    ("--sample", "none", True),  # nsys's own default samples the CPU: with it a launch-bound forward took 72 % longer
+    ("--sample", "none", True),  # by default nsys samples the CPU, which made a launch-bound forward take 72 % longer
     ("--cpuctxsw", "none", True),  # context switches: part of the same 72 %, and no analysis reads them
-    ("--wait", "primary", False),  # it ends with the command, as a shell does, and not with what that left running
-    ("--cuda-graph-trace", "node", False),  # each node of a CUDA graph for itself; "graph" is cheaper, and blind inside
+    ("--wait", "primary", False),  # end with the command, as a shell does, not with processes that it left running
+    ("--cuda-graph-trace", "node", False),  # record each node of a CUDA graph; "graph" is cheaper but records no nodes
 )
 
 
 def native_lines(nsys: Nsys) -> bool:
-    """Say whether this nsys can note the Python line of a CUDA call by itself, here."""
+    """Return whether this nsys can itself record the Python line of a CUDA call on this system."""
     return (
         nsys.process_sampling
         and nsys.profile_has("--python-backtrace")
@@ -38,7 +38,7 @@ SAMPLING_HZ = 1_000
 
 
 def samples_python(nsys: Nsys) -> bool:
-    """Say whether this nsys can sample Python's stacks and export them: 2023.4 samples, and its export leaves them out."""
+    """Return whether this nsys can sample Python stacks and export them; 2023.4 samples them, but does not export them."""
     return nsys.profile_has("--python-sampling") and nsys.export_has("--include-json")
 
 
@@ -55,14 +55,14 @@ def check_nsys(nsys: Nsys, options: Options) -> None:
         raise failed(what, "nsys-gil", "Name a newer nsys with --nsys PATH, or leave --gil out")
 
 
-#: How often GPU metrics are sampled (Hz): a kernel needs some whole samples, and nsys takes up to 200,000. Measured on an
-#: H200: 5.4 million rows for 12 s.
+#: How often GPU metrics are sampled (Hz): a kernel must span several whole samples. nsys accepts up to 200,000.
+#: Measured on an H200 at this rate: 5.4 million rows in 12 s.
 GPU_METRICS_HZ = 20_000
 
 
 def gpu_metrics_words(nsys: Nsys) -> list[str]:
-    """Return the options that sample the GPU's counters, [] where this nsys has none (before 2021.2)."""
-    # Renamed in 2024.5; the old name is still known there.
+    """Return the nsys options that sample the GPU's counters, or [] if this nsys has none (before 2021.2)."""
+    # Renamed in 2024.5, which still accepts the old name.
     name = next((n for n in ("--gpu-metrics-devices", "--gpu-metrics-device") if nsys.profile_has(n)), None)
     if name is None:
         return []
@@ -74,16 +74,16 @@ def gpu_metrics_words(nsys: Nsys) -> list[str]:
 
 
 def cuda_trace(nsys: Nsys, options: Options) -> str:
-    """Return how CUDA is traced: by software where a window ends before the program and nsys could choose the hardware.
+    """Return how CUDA is traced: in software if a step window is asked for and this nsys might choose hardware tracing.
 
-    From 2025.6 ``cuda`` means hardware tracing where the GPU can (Blackwell). That hands times over when the program ends: of a
-    window that ends before, nsys drops the kernels as "incomplete CUPTI events".
+    From 2025.6 on, ``cuda`` means hardware tracing where the GPU can do it (Blackwell). Hardware tracing delivers the times only
+    when the program ends: if the window ends earlier, nsys drops its kernels as "incomplete CUPTI events".
     """
     return "cuda-sw" if options.steps is not None and nsys.profile_has("cuda-sw") else "cuda"
 
 
 def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequence[str]) -> list[str]:
-    """Return the whole ``nsys profile`` command that writes ``report`` (without its ending) while running ``command``."""
+    """Return the ``nsys profile`` command that runs ``command`` and writes ``report`` (a path without its suffix)."""
     lines = options.lines and native_lines(nsys)
     defaults = {name: value for name, value, everywhere in NSYS_DEFAULTS if everywhere or nsys.profile_has(name)}
     if lines:
@@ -103,16 +103,16 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
         words += ["--python-sampling=true", f"--python-sampling-frequency={SAMPLING_HZ}"]
     if options.steps is not None:
         words += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
-    # nsys expands %p, %h and more in this name; %% is how it spells a percent sign.
+    # nsys expands %p, %h and others in this name; a literal percent sign is %%.
     words += ["--force-overwrite=true", "--output=" + str(report).replace("%", "%%")]
-    # No "--" in between: nsys 2023.4 takes it for an ambiguous option. The stand-in comes first, so no word is misread.
+    # No "--" before the command: nsys 2023.4 takes it for an ambiguous option. The stand-in comes first, so nothing is misread.
     return [*words, *options.nsys_args, *command]
 
 
 def must_descend(options: Options, nsys: Nsys) -> bool:
-    """Say whether the command has to be a descendant of nsys: sampling follows the process tree.
+    """Return whether the command must be a descendant of nsys, which is so for sampling: it follows the process tree.
 
-    Everything else reaches a process through its environment (measured with nsys 2023.4 and 2025.3).
+    All other tracing reaches a process through its environment (measured with nsys 2023.4 and 2025.3).
     """
     if options.python or (options.lines and native_lines(nsys)):
         return True
@@ -130,7 +130,7 @@ def must_descend(options: Options, nsys: Nsys) -> bool:
 
 
 def stand_in_words(address: str, command: Sequence[str]) -> list[str]:
-    """Return what nsys starts in place of the command; the command follows only to be seen in the report."""
+    """Return what nsys starts in place of the command; the command's words follow only so that the report shows them."""
     shown = [os.fsencode(word).decode("utf-8", "replace") for word in command]
     return [sys.executable, "-I", "-S", str(STAND_IN), address, *shown]
 
@@ -148,7 +148,10 @@ def export_command(nsys: Nsys, report: Path, sqlite: Path) -> list[str]:
 def probe_environment(
     options: Options, environ: Mapping[str, str], probe_dir: Path, *, own_lines: bool, inject: Path = INJECT
 ) -> dict[str, str]:
-    """Return the variables to add to the command's environment so that the probe starts with its Python."""
+    """Return the variables to add to the command's environment so that the probe starts with its Python.
+
+    Raises NsysxError if nsysx is installed in a path that PYTHONPATH cannot hold.
+    """
     if not options.probe:
         return {"NSYSX_PROBE": "0"}
     if os.pathsep in str(inject):
@@ -167,7 +170,7 @@ def probe_environment(
         "NSYSX_ONLY": options.only,
         "NSYSX_MARKS": options.marks,
         "NSYSX_BACKWARD": options.backward,
-        "NSYSX_STEPS": None if options.steps == "manual" else options.steps,  # then the program opens the window
+        "NSYSX_STEPS": None if options.steps == "manual" else options.steps,  # then the program opens the window itself
         "NSYSX_LINES": "1" if own_lines else None,
         "NSYSX_OPS": "1" if options.ops else None,
     }
@@ -175,7 +178,7 @@ def probe_environment(
 
 
 def users_environment() -> dict[str, str]:
-    """Return the environment as this process got it: Python adds LC_CTYPE where the locale is C (PEP 538)."""
+    """Return the environment that this process was given, without the LC_CTYPE that Python adds in the C locale (PEP 538)."""
     environment = dict(os.environ)
     try:
         first = Path("/proc/self/environ").read_bytes()

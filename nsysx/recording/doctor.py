@@ -1,6 +1,6 @@
-"""``nsysx doctor``: what works on this machine, tried rather than assumed, and what to do about what does not.
+"""``nsysx doctor``: tries what works on this machine, and says how to fix what does not.
 
-Standard library only, like all of this room. Nothing is imported from the Python that is examined: it is asked by running it.
+Standard library only, like everything in this package. The Python under test is run; nothing is imported from it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from nsysx.recording.commands import export_command, native_lines, profile_comma
 from nsysx.recording.find_nsys import Nsys, ask, find_nsys, with_sampling
 from nsysx.recording.options import Options
 
-#: The two lines that are profiled. nvtx >= 0.2.12 hides its domain from nsys 2023.4, as the probe knows: so does this.
 _GPU = "GPU and driver"
+#: The small program that is profiled. nvtx >= 0.2.12 hides its domain from nsys 2023.4; like the probe, this makes it visible.
 _RANGE = """
 import nvtx
 domain = nvtx.get_domain("nsysx")
@@ -46,7 +46,7 @@ print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One thing that was tried. ``needed`` says that ``nsysx run`` does not work without it."""
+    """One thing that was tried; ``needed`` means that ``nsysx run`` does not work without it."""
 
     what: str
     status: Literal["ok", "warn", "fail"]
@@ -56,7 +56,7 @@ class Examined:
 
 
 def python() -> str:
-    """Return the Python that a user's ``python train.py`` would start, else our own."""
+    """Return the Python that a user's ``python train.py`` would start, or else the one that runs nsysx."""
     return shutil.which("python") or shutil.which("python3") or sys.executable
 
 
@@ -69,7 +69,7 @@ def _driver() -> Examined:
     code, said = ask(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
     if code == 0 and said:
         return Examined(_GPU, "ok", "; ".join(said.splitlines()))
-    detail = "no nvidia-smi here" if code == 127 else _last_line(said)
+    detail = _last_line(said) if shutil.which("nvidia-smi") else "no nvidia-smi here"  # a hanging one gives 127, too
     return Examined(_GPU, "warn", detail, "Without an NVIDIA GPU a capture holds CPU ranges only")
 
 
@@ -91,12 +91,12 @@ def _disk() -> Iterator[Examined]:
     ):
         free = shutil.disk_usage(place).free
         low = free < LOW_DISK_BYTES
-        fix = "A minute of training easily takes 100 MB; free some or go elsewhere" if low else ""
+        fix = "A minute of training easily takes 100 MB; free some space or use another folder" if low else ""
         yield Examined(what, "warn" if low else "ok", f"{free / (1 << 30):.1f} GiB free", fix)
 
 
 def clocks() -> Examined:
-    """Return whether the clocks of the GPUs can be sampled."""
+    """Try whether the GPUs' clocks can be sampled."""
     try:
         clock_sampler.Nvml().close()
     except OSError as error:
@@ -118,7 +118,7 @@ def _torch(python: str) -> Examined:
 
 
 def records(nsys: Nsys, python: str) -> Iterator[Examined]:
-    """Profile two lines, export, and look for the range: the only proof that the chain works."""
+    """Profile a small program, export the report and look for its range: the only proof that the whole chain works."""
     with tempfile.TemporaryDirectory(prefix="nsysx-doctor-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         options = Options()
@@ -134,7 +134,7 @@ def records(nsys: Nsys, python: str) -> Iterator[Examined]:
         sqlite = folder / "report.sqlite"
         code, said = ask(export_command(nsys, report, sqlite))
         if code != 0 or not sqlite.is_file():
-            fix = "The importer lacks a library, or host-linux-* does not stand beside target-linux-*"
+            fix = "The importer lacks a library, or host-linux-* is not beside target-linux-*"
             yield Examined("nsys exports", "fail", _last_line(said), fix, needed=True)
             return
         yield Examined("nsys exports", "ok", f"{sqlite.stat().st_size:,} bytes of SQLite")
@@ -142,14 +142,14 @@ def records(nsys: Nsys, python: str) -> Iterator[Examined]:
             fix = f"{python} -m pip install nvtx (a CUDA build of torch brings its own ranges)"
             yield Examined("nvtx", "warn", f"not in {python}", fix)
         elif ranges_named(sqlite, "nsysx doctor") == 1:
-            yield Examined("nvtx", "ok", "a range arrives in the export")
+            yield Examined("nvtx", "ok", "the export contains a test range")
         else:
-            fix = "This nvtx and this nsys do not fit: try another nvtx, such as nvtx==0.2.11"
-            yield Examined("nvtx", "warn", "the range did not arrive", fix)
+            fix = "This nvtx and this nsys do not work together: try another nvtx, such as nvtx==0.2.11"
+            yield Examined("nvtx", "warn", "the export lacks the test range", fix)
 
 
 def ranges_named(sqlite: Path, text: str) -> int:
-    """Return how many NVTX ranges of an export carry ``text``; 0 when it has no NVTX table."""
+    """Return how many NVTX ranges of an export have the text ``text``; 0 if it has no NVTX table."""
     query = (
         "SELECT count(*) FROM NVTX_EVENTS AS event LEFT JOIN StringIds AS name ON name.id = event.textId"
         " WHERE event.eventType = 59 AND coalesce(event.text, name.value) = ?"
@@ -162,7 +162,7 @@ def ranges_named(sqlite: Path, text: str) -> int:
 
 
 def examine(explicit: Path | None = None) -> Iterator[Examined]:
-    """Yield what was found, one after the other, the slow ones last."""
+    """Yield the result of each check as soon as it is known, nsys first."""
     interpreter = python()
     try:
         nsys = with_sampling(find_nsys(explicit))
@@ -171,9 +171,9 @@ def examine(explicit: Path | None = None) -> Iterator[Examined]:
     else:
         yield Examined("nsys", "ok", f"{nsys.version} at {nsys.path}")
         yield from records(nsys, interpreter)
-        lines = "nsys notes them itself" if native_lines(nsys) else "left to the probe"
+        lines = "nsys records them itself" if native_lines(nsys) else "the probe records them"
         yield Examined("Python lines (--lines)", "ok", lines)
-        stacks = "nsys samples them" if samples_python(nsys) else "this nsys cannot export them: 2025.3 can"
+        stacks = "nsys samples them" if samples_python(nsys) else "this nsys cannot export them; 2025.3 can"
         yield Examined("Python's stacks (--python)", "ok", stacks)
     yield _driver()
     yield clocks()
@@ -183,7 +183,7 @@ def examine(explicit: Path | None = None) -> Iterator[Examined]:
 
 
 def main(explicit: Path | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
-    """Print the examination; return 0 when ``nsysx run`` will work here, else 1."""
+    """Print all checks; return 0 if ``nsysx run`` will work here, else 1."""
     works, gpu = True, True
     for examined in examine(explicit):
         write(f"{examined.status:<5} {examined.what}: {examined.detail}\n")

@@ -1,4 +1,4 @@
-"""Finding an nsys that works, and what it is able to do."""
+"""Finds an nsys that works, and what it can do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from nsysx.errors import EXIT_NOT_FOUND
 from nsysx.recording.options import failed
 
-#: Where NVIDIA's installers and the distributions put nsys.
+#: Where NVIDIA's installers and the Linux distributions put nsys.
 NSYS_PLACES = (
     "/opt/nvidia/nsight-systems/*/bin/nsys",
     "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
@@ -33,7 +33,7 @@ GET_NSYS = (
 
 @dataclass(frozen=True, slots=True)
 class Nsys:
-    """An nsys that answers: its path, version, and the help texts that say what this version can do."""
+    """An nsys that runs: its path, its version, and its help texts, which tell what this version can do."""
 
     path: Path
     version: str
@@ -42,30 +42,30 @@ class Nsys:
     process_sampling: bool = False
 
     def profile_has(self, option: str) -> bool:
-        """Say whether ``nsys profile`` of this version knows ``option``, as ``--name``."""
+        """Return whether ``nsys profile`` of this version knows ``option``, spelled ``--name``."""
         return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", self.profile_help) is not None
 
     def export_has(self, option: str) -> bool:
-        """Say whether ``nsys export`` of this version knows ``option``, as ``--name``."""
+        """Return whether ``nsys export`` of this version knows ``option``, spelled ``--name``."""
         return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", self.export_help) is not None
 
 
 def user_folder() -> Path:
-    """Return the folder into which ``nsysx doctor --install-nsys`` installs, and in which `find_nsys` looks."""
+    """Return the folder where ``nsysx doctor --install-nsys`` installs nsys and `find_nsys` looks for it."""
     data = os.environ.get("XDG_DATA_HOME", "")
     base = Path(data) if os.path.isabs(data) else Path(os.path.expanduser("~")) / ".local" / "share"  # noqa: PTH111, PTH117
     return base / "nsysx" / "nsys"
 
 
-def _own_places() -> list[Path]:
-    """Return where an nsys of the user's own may lie; one that somebody else could have put there does not count."""
+def _installed_by_user() -> list[Path]:
+    """Return every nsys that the user installed; one that belongs to another user, except root, does not count."""
     folders = (user_folder(), Path.cwd() / ".tools" / "nsys", Path(__file__).parents[2] / ".tools" / "nsys")
     installed = [path for folder in folders for path in sorted(folder.glob("target-linux-*/nsys"))]
     return [path for path in installed if path.stat().st_uid in (os.getuid(), 0)]
 
 
 def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]:
-    """Return exit code and output of a helper command, its messages too when it failed; 127 when it does not start."""
+    """Return exit code and stdout of a helper command, with stderr if it failed; 127 if it did not start or took too long."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
@@ -77,14 +77,14 @@ def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]
 
 
 def version_of(nsys: Path) -> str:
-    """Return the version that ``nsys --version`` names, "" when that is not a working nsys."""
+    """Return the version that ``nsys --version`` prints, or "" if this is not a working nsys."""
     code, said = ask([nsys, "--version"])
     match = re.search(r"version (\d+(?:\.\d+)+)", said)
     return match.group(1) if match and code == 0 else ""
 
 
 def importer_of(nsys: Path) -> Path | None:
-    """Return the importer that an nsys at this path finds."""
+    """Return the importer that an nsys at this path would find, None if there is none."""
     for path in (nsys, nsys.resolve()):
         if importer := next(path.parent.parent.glob("host-linux-*/QdstrmImporter"), None):
             return importer
@@ -92,10 +92,10 @@ def importer_of(nsys: Path) -> Path | None:
 
 
 def importer_fault(nsys: Path) -> str:
-    """Return why the importer that belongs to ``nsys`` does not work, "" when it does or cannot be told.
+    """Return why the importer of this ``nsys`` does not work, or "" if it works or this cannot be checked.
 
-    Without it a capture ends in a file that nothing reads, which must not be learnt after hours of training. Copies in
-    Nsight Compute come without one that nsys finds; slim systems lack libraries of it.
+    Without an importer, a capture ends in a file that nothing can read, and the user must not learn that after hours of training.
+    The nsys inside Nsight Compute does not find its importer, and slim systems lack libraries that the importer needs.
     """
     for path in (nsys, nsys.resolve()):
         if path.parent.name.startswith("target-linux"):
@@ -105,7 +105,7 @@ def importer_fault(nsys: Path) -> str:
             if path == nsys.resolve():
                 hint = "; link both folders side by side as target-linux-x64 and host-linux-x64"
                 aside = next(path.parent.parent.glob("linux-desktop-*/QdstrmImporter"), None)
-                where = f"its importer lies in {aside.parent}, where it does not look{hint}" if aside else ""
+                where = f"its importer is in {aside.parent}, where nsys does not look{hint}" if aside else ""
                 return where or f"no importer in {path.parent.parent}/host-linux-*"
     return ""
 
@@ -115,9 +115,9 @@ def _version_key(version: str) -> tuple[int, ...]:
 
 
 def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES) -> Nsys:
-    """Return the nsys to use: the named one, else that of PATH, else the newest that is installed. Raises NsysxError.
+    """Return the nsys to use: ``explicit``, else the one on PATH, else the newest installed. Raises NsysxError if none works.
 
-    Only one that works counts: CUDA puts a script named nsys into its bin folder even where Nsight Systems is not
+    Only an nsys that works counts: CUDA puts a script named nsys into its bin folder even where Nsight Systems is not
     installed, and some copies lack their importer.
     """
     faults: list[str] = []
@@ -132,22 +132,22 @@ def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES)
     if explicit is not None:
         path = Path(shutil.which(explicit) or explicit)
         if version := works(path):
-            return _with_abilities(path, version)
+            return _with_help(path, version)
         raise failed(f"--nsys {faults[0]}", "nsys-broken", GET_NSYS)
     on_path = shutil.which("nsys")
     if on_path and (version := works(Path(on_path))):
-        return _with_abilities(Path(on_path), version)
+        return _with_help(Path(on_path), version)
     installed = [path for pattern in places for path in sorted(Path("/").glob(pattern.lstrip("/")))]
-    versions = {path: works(path) for path in [*installed, *_own_places()]}
+    versions = {path: works(path) for path in [*installed, *_installed_by_user()]}
     usable = [path for path, version in versions.items() if version]
     if not usable:
         what = faults[0] if faults else "nsys is neither on PATH nor in NVIDIA's folders"
         raise failed(what, "nsys-missing", GET_NSYS)
     newest = max(usable, key=lambda path: _version_key(versions[path]))
-    return _with_abilities(newest, versions[newest])
+    return _with_help(newest, versions[newest])
 
 
-def _with_abilities(path: Path, version: str) -> Nsys:
+def _with_help(path: Path, version: str) -> Nsys:
     return Nsys(
         path=path,
         version=version,
@@ -157,5 +157,5 @@ def _with_abilities(path: Path, version: str) -> Nsys:
 
 
 def with_sampling(nsys: Nsys) -> Nsys:
-    """Return ``nsys`` knowing whether the system lets it sample one process tree (perf_event, seccomp)."""
+    """Return ``nsys`` with ``process_sampling`` set: whether the system (perf_event, seccomp) lets it sample a process tree."""
     return replace(nsys, process_sampling="(process-tree): OK" in ask([nsys.path, "status", "-e"])[1])

@@ -1,4 +1,4 @@
-"""Signals to ``nsysx run``, taken one by one where they are wanted, and for whom each was meant."""
+"""Takes the signals sent to ``nsysx run`` one at a time, and tells whether each went to it alone or to its whole group."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 WITNESS = Path(__file__).parent / "witness.py"
 
-#: Signals that would end the command, were it not for a handler of its own: they also end what runs without it.
+#: Signals that end a command without a handler. While no command runs, they end whatever nsysx waits for.
 ENDING = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
-#: What a terminal's suspend key and background reads and writes do.
+#: Sent by a terminal's suspend key, and to a background job that reads from or writes to the terminal.
 STOPPING = frozenset((signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU))
 _OTHERS = frozenset(
     (
@@ -34,16 +34,17 @@ _OTHERS = frozenset(
 )
 PASSED_ON = ENDING | STOPPING | _OTHERS
 
-#: From the kernel, that is from a terminal: sent to the whole group (asm-generic/siginfo.h).
+#: Sent by the kernel, which means by a terminal to the whole group (asm-generic/siginfo.h).
 _SI_KERNEL = 0x80
-#: A scheduler signals the processes of a job one after the other; the witness may be the last.
+#: A scheduler signals the processes of a job one after another, and the witness may be the last.
 _WITNESS_S = 0.1
+#: A signal that the witness got longer ago than this belongs to an earlier one of ours.
 _FRESH_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """A signal that came. ``by_all``: the command has got it, too, where it is in the same group as this process."""
+class ReceivedSignal:
+    """A signal that arrived. ``by_all``: the whole process group got it, and so did a command in the same group."""
 
     number: int
     by_all: bool
@@ -51,17 +52,17 @@ class Came:
 
 
 class Inbox:
-    """Holds signals back from this process and everything that it starts, and gives them out one at a time.
+    """Blocks signals in this process and in everything it starts, and hands them out one at a time.
 
-    nsys and its helpers inherit that they are held back: nothing but SIGKILL ends them before they have written the report,
+    nsys and its helpers inherit the blocked signals: nothing but SIGKILL ends them before they have written the report,
     not even a scheduler that signals every process of a job.
     """
 
     def __init__(self) -> None:
         ignored = {number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN}
-        self._numbers = PASSED_ON - ignored  # nohup: what was ignored stays ignored, here and in the command
+        self._numbers = PASSED_ON - ignored  # nohup: an ignored signal stays ignored, here and in the command
         self.mask: frozenset[int] = frozenset()
-        self.came: list[int] = []
+        self.received: list[int] = []
         self._witness: subprocess.Popen[bytes] | None = None
         self._seen: list[tuple[int, int]] = []
 
@@ -84,25 +85,25 @@ class Inbox:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Let what is started in here hear of its own children, which is all that it may."""
+        """Unblock SIGCHLD meanwhile, so that a process started in this block learns of its children; all else stays blocked."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         try:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
-    def wait(self, seconds: float) -> Came | None:
-        """Return the next signal, None when none came within ``seconds`` or a child changed its state."""
+    def wait(self, seconds: float) -> ReceivedSignal | None:
+        """Return the next signal, or None if none arrived within ``seconds`` or a child changed its state."""
         info = signal.sigtimedwait({*self._numbers, signal.SIGCHLD}, seconds)
         if info is None or info.si_signo == signal.SIGCHLD:
             return None
         number = info.si_signo
-        self.came.append(number)
+        self.received.append(number)
         witnessed = self._witnessed(number)
-        return Came(number, witnessed or info.si_code == _SI_KERNEL, info.si_code == _SI_KERNEL)
+        return ReceivedSignal(number, witnessed or info.si_code == _SI_KERNEL, info.si_code == _SI_KERNEL)
 
     def _witnessed(self, number: int) -> bool:
-        """Say whether the witness got this signal, too, just now."""
+        """Return whether the witness has just got this signal, too."""
         until = time.monotonic() + _WITNESS_S
         stream = self._witness.stdout if self._witness is not None else None
         while True:
@@ -115,6 +116,6 @@ class Inbox:
             if stream is None or not select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
                 return False
             data = os.read(stream.fileno(), 65536)
-            if not data:  # the witness has gone
+            if not data:  # the witness has ended
                 return False
             self._seen += [(int(a), int(b)) for a, b in (line.split() for line in data.splitlines())]

@@ -1,7 +1,7 @@
 """Installs Nsight Systems (the command line and its importer) into a folder, without root rights.
 
 Debian packages Nsight Systems 2023.4 in trixie's non-free component. The packages come from the mirror that this machine's apt
-uses and are checked against Debian's archive keys by apt itself; nothing of the system is changed. Installing twice does no harm.
+uses, and apt itself checks them against Debian's archive keys. The system is not changed, and installing twice does no harm.
 
 ``python -m nsysx.recording.install_nsys [--to DIR]`` prints the path of nsys as its last line. Standard library only.
 """
@@ -24,14 +24,14 @@ from nsysx.recording.find_nsys import Nsys, importer_fault, user_folder, version
 from nsysx.recording.options import failed
 
 _PACKAGES = ("nsight-systems", "nsight-systems-target", "libssh-4")
-#: What the importer needs and a slim system may lack.
+#: Packages of libraries that the importer needs and a slim system may lack.
 _LIBRARIES = (
     *("libpfm4", "libelf1", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0", "libcom-err2"),
     *("libkeyutils1", "libssl3", "zlib1g"),
 )
 _KEYS = ("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp")
 _RELEASE = "trixie"
-_ELSEWHERE = "Elsewhere install Nsight Systems from NVIDIA: it is part of the CUDA toolkit"
+_ELSEWHERE = "On other systems install Nsight Systems from NVIDIA: it is part of the CUDA toolkit"
 _DOWNLOAD_S = 1800.0
 
 
@@ -40,7 +40,7 @@ def _fail(message: str, hint: str = "") -> NsysxError:
 
 
 def _call(words: Sequence[str | Path], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a tool and return what became of it. Raises NsysxError when it does not start or end."""
+    """Run a tool to its end. Raises NsysxError if it does not start or does not end in time."""
     try:
         return subprocess.run(
             words, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_DOWNLOAD_S
@@ -54,7 +54,7 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def works(folder: Path, python: str) -> str:
-    """Return "" when the nsys in ``folder`` records, imports and exports here, else what does not work."""
+    """Return "" if the nsys in ``folder`` records, imports and exports here, else what does not work."""
     nsys = folder / "target-linux-x64" / "nsys"
     version = version_of(nsys)
     if not version:
@@ -69,7 +69,7 @@ def works(folder: Path, python: str) -> str:
 
 
 def _check_machine() -> None:
-    """Raise NsysxError where Debian's packages cannot be had."""
+    """Raise NsysxError where Debian's packages cannot be installed."""
     for tool in ("apt-get", "dpkg", "dpkg-deb", "ldd"):
         if shutil.which(tool) is None:
             raise _fail(f"needs Debian's {tool}", _ELSEWHERE)
@@ -78,10 +78,10 @@ def _check_machine() -> None:
 
 
 def mirror_of(targets: str, uris: str) -> tuple[str, str] | None:
-    """Return mirror and release of a machine: from the lists that its apt holds, else from those that it would fetch.
+    """Return Debian mirror and release: from the package lists that apt has, else from those that it would fetch.
 
-    ``targets`` is what ``apt-get indextargets`` says, a line of origin, address and release each; ``uris`` what
-    ``apt-get update --print-uris`` says.
+    ``targets`` is the output of ``apt-get indextargets``, with origin, address and release on each line; ``uris`` that of
+    ``apt-get update --print-uris``. None if neither names a Debian mirror.
     """
     for line in targets.splitlines():
         words = line.split()
@@ -100,7 +100,7 @@ def _mirror() -> tuple[str, str]:
 
 
 class _Apt:
-    """apt with lists and a state of its own, on top of the machine's configuration (which may hold a proxy)."""
+    """apt with its own package lists and state, on top of the machine's configuration (which may set a proxy)."""
 
     def __init__(self, work: Path) -> None:
         self.debs, self.root = work / "debs", work / "root"
@@ -133,7 +133,7 @@ class _Apt:
             raise _fail(f"could not read the package lists: {_last(done)}")
 
     def unpack(self, packages: Sequence[str]) -> str:
-        """Download and unpack; return "" or why not all could be had."""
+        """Download and unpack ``packages``; return "" or why that failed."""
         done = _call([*self._words, "download", *packages], self.debs)
         for deb in self.debs.glob("*.deb"):
             if _call(["dpkg-deb", "-x", deb, self.root]).returncode:
@@ -146,7 +146,7 @@ class _Apt:
 
 
 def _place(root: Path, to: Path) -> None:
-    """Move both halves beside each other: nsys looks for its importer in ../host-linux-x64."""
+    """Move both halves into ``to``, beside each other: nsys looks for its importer in ../host-linux-x64."""
     halves = {
         "target-linux-x64": root / "usr/lib/x86_64-linux-gnu/nsight-systems/target-linux-x64",
         "host-linux-x64": root / "usr/lib/nsight-systems/host-linux-x64",
@@ -156,7 +156,7 @@ def _place(root: Path, to: Path) -> None:
         if (to / name).exists():
             shutil.rmtree(to / name)
         shutil.move(source, to / name)
-    # `nsys stats` and `nsys analyze` look for these modules beside the importer; the packages put them with the other half.
+    # `nsys stats` and `nsys analyze` look for these modules beside the importer; the packages put them into the other half.
     beside = to / "host-linux-x64/python/lib"
     for module in (to / "target-linux-x64/python/lib").glob("*.py"):
         if beside.is_dir() and not (beside / module.name).exists():
@@ -173,11 +173,11 @@ def _missing(to: Path) -> set[str]:
 
 
 def _add_libraries(apt: _Apt, to: Path) -> None:
-    """Put libraries of the distribution that the machine lacks beside the importer, which looks there first."""
+    """Put the libraries that the machine lacks beside the importer, which looks there first."""
     if not _missing(to):
         return
     apt.unpack(_LIBRARIES)
-    for _ in range(2):  # one may need another
+    for _ in range(2):  # a library may need another one
         for name in _missing(to):
             if library := next(apt.root.rglob(name), None):
                 for half in ("host", "target"):
@@ -188,7 +188,7 @@ def _add_libraries(apt: _Apt, to: Path) -> None:
 
 
 def install(to: Path, say: Callable[[str], object], python: str = sys.executable) -> Path:
-    """Install nsys into ``to`` unless one works there, and return its path. Raises NsysxError."""
+    """Install nsys into ``to``, unless one already works there, and return its path. Raises NsysxError."""
     to = to.absolute()
     nsys = to / "target-linux-x64" / "nsys"
     if re.search(r"\s", str(to)):

@@ -1,4 +1,4 @@
-"""What ``nsysx run`` was asked for, checked before anything starts, and where its results go."""
+"""The options of ``nsysx run``, checked before anything starts, and the names of its output files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, E
 
 ENDINGS = (".nsys-rep", ".sqlite", ".html", ".run.json")
 
-#: Programs that start a script in several processes: results are named after the script.
+#: Programs that start a script in several processes; the results are named after the script.
 LAUNCHERS = frozenset(("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``nsysx run`` was asked for; every default is what most people want."""
+    """The options of ``nsysx run``; each default is what most people want."""
 
     output: Path | None = None
     force: bool = False
@@ -49,7 +49,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The files of one run, all beside each other."""
+    """The files of one run, all in one folder."""
 
     report: Path
     sqlite: Path
@@ -68,7 +68,7 @@ class Outputs:
 
     @property
     def stem(self) -> Path:
-        """Return the common name of all, without an ending."""
+        """Return the path that all files share, without their endings."""
         return self.report.with_name(self.report.name.removesuffix(ENDINGS[0]))
 
     def all(self) -> tuple[Path, ...]:
@@ -76,13 +76,13 @@ class Outputs:
         return (self.report, self.sqlite, self.html, self.run)
 
     def taken(self) -> bool:
-        """Say whether one of the files exists."""
+        """Return whether any of the files exists."""
         return any(os.path.lexists(path) for path in self.all())
 
 
 @dataclass(slots=True)
 class Result:
-    """What a run left: the exit code to end with, the files that it wrote, and what people must hear, in order."""
+    """The result of a run: the exit code to end with, the files that it wrote, and the messages for the user, in order."""
 
     exit_code: int
     outputs: Outputs
@@ -94,12 +94,12 @@ class Result:
 
 
 def failed(message: str, slug: str, hint: str = "") -> NsysxError:
-    """Return the error of a run that did not work out."""
+    """Return an error with the exit code of a failed run."""
     return NsysxError(message, slug=slug, hint=hint, exit_code=EXIT_RUN_FAILED)
 
 
 def default_name(command: Sequence[str]) -> str:
-    """Return the name for the results when ``-o`` gives none: that of the script, else of the program."""
+    """Return the name of the results if ``-o`` gives none: the script's name, else the program's."""
     words = list(command)
     program = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*", program):
@@ -115,7 +115,7 @@ def default_name(command: Sequence[str]) -> str:
 
 
 def free_outputs(folder: Path, name: str) -> Outputs:
-    """Return the first of name, name-2, name-3 ... in ``folder`` of which no file exists yet."""
+    """Return the files of the first of name, name-2, name-3 ... in ``folder`` that is not taken."""
     number = 1
     while True:
         outputs = Outputs.named(folder / (name if number == 1 else f"{name}-{number}"))
@@ -125,7 +125,7 @@ def free_outputs(folder: Path, name: str) -> Outputs:
 
 
 def wanted_outputs(command: Sequence[str], options: Options) -> Outputs:
-    """Return the files to write: those of ``-o NAME``, or free ones in ``-o FOLDER`` or here, named after the command."""
+    """Return the files to write: ``-o NAME``, or free names after the command in ``-o FOLDER`` or here. Raises NsysxError."""
     output = options.output
     if output is None or output.is_dir():
         return free_outputs(output or Path(), default_name(command))
@@ -136,7 +136,7 @@ def wanted_outputs(command: Sequence[str], options: Options) -> Outputs:
 
 
 def check_steps(steps: str) -> str:
-    """Return ``steps`` when it reads A:B with 0 <= A < B, auto, or manual. Raises NsysxError."""
+    """Return ``steps`` if it is A:B with 0 <= A < B, auto or manual, else raise NsysxError."""
     if steps in ("auto", "manual"):
         return steps
     match = re.fullmatch(r"(\d+):(\d+)", steps)
@@ -151,7 +151,7 @@ def check_steps(steps: str) -> str:
 
 
 def check_options(options: Options) -> None:
-    """Raise NsysxError when an option cannot mean anything, or two do not go together."""
+    """Raise NsysxError if an option is invalid or two options exclude each other."""
     if options.steps is not None:
         check_steps(options.steps)
     if options.only is not None:
@@ -176,7 +176,7 @@ def check_options(options: Options) -> None:
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Raise NsysxError with 127 or 126 when ``command`` cannot be found or executed, as a shell would."""
+    """Raise NsysxError if ``command`` cannot be found (exit code 127) or executed (126), as a shell would."""
     name = command[0]
     if shutil.which(name):
         return
@@ -196,18 +196,18 @@ def check_command(command: Sequence[str]) -> None:
 
 # --- what keeps the probe out -----------------------------------------------------------------------------------------
 
-#: Options of Python that take a word of their own; the script comes after all options.
+#: Python options that take the next word as their value.
 _WITH_WORD = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def _python_options(words: Sequence[str]) -> Iterator[str]:
     """Yield the letters of Python's options before -c, -m or the script."""
-    rest = iter(words)
-    for word in rest:
+    remaining = iter(words)
+    for word in remaining:
         if not word.startswith("-") or word in ("-", "--"):
             return
         if word in _WITH_WORD:
-            next(rest, None)
+            next(remaining, None)
         elif not word.startswith(("--", "-W", "-X")):
             letters = word[1:]
             stop = min((letters.index(letter) for letter in "cm" if letter in letters), default=len(letters))
@@ -217,7 +217,7 @@ def _python_options(words: Sequence[str]) -> Iterator[str]:
 
 
 class Barrier(NamedTuple):
-    """A program that was given an option which keeps the probe out of it."""
+    """A program and the option of it that keeps the probe out."""
 
     program: str
     option: str
@@ -227,7 +227,7 @@ class Barrier(NamedTuple):
 
 
 def keeps_probe_out(command: Sequence[str]) -> Barrier | None:
-    """Return what in ``command`` keeps PYTHONPATH or sitecustomize from Python, None when nothing visible does."""
+    """Return what in ``command`` keeps PYTHONPATH or sitecustomize from Python, or None if nothing visible does."""
     words = list(command)
     if Path(words[0]).name == "env":
         for place, word in enumerate(words[1:], 1):

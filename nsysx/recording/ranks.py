@@ -1,4 +1,4 @@
-"""``--per-rank``: a launcher whose ranks run under an nsys each."""
+"""``--per-rank``: runs a launcher whose ranks each run under their own nsys."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from nsysx.recording.commands import users_environment
 from nsysx.recording.follow import Follower
 from nsysx.recording.inbox import Inbox
 from nsysx.recording.options import ENDINGS, LAUNCHERS, Options, Outputs, Result, default_name, failed
-from nsysx.recording.target import Own
+from nsysx.recording.target import DirectChild
 
-#: Where a process that was started as one of several finds its number.
+#: Environment variables in which launchers tell a process its rank.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
-#: A script that calls a launcher that heeds PYTHON_EXEC, as far as its text tells.
+#: What the text of a script contains if it calls a launcher that heeds PYTHON_EXEC.
 _LAUNCHES = re.compile(r"torchrun|torch\.distributed\.(run|launch)\b|accelerate[\s\"',]+launch|elastic_launch")
 _SCRIPT_BYTES = 1 << 20
 _INSIDE = "Start it inside each rank: LAUNCHER ... nsysx run --per-rank -o NAME -- python SCRIPT"
 
 
 def rank_of(environ: Mapping[str, str]) -> str | None:
-    """Return the number of this process among those that a launcher started, None when it is no such process."""
+    """Return the rank of this process, or None if no launcher started it."""
     return next((environ[name] for name in _RANKS if environ.get(name, "").isdigit()), None)
 
 
 def launches(command: Sequence[str]) -> bool:
-    """Say whether ``command`` starts ranks with the Python that PYTHON_EXEC names; False for one process.
+    """Return whether ``command`` starts ranks with the Python that PYTHON_EXEC names; False for a single process.
 
-    Raises NsysxError for a launcher that does not heed it, and for what cannot be told: hours later would be too late.
+    Raises NsysxError for a launcher that ignores PYTHON_EXEC and for an unknown one: after hours of training it is too late.
     """
     words = list(command)
     program = Path(words[0]).name
@@ -63,7 +63,7 @@ def launches(command: Sequence[str]) -> bool:
 
 
 def _script_text(script: str) -> str:
-    """Return the text of a script, "" when it is a program, too large for a script, or cannot be read."""
+    """Return the first MiB of a script's text, "" if it is a binary or cannot be read."""
     with contextlib.suppress(OSError, ValueError), Path(script).open("rb") as file:
         text = file.read(_SCRIPT_BYTES).decode(errors="replace")
         return "" if "\0" in text else text
@@ -71,7 +71,7 @@ def _script_text(script: str) -> str:
 
 
 def option_words(options: Options) -> list[str]:
-    """Return the words of the command line that give these options again, but for the output's name."""
+    """Return the command-line words for these options, without ``-o``."""
     words: list[str] = []
     for name, value in asdict(options).items():
         option = "--" + name.replace("_", "-")
@@ -84,7 +84,7 @@ def option_words(options: Options) -> list[str]:
 
 
 def rank_outputs(command: Sequence[str], options: Options, rank: str | None = None) -> Outputs:
-    """Return the files of one rank, or those whose name all ranks share."""
+    """Return the files of one rank, or without a rank those whose names the ranks' files start with."""
     output = options.output
     if output is None or output.is_dir():
         output = (output or Path()) / default_name(command)
@@ -93,22 +93,23 @@ def rank_outputs(command: Sequence[str], options: Options, rank: str | None = No
 
 
 def _of_ranks(outputs: Outputs, ending: str) -> list[Path]:
-    """Return the files of all ranks with this ending."""
+    """Return the files of all ranks that have this ending."""
     stem = outputs.stem
     return sorted(stem.parent.glob(f"{glob.escape(stem.name)}.rank*{ending}"))
 
 
 def run_ranks(command: Sequence[str], options: Options) -> Result:
-    """Run a launcher whose ranks run under an nsys each.
+    """Run a launcher whose ranks each run under their own nsys.
 
-    torchrun and what is built on it start each rank with the Python that PYTHON_EXEC names: that is `nsysx run` here.
+    torchrun, and launchers built on it, start each rank with the Python that PYTHON_EXEC names. Here that is `nsysx run`.
+    Raises NsysxError only before the launcher starts; OSError if the launcher cannot be started.
     """
     outputs = rank_outputs(command, options)
-    check_output(outputs.report, force=True, exit_code=EXIT_RUN_FAILED)  # the folder, before anything starts
+    check_output(outputs.report, force=True, exit_code=EXIT_RUN_FAILED)  # checks the folder before anything starts
     before = _of_ranks(outputs, ENDINGS[0])
     if before and not options.force:
         raise failed(f"{before[0]} exists", "output-exists", "Use --force or another -o")
-    for stale in before:  # a job of fewer ranks must not leave those of a larger one among its own
+    for stale in before:  # reports of an earlier job with more ranks must not mix with those of this one
         for path in Outputs.named(stale).all():
             path.unlink(missing_ok=True)
     result = Result(EXIT_RUN_FAILED, outputs)
@@ -117,7 +118,7 @@ def run_ranks(command: Sequence[str], options: Options) -> Result:
         environment = users_environment() | {"PYTHON_EXEC": str(python)}
         encoded = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         with Inbox() as inbox:
-            target = Own(command, encoded, inbox.mask)
+            target = DirectChild(command, encoded, inbox.mask)
             follower = Follower(target, inbox)
             while target.poll() is None:
                 follower.step()
@@ -133,7 +134,7 @@ def run_ranks(command: Sequence[str], options: Options) -> Result:
 
 
 def _python_of_ranks(folder: Path, command: Sequence[str], options: Options, outputs: Outputs) -> Path:
-    """Write the program that a launcher takes for Python, and return its path."""
+    """Write the script that the launcher runs in place of Python, and return its path."""
     stem = str(outputs.stem.absolute())
     inner = [sys.executable, "-m", "nsysx", "run", *option_words(options), "-o", stem, "--"]
     target = os.environ.get("PYTHON_EXEC") or _launchers_python(command)
@@ -144,7 +145,7 @@ def _python_of_ranks(folder: Path, command: Sequence[str], options: Options, out
 
 
 def _launchers_python(command: Sequence[str]) -> str:
-    """Return the Python that a launcher would start its ranks with: the one it runs in itself."""
+    """Return the Python with which a launcher would start its ranks: the one that runs the launcher."""
     program = Path(shutil.which(command[0]) or command[0])
     if re.fullmatch(r"python[\d.]*", program.name):
         return str(program)

@@ -1,4 +1,4 @@
-"""What nsys left: moved into place, imported again where nsys failed at it, exported; and what to say about the rest."""
+"""Moves nsys's report into place and exports it, repeats an import that failed, and explains what is missing."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from nsysx.recording.inbox import ENDING, STOPPING, Inbox
 from nsysx.recording.nsys_process import NsysProcess
 from nsysx.recording.options import Options, Outputs, Result, failed, free_outputs
 from nsysx.recording.record import Recording, progress_of
-from nsysx.recording.talk import Passing
+from nsysx.recording.talk import StatusLine
 
+#: With less free space than this, a full disk is the likely cause of a failure.
 _FULL_BYTES = 1 << 20
 
 
 def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox: Inbox, result: Result) -> None:
-    """Move the report into place and export it, noting what went wrong."""
+    """Move the report into place and export it; failures go into ``result``. Raises OSError or NsysxError if a move fails."""
     if not options.force and result.outputs.taken():
         taken = result.outputs.stem
         result.outputs = free_outputs(taken.parent, taken.name)
-        result.notes.append(f"{taken.name}.nsys-rep or its like appeared meanwhile, so the results have another name")
+        result.notes.append(f"files of the name {taken.name} appeared meanwhile, so the results have another name")
     made = [path for path in sorted(folder.glob("report*.nsys-rep")) if path.stat().st_size]
     stopped = bool(recording.interrupted)
     if not made and not stopped:
@@ -38,7 +39,7 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
     if not made:
         result.problems.append(_no_report(folder, recording, options, nsys, result.outputs))
         return
-    for stale in result.outputs.all():  # with --force: no page of another run may stay beside this capture
+    for stale in result.outputs.all():  # with --force: no page of an earlier run may stay beside this capture
         stale.unlink(missing_ok=True)
     _publish(made[0], result.outputs.report, options, result)
     result.report = result.outputs.report
@@ -50,7 +51,7 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
 
 
 def _publish(made: Path, target: Path, options: Options, result: Result) -> None:
-    """Move a file into place, readable for whom the user's umask lets read it: nsys writes with its own."""
+    """Move a file into place with the permissions of the user's umask; nsys applies its own."""
     umask = os.umask(0o77)
     os.umask(umask)
     made.chmod(0o666 & ~umask)
@@ -59,7 +60,7 @@ def _publish(made: Path, target: Path, options: Options, result: Result) -> None
 
 
 def write_run(folder: Path, text: str, options: Options, result: Result) -> None:
-    """Write NAME.run.json, whole or not at all."""
+    """Write NAME.run.json completely or not at all."""
     written = folder / "run.json"
     written.write_text(text, encoding="utf-8", errors="backslashreplace")
     _publish(written, result.outputs.run, options, result)
@@ -69,38 +70,38 @@ def write_run(folder: Path, text: str, options: Options, result: Result) -> None
 
 
 def _collected(folder: Path, said: str) -> Path | None:
-    """Return what nsys collected and did not make a report of, or the report that it could not write where it should."""
-    # A .nsys-rep that it could not write here lies in the system's temporary folder, under another name.
+    """Return the raw data that nsys did not turn into a report, or a report that nsys wrote elsewhere; None without either."""
+    # If nsys could not write the .nsys-rep here, it put it into the system's temporary folder, under another name.
     named = re.findall(r"[^\s'\"]+\.(?:nsys-rep|qdstrm)", said)
     return next((path for path in [*folder.glob("*.qdstrm"), *map(Path, named)] if path.is_file()), None)
 
 
 def _run_quietly(words: Sequence[str], log: Path, inbox: Inbox, what: str) -> int | None:
-    """Run a helper of nsys while it works and the user waits; return its exit code, None when the user did not wait."""
+    """Run an nsys helper, and kill it if it hangs; return its exit code, or None if the user ended the wait."""
     process = NsysProcess(words, log, inbox)
     process.log.touch()
-    with Passing() as line:
+    with StatusLine() as line:
         while process.look():
-            came = inbox.wait(0.05)
-            if came is not None and came.number in STOPPING:
+            received = inbox.wait(0.05)
+            if received is not None and received.number in STOPPING:
                 stop()
                 process.wakes()
-            ended = came is not None and came.number in ENDING
-            if ended or process.hangs():
+            interrupted = received is not None and received.number in ENDING
+            if interrupted or process.hangs():
                 process.kill()
-                return None if ended else process.process.returncode
-            line.show(f"{what} {progress_of(process.said()).partition(':')[2].strip()}".rstrip())
+                return None if interrupted else process.process.returncode
+            line.show(f"{what} {progress_of(process.output()).partition(':')[2].strip()}".rstrip())
     return process.process.wait()
 
 
 def _import_again(folder: Path, said: str, nsys: Nsys, inbox: Inbox) -> list[Path]:
-    """Return the report made of what nsys collected, [] when there is none. Its own import fails once in thousands of times."""
+    """Import what nsys collected and return the report, or [] if that fails. About one import in thousands fails in nsys."""
     raw, importer = _collected(folder, said), importer_of(nsys.path)
     if raw is None or raw.suffix != ".qdstrm" or importer is None:
         return []
     made = folder / "report.nsys-rep"
     words = [str(importer), "-i", str(raw), "-o", str(made)]
-    code = _run_quietly(words, folder / "import.log", inbox, "nsys makes its report")
+    code = _run_quietly(words, folder / "import.log", inbox, "nsys is writing its report")
     if code != 0 or not made.is_file() or not made.stat().st_size:
         made.unlink(missing_ok=True)
         return []
@@ -109,17 +110,17 @@ def _import_again(folder: Path, said: str, nsys: Nsys, inbox: Inbox) -> list[Pat
 
 
 def _no_report(folder: Path, recording: Recording, options: Options, nsys: Nsys, outputs: Outputs) -> NsysxError:
-    """Return what to say when nsys left no report; what it collected and could not import is kept."""
+    """Return the error for a run without a report; raw data that nsys could not import is kept beside the outputs."""
     said = recording.said
     why = "interrupted: nsys did not finish its report" if recording.interrupted else "nsys could not finish its report"
     if raw := _collected(folder, said):
         kept = outputs.stem.with_name(outputs.stem.name + raw.suffix)
         try:
             shutil.move(raw, kept)
-        except OSError:  # no room there: it stays where nsys left it
+        except OSError:  # no space there: it stays where nsys left it
             kept.unlink(missing_ok=True)
             kept = raw
-        hint = f"Kept what it collected in {kept}: {_later(kept, nsys)}. {last_words(said)}".rstrip()
+        hint = f"What it collected is in {kept}: {_how_to_import(kept, nsys)}. {last_words(said)}".rstrip()
         return failed(why + _if_full(folder), "nsys-import", hint)
     hint = last_words(said)
     if options.steps is not None and "Capture range started" not in said and not recording.trouble:
@@ -130,8 +131,8 @@ def _no_report(folder: Path, recording: Recording, options: Options, nsys: Nsys,
     return failed((recording.trouble or why) + _if_full(folder), "nsys-no-report", hint)
 
 
-def _later(kept: Path, nsys: Nsys) -> str:
-    """Return how to make a report of what was kept."""
+def _how_to_import(kept: Path, nsys: Nsys) -> str:
+    """Return how the user can turn the kept file into an export."""
     importer = importer_of(nsys.path)
     if kept.suffix == ".nsys-rep":
         return f"export it with {shlex.join([str(nsys.path), 'export', '--type=sqlite', str(kept)])}"
@@ -140,7 +141,7 @@ def _later(kept: Path, nsys: Nsys) -> str:
     report = kept.with_suffix(".nsys-rep")
     first = shlex.join([str(importer), "-i", str(kept), "-o", str(report)])
     second = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report)])
-    return f"if it is whole, {first} && {second} makes of it what nsysx report reads"
+    return f"if it is complete, {first} && {second} turns it into an export for nsysx report"
 
 
 def _if_full(folder: Path) -> str:
@@ -148,13 +149,13 @@ def _if_full(folder: Path) -> str:
 
 
 def lines_said(said: str) -> list[str]:
-    """Return what nsys said without its progress bars."""
+    """Return the lines of nsys's output without its progress bars."""
     lines = [part.strip() for line in said.splitlines() for part in line.split("\r")]
     return [line for line in lines if line and "%" not in line[:80] and not line.startswith(("Generat", "/"))]
 
 
 def last_words(said: str) -> str:
-    """Return the last lines of nsys in one, for an error message."""
+    """Return the last lines that nsys printed, joined for an error message."""
     lines = lines_said(said)
     return "nsys said: " + " / ".join(lines[-4:]) if lines else ""
 
@@ -163,12 +164,12 @@ def last_words(said: str) -> str:
 
 
 def _export(nsys: Nsys, folder: Path, options: Options, inbox: Inbox, result: Result) -> Path | None:
-    """Export the report that was moved into place; None, with a problem noted, when that failed."""
+    """Export the report and return the SQLite file; if that fails, note the problem and return None."""
     made, log = folder / "report.sqlite", folder / "export.log"
     command = export_command(nsys, result.outputs.report.absolute(), made)
-    # nsys fails at this or hangs now and then, once in thousands of times; nothing is lost by asking again.
+    # About one export in thousands fails or hangs; trying again costs nothing.
     for _ in range(2):
-        code = _run_quietly(command, log, inbox, "nsys exports its report")
+        code = _run_quietly(command, log, inbox, "nsys is exporting its report")
         exported = code == 0 and _whole(made)
         if exported or code is None:
             break
@@ -183,7 +184,7 @@ def _export(nsys: Nsys, folder: Path, options: Options, inbox: Inbox, result: Re
 
 
 def _whole(sqlite: Path) -> bool:
-    """Say whether an export is complete: nsys exits with 0 on a full disk too."""
+    """Return whether an export is complete: nsys exits with 0 even if the disk is full."""
     try:
         with contextlib.closing(sqlite3.connect(f"{sqlite.as_uri()}?mode=ro", uri=True)) as connection:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

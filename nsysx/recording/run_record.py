@@ -1,4 +1,4 @@
-"""NAME.run.json: what was run, how, and what the probe of each process says; the report reads it."""
+"""Makes NAME.run.json: what was run and how, and what the probe of each process reported. The report reads it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from nsysx.recording.reports import lines_said
 RUN_SCHEMA = "nsysx.run/1"
 
 
-#: NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build ...
+#: Matches "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build ...".
 _DRIVER = re.compile(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)")
 
 
 def _text(word: str) -> str:
-    """Return a word of the command line as text: bytes that are not UTF-8 as \\xNN."""
+    """Return a command-line word as text, with bytes that are not UTF-8 as \\xNN."""
     return os.fsencode(word).decode("utf-8", "backslashreplace")
 
 
-def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Return the version of NVIDIA's kernel driver, None where it does not say. nsys does not record it."""
+def driver_version(version_file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """Return the version of NVIDIA's kernel driver, which nsys does not record; None where it is unknown."""
     try:
-        match = _DRIVER.search(told.read_text(errors="replace"))
+        match = _DRIVER.search(version_file.read_text(errors="replace"))
     except OSError:
         return None
     return match[1] if match else None
@@ -43,7 +43,7 @@ def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | No
 def run_record(
     command: Sequence[str], options: Options, nsys: Nsys, recording: Recording, result: Result
 ) -> dict[str, Any]:
-    """Return what NAME.run.json holds, but for the probe's part."""
+    """Return the content of NAME.run.json, without what the probes reported."""
     started = datetime.fromtimestamp(recording.start_ns / 1e9, timezone.utc)
     said = [line for line in lines_said(recording.said) if re.match(r"(?i)warning|error|fatal", line)]
     record: dict[str, Any] = {
@@ -60,7 +60,7 @@ def run_record(
             "command": recording.nsys_command,
             "said": said[:20],
             "trouble": recording.trouble or None,
-            "stand_in": recording.stand_in,  # the process that nsys started in place of the command: no part of the program
+            "stand_in": recording.stand_in,  # the process that nsys started in place of the command: not part of the program
         },
         "options": {name: _text(str(v)) if isinstance(v, Path | str) else v for name, v in asdict(options).items()},
         "files": {
@@ -79,26 +79,26 @@ def run_record(
 
 
 def read_probe(probe_dir: Path) -> list[dict[str, Any]]:
-    """Return what the probe of each process wrote about itself, in order of process id; damaged files are left out."""
+    """Return what the probe of each process wrote about itself, sorted by process id as text; damaged files are left out."""
     records = []
     for path in probe_dir.glob("probe-*.json"):
         with contextlib.suppress(OSError, ValueError):
-            told = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(told, dict):
-                records.append(told)
-    return sorted(records, key=lambda told: str(told.get("pid", "")))
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(record, dict):
+                records.append(record)
+    return sorted(records, key=lambda record: str(record.get("pid", "")))
 
 
-#: What helps where the probe lacks a package.
-_HELPS = {
+#: What helps if the probe lacks a package.
+_FIXES = {
     "nvtx": "pip install nvtx, in the Python that runs the command",
     "torch": "the probe follows PyTorch only; for the rest use NVTX ranges of your own",
 }
 
 
 def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], options: Options) -> dict[str, str] | None:
-    """Return why no process has ranges of the probe and what helps, as ``reason`` and ``fix``; None when one has them."""
-    if any(isinstance(told.get("ranges_pushed"), int) and told["ranges_pushed"] > 0 for told in probes):
+    """Return why no process has ranges from the probe, and what helps, as ``reason`` and ``fix``; None if one has them."""
+    if any(isinstance(probe.get("ranges_pushed"), int) and probe["ranges_pushed"] > 0 for probe in probes):
         return None
     if not options.probe:
         return {"reason": "turned off by --no-probe", "fix": "run without --no-probe"}
@@ -106,19 +106,19 @@ def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], optio
         if how := keeps_probe_out(command):
             return {"reason": f"{how} keeps the probe out of Python", "fix": f"run without {how.option}"}
         reason = "no Python with the probe was started (python -I, -E, -S and env -i keep it out)"
-        return {"reason": reason, "fix": "for another program give it NVTX ranges of its own"}
+        return {"reason": reason, "fix": "if the program is not Python, add NVTX ranges to it"}
     reasons = [
         (str(p.get("reason") or "; ".join(map(str, p.get("errors") or ())) or ""), p.get("lacks")) for p in probes
     ]
-    reason, lacks = next(((said, lacks) for said, lacks in reasons if said and lacks != "torch"), reasons[0])
+    reason, lacks = next(((text, lacks) for text, lacks in reasons if text and lacks != "torch"), reasons[0])
     return {
         "reason": reason or "no step and no module was seen",
-        "fix": _HELPS.get(str(lacks), "nsysx doctor tells more"),
+        "fix": _FIXES.get(str(lacks), "nsysx doctor tells more"),
     }
 
 
 def note_html(outputs: Outputs) -> None:
-    """Enter the page into NAME.run.json once it exists."""
+    """Enter the name of the HTML page into NAME.run.json. Raises OSError or ValueError if that file cannot be read or written."""
     record = json.loads(outputs.run.read_text(encoding="utf-8"))
     record["files"]["html"] = outputs.html.name
     temporary = outputs.run.with_name(f".{outputs.run.name}.new")
@@ -128,7 +128,7 @@ def note_html(outputs: Outputs) -> None:
 
 
 def window_missed(probes: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return why a window of steps never opened, and what would open it; None where one process opened it or none was asked for."""
+    """Return why a window of steps never opened, and what would open it; None if a process opened it or none was asked for."""
     armed = [p for p in probes if p.get("backend") not in (None, "off")]
     missed = [p for p in armed if isinstance(p.get("window_missed"), str)]
     if not missed or len(missed) < len(armed):

@@ -1,13 +1,13 @@
-"""What nsys starts in place of the command. Run by its path with ``python -I -S ADDRESS [COMMAND, only to be seen]``.
+"""What nsys starts in place of the command, as ``python -I -S stand_in.py ADDRESS [COMMAND, only so that the report shows it]``.
 
 nsys puts its child into a session without a terminal, behind pipes, with umask 0, and forgets it when nsys itself fails.
-What makes a process recorded is its environment alone. So this stand-in hands that environment to ``nsysx run``, which
-starts the command itself, in the user's session, and keeps nsys waiting until the command has ended. Only where the
-command must descend from nsys (sampling follows the process tree) it is started from here, with the streams, the umask
-and the signals that ``nsysx run`` sends along.
+But nsys records any process that has the right environment. So this stand-in hands its environment to ``nsysx run``, which
+starts the command itself, in the user's session, and the stand-in keeps nsys waiting until the command has ended. Only where
+the command must descend from nsys (sampling follows the process tree) does the stand-in start it, with the streams, the umask
+and the blocked signals that ``nsysx run`` sends.
 
-The link is a Unix socket. To nsysx: the environment, then lines ``pid N``, ``end CODE``, ``failed ERRNO``, ``signal N``.
-From nsysx: ``wait PID`` or ``start LENGTH`` with what to start, in the end ``exit CODE``. Standard library only.
+The link is a Unix socket. To nsysx go the environment, then lines ``pid N``, ``end CODE``, ``failed ERRNO``, ``signal N``.
+From nsysx come ``wait PID``, or ``start LENGTH`` with what to start, and finally ``exit CODE``. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import sys
 import time
 from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 
+#: How often the stand-in looks for nsysx's orders and for the command's end while it waits.
 _LOOK_S = 0.2
+#: stdin, stdout and stderr.
 _FDS = 3
 
 
 class Link:
-    """The line to ``nsysx run``."""
+    """The connection to ``nsysx run``."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket(AF_UNIX, SOCK_STREAM)
@@ -35,7 +37,7 @@ class Link:
         self.streams: list[int] = []
 
     def send(self, data: bytes) -> None:
-        """Send ``data``; nobody there is no failure: the command goes on without nsysx."""
+        """Send ``data``. A broken connection is not an error: the command goes on without nsysx."""
         try:
             view = memoryview(data)
             while view:
@@ -44,7 +46,7 @@ class Link:
             self.open = False
 
     def take(self, count: int = 0, patience_s: float | None = None) -> bytes:
-        """Return ``count`` bytes, or one line without its end; b"" when there is none within ``patience_s`` or any more."""
+        """Return ``count`` bytes, or without a count one line; b"" after ``patience_s`` without it or after the connection's end."""
         while self.open:
             if count and len(self._read) >= count:
                 taken, self._read = self._read[:count], self._read[count:]
@@ -65,14 +67,14 @@ class Link:
 
 
 def pass_on_signals(link: Link) -> None:
-    """Tell nsysx that nsys wants the command to end (``--duration``); signals are blocked here."""
+    """Tell nsysx if nsys wants the command to end (``--duration``). Signals are blocked in this process."""
     if signal.SIGTERM in signal.sigpending():
         signal.sigwaitinfo({signal.SIGTERM})
         link.send(b"signal %d\n" % signal.SIGTERM)
 
 
 def wait_for_nsysx(link: Link, pid: int | None) -> int:
-    """Wait until nsysx says that the command has ended and return its exit code; without nsysx for the process itself."""
+    """Wait until nsysx reports the command's end, and return its exit code; if nsysx is gone, wait for ``pid`` and return 0."""
     while link.open:
         words = link.take(patience_s=_LOOK_S).split()
         if words[:1] == [b"exit"]:
@@ -97,14 +99,14 @@ def spawn(words: list[bytes], streams: list[int]) -> int:
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-        words = [b"/bin/sh", *command]  # a script without a first line "#!": what every shell does then
+        words = [b"/bin/sh", *command]  # a script without "#!" in its first line: every shell runs it with sh
         return os.posix_spawn(
             words[0], words, os.environb, file_actions=actions, setpgroup=0, setsigmask=mask, setsigdef=default
         )
 
 
 def start_here(link: Link, length: int) -> int:
-    """Start the command from here, tell its process id and its end, and return its exit code."""
+    """Start the command from here, report its process id and its end to nsysx, and return its exit code."""
     words = link.take(length).split(b"\0")
     try:
         pid = spawn(words, link.streams)
@@ -129,7 +131,7 @@ def start_here(link: Link, length: int) -> int:
 def main(argv: list[str]) -> int:
     """Stand in for the command until it has ended; return its exit code."""
     link = Link(argv[0])
-    # Not os.environ: where the locale is C, Python has put LC_CTYPE there.
+    # Not os.environ: in the C locale Python has added LC_CTYPE to it.
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123
         environment = file.read()
     link.send(b"%d\n%b" % (len(environment), environment))

@@ -1,4 +1,4 @@
-"""Our end of the line to the stand-in that nsys starts in place of the command."""
+"""nsysx's end of the connection to the stand-in that nsys starts in place of the command."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 
-#: How long the stand-in may take for an answer that it gives at once.
+#: Time limit for the stand-in's answers, which normally come at once.
 _ANSWER_S = 10.0
 
 
 class StandIn:
-    """Waits for the stand-in, gets its environment, tells it what to do, and hears what it has to say."""
+    """Waits for the stand-in, receives its environment, sends it orders and reads its messages."""
 
     def __init__(self) -> None:
         self.address = f"nsysx-{os.getpid()}-{secrets.token_hex(16)}"
@@ -31,18 +31,18 @@ class StandIn:
         self.environment: dict[bytes, bytes] = {}
 
     def close(self) -> None:
-        """Let go of the line: a stand-in that is still there ends with the command."""
+        """Close the connection. A stand-in that is still there ends with the command."""
         self._listener.close()
         if self._link is not None:
             self._link.close()
 
-    def came(self, seconds: float) -> bool:
-        """Wait for the stand-in, at most ``seconds``, and take its environment; False when it is not there yet."""
+    def connected(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for the stand-in to connect, and receive its environment; False if it has not connected yet."""
         if not select.select([self._listener], [], [], seconds)[0]:
             return False
         link, _ = self._listener.accept()
         pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-        if uid != os.getuid():  # anybody on the machine sees the address
+        if uid != os.getuid():  # every user of the machine can see the address
             link.close()
             return False
         link.setblocking(False)
@@ -59,7 +59,7 @@ class StandIn:
         return bool(raw)
 
     def _hear(self, seconds: float) -> None:
-        """Read what has come within ``seconds``."""
+        """Read what arrives within ``seconds``."""
         if self._link is None or not self.open or not select.select([self._link], [], [], seconds)[0]:
             return
         try:
@@ -85,20 +85,20 @@ class StandIn:
             self.open = False
 
     def wait(self, pid: int) -> None:
-        """Tell it to wait for the process that stands for it."""
+        """Tell the stand-in to wait for the command, which is process ``pid``."""
         self._tell(b"wait %d\n" % pid)
 
     def exit(self, status: int) -> None:
-        """Tell it that the command has ended."""
+        """Tell the stand-in that the command has ended."""
         self._tell(b"exit %d\n" % (status if status >= 0 else 128 - status))
 
     def start(self, words: Sequence[str]) -> None:
-        """Tell it to start the command with our streams: umask, blocked signals, words of the command."""
+        """Tell the stand-in to start the command with our streams. ``words``: umask, blocked signals, words of the command."""
         data = b"\0".join(os.fsencode(word) for word in words)
         self._tell(b"start %d\n%b" % (len(data), data), (0, 1, 2))
 
     def listen(self, seconds: float = 0.0) -> Iterator[list[str]]:
-        """Yield what it has said since, as words."""
+        """Yield the words of each message that has arrived, waiting up to ``seconds``."""
         self._hear(seconds)
         while b"\n" in self._read:
             line, _, self._read = self._read.partition(b"\n")
@@ -110,7 +110,7 @@ class StandIn:
             yield words
 
     def pid_of_command(self) -> int:
-        """Return the process id of the command that it was told to start. Raises OSError when that did not work."""
+        """Return the process id of the command that the stand-in was told to start. Raises OSError if it did not start."""
         until = time.monotonic() + _ANSWER_S
         while self.open and time.monotonic() < until:
             for words in self.listen(0.1):
@@ -121,6 +121,6 @@ class StandIn:
         raise OSError(0, "nsys ended meanwhile")
 
     def command_status(self) -> int | None:
-        """Return the status of the command that it started, None while that runs."""
+        """Return the status of the command that the stand-in started, None while it runs."""
         list(self.listen())
         return self._ended

@@ -1,4 +1,4 @@
-"""What ``nsysx run`` says while it works: lines on stderr, and on a terminal one that passes."""
+"""The messages of ``nsysx run`` while it works: lines on stderr, and on a terminal a status line that is overwritten."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import sys
 
 
 def say(line: str) -> None:
-    """Print one line of talk on stderr, also when the terminal is gone."""
+    """Print one line on stderr; do nothing if the terminal is gone."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"nsysx: {line}", file=sys.stderr, flush=True)  # noqa: T201 - talk belongs on stderr
+        print(f"nsysx: {line}", file=sys.stderr, flush=True)  # noqa: T201 - messages belong on stderr
 
 
 def on_terminal() -> bool:
-    """Say whether somebody watches stderr."""
+    """Return whether stderr is a terminal that can overwrite a line."""
     try:
         return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:
         return False
 
 
-class Passing:
-    """A line that is overwritten by the next one and taken away in the end; nothing where nobody watches."""
+class StatusLine:
+    """A line that the next one overwrites, and that is erased at the end; nothing is shown without a terminal."""
 
     def __init__(self) -> None:
         self._watched = on_terminal()
         self._shown = ""
 
-    def __enter__(self) -> Passing:
+    def __enter__(self) -> StatusLine:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.show("")
 
     def show(self, line: str) -> None:
-        """Show ``line`` in place of the one before."""
+        """Show ``line`` in place of the previous one."""
         if self._watched and line != self._shown:
             self._shown = line
             with contextlib.suppress(OSError, ValueError):

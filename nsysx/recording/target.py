@@ -1,4 +1,4 @@
-"""The command: started by this process, in the user's own session, or where it must be by the stand-in below nsys."""
+"""The command, started by this process in the user's session, or, where it must descend from nsys, by the stand-in."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from nsysx.recording.inbox import Came
+from nsysx.recording.inbox import STOPPING, ReceivedSignal
 from nsysx.recording.stand_in_link import StandIn
 
 
 class Target(Protocol):
-    """A command that was started. ``status`` is its exit code, negative for a signal, None while it runs."""
+    """A command that was started. ``status`` is its exit code, negative for a signal, None while it runs.
+
+    ``lost``: it has ended and its status is not known. ``end_ns``: its end in ns since 1970, None while it runs.
+    """
 
     pid: int
     status: int | None
@@ -24,17 +27,17 @@ class Target(Protocol):
     end_ns: int | None
 
     def poll(self) -> int | None:
-        """Look whether it has ended and return its status."""
+        """Check whether it has ended, and return its status."""
 
-    def receive(self, came: Came) -> None:
-        """Give it a signal that came to us, unless it has got it already."""
+    def receive(self, received: ReceivedSignal) -> None:
+        """Pass on a signal that this process received, unless the command has already got it."""
 
     def stopped(self) -> bool:
-        """Say whether it has stopped, as a terminal's suspend key does, since that was last asked."""
+        """Return whether it has stopped, as by a terminal's suspend key, since the last call."""
 
 
-class Own:
-    """The command as our child: in the user's session and process group, as if the shell had started it. Raises OSError."""
+class DirectChild:
+    """The command as our child, in the user's session and process group as if the shell had started it. Raises OSError."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[bytes, bytes], mask: frozenset[int]) -> None:
         self.status: int | None = None
@@ -44,7 +47,7 @@ class Own:
         self.pid = _spawn(command, environment, mask)
 
     def poll(self) -> int | None:
-        """Look whether it has ended and return its status."""
+        """Check whether it has ended, and return its status."""
         while self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid == 0:
@@ -57,21 +60,21 @@ class Own:
                 self.status, self.end_ns = os.waitstatus_to_exitcode(status), time.time_ns()
         return self.status
 
-    def receive(self, came: Came) -> None:
-        """Give it a signal that came to us, unless it has got it already."""
-        if not came.by_all and self.poll() is None:
+    def receive(self, received: ReceivedSignal) -> None:
+        """Pass on a signal that this process received, unless the command has already got it."""
+        if not received.by_all and self.poll() is None:
             with contextlib.suppress(OSError):
-                os.kill(self.pid, came.number)
+                os.kill(self.pid, received.number)
 
     def stopped(self) -> bool:
-        """Say whether it has stopped, as a terminal's suspend key does, since that was last asked."""
+        """Return whether it has stopped, as by a terminal's suspend key, since the last call."""
         self.poll()
         was, self._stopped = self._stopped, False
         return was
 
 
 def _spawn(command: Sequence[str], environment: Mapping[bytes, bytes], mask: frozenset[int]) -> int:
-    # Python ignores these two for itself, and what is ignored stays ignored over exec.
+    # Python ignores these two signals, and an ignored signal stays ignored across exec.
     default = [signal.SIGPIPE, signal.SIGXFSZ]
     words = list(command)
     try:
@@ -79,12 +82,13 @@ def _spawn(command: Sequence[str], environment: Mapping[bytes, bytes], mask: fro
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-        words = ["/bin/sh", shutil.which(words[0]) or words[0], *words[1:]]  # no first line "#!": what every shell does
+        # A script without "#!" in its first line: every shell runs it with sh.
+        words = ["/bin/sh", shutil.which(words[0]) or words[0], *words[1:]]
         return os.posix_spawn(words[0], words, environment, setsigmask=mask, setsigdef=default)
 
 
-class Below:
-    """The command as a child of the stand-in: in a session without a terminal, where only we give it signals. Raises OSError."""
+class StandInChild:
+    """The command as a child of the stand-in, in a session without a terminal where only we send it signals. Raises OSError."""
 
     def __init__(self, command: Sequence[str], stand_in: StandIn, mask: frozenset[int]) -> None:
         self.status: int | None = None
@@ -99,7 +103,7 @@ class Below:
         self.pid = stand_in.pid_of_command()
 
     def poll(self) -> int | None:
-        """Look whether it has ended and return its status."""
+        """Check whether it has ended, and return its status."""
         if self.status is None:
             self.status = self._link.command_status()
             if self.status is None and not self._link.open and not os.path.exists(f"/proc/{self.pid}"):  # noqa: PTH110
@@ -109,15 +113,15 @@ class Below:
                 self.end_ns = time.time_ns()
         return self.status
 
-    def receive(self, came: Came) -> None:
-        """Give it a signal: to its whole group what a terminal gives to all, also when the terminal wants it to stop."""
-        number = signal.SIGSTOP if came.number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU) else came.number
-        to_all = came.by_all or number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM, signal.SIGHUP)
+    def receive(self, received: ReceivedSignal) -> None:
+        """Pass on a signal, to the whole group where a terminal or a job's end would; one that suspends becomes SIGSTOP."""
+        number = signal.SIGSTOP if received.number in STOPPING else received.number
+        to_all = received.by_all or number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM, signal.SIGHUP)
         self._stopped = number == signal.SIGSTOP
         with contextlib.suppress(OSError):
             (os.killpg if to_all else os.kill)(self.pid, number)
 
     def stopped(self) -> bool:
-        """Say whether it has stopped, as a terminal's suspend key does, since that was last asked."""
+        """Return whether it was told to stop since the last call."""
         was, self._stopped = self._stopped, False
         return was

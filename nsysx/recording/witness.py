@@ -1,8 +1,8 @@
-"""Tells a signal that only ``nsysx run`` got from one that everybody got: a process that sits in the same group.
+"""A process in the group of ``nsysx run`` that shows whether a signal was sent to ``nsysx run`` alone or to the whole group.
 
-``nsysx run`` passes signals on to the command. What a terminal, ``timeout``, a shell's job control or a scheduler sends to the
-whole group has reached the command already, and a second SIGINT would cut short what the first one made it do. A signal does
-not tell whether it was sent to one or to all; this process, which is nobody's target, does by getting it or not.
+``nsysx run`` passes signals on to the command. A signal that a terminal, ``timeout``, a shell's job control or a scheduler sends
+to the whole group has already reached the command, and a second SIGINT would cut short its handling of the first. A signal does
+not carry this information. But nobody sends signals to this process, so it gets only those that went to the whole group.
 
 Run by its path with ``python -I -S``. For each signal it writes one line to stdout, ``NUMBER TIME`` (monotonic, ns). Signals are
 blocked when it starts. It ends with its parent.
@@ -17,7 +17,7 @@ import time
 
 
 def main(numbers: list[str]) -> None:
-    """Write down each signal of ``numbers`` that comes, until the parent has gone."""
+    """Write down each signal of ``numbers`` that arrives, until the parent has ended."""
     wanted = {int(number) for number in numbers}
     parent = os.getppid()
     for fd in (0, 2):

@@ -83,10 +83,10 @@ def test_traced_calls_are_counted_in_the_steps(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_found_again_by_gpu_driver_and_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "driver", lambda: ("NVIDIA H200", "580.1"))
+    monkeypatch.setattr(calibrate, "gpu_and_driver", lambda: ("NVIDIA H200", "580.1"))
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     assert calibrate.known("2025.3", cache) is None
-    place = calibrate.place("NVIDIA H200", "580.1", "2025.3", cache)
+    place = calibrate.profile_path("NVIDIA H200", "580.1", "2025.3", cache)
     place.parent.mkdir()
     place.write_text(json.dumps({"schema": calibrate.SCHEMA, "launch_ns": 1}))
     assert calibrate.known("2025.3", cache) == {"schema": calibrate.SCHEMA, "launch_ns": 1}
@@ -96,7 +96,7 @@ def test_a_profile_is_found_again_by_gpu_driver_and_nsys(tmp_path: Path, monkeyp
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "driver", lambda: None)
+    monkeypatch.setattr(calibrate, "gpu_and_driver", lambda: None)
     with pytest.raises(NsysxError, match="no NVIDIA GPU") as error:
         calibrate.calibrate(Path("nsys"), "1", str)
     assert error.value.exit_code == 125
@@ -105,7 +105,7 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("nsys", ["/bin/false", "/nowhere/nsys", "/bin/true"])
 def test_an_nsys_that_fails_leaves_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nsys: str) -> None:
-    monkeypatch.setattr(calibrate, "driver", lambda: ("GPU", "1"))
+    monkeypatch.setattr(calibrate, "gpu_and_driver", lambda: ("GPU", "1"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(NsysxError, match="calibrate:"):
         calibrate.calibrate(Path(nsys), "1", str)

@@ -74,7 +74,7 @@ elif words[0] == "export":
 elif words[0] == "profile":
     print("Collecting data...")
     print("WARNING: CPU sampling is off", file=sys.stderr)
-    if mode == "hang":
+    if mode == "hang" or (mode == "hangs-once" and (here / "calls").read_text().count("profile") == 1):
         import time
         time.sleep(600)
     if mode == "refuses" and any("--gpu-metrics" in word for word in words):
@@ -391,7 +391,7 @@ def test_path_comes_before_the_folders(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_no_nsys_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(find_nsys, "_own_places", list)
+    monkeypatch.setattr(find_nsys, "_installed_by_user", list)
     with pytest.raises(NsysxError, match=r"neither on PATH.*--nsys PATH") as caught:
         find_nsys.find_nsys(places=[])
     assert (caught.value.exit_code, caught.value.slug) == (125, "nsys-missing")
@@ -839,6 +839,12 @@ def test_an_nsys_that_does_nothing_is_not_waited_for(
     assert not list(here.iterdir())
 
 
+def test_an_nsys_that_does_nothing_once_leaves_no_fault(fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys_process, "IDLE_S", 0.5)
+    result = run(fake.does("hangs-once"), "pass")
+    assert (result.exit_code, result.problems, fake.calls("profile")) == (0, [], 2)
+
+
 def test_time_in_which_nobody_looked_is_no_idleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A virtual machine that is paused, a container that is frozen: nsys stood still because everything did."""
     pause_s = 0.0
@@ -1084,6 +1090,19 @@ if os.environ.get("NSYSX_TIMING"):
     # The last step, which only the exit ended, is not kept.
     assert facts["calibration"] == {"exit_code": 0, "error": None, "clock": "gpu", "steps_ns": {"0": 5}}
     assert capfd.readouterr().out == "run\n", "the second run is unheard"
+
+
+def test_a_calibration_that_cannot_start_loses_nothing(
+    here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def popen(*_: object, **__: object) -> None:
+        raise OSError("no processes left")
+
+    monkeypatch.setattr(capture, "subprocess", SimpleNamespace(DEVNULL=-3, Popen=popen))
+    result = capture.run(command("pass"), Options(nsys=fake.path, output=Path("out"), calibrate=True))
+    assert (result.exit_code, result.problems) == (0, [])
+    told = json.loads((here / "out.run.json").read_text())["calibration"]
+    assert told == {"exit_code": None, "error": "it could not be started: no processes left"}
 
 
 def test_clocks_of_every_gpu(nvml: FakeNvml) -> None:
