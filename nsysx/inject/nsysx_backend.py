@@ -1,7 +1,7 @@
-"""Where ranges go: the ``nvtx`` package if it records, else torch's own NVTX calls, else nowhere.
+"""Sends ranges through the ``nvtx`` package if that works, else through torch's own NVTX calls.
 
-Every backend has the same five calls over prepared texts: ``prepare(text)``, ``push``, ``pop``, ``mark``, and the pair
-``start`` / ``end`` for ranges that may end on another thread.
+Every backend has the same six calls. ``prepare(text)`` prepares a text for ``push``, ``mark`` and ``start``; ``pop`` ends the
+last pushed range, and ``end`` a started one, which may end on another thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import nsysx_ranges as ranges
 
 
 class Backend:
-    """Five bound calls and a name. The calls are attributes, so that a hot path can bind them once."""
+    """Six bound calls and a name. The calls are attributes, so that a hot path can bind them once."""
 
     def __init__(
         self,
@@ -37,19 +37,19 @@ class Backend:
 
 
 def attached() -> bool:
-    """Say whether a profiler loads itself into this process through NVTX."""
+    """Return whether a profiler loads itself into this process through NVTX."""
     return bool(os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NVTX_INJECTION32_PATH"))
 
 
 def _domain(name: str) -> tuple[str, Any]:
-    """Return how, and a real ``nvtx.Domain``; raise when there is none."""
+    """Return the backend's name and a real ``nvtx.Domain``; raise if there is none."""
     import nvtx
 
     domain = nvtx.get_domain(name)
     if type(domain).__name__ == "Domain":
         return "nvtx", domain
-    # nvtx >= 0.2.12 asks an extension of NVTX whether the domain is wanted. nsys 2023.4 does not speak it, and every range
-    # would be lost without a word: make the domain without asking.
+    # nvtx >= 0.2.12 asks through an NVTX extension whether the domain is wanted. nsys 2023.4 does not know the extension, and
+    # every range would be silently lost. So make the domain without asking.
     from nvtx._lib import lib
 
     domain = object.__new__(lib.Domain)
@@ -82,7 +82,7 @@ def _torch(torch: Any, prefix: str) -> Backend:
 
 
 def choose(torch: Any, wanted: str = "") -> tuple[Backend | None, list[str]]:
-    """Return the first backend that works, and why the ones before it do not. ``wanted`` names one of them alone."""
+    """Return the first backend that works, or None, and why the others do not. ``wanted`` names the only one to try."""
     why: list[str] = []
     makers: dict[str, Callable[[], Backend]] = {
         "nvtx": lambda: _nvtx(ranges.DOMAIN),
@@ -99,7 +99,7 @@ def choose(torch: Any, wanted: str = "") -> tuple[Backend | None, list[str]]:
 
 
 def nowhere() -> Backend:
-    """Return the backend of a run that is only timed."""
+    """Return a backend that sends nothing, for a run that is only timed."""
 
     def nothing(_text: Any = None) -> None:
         pass
@@ -108,13 +108,13 @@ def nowhere() -> Backend:
 
 
 def scratch(torch: Any, backend: Backend) -> Backend:
-    """Return the same kind of backend in a domain (or under a prefix) of its own, for measuring."""
+    """Return a backend of the same kind with its own domain or prefix, for measuring."""
     other = "nsysx-calibration"
     return _torch(torch, other + ":") if backend.name == "torch" else _nvtx(other)
 
 
 def pair_cost_ns(backend: Backend) -> int:
-    """Return what one push and pop costs here: the best of ten times a hundred pairs."""
+    """Return the ns that one push and pop takes in this process: the best of ten rounds of a hundred pairs."""
     push, pop, text = backend.push, backend.pop, backend.prepare("calibration")
     best = 1 << 62
     for _ in range(10):

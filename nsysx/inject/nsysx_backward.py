@@ -1,9 +1,9 @@
-"""Backward by module: marks on the thread that runs it.
+"""Attributes the backward pass to modules, with marks on the thread that runs it.
 
-When a module returns, the autograd node of its output gets a hook that marks ``bwd path:Cls``; the node of its input gets
-one of the surrounding module, unless a module returned that input. A node is marked once, by the innermost module. What
-runs between two marks belongs to the first. The hook is handed to the node through a tensor of our own, which is five times
-cheaper than ``register_prehook`` and leaves the graph as it is.
+When a module returns, the autograd node of its output gets a hook that sends the mark ``bwd path:Cls``. The node of its input
+gets the hook of the surrounding module, unless a module returned that input. A node gets one hook, that of the innermost
+module. What runs between two marks belongs to the first of them. A tensor of ours hands the hook to the node: this is five
+times cheaper than ``register_prehook`` and leaves the graph as it is.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any
 from nsysx_names import Entry
 from nsysx_output import Output
 
-#: How deep into a result of lists and dicts tensors are looked for, and how far along each.
+#: How deep into nested results the search for tensors goes, and how many items of each it looks at.
 _DEEPEST = 3
 _WIDEST = 32
 
 
 class BackwardMarks:
-    """``wanted`` is marks, ops or off; ``failed`` when the marks were given up."""
+    """``wanted`` is marks, ops or off, and "failed" after a failure ended the marks."""
 
     def __init__(self, torch: Any, out: Output, ended: Callable[[], None]) -> None:
         self.torch = torch
         self.out = out
         self.wanted = out.choice("NSYSX_BACKWARD", ("marks", "ops", "off", "phase"))
-        if self.wanted == "phase":  # an older word for the same
+        if self.wanted == "phase":  # an older name for off
             self.wanted = "off"
         self._ended = ended
 
     @property
     def active(self) -> bool:
-        """Say whether nodes are marked."""
+        """Return whether nodes are marked."""
         return self.wanted in ("marks", "ops")
 
     def fail(self, error: BaseException) -> None:
-        """Go on without backward marks."""
+        """Note the failure and go on without backward marks."""
         try:
             self.out.wrong("backward marks ended", error)
             self.wanted = "failed"
@@ -45,7 +45,7 @@ class BackwardMarks:
             pass
 
     def carrier(self, entry: Entry) -> Any:
-        """Return a tensor of our own whose hooks are this module's mark; None while tensors cannot be made plainly."""
+        """Return a tensor of ours whose hook sends this module's mark; None without a text, or while a dispatch mode is on."""
         torch = self.torch
         if torch._C._len_torch_dispatch_stack() or entry.backward_text is None:
             return None
@@ -73,10 +73,10 @@ class BackwardMarks:
             function._register_hook_dict(hook)
 
     def _look(self, value: Any, entry: Entry | None, level: int = 0) -> None:
-        """Mark what is in a result that is not one plain tensor."""
+        """Mark the tensors in a result that is not a plain tensor."""
         tensor = self.torch.Tensor
         if isinstance(value, tensor):
-            # A subclass or a mode of the user's may watch every access.
+            # The user's subclass or mode may watch every access.
             if type(value) is tensor or type(value).__module__.startswith("torch.distributed."):
                 with self.torch._C.DisableTorchFunction():
                     function = value.grad_fn
@@ -92,9 +92,9 @@ class BackwardMarks:
                     self._look(item, entry, level + 1)
 
     def around_call(self) -> tuple[Any, Any]:
-        """Return the two calls around a module call that give its autograd nodes their marks.
+        """Return the two functions that run before and after a module call and mark its autograd nodes.
 
-        Both are hot: the plain case, one tensor, is written out.
+        Both are hot, so the common case of a plain tensor is written out.
         """
         tensor = self.torch.Tensor
         modes = self.torch._C._len_torch_function_stack

@@ -1,8 +1,8 @@
 """Waits until the program imports torch, then arms the probe. Standard library only, Python 3.9 or newer.
 
-It must cost nothing and must not be noticed: it adds one finder that looks at the name ``torch`` only. A child that is made
-by fork before torch was imported inherits the finder, but nsys does not record such a child, and ranges sent from it would
-end it: there the finder does nothing.
+It must cost nothing and stay unnoticed, so it adds one finder that looks only for the name ``torch``. A child forked before
+torch was imported inherits the finder. But nsys does not record such a child, and sending ranges would kill it, so the probe is
+not armed there.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import sys
 
-if False:  # typing costs milliseconds, and is for readers and checkers only
+if False:  # importing typing takes milliseconds, and only readers and type checkers need it
     from typing import Any
 
 _PID = os.getpid()
 
 
 def note(reason: str, lacks: str = "") -> None:
-    """Leave a file that says why there are no ranges of this process, and which package it ``lacks``; the probe replaces it
-    when it arms.
-    """
+    """Write a probe file that says why this process has no ranges and which package it ``lacks``. Arming replaces the file."""
     folder = os.environ.get("NSYSX_PROBE_DIR")
     if not folder:
         return
@@ -38,7 +36,7 @@ def note(reason: str, lacks: str = "") -> None:
 
 
 class _TorchFinder:
-    """Finds nothing itself; lets the other finders find torch and runs the probe after torch has been executed."""
+    """Lets the other finders find torch, and arms the probe after torch has been executed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
@@ -57,14 +55,14 @@ class _TorchFinder:
 
     @staticmethod
     def _after(loader: Any) -> None:
-        # The loader keeps its type, which inspect, pkgutil and importlib.resources look at: only this object's call changes.
+        # The loader keeps its type, which inspect, pkgutil and importlib.resources look at; only this object's method changes.
         try:
             space = {
                 "execute": loader.exec_module,
                 "restore": lambda: vars(loader).pop("exec_module", None),
                 "arm": _arm,
             }
-            # Under importlib's own file name Python leaves the frame out of tracebacks, as it does with importlib's.
+            # Python leaves a frame with this file name out of tracebacks, as it does with importlib's own frames.
             source = "def exec_module(module):\n    restore()\n    execute(module)\n    arm(module)\n"
             exec(compile(source, "<frozen importlib._bootstrap_external>", "exec"), space)  # noqa: S102
             loader.exec_module = space["exec_module"]
@@ -85,7 +83,7 @@ def _arm(torch: object) -> None:
 
 
 def start() -> None:
-    """Wait for torch, if a profiler is attached; a torch that is there already (imported from a .pth file) is armed now."""
+    """Wait for torch if a profiler is attached; arm at once if torch is already imported (from a .pth file)."""
     if os.environ.get("NSYSX_PROBE", "1") == "0":
         note("turned off by NSYSX_PROBE=0")
     elif not (os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NSYSX_FORCE")):
@@ -98,8 +96,8 @@ def start() -> None:
 
 
 def next_sitecustomize(here: str) -> None:
-    """Run the sitecustomize that ours hides, under its own name, as Python would have."""
-    # Both are loaded in every Python; importing importlib.machinery and importlib.util would take most of a millisecond.
+    """Run the sitecustomize that ours hides, under its own name, as Python would have done."""
+    # Every Python has loaded these two; importing importlib.machinery and importlib.util would take most of a millisecond.
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
 

@@ -1,4 +1,4 @@
-"""What happens between two steps: the range of the step, marks on or off, the capture window, the clock."""
+"""What happens at the border between two steps: the step's range, marks on or off, the capture window, the clock."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from nsysx_steps import Steps
 from nsysx_timing import Timing
 from nsysx_window import Window
 
-#: Of the steps without marks, the calls of modules are counted in every so manieth.
+#: Among the steps without marks, module calls are counted only in those whose number this divides.
 LOOK_EVERY = 8
 
 
 class Borders:
-    """``begin`` and ``end`` are what ``Steps`` calls. ``counts`` tells what the last info mark of a capture says."""
+    """``Steps`` calls ``begin`` and ``end``. ``counts`` returns the content of a capture's last info mark."""
 
     def __init__(self, torch: Any, out: Output, operators: Operators) -> None:
         self.torch = torch
@@ -42,17 +42,17 @@ class Borders:
         self.hello: Callable[[], None] = lambda: None
         self.counts: Callable[[], dict[str, Any]] = dict
         self.finished: Callable[[], None] = lambda: None
-        self.optimizers: list[Any] = []  # weak references to those that were made
+        self.optimizers: list[Any] = []  # weak references to all optimizers
         self._step_end: Any = None
         self._seen = 0
 
     def _states(self) -> int:
-        """Return for how many parameters optimizers hold state."""
+        """Return the number of parameters for which optimizers hold state."""
         self.optimizers = [ref for ref in self.optimizers if ref() is not None]
         return sum(len(optimizer.state) for ref in self.optimizers if (optimizer := ref()) is not None)
 
     def _switched(self, on: bool) -> None:
-        """Marks came on or off: nsys is told where, the calls of modules are told at once."""
+        """Send an info mark that marks were turned on or off, and switch the module calls."""
         if self.out.recording:
             self.out.info({"marks": on, "step": self.steps.index})
         if self.calls is not None:
@@ -62,11 +62,11 @@ class Borders:
             self.operators.in_step(False)
 
     def operators_due(self) -> None:
-        """Record operators where modules are marked, but not in the very first step: it compiles."""
+        """Record operators where modules are marked, except in the very first step, which compiles."""
         self.operators.in_step(self.out.recording and self.marking.on and self.steps.index > 0)
 
     def begin(self, index: int) -> None:
-        """Step ``index`` begins here, on this thread."""
+        """Begin step ``index`` on this thread."""
         if self.timing is not None:
             self.timing.border(index)
             return
@@ -80,7 +80,7 @@ class Borders:
         self.clock.begin(
             index, self.marking.on, out.recording, window_comes=self.window.wanted and not self.window.opened
         )
-        self._shape()  # what came before is not of this step
+        self._shape()  # what came before does not belong to this step
         self.operators_due()
         if not out.recording:
             return
@@ -89,13 +89,13 @@ class Borders:
         if threading.current_thread() is threading.main_thread():
             backend.push(text)
             self._step_end = backend.pop
-        else:  # another thread may have to end it at exit
+        else:  # at exit another thread may have to end it
             token = backend.start(text)
             self._step_end = lambda: backend.end(token)
         next(out.counts["step"])
 
     def end(self) -> None:
-        """The step that is open ends here."""
+        """End the open step."""
         if self.timing is not None:
             self.timing.border(None)
             if self.timing.window and self.steps.index + 1 >= self.timing.window[1]:
@@ -117,7 +117,7 @@ class Borders:
                 self._stop_capture()
 
     def _shape(self) -> tuple[int | None, int]:
-        """Return what the calls since the last time were like: how many of modules, if counted, and which phases."""
+        """Return the shape of what ran since the last call: number of module calls, if counted, and a hash over the phases."""
         before, self._seen = self._seen, self.calls.seen() if self.calls is not None else 0
         phases, self.out.shape = self.out.shape, 0
         counted = self.out.recording and (self.marking.on or (self.calls is not None and self.calls.counting))
@@ -137,5 +137,5 @@ class Borders:
         self.out.info(self.counts())
         self.out.recording = False
         self.window.profiler(self.torch, "cudaProfilerStop")
-        self.out.disarm()  # nothing is left to do: the rest runs as if we were not here
+        self.out.disarm()  # nothing is left to do: the rest of the program runs without the probe
         self.finished()

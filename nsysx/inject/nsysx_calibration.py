@@ -1,8 +1,8 @@
-"""What ``nsysx calibrate`` runs under nsys: each class of traced call alone, a launch-bound training step, large products.
+"""The program that ``nsysx calibrate`` runs under nsys: it times traced calls by class, a launch-bound training step, and products.
 
-Everything is timed first without, then, after ``cudaProfilerStart``, with tracing. A plain Python loop is timed beside each
-figure, because hosts change their speed by half within seconds: it says how much of a difference is the host's own.
-Run as ``python nsysx_calibration.py RESULT.json`` where torch is. Standard library and torch only.
+Calls and steps are timed first without tracing and then, after ``cudaProfilerStart``, with it. A plain Python loop is timed
+beside each figure, because a host's speed can change by half within seconds; the loop shows how much of a difference is the
+host's. Run as ``python nsysx_calibration.py RESULT.json`` with a Python that has torch. Standard library and torch only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: Calls of one timed round, rounds of which the median counts, and steps of one timed block.
+#: Calls in a timed round, rounds whose median counts, and steps in a timed round.
 _CALLS, _ROUNDS, _STEPS = 100, 7, 4
-#: Nodes of the larger graph: what a node adds to its launch shows in the difference to a graph of one.
+#: Nodes of the larger graph; its launch time minus that of a one-node graph tells what a node adds.
 NODES = 200
-#: Rows and columns of the products that say how fast the device multiplies, and how long one round of them takes at least (s):
-#: long enough that the clock of the device is the one that it keeps up.
+#: Rows and columns of the matrices that are multiplied, and the target length of a round (s): long enough for the device to reach
+#: the clock that it can sustain.
 _SIDE, _ROUND_S = 8192, 0.05
 #: The range around the traced steps, by which the parent finds their calls.
 STEPS_RANGE = "nsysx calibrate steps"
@@ -34,7 +34,7 @@ def _reference() -> float:
 
 
 def _timed(call: Callable[[], Any], sync: Callable[[], Any], calls: int = _CALLS) -> list[float]:
-    """Return ns per call, and of the reference loop beside it: medians over rounds."""
+    """Return ns per call and ns of the reference loop, each the median over the rounds."""
     rounds, references = [], []
     for _ in range(_ROUNDS):
         sync()
@@ -58,7 +58,7 @@ def _graph(torch: Any, nodes: int) -> Callable[[], Any]:
 
 
 def classes(torch: Any) -> dict[str, tuple[Callable[[], Any], int]]:
-    """Return class -> a call of it, and how often to make it in a round."""
+    """Return class -> a function that makes one call of it, and the number of calls in a round."""
     x, y = torch.zeros(256, device="cuda"), torch.ones(256, device="cuda")
     event, stream, nvtx = torch.cuda.Event(), torch.cuda.current_stream(), torch.cuda.nvtx
 
@@ -81,16 +81,16 @@ def classes(torch: Any) -> dict[str, tuple[Callable[[], Any], int]]:
 
 
 def products(torch: Any) -> dict[str, float]:
-    """Return number format -> FLOP/s of a large matrix product without tracing: the median of some rounds.
+    """Return number format -> FLOP/s of a large matrix product without tracing, the median over the rounds.
 
-    A format that this device or this torch has not is left out.
+    A format that this device or this torch lacks is left out. A product of two n x n matrices counts as 2 n^3 FLOP.
     """
     rates = {}
     formats = {"bf16": (torch.bfloat16, False), "fp16": (torch.float16, False), "tf32": (torch.float32, True)}
     formats["fp32"] = (torch.float32, False)
     before = torch.backends.cuda.matmul.allow_tf32
     for name, (dtype, tf32) in formats.items():
-        with contextlib.suppress(Exception):  # what this device cannot do is not a failure of the calibration
+        with contextlib.suppress(Exception):  # a format that this device lacks is no failure of the calibration
             torch.backends.cuda.matmul.allow_tf32 = tf32
             a, b, out = (torch.randn(_SIDE, _SIDE, device="cuda", dtype=dtype) for _ in range(3))
             rates[name] = _product(torch, a, b, out)
@@ -99,7 +99,7 @@ def products(torch: Any) -> dict[str, float]:
 
 
 def _product(torch: Any, a: Any, b: Any, out: Any) -> float:
-    """Return the FLOP/s of one product."""
+    """Return the FLOP/s of ``out = a @ b``."""
 
     def seconds(calls: int) -> float:
         torch.cuda.synchronize()
@@ -116,7 +116,7 @@ def _product(torch: Any, a: Any, b: Any, out: Any) -> float:
 
 
 def step(torch: Any) -> Callable[[], Any]:
-    """Return a training step that waits for its launches."""
+    """Return a function that runs a launch-bound training step."""
     from torch import nn
 
     layers = [nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU()) for _ in range(24)]
@@ -133,7 +133,7 @@ def step(torch: Any) -> Callable[[], Any]:
 
 
 def main(result: str) -> None:
-    """Time everything without and with tracing and write what came out."""
+    """Time everything without and with tracing, and write the figures to the file ``result``."""
     import torch as installed
 
     torch: Any = installed

@@ -1,7 +1,7 @@
-"""``Module.__call__``: a range for each call in marked steps; else only a look at the calls that may begin a step.
+"""Instruments ``Module.__call__``: in marked steps each call gets a range, elsewhere only calls that may begin a step are watched.
 
-Inside of a network that runs without marks ``Module.__call__`` is torch's own again, so that its modules cost nothing, unless
-their calls are to be counted, or a loss was seen inside of a network, whose phase would be missed.
+Inside a network that runs without marks, ``Module.__call__`` is torch's own code again, so that its modules cost nothing. The
+exceptions are steps whose module calls are counted, and programs with a loss inside a network, whose phase would be missed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import nsysx_patch
 from nsysx_names import Entry, Naming
 from nsysx_output import Output, counted
 
-#: The way of a call that may open a phase: ``_nsysx_t`` knows whether marks are on by then, for it may have turned them.
+#: The path of a call that may open a phase. It may also turn marks on or off; ``_nsysx_t`` tells what was opened.
 _SLOW = """
     _nsysx_t = _nsysx_enter(_nsysx_e, self)
     if _nsysx_t & 2:
@@ -61,8 +61,7 @@ finally:
 RANGED = MARKED.replace("_nsysx_in(_nsysx_e, args, kwargs)", "pass").replace("RESULT", "BODY")
 RANGED = RANGED.replace("if _nsysx_grad():", "if False:")
 
-#: In steps without marks and outside of the capture window. A module that is not known yet is looked at only where it may
-#: begin a step.
+#: In steps without marks and outside the capture window. An unknown module is looked at only where it may begin a step.
 IDLE = (
     """
 if _nsysx_compiling():
@@ -82,7 +81,7 @@ BODY
 
 
 class ModuleCalls:
-    """Switches ``Module.__call__`` between those three. ``marks`` says whether ranges of modules go out."""
+    """Switches ``Module.__call__`` between MARKED, RANGED and IDLE. ``marks``: whether module ranges are sent."""
 
     def __init__(self, torch: Any, out: Output, naming: Naming, root: Callable[[Entry, Any], int]) -> None:
         self.torch = torch
@@ -91,7 +90,7 @@ class ModuleCalls:
         self.armed = True
         self.marks = True
         self.backward = True
-        self.counting = False  # without marks, count the calls inside of networks too
+        self.counting = False  # count the calls inside networks even without marks
         self._losses_inside = False
         self.after_root: Callable[[], None] = lambda: None
         self._root = root
@@ -99,11 +98,11 @@ class ModuleCalls:
         self._patches: dict[str, nsysx_patch.Patch] = {}
 
     def seen(self) -> int:
-        """Return how many module calls there were."""
+        """Return the number of module calls so far."""
         return int(counted(self._seen))
 
     def arm(self, patcher: nsysx_patch.Patcher, entered: Any, returned: Any) -> None:
-        """Build the three codes and put in the one that is wanted."""
+        """Build the three codes and install the one that is wanted now."""
         torch, backend = self.torch, self.out.backend
         names = {
             "_nsysx_compiling": torch.compiler.is_dynamo_compiling,
@@ -128,7 +127,7 @@ class ModuleCalls:
         self.use()
 
     def use(self) -> None:
-        """Put in the code that is wanted now."""
+        """Install the code that is wanted now."""
         ranged = self.out.recording and self.marks
         which = ("marked" if self.backward else "ranged") if ranged else "idle"
         patch = self._patches.get(which)
@@ -136,15 +135,15 @@ class ModuleCalls:
             patch.on()
 
     def back(self) -> None:
-        """Be there again after a network."""
+        """Instrument calls again after a network that ran torch's own code."""
         if self.armed:
             self.use()
 
     def enter(self, entry: Entry, module: Any) -> int:
-        """Open the ranges of a root, a loss or a compiled inside; return what ``leave`` needs.
+        """Open phase and range of a root, a loss or the inside of a compiled region; return the token that ``leave`` needs.
 
-        Bit 0: a range was opened. Bit 1: backward is marked. Bit 2: the calls inside are torch's own. The rest is the level of
-        the phase.
+        Bit 0: a range was opened. Bit 1: backward is marked. Bit 2: calls inside run torch's own code. The other bits are the
+        level of the phase.
         """
         out, thread = self.out, self.out.thread
         level = ranged = marked = plain = 0

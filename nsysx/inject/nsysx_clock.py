@@ -1,8 +1,8 @@
-"""How long steps took, and that nothing waits for the device.
+"""Measures how long steps take, without ever waiting for the device.
 
-By the host's clock, a step lasts from its beginning to that of the next. Where the GPU sets the pace that is not true at first:
-the host runs ahead as far as the queue allows, which a short program never reaches. So before a capture window an event is
-recorded in the current stream where a step begins (2 us), and the device's own times of the last of them tell the step.
+By the host's clock, a step lasts from its beginning to that of the next one. If the GPU sets the pace, this is too short at
+first: the host runs ahead until the launch queue is full, which a short program never reaches. So before a capture window each
+step begins with an event in the current stream (2 us), and the device's times of the last of these events give the step's length.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-#: Steps that are remembered.
+#: Number of steps that are remembered.
 _MOST = 4_096
-#: Steps at the start that are not looked at: caches fill, kernels are loaded, the queue fills up.
+#: Steps at the start that do not count: caches fill, kernels are loaded, and the queue fills up.
 WARM_UP = 3
-#: A real step is told from so many blocks of steps, of at least so many steps each.
+#: The real step is the median over this many blocks of steps.
 BLOCKS = 5
+#: Least number of steps in a block.
 _SMALLEST_BLOCK = 2
-#: Events that are kept, those of the last steps before the window.
+#: Number of events that are kept: those of the last steps before the window.
 _MOST_EVENTS = 65
 
 
 def event_here(torch: Any) -> Any:
-    """Record an event in the current stream and return it; None where CUDA is not in use, or the stream is being captured."""
+    """Record an event in the current stream and return it; None if CUDA is not in use or the stream is being captured."""
     cuda = torch.cuda
     if not cuda.is_initialized() or cuda.is_current_stream_capturing():
         return None
@@ -35,7 +36,7 @@ def event_here(torch: Any) -> Any:
 
 
 class Period(NamedTuple):
-    """One step that another one followed at once: its number, how long it took, and how it ran."""
+    """A step that another one followed immediately: its number, its length, and whether it was marked and recorded."""
 
     number: int
     ns: int
@@ -44,7 +45,7 @@ class Period(NamedTuple):
 
 
 class StepClock:
-    """Told when steps begin and end."""
+    """Is told when steps begin and end, and derives their lengths."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -53,7 +54,7 @@ class StepClock:
         self._events: deque[tuple[int, Any]] = deque(maxlen=_MOST_EVENTS)
 
     def begin(self, index: int, marked: bool, recorded: bool, *, window_comes: bool = False) -> None:
-        """Step ``index`` begins now; ``window_comes``: a capture window is still to open."""
+        """Note that step ``index`` begins now; ``window_comes``: a capture window will open later."""
         now = time.perf_counter_ns()
         if window_comes and not recorded:
             self._record_event(index)
@@ -63,7 +64,7 @@ class StepClock:
         self._open = (index, now, marked, recorded)
 
     def end(self, border: bool) -> None:
-        """A step has ended. Unless the next one begins at once, its length is not known from its beginning alone."""
+        """Note that a step has ended. Unless the next one begins immediately, its length is not known and it is dropped."""
         if not border:
             self._open = None
 
@@ -72,11 +73,11 @@ class StepClock:
             event = event_here(self.torch)
             if event is not None:
                 self._events.append((index, event))
-        except Exception:  # no device, or one that is in trouble: the host's clock is left
+        except Exception:  # no device, or a failing one: use the host's clock instead
             self._events.clear()
 
     def _by_device(self) -> dict[int, int]:
-        """Return number -> length (ns) of the steps whose two events the device has reached."""
+        """Return number -> length (ns) of each step whose first event and whose successor's event the device has reached."""
         lengths = {}
         with contextlib.suppress(Exception):
             reached = [(number, event) for number, event in self._events if event.query()]
@@ -86,10 +87,10 @@ class StepClock:
         return lengths
 
     def unrecorded(self, before: int | None) -> dict[str, Any] | None:
-        """Return count, median_ns, low_ns, high_ns, clock, where of the steps without a profiler before step ``before``.
+        """Return count, median_ns, low_ns, high_ns, clock and where of the unprofiled steps before step ``before``.
 
-        Left out are the first steps and the last one, in which the capture is started. None where too few are left. ``clock``
-        is gpu or cpu.
+        The first steps and the last one, in which the capture starts, do not count. None if too few steps are left. ``clock``
+        is gpu or cpu; the three times are median, minimum and maximum of the block means.
         """
         if before is None:
             return None
@@ -116,10 +117,10 @@ class StepClock:
         }
 
     def marks_cost(self) -> dict[str, Any] | None:
-        """Return what marks add to a step: median_ns, low_ns, high_ns, marked_steps, unmarked_steps; None where unknown.
+        """Return what marks add to a step: median_ns, low_ns, high_ns, marked_steps, unmarked_steps; None if unknown.
 
-        Compared are recorded steps of this process with and without marks; low and high are marked steps against the median
-        of the others. The first marked step of a run or window is left out: it pays for other things too.
+        This compares recorded steps of this process with and without marks: median, minimum and maximum of the marked steps,
+        each minus the median of the others. The first marked step of a run or window does not count, because it has other costs.
         """
         recorded = [p for p in self.periods if p.recorded]
         marked = [p.ns for p in recorded if p.marked and p.number > recorded[0].number and p.number > 1]

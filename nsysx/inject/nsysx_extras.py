@@ -1,4 +1,4 @@
-"""What is recorded only if it is asked for: the Python line of each wait (NSYSX_LINES)."""
+"""Recorded only on request (NSYSX_LINES=1): the Python line of each wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsysx_output import Output
 
 
 def mark_lines(torch: Any, out: Output, active: Callable[[], bool]) -> None:
-    """Mark the Python line that is about to wait. Torch calls back before it synchronizes; it cannot be turned off again."""
+    """Mark each Python line that is about to wait. Torch calls back before it synchronizes; the callbacks cannot be removed."""
     if not torch.backends.cuda.is_built():
         out.errors.append("NSYSX_LINES needs a torch built with CUDA")
         return

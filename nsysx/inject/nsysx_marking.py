@@ -1,9 +1,9 @@
-"""Decides which steps are marked module by module. The others carry their step and phases only, and cost next to nothing.
+"""Decides which steps are marked module by module. The other steps carry only their step and phases, at almost no cost.
 
-A training step repeats the same calls, so the reader can tell the modules of a step without marks from one with them
-(``events/sequence.py``). Marked are the first steps, up to the point where ``REFERENCES`` of one shape have been marked,
-and again when a step had a shape that no marked step had. The shape is what can be had for nothing: the phases, and, now and
-then, the number of module calls. What lies outside of steps is always marked: it is not repeated.
+A training step repeats the same calls, so the report can infer the modules of an unmarked step from a marked one
+(``events/sequence.py``). The first steps are marked until ``REFERENCES`` of them had the same shape, and marking resumes after a
+step whose shape no marked step had. The shape is what costs nothing to know: the phases and, now and then, the number of module
+calls. What runs outside of steps is always marked, because it does not repeat.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Optional
 
-#: Steps of one shape that are marked: one to learn from, one to check it, and the first pays for caches besides.
+#: Marked steps of one shape: one to learn from, one to check it, and the first one, which also fills caches.
 REFERENCES = 3
-#: In a capture window of fewer steps than this only one is marked, or too few would run freely.
+#: In a capture window of fewer steps than this, only one is marked; otherwise too few would run without marks.
 SHORT_WINDOW = 8
-#: Marked steps after which marking ends although no two of them were alike.
+#: Marking ends after this many marked steps even if no shape came up often enough.
 PATIENCE = 6
-#: Steps without marks before an unknown shape turns them on again; doubled each time, so that a program whose steps are
-#: never alike pays for marks in ever fewer of them.
+#: Least number of steps before another unknown shape turns marks on again. It doubles each time, so that a program whose steps
+#: are never alike pays for marks in fewer and fewer of them.
 FIRST_PAUSE = 8
 _MOST_SHAPES = 1_000
-#: Number of module calls, None where they were not counted, and a hash over the phases.
+#: Number of module calls, None if they were not counted, and a hash over the phases.
 Shape = tuple[Optional[int], int]  # noqa: UP045 - Python 3.9 reads this too
 
 _MOST_STEPS = 1_000
 
 
 class Marking:
-    """``on`` says whether marks go out now. ``switch(on)`` is called when that changes."""
+    """``on``: whether marks are sent now. ``switch(on)`` is called when that changes."""
 
     def __init__(self, wanted: str, switch: Callable[[bool], None]) -> None:
         self.wanted = wanted  # few, all, off
         self.on = wanted != "off"
         self.steps: list[int] = []  # the numbers of the marked steps
-        self.unmarked_from: int | None = None  # the first one without marks
+        self.unmarked_from: int | None = None  # the first step without marks
         self._switch = switch
         self._start(REFERENCES)
 
@@ -50,12 +50,12 @@ class Marking:
         self._resume = 0
 
     def start(self, steps: int | None) -> None:
-        """A capture of so many steps begins: what was marked before is not in it."""
+        """Begin a capture of ``steps`` steps (None: open end), and forget what was marked before it."""
         self.steps = []
         self._start(1 if steps is not None and steps < SHORT_WINDOW else REFERENCES)
 
     def step_begins(self, index: int) -> None:
-        """Turn marks on or off for this step."""
+        """Turn marks on or off for step ``index``."""
         if self.wanted == "few":
             self._turn(self._learning or index in self._planned)
             if not self.on and self.unmarked_from is None:
@@ -64,7 +64,7 @@ class Marking:
             self.steps.append(index)
 
     def step_ended(self, index: int, shape: Shape, border: bool) -> None:
-        """Learn from the step that has ended. ``border``: the next one begins at once."""
+        """Learn from the step that has ended. ``border``: the next one begins immediately."""
         if self.wanted != "few":
             return
         if self.on:
@@ -76,7 +76,7 @@ class Marking:
 
     def _learn(self, index: int, shape: Shape) -> None:
         self._planned.discard(index)
-        if index:  # the very first step does work that no other does
+        if index:  # the very first step does work that no other step does
             self._known[shape] = self._known.get(shape, 0) + 1
             self._phases.add(shape[1])
         self._left -= 1
@@ -84,12 +84,12 @@ class Marking:
             self._learning = False
 
     def _meet(self, index: int, shape: Shape) -> None:
-        """A step without marks had a shape that no marked one had."""
+        """Handle a step without marks whose shape no marked step had."""
         if len(self._strange) >= _MOST_SHAPES:
             self._strange.clear()
         before = self._strange.get(shape)
         self._strange[shape] = index
-        if before is not None:  # it may come at regular distances, as a step that logs does
+        if before is not None:  # the shape may recur at regular intervals, as in a step that logs
             self._planned.add(2 * index - before)
         if index >= self._resume:
             self._learning, self._left = True, self._references
@@ -97,12 +97,12 @@ class Marking:
             self._pause *= 2
 
     def pause(self) -> None:
-        """Marks go on for something that must not be missed (a capture of a CUDA graph)."""
+        """Turn marks on for something that must not be missed (the capture of a CUDA graph)."""
         if self.wanted == "few":
             self._turn(True)
 
     def resume(self, index: int) -> None:
-        """That is over."""
+        """Return to the marks of step ``index`` after `pause`."""
         if self.wanted == "few":
             self._turn(self._learning or index in self._planned)
 

@@ -1,4 +1,4 @@
-"""Every module's qualified path, found when it is first called, and what follows from it for its calls."""
+"""Finds every module's qualified path when it is first called, and derives from it how its calls are treated."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import nsysx_ranges as ranges
 from nsysx_output import Output
 
-#: Parts of a path that wrappers add. ``module`` counts only where it is the only child (DistributedDataParallel and kin).
+#: Path parts that wrappers add. So does ``module``, but only as an only child (DistributedDataParallel and similar).
 WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 
-#: How often all roots are walked again because a module inside of one is not known.
+#: How often all roots are walked again because a module inside one of them is unknown.
 _MOST_WALKS = 8
 _MOST_ALIASES = 50
 _MOST_LEAVES = 10_000
 
 
 class Entry:
-    """What is known about one module: its prepared texts and how its calls are to be treated."""
+    """What is known about one module: its prepared texts, and how its calls are treated."""
 
     __slots__ = (
         "again",
@@ -39,19 +39,19 @@ class Entry:
     def __init__(self, path: str = "", cls: str = "") -> None:
         self.path = path
         self.cls = cls
-        self.text: Any = None  # prepared range, None: no range
+        self.text: Any = None  # the prepared text of its range; None: no range
         self.backward_text: Any = None
-        self.again: Entry = self  # the entry for a call inside backward: recompute
-        self.slow = False  # takes the way through enter and leave, where it is called outside of any other
-        self.always = False  # takes it inside of others, too
-        self.root = ""  # the phase that a call outside of everything else opens
-        self.quiet = False  # the inside of a compiled region, which has its range already
-        self.hook: Any = None  # the tensor that carries the backward mark, built at first use
+        self.again: Entry = self  # the entry for a call inside backward (recompute)
+        self.slow = False  # an outermost call goes through enter and leave
+        self.always = False  # a nested call does so, too
+        self.root = ""  # the phase that an outermost call opens
+        self.quiet = False  # the inside of a compiled region, which already has a range
+        self.hook: Any = None  # the tensor that carries the backward mark, made at first use
         self.up: Entry | None = None  # the surrounding module
 
 
 class Name(NamedTuple):
-    """Where a module was found. ``level`` counts path parts below its root; wrapper parts do not count."""
+    """Where a module was found. ``level`` is its number of path parts below its root, without wrapper parts."""
 
     ref: Any
     path: str
@@ -61,7 +61,7 @@ class Name(NamedTuple):
 
 
 class _Numbers:
-    """Tells modules of one class apart: the smallest number that no living one has, and it comes back when that dies."""
+    """Numbers the modules of one class: each takes the smallest number that no living module has."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -78,7 +78,7 @@ class _Numbers:
 
 
 class Naming:
-    """All modules that are known, by ``id``."""
+    """All known modules by ``id``."""
 
     def __init__(self, torch: Any, out: Output) -> None:
         self.torch = torch
@@ -91,15 +91,14 @@ class Naming:
         self.only = out.pattern("NSYSX_ONLY")
         self._lock = threading.RLock()
         self._main: Any = None  # the root with the empty path
-        self._roots: dict[int, Any] = {}  # id -> weak reference, those with children
+        self._roots: dict[int, Any] = {}  # id -> weak reference, only of roots that have children
         self._numbers: dict[str, _Numbers] = {}
-        self._leaves: dict[
-            tuple[str, type, bool], Entry
-        ] = {}  # entries of modules without children that are roots of their own
+        #: Entries of modules that have neither a known parent nor children, by prefix, class and whether they have parameters.
+        self._leaves: dict[tuple[str, type, bool], Entry] = {}
         self._plain_forward = torch.nn.Module.forward
 
     def learn(self, module: Any) -> Entry:
-        """Return the entry of a module that is called for the first time; never raises."""
+        """Return the entry of a module that is called for the first time. Never raises."""
         try:
             with self._lock:
                 return self._learn(module)
@@ -108,7 +107,7 @@ class Naming:
             return Entry()
 
     def recompiled(self, module: Any) -> None:
-        """``module.compile()`` was called: its next call is another kind of region."""
+        """Forget the entry of a module on which ``compile()`` was called: its next call makes a compiled region."""
         self.entries.pop(id(module), None)
 
     def _learn(self, module: Any) -> Entry:
@@ -131,7 +130,7 @@ class Naming:
         return name if name is not None and name.ref() is module else None
 
     def _parent(self, key: int | None) -> Entry | None:
-        """Return the entry of the module that calls this one: the next one above that has a forward (a ModuleList has none)."""
+        """Return the entry of the calling module: the nearest one above that has a forward (a ModuleList has none)."""
         while key is not None and key in self.names:
             module = self.names[key].ref()
             if module is None:
@@ -148,7 +147,7 @@ class Naming:
         return bool(thread.open or thread.phases)
 
     def _leaf(self, module: Any) -> Entry | None:
-        """Return the entry of a module without children that a forward has made; None where it may be something else.
+        """Return the entry of a module without children that was created inside a forward; None if it may be something else.
 
         Such modules come and go by the thousand: one that died leaves its name and its entry to the next.
         """
@@ -169,9 +168,9 @@ class Naming:
         return entry
 
     def _name(self, module: Any) -> None:
-        """Find the path of an unknown module: in a root that grew since it was walked, or as a root of its own."""
+        """Find the path of an unknown module, in a root that has grown since it was walked, or make the module a root."""
         inside = self._inside()
-        # What torch.compile made of a region that has its range.
+        # torch.compile made it from a region that already has a range.
         if inside and type(module).__module__.startswith("torch.fx."):
             self._remember(module, "GraphModule", None, 1, True)
             return
@@ -197,7 +196,7 @@ class Naming:
         self._walk(module, prefix)
 
     def _prefix(self, module: Any) -> str:
-        """Return a name that no other root has: its class, with a number behind it from the second one on."""
+        """Return a name that no other living root has: its class name, with a number from the second module on."""
         word = ranges.word(class_name(module))
         numbers = self._numbers.get(word)
         if numbers is None:
@@ -207,7 +206,7 @@ class Naming:
         return f"{word}#{number}" if number else word
 
     def _walk(self, root: Any, prefix: str) -> None:
-        """Name every module under ``root``. A module with several names keeps its first; the others are aliases."""
+        """Name ``root`` and every module below it. A module with several names keeps the first; the others are aliases."""
         seen: dict[int, str] = {}
         todo: list[tuple[Any, str, int | None, int, bool]] = [(root, prefix, None, 0, False)]
         while todo:
@@ -258,7 +257,7 @@ class Naming:
         elif name.level <= 1 and not module.__dict__.get("_is_replica") and has_parameters(module):
             entry.root = "forward"
         entry.quiet = again.quiet = name.quiet
-        # A region that holds no parameter opens no phase, and still its inside must see that it is in it.
+        # A compiled region without parameters opens no phase, but its inside must still see that it is inside a region.
         entry.slow = bool(entry.root) or name.quiet or region
         entry.always = name.level == 0 or entry.root == "loss" or name.quiet
         again.slow = again.always = name.quiet or region
@@ -272,14 +271,14 @@ class Naming:
 
 
 def class_name(module: Any) -> str:
-    """Return the class as its author knows it, also where a wrapper has made another of it."""
+    """Return the class name that the module's author gave it, even if a wrapper replaced the class."""
     cls = type(module)
     bases = cls.__bases__
-    if len(bases) > 1 and bases[0].__name__ == "FSDPModule":  # fully_shard makes a class of its own
+    if len(bases) > 1 and bases[0].__name__ == "FSDPModule":  # fully_shard makes a subclass
         return str(bases[1].__name__)
     if cls.__name__ == "OptimizedModule" and "_orig_mod" in module.__dict__.get("_modules", ()):
         return class_name(module.__dict__["_modules"]["_orig_mod"])
-    if cls.__module__.startswith("torch.jit"):  # scripted and traced modules know what they were made from
+    if cls.__module__.startswith("torch.jit"):  # scripted and traced modules know their original class
         return str(getattr(module, "original_name", "") or cls.__name__)
     return cls.__name__
 
@@ -290,16 +289,16 @@ def _children(module: Any) -> list[tuple[str, Any]]:
     return [(name, child) for name, child in items if child is not None]
 
 
-def has_parameters(module: Any) -> bool:
-    """Say whether a module or one below it has parameters."""
-    todo, seen = [module], set()
+def has_parameters(root: Any) -> bool:
+    """Return whether ``root`` or a module below it has parameters."""
+    todo, seen = [root], set()
     while todo:
-        one = todo.pop()
-        if id(one) in seen:
+        module = todo.pop()
+        if id(module) in seen:
             continue
-        seen.add(id(one))
-        held = one.__dict__.get("_parameters")
-        if any(p is not None for p in (held.values() if isinstance(held, dict) else one.parameters(recurse=False))):
+        seen.add(id(module))
+        held = module.__dict__.get("_parameters")
+        if any(p is not None for p in (held.values() if isinstance(held, dict) else module.parameters(recurse=False))):
             return True
-        todo.extend(child for _, child in _children(one))
+        todo.extend(child for _, child in _children(module))
     return False

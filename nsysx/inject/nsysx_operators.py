@@ -1,16 +1,16 @@
-"""Operators of torch as ranges of torch's own: ``aten::addmm, seq = 7, op_id = 9, sizes = [[8], [4, 16], [16, 8]], ...``.
+"""Turns on torch's own ranges of operators: ``aten::addmm, seq = 7, op_id = 9, sizes = [[8], [4, 16], [16, 8]], ...``.
 
-This is what ``torch.autograd.profiler.emit_nvtx`` writes, without its ``torch.cuda.synchronize``: CUDA must not start before
-the program wants it. It looks at operators where they are dispatched, so compiled programs, CUDA graphs, gradients and random
-numbers are what they are without it; a dispatch mode would change what is dispatched.
+These are the ranges of ``torch.autograd.profiler.emit_nvtx``, without its ``torch.cuda.synchronize``: CUDA must not start before
+the program needs it. Operators are observed after dispatch, so compiled programs, CUDA graphs, gradients and random numbers stay
+what they are. A dispatch mode would change what is dispatched.
 
-Each range costs microseconds, so shapes (NSYSX_OPS=1) are recorded where modules are marked, in few steps that the others
-repeat, and never in the first, which compiles. Rules that keep the program safe:
+Each range costs microseconds. So shapes (NSYSX_OPS=1) are recorded only where modules are marked, in a few steps that represent
+the others, and never in the first step, which compiles. Three rules keep the program safe:
 
-- The recorder belongs to the thread that turned it on (and to the threads of its backward): no other turns it off.
-- Torch lets only one profiler run in a thread: ours is gone before one of the program's starts, and stays away.
-- With shapes torch keeps a table of who made which tensor, without a lock. Where two threads run one backward (parts of it
-  on the CPU, or on several devices) operators are recorded without shapes from there on.
+- The recorder belongs to the thread that turned it on (and to the threads of its backward): no other thread turns it off.
+- Torch allows only one profiler per thread: ours ends before one of the program's starts, and does not come back.
+- With shapes, torch keeps a table of which operator made which tensor, without a lock. If two threads run one backward (parts of
+  it on the CPU, or on several devices), operators are recorded without shapes from then on.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from typing import Any
 
 from nsysx_output import Output
 
-#: Backwards whose graph is looked at before they are taken for alike, and the largest graph that is looked at (nodes).
+#: Number of backward graphs that are inspected before all others count as like them, and the largest graph inspected (nodes).
 _LOOKS, _MOST_NODES = 3, 50_000
 
 
 class Operators:
-    """``wanted`` is shapes, names (in every step, NSYSX_BACKWARD=ops) or off; ``why_not`` says what kept them from being recorded."""
+    """``wanted`` is shapes, names (in every step, NSYSX_BACKWARD=ops) or off; ``why_not``: why nothing is recorded, or None."""
 
     def __init__(self, torch: Any, out: Output, wanted: str) -> None:
         self.torch = torch
         self.out = out
         self.wanted = self.asked = wanted
         self.shapes = wanted == "shapes"
-        self.times = 0  # turned on
+        self.times = 0  # how often it was turned on
         self.why_not: str | None = None
-        self._thread: int | None = None  # that of the recorder, while it is on
+        self._thread: int | None = None  # the thread that turned the recorder on, while it is on
         self._looks = _LOOKS
 
     def record(self) -> dict[str, Any] | None:
-        """Return what was recorded; None where nothing was asked for."""
+        """Return what was recorded, for the probe file; None if nothing was asked for."""
         if self.asked == "off":
             return None
         return {"shapes": self.shapes, "times": self.times, "why_not": self.why_not}
 
     def in_step(self, on: bool) -> None:
-        """Say whether this step, or this capture of a CUDA graph, is one whose operators are recorded with their shapes."""
+        """Turn shapes on or off for this step or this capture of a CUDA graph, if shapes were asked for."""
         if self.wanted == "shapes":
             self.turn(on)
 
@@ -58,7 +58,7 @@ class Operators:
             self._end(f"{type(error).__name__}: {error}")
 
     def _end(self, reason: str) -> None:
-        """Go on without operators."""
+        """Go on without operators, and note the reason."""
         self.wanted, self.why_not = "off", reason[:200]
         self.out.note(f"operators: {reason}")
 
@@ -66,25 +66,25 @@ class Operators:
         from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
         if self.torch.autograd._profiler_enabled():
-            return  # one of the program's own
+            return  # a profiler of the program is running
         config = ProfilerConfig(ProfilerState.NVTX, self.shapes, False, False, False, False, _ExperimentalConfig())
         self.torch._C._autograd._enable_profiler(config, set())
         self._thread = threading.get_ident()
         self.times += 1
 
     def _off(self) -> None:
-        if self._thread == threading.get_ident():  # else it stays: only the thread that turned it on can
+        if self._thread == threading.get_ident():  # only the thread that turned it on can turn it off
             self._thread = None
             self.torch._C._autograd._disable_profiler()
 
     def give_way(self, _first: Any) -> None:
-        """A profiler of the program's own starts on this thread."""
+        """Stop recording, because the program starts its own profiler on this thread."""
         if self._thread == threading.get_ident() and self.wanted != "off":
             self.turn(False)
-            self._end("the program uses a profiler of its own, and torch allows one at a time")
+            self._end("the program uses its own profiler, and torch allows only one at a time")
 
     def before_backward(self, roots: Any) -> None:
-        """A backward begins on this thread: leave the shapes out if several threads will run it."""
+        """Before a backward on this thread: leave the shapes out if several threads will run it."""
         if self._thread is None or not self.shapes or not self._looks:
             return
         self._looks -= 1
@@ -101,7 +101,7 @@ class Operators:
 
 
 def _one_thread(roots: Any) -> bool:
-    """Say whether one thread runs the backward of these tensors: every node of their graph works on the same GPU."""
+    """Return whether one thread runs the backward of these tensors, because every node of their graph is on the same device."""
     roots = roots if isinstance(roots, (tuple, list)) else (roots,)
     todo = [getattr(root, "node", None) or getattr(root, "grad_fn", None) for root in roots]
     seen: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""What the probe sends out: ranges and marks, how many there were, and what went wrong. Nothing is decided here."""
+"""Sends the probe's ranges and marks, counts them, and keeps its errors. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import nsysx_ranges as ranges
 
 KINDS = ("step", "phase", "module", "backward_module", "sync", "info", "gc", "compile")
 
-#: Phases that say what a step is made of; a fetch or a loss may come and go without the work being another.
+#: Phases that tell steps of different work apart; a fetch or a loss may come or go although the work stays the same.
 _SHAPE = frozenset(("forward", "evaluation", "backward", "optimizer"))
 
 _MOST_ERRORS = 20
@@ -21,21 +21,21 @@ _MOST_TEXTS = 100_000
 
 
 class _Thread(threading.local):
-    """Ranges of ours that are open on this thread, except those of ordinary modules."""
+    """The probe's open ranges on this thread, without those of ordinary modules."""
 
     def __init__(self) -> None:
-        self.open = 0  # calls of roots, direct children and losses
+        self.open = 0  # open calls of roots, direct children and losses
         self.phases: list[str] = []
         self.pushed: list[bool] = []
 
 
 def counted(count: itertools.count[int]) -> int:
-    """Return how often ``next`` was called on a count from 0: as it prints, for 3.14 copies and pickles none any more."""
+    """Return how often ``next`` was called on a count from 0. It reads the repr, because Python 3.14 cannot copy or pickle one."""
     return int(repr(count)[len("count(") : -1])
 
 
 class Output:
-    """The backend with counts. ``recording`` is False outside of the capture window: then no range goes out."""
+    """The backend with counts. ``recording`` is False outside the capture window: then no range is sent."""
 
     def __init__(self, backend: Any, environ: Mapping[str, str]) -> None:
         self.backend = backend
@@ -45,20 +45,20 @@ class Output:
         self.counts = {kind: itertools.count() for kind in KINDS}
         self.texts: dict[str, Any] = {}
         self.thread = _Thread()
-        self.shape = 0  # a hash over the phases since it was last taken
+        self.shape = 0  # a hash over the phases since it was last reset
         self.disarm: Callable[[], None] = lambda: None
 
     # ---- options ----------------------------------------------------------------------------------------------------
 
     def number(self, name: str) -> int | None:
-        """Return the number in an environment variable; anything else is noted and None."""
+        """Return the number in an environment variable; note anything else as an error and return None."""
         text = self.environ.get(name, "")
-        if text and not text.isdigit():
+        if text and not text.isdecimal():
             self.errors.append(f"{name}={text[:40]!r} is not a number")
-        return int(text) if text.isdigit() else None
+        return int(text) if text.isdecimal() else None
 
     def pattern(self, name: str) -> re.Pattern[str] | None:
-        """Return the regular expression in an environment variable; a wrong one is noted and None."""
+        """Return the regular expression in an environment variable; note an invalid one as an error and return None."""
         text = self.environ.get(name, "")
         try:
             return re.compile(text) if text else None
@@ -67,25 +67,25 @@ class Output:
             return None
 
     def choice(self, name: str, of: tuple[str, ...]) -> str:
-        """Return the word in an environment variable, the first of ``of`` where there is none; a strange one is noted."""
+        """Return the word in an environment variable if it is in ``of``, else the first of them; note an unknown word."""
         text = self.environ.get(name, "")
         if text and text not in of:
-            self.errors.append(f"{name}={text[:40]!r} is none of {', '.join(of)}")
+            self.errors.append(f"{name}={text[:40]!r} is not one of {', '.join(of)}")
         return text if text in of else of[0]
 
     # ---- failure ----------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """Keep what went wrong, up to a limit."""
+        """Keep an error message, up to a limit."""
         if len(self.errors) < _MOST_ERRORS:
             self.errors.append(text[:300])
 
     def wrong(self, where: str, error: BaseException) -> None:
-        """Note a failure that costs only one part of the probe."""
+        """Note a failure that disables only one part of the probe."""
         self.note(f"{where}: {type(error).__name__}: {error}")
 
     def fail(self, where: str, error: BaseException) -> None:
-        """Note a failure of ours and end the probe for good; never raises."""
+        """Note a failure of the probe and end the probe for good. Never raises."""
         try:
             self.wrong(where, error)
             self.disarm()
@@ -95,11 +95,11 @@ class Output:
     # ---- ranges and marks -------------------------------------------------------------------------------------------
 
     def counted(self) -> dict[str, int]:
-        """Return how many ranges and marks of each kind went out."""
+        """Return how many ranges and marks of each kind were sent."""
         return {kind: counted(count) for kind, count in self.counts.items()}
 
     def text(self, text: str) -> Any:
-        """Return a prepared text, made once: registered names are never freed, so equal texts must share one."""
+        """Return the prepared text. It is made once, because registered names are never freed and equal texts must share one."""
         prepared = self.texts.get(text)
         if prepared is None:
             prepared = self.backend.prepare(text)
@@ -113,7 +113,7 @@ class Output:
         next(self.counts["info"])
 
     def pause(self, kind: str, about: dict[str, Any]) -> None:
-        """Send a mark about a pause of Python that has ended: kind is gc or compile."""
+        """Send a mark about a pause of Python that has ended; ``kind`` is gc or compile."""
         self.backend.mark(self.backend.prepare(ranges.pause(kind, json.dumps(about, separators=(",", ":")))))
         next(self.counts[kind])
 
@@ -130,7 +130,7 @@ class Output:
         return len(thread.phases)
 
     def close(self, level: int) -> None:
-        """Close the phases of this thread down to ``level``, those included that an exception left open."""
+        """Close the phases of this thread down to ``level``, including those that an exception left open."""
         thread = self.thread
         while len(thread.phases) >= level > 0:
             thread.phases.pop()

@@ -1,9 +1,9 @@
-"""Puts calls of ours around the body of somebody else's Python function, without a wrapper.
+"""Puts calls around the body of another Python function without a wrapper.
 
-A wrapper adds a frame to every traceback, shifts ``warnings.warn(stacklevel=...)``, and is missed by everybody who bound
-the function before. So the function object stays, and only its code is exchanged: the same source, compiled under the same
-file name with the same lines and columns, inside ``try`` / ``finally``. Tracebacks, warnings and identity stay what they
-were, and putting the old code back costs the program nothing any more.
+A wrapper adds a frame to every traceback, shifts ``warnings.warn(stacklevel=...)``, and does not reach callers that bound the
+function earlier. So the function object stays and only its code is exchanged: the same source inside ``try`` / ``finally``,
+compiled under the same file name with the same lines and columns. Tracebacks, warnings and identity do not change, and after the
+old code is put back the program runs at its full speed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-#: ``BODY`` stands for the original body, ``RESULT`` for the same with every ``return x`` as ``return _nsysx_out(_nsysx_e, x)``.
+#: ``BODY`` stands for the original body, ``RESULT`` for it with every ``return x`` as ``return _nsysx_out(_nsysx_e, x)``.
 AROUND = """
 if _nsysx_compiling():
     BODY
@@ -35,11 +35,11 @@ for _name in __future__.all_feature_names:
 
 
 class UnpatchableError(Exception):
-    """The function has no source, or is built in a way that this module does not handle."""
+    """The function has no source, or a form that this module does not handle."""
 
 
 class _Result(ast.NodeTransformer):
-    """Hands the value of each ``return`` of the body itself to ``_nsysx_out`` first."""
+    """Passes the value of each ``return`` through ``_nsysx_out``, but not in nested functions."""
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         if node.value is not None:
@@ -80,7 +80,7 @@ def _place(node: ast.AST, line: int) -> None:
 
 
 def rebuild(function: FunctionType, template: str) -> CodeType:
-    """Return the code of ``function`` with ``template`` around its body; raise UnpatchableError where that is not safe."""
+    """Return the code of ``function`` with ``template`` around its body. Raises UnpatchableError where that is not safe."""
     old = function.__code__
     in_class = old.co_freevars == ("__class__",)  # it calls super()
     if ("__class__" in old.co_freevars and not in_class) or old.co_flags & (
@@ -103,7 +103,7 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
-    """Return the definition of a function, parsed from its source and placed where it stands in its file."""
+    """Return the definition of a function, parsed from its source, with the positions that it has in its file."""
     code = function.__code__
     try:
         lines, first = inspect.getsourcelines(code)
@@ -123,7 +123,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
 
 
 def _surround(function: FunctionType, definition: ast.FunctionDef, template: str) -> None:
-    """Put the template around the body of a definition, behind its docstring."""
+    """Put the template around the body of a definition, after its docstring."""
     body = definition.body
     documented = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     head = [body.pop(0)] if documented and isinstance(body[0].value.value, str) else []  # type: ignore[attr-defined]
@@ -135,12 +135,12 @@ def _surround(function: FunctionType, definition: ast.FunctionDef, template: str
 
 
 def _in_scopes(function: FunctionType, definition: ast.FunctionDef, in_class: bool) -> tuple[ast.Module, list[str]]:
-    """Return a module in which the definition closes over what it did, and the names of the scopes around it."""
+    """Return a module in which the definition closes over the same names as before, and the names of its enclosing scopes."""
     free = function.__code__.co_freevars
-    if in_class:  # only inside a class statement is there a __class__ to close over
+    if in_class:  # __class__ exists only inside a class statement
         scope = function.__qualname__.split(".")[-2]
         outer = ast.parse(f"class {scope}: pass")
-    elif free:  # what the function takes from around it must be around it again
+    elif free:  # the function's free variables need an enclosing scope
         scope = "closure"
         outer = ast.parse(f"def closure({', '.join(free)}): pass")
     else:
@@ -151,7 +151,7 @@ def _in_scopes(function: FunctionType, definition: ast.FunctionDef, in_class: bo
 
 
 def _same_signature(new: CodeType, old: CodeType) -> bool:
-    """Return whether two codes take the same arguments, close over the same names and begin in the same line."""
+    """Return whether two codes take the same arguments, close over the same names and begin on the same line."""
     count = old.co_argcount + old.co_kwonlyargcount + bool(old.co_flags & 4) + bool(old.co_flags & 8)
     return (
         new.co_freevars == old.co_freevars
@@ -164,7 +164,7 @@ def _same_signature(new: CodeType, old: CodeType) -> bool:
 
 
 class Patch:
-    """One function and its two codes. ``on`` and ``off`` are safe at any time: running calls keep the code they began with."""
+    """A function and its two codes. ``on`` and ``off`` are safe at any time: a running call keeps the code it began with."""
 
     def __init__(self, function: FunctionType, template: str, names: dict[str, Any]) -> None:
         self.function = function
@@ -173,18 +173,18 @@ class Patch:
         self.names = names
 
     def on(self) -> None:
-        """Put the instrumented code in; the names it uses go into the function's module."""
+        """Install the instrumented code, and put the names it uses into the function's module."""
         self.function.__globals__.update(self.names)
         self.function.__code__ = self.new
 
     def off(self) -> None:
-        """Put the original code back, unless somebody else has exchanged it since."""
+        """Put the original code back, unless someone else has replaced it meanwhile."""
         if self.function.__code__ is self.new:
             self.function.__code__ = self.old
 
 
 class Patcher:
-    """All functions whose code was exchanged. ``note(what, error)`` is told where that cannot be done."""
+    """All functions whose code was exchanged. ``note(what, error)`` is called for a function where that is not possible."""
 
     def __init__(self, compiling: Any, note: Callable[[str, BaseException], None]) -> None:
         self.patches: list[Patch] = []
@@ -208,6 +208,6 @@ class Patcher:
         self.patches.append(patch)
 
     def off(self) -> None:
-        """Give every function its own code back. Calls that are running still end their ranges."""
+        """Give every function its own code back. Running calls still end their ranges."""
         for patch in self.patches:
             patch.off()

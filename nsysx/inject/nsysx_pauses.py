@@ -1,12 +1,13 @@
-"""Notes where Python itself stands still: garbage collections, and compilations of ``torch.compile`` with their reason.
+"""Records when Python itself pauses: for garbage collections, and for compilations of ``torch.compile`` with their reason.
 
-Both are kept in memory when they end and sent as marks between two steps: each says how long ago it ended and how long it
-took, and a program that collects often pays for two small calls each time, never for a range.
+Each is kept in memory when it ends and sent as a mark between two steps, with how long ago it ended and how long it took. So a
+program that collects often pays for two small calls each time and never for a range.
 
-Python calls whoever listens in ``gc.callbacks``, and an exception in there is printed and lost. A signal that came during a
-collection (Ctrl-C, a scheduler's SIGTERM) would be handled in the first function of Python that runs after it, and what its
-handler raises would be lost too. So our function must be one in which Python looks for no signal: it calls nothing, since
-each call looks, and its RESUME, with which every function looks, is replaced by that of a coroutine, which does not.
+Python calls the functions in ``gc.callbacks``; an exception there is printed and lost. If a signal arrives during a collection
+(Ctrl-C, a scheduler's SIGTERM), Python handles it in the first Python function that runs afterwards, and an exception from the
+handler would be lost there, too. So our callback must be a function in which Python does not check for signals. It makes no calls,
+because Python checks at each call, and its RESUME instruction, which checks at the start of every function, is replaced by that of
+a coroutine, which does not check.
 """
 
 from __future__ import annotations
@@ -22,33 +23,34 @@ from typing import Any
 
 from nsysx_output import Output
 
-#: Shorter collections of the young generations are not kept: they come by the thousand and explain nothing.
+#: Shorter collections of the young generations (ns) are not kept: there are thousands of them, and they explain nothing.
 LONG_NS = 100_000
-#: Collections that are kept between two steps, and what one process sends at most: nvtx never forgets a text.
+#: How many collections are kept between two steps, and how many marks a process sends at most: nvtx never frees a text.
 _MOST_KEPT, _MOST_SENT = 1_000, 20_000
+#: Characters of a recompilation's reason that are sent.
 _MOST_REASON = 300
-#: The oldest Python in which no operator but a call looks for signals.
+#: The oldest Python in which no operator except a call checks for signals.
 _OLDEST = (3, 10)
-#: Resuming after ``await``: from this argument on RESUME looks for no signal (CPython 3.11 and newer).
+#: The argument of RESUME after ``await``: from this value on it does not check for signals (CPython 3.11 and newer).
 _AFTER_AWAIT = 3
 
 
 class _Clock:
-    """``-_Clock()`` reads the clock without a call: a built-in function is not a method, so it gets no argument."""
+    """``-_Clock()`` reads the clock without a call instruction: a built-in function is not bound, so it gets no argument."""
 
     __neg__ = time.perf_counter_ns
 
 
 class _Thread:
-    """``-_Thread()`` is the number that the system gave this thread."""
+    """``-_Thread()`` is the system's id of this thread."""
 
     __neg__ = threading.get_native_id
 
 
 def listener(kept: list[Any], long_ns: int = LONG_NS) -> Callable[[str, dict[str, int]], None]:
-    """Return the function for ``gc.callbacks`` that adds what is full (generation 2) or long to ``kept``. It calls nothing.
+    """Return a function for ``gc.callbacks`` that appends full (generation 2) and long collections to ``kept``. It makes no calls.
 
-    Added are: when it ended (``time.perf_counter_ns``), ns, generation, objects collected, thread.
+    Each entry holds the end (``time.perf_counter_ns``), the duration in ns, generation, objects collected, and thread id.
     """
     clock: Any = _Clock()
     thread: Any = _Thread()
@@ -75,7 +77,7 @@ def listener(kept: list[Any], long_ns: int = LONG_NS) -> Callable[[str, dict[str
 
 
 def _without_signals(code: CodeType) -> CodeType:
-    """Return code for which Python looks for no signal when it enters it."""
+    """Return the code changed so that Python does not check for signals when it enters it."""
     changed = bytearray(code.co_code)
     at = next(i.offset for i in dis.get_instructions(code) if i.opname == "RESUME")
     changed[at + 1] = _AFTER_AWAIT
@@ -83,13 +85,13 @@ def _without_signals(code: CodeType) -> CodeType:
 
 
 def _prepare() -> bool:
-    """Make ``listener`` return functions that no signal enters; say whether this Python lets us."""
+    """Make ``listener`` return functions in which no signal is handled; return whether this Python allows it."""
     if sys.implementation.name != "cpython" or sys.version_info < _OLDEST:
         return False
     if sys.version_info < (3, 11):
-        return True  # there a ``try`` at the very beginning is enough
+        return True  # in 3.10 a ``try`` at the very beginning is enough
     try:
-        made = listener.__code__  # changed in here, where ``nsysx_dynamo`` finds it
+        made = listener.__code__  # changed in place, so that ``nsysx_dynamo`` finds it
         parts = tuple(_without_signals(c) if isinstance(c, CodeType) else c for c in made.co_consts)
         listener.__code__ = made.replace(co_consts=parts)
     except Exception:
@@ -101,7 +103,7 @@ _READY = _prepare()
 
 
 class Pauses:
-    """What stood still since the last look. ``send`` is called between steps, on the thread that drives them."""
+    """The pauses since the last look. ``send`` is called between steps, on the thread that drives them."""
 
     def __init__(self, out: Output) -> None:
         self.out = out
@@ -109,11 +111,11 @@ class Pauses:
         self.left_out = 0
         self._kept: list[Any] = []
         self._sent = 0
-        self._last: Any = None  # the last compilation that was looked at
+        self._last: Any = None  # the last compilation that was seen
         self._on = False
 
     def arm(self) -> Callable[[], None] | None:
-        """Listen from now on; return what ends it, None where this Python cannot be listened to unnoticed."""
+        """Start listening; return the function that ends it, or None if this Python does not allow a safe callback."""
         self._on = True
         if not _READY:
             return None
@@ -129,7 +131,7 @@ class Pauses:
         return remove
 
     def send(self) -> None:
-        """Send what ended since the last look; outside of the capture window it is forgotten."""
+        """Send the pauses that ended since the last look; outside the capture window, drop them."""
         if not self._on:
             return
         try:
@@ -144,8 +146,8 @@ class Pauses:
                     "gc",
                     {"ago_ns": ago, "ns": ns, "generation": generation, "collected": collected, "thread": thread},
                 )
-            for one in compiled:
-                self._mark("compile", _compilation(one))
+            for metrics in compiled:
+                self._mark("compile", _compilation(metrics))
         except Exception as error:
             self._on = False
             self.out.wrong("pauses", error)
@@ -160,34 +162,34 @@ class Pauses:
         self.out.pause(kind, about)
 
     def _compiled(self) -> list[Any]:
-        """Return what torch noted of its compilations since the last look; it keeps the last 64."""
+        """Return torch's metrics of the compilations since the last look; torch keeps those of the last 64."""
         utils = sys.modules.get("torch._dynamo.utils")
         noted = getattr(utils, "_compilation_metrics", None)
         if not noted or noted[-1] is self._last:
             return []
         newest_first = []
-        for one in reversed(list(noted)):
-            if one is self._last:
+        for metrics in reversed(list(noted)):
+            if metrics is self._last:
                 break
-            newest_first.append(one)
+            newest_first.append(metrics)
         self._last = newest_first[0]
         return newest_first[::-1]
 
 
-def _compilation(noted: Any) -> dict[str, Any] | None:
-    """Return what is sent of one of torch's CompilationMetrics; None where this torch does not say when it was."""
-    start, end = getattr(noted, "start_time_us", None), getattr(noted, "end_time_us", None)
+def _compilation(metrics: Any) -> dict[str, Any] | None:
+    """Return what is sent of one of torch's CompilationMetrics; None if this torch does not record start and end."""
+    start, end = getattr(metrics, "start_time_us", None), getattr(metrics, "end_time_us", None)
     if not isinstance(start, int) or not isinstance(end, int):
         return None
-    reason, failed = getattr(noted, "recompile_reason", None), getattr(noted, "fail_type", None)
+    reason, failed = getattr(metrics, "recompile_reason", None), getattr(metrics, "fail_type", None)
     return {
         "ago_ns": max(0, time.time_ns() - end * 1000),
         "ns": (end - start) * 1000,
-        "id": str(getattr(noted, "compile_id", "") or ""),
-        "function": str(getattr(noted, "co_name", "") or "")[:100],
-        "file": str(getattr(noted, "co_filename", "") or "")[-200:],
-        "line": getattr(noted, "co_firstlineno", None),
-        "backward": getattr(noted, "is_forward", None) is False,
+        "id": str(getattr(metrics, "compile_id", "") or ""),
+        "function": str(getattr(metrics, "co_name", "") or "")[:100],
+        "file": str(getattr(metrics, "co_filename", "") or "")[-200:],
+        "line": getattr(metrics, "co_firstlineno", None),
+        "backward": getattr(metrics, "is_forward", None) is False,
         "reason": reason.split("\n")[0][:_MOST_REASON] if isinstance(reason, str) else None,
         "failed": str(failed)[:100] if failed else None,
     }

@@ -1,4 +1,4 @@
-"""Phases: a root network is called, a batch is fetched, backward runs, an optimizer steps. They tell ``Steps`` what happens."""
+"""Opens and closes phases (a root network is called, a batch is fetched, backward runs, ...) and tells ``Steps`` of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsysx_steps import Steps
 
 
 class Phases:
-    """Enter and leave of each phase. ``driver`` is the thread whose events make steps, as soon as it is known."""
+    """The enter and leave functions of each phase. ``driver``: the thread whose events make steps, once it is known."""
 
     def __init__(self, torch: Any, out: Output, steps: Steps) -> None:
         self.torch = torch
@@ -22,12 +22,13 @@ class Phases:
         self.steps = steps
         self.driver: int | None = None
         self.before_backward: Callable[[Any], None] = lambda _roots: None
-        self.capturing: list[int | None] | None = None  # ends of optimizer steps (their key) and backwards (None)
+        #: During a capture: the key of each optimizer step that ended, and None for each backward that ended.
+        self.capturing: list[int | None] | None = None
         self._trained_root: Any = None
-        self._graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what was captured in it
+        self._graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what ended in its capture
 
     def _alone(self) -> bool:
-        """Say whether this is the driving thread, outside of every phase and root."""
+        """Return whether this is the driving thread, outside every phase and root."""
         thread = self.out.thread
         return (
             not thread.phases
@@ -42,33 +43,33 @@ class Phases:
     # ---- networks and losses ----------------------------------------------------------------------------------------
 
     def root(self, entry: Entry, module: Any) -> int:
-        """A network or a loss is called outside of others: open its phase and return its level, 0 for none."""
+        """Open the phase of an outermost network, or of a loss, and return its level, 0 if none was opened."""
         phases: list[str] = self.out.thread.phases
-        me = threading.get_ident()
-        if self.driver is None and me == threading.main_thread().ident:
-            self.driver = me
-        if self.driver not in (None, me):
+        this_thread = threading.get_ident()
+        if self.driver is None and this_thread == threading.main_thread().ident:
+            self.driver = this_thread
+        if self.driver not in (None, this_thread):
             return 0
         if entry.root == "loss":
             return 0 if "loss" in phases else self._open("loss", entry.cls)
         if "data" in phases:  # a transform that is a module
             return 0
         grad = self.torch.is_grad_enabled()
-        if not phases and self.driver == me:
+        if not phases and self.driver == this_thread:
             if grad:
                 self._trained_root = weakref.ref(module)
             self.steps.forward(grad)
         return self._open("forward" if grad else "evaluation", entry.cls)
 
     def after_root(self) -> None:
-        """The outermost network has returned."""
+        """Note that the outermost network has returned."""
         if self.driver == threading.get_ident():
             self.steps.forward_end()
 
     # ---- batches ----------------------------------------------------------------------------------------------------
 
     def enter_fetch(self, loader: Any) -> int:
-        """A DataLoader iterator is asked for a batch."""
+        """Open the phase of a DataLoader iterator's next batch; return its level, 0 if none was opened."""
         try:
             if not self._alone():
                 return 0
@@ -79,7 +80,7 @@ class Phases:
             return 0
 
     def leave_fetch(self, level: int) -> None:
-        """The batch is there, or the loader is at its end."""
+        """Close the phase: the batch has arrived, or the loader is exhausted."""
         try:
             if level:
                 self.out.close(level)
@@ -89,11 +90,11 @@ class Phases:
             self.out.fail("fetch", error)
 
     def enter_loader(self, _first: Any) -> int:
-        """A DataLoader makes an iterator: it may start worker processes and fill their queues."""
+        """Open the phase in which a DataLoader makes an iterator: it may start workers and fill their queues."""
         try:
             if not self._alone():
                 return 0
-            if self.steps.index >= 0:  # before that it is preparation, not a step
+            if self.steps.index >= 0:  # before the first step it is preparation
                 self.steps.fetch(self._training())
             return self._open("data", "DataLoader.__iter__")
         except Exception as error:
@@ -107,7 +108,7 @@ class Phases:
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     def enter_backward(self, roots: Any) -> int:
-        """The autograd engine is started for ``roots``, from Python, on this thread."""
+        """Open the phase of a backward of ``roots`` that Python starts on this thread; return its level, 0 if none was opened."""
         try:
             thread = self.out.thread
             if self._traced():
@@ -123,7 +124,7 @@ class Phases:
             return 0
 
     def _traced(self) -> bool:
-        """Say whether tensors are fake: torch.compile looks at a backward here and runs none."""
+        """Return whether tensors are fake, because torch.compile traces this backward and does not run it."""
         native = self.torch._C
         try:
             return native._get_dispatch_mode(native._TorchDispatchModeKey.FAKE) is not None
@@ -131,7 +132,7 @@ class Phases:
             return False
 
     def leave_backward(self, level: int) -> None:
-        """Backward has returned."""
+        """Close the phase of a backward that has returned."""
         try:
             if not level:
                 return
@@ -146,7 +147,7 @@ class Phases:
     # ---- optimizers -------------------------------------------------------------------------------------------------
 
     def enter_optimizer(self, optimizer: Any, detail: str = "") -> int:
-        """An optimizer, or a scaler that may skip it, begins its step."""
+        """Open the phase of an optimizer's step, or of a scaler that may skip it; return its level."""
         try:
             thread = self.out.thread
             if not thread.phases and not thread.open and self.driver in (None, threading.get_ident()):
@@ -157,7 +158,7 @@ class Phases:
             return 0
 
     def leave_optimizer(self, level: int, optimizer: Any) -> None:
-        """An optimizer's step has returned."""
+        """Close the phase of an optimizer's step that has returned."""
         try:
             self.out.close(level)
             if "optimizer" in self.out.thread.phases:
@@ -172,7 +173,7 @@ class Phases:
             self.out.fail("optimizer", error)
 
     def enter_zero_grad(self, _first: Any) -> int:
-        """Gradients are taken away."""
+        """Open the phase in which gradients are reset; return its level."""
         try:
             if not self.out.thread.phases and self.driver in (None, threading.get_ident()):
                 self.steps.zero_grad()
@@ -182,14 +183,14 @@ class Phases:
             return 0
 
     def leave_simple(self, level: int) -> None:
-        """A phase that has no influence on steps ends."""
+        """Close a phase that has no influence on steps."""
         try:
             self.out.close(level)
         except Exception as error:
             self.out.fail("phase", error)
 
     def enter_clip(self, _first: Any) -> int:
-        """Gradients are clipped."""
+        """Open the phase in which gradients are clipped; return its level."""
         try:
             return self._open("clip")
         except Exception as error:
@@ -199,18 +200,18 @@ class Phases:
     # ---- CUDA graphs ------------------------------------------------------------------------------------------------
 
     def begin_capture(self, _graph: Any) -> None:
-        """Work is captured from here on: what it completes is what each replay completes."""
+        """Begin to note what the capture completes, because each replay completes the same."""
         self.capturing = []
 
     def end_capture(self, graph: Any) -> None:
-        """The capture ended."""
+        """Keep what the capture completed, for the replays of ``graph``."""
         try:
             self._graphs[graph], self.capturing = self.capturing or [], None
         except Exception as error:
             self.out.fail("capture", error)
 
     def enter_replay(self, graph: Any) -> Any:
-        """A graph is launched. Outside of everything else no module is called for it: it stands for what was captured."""
+        """Treat an outermost graph launch, for which no module is called, as a forward; return the token for `leave_replay`."""
         try:
             if not self._alone():
                 return None
@@ -221,7 +222,7 @@ class Phases:
         return graph
 
     def leave_replay(self, graph: Any) -> None:
-        """The launch has returned."""
+        """Complete what the graph's capture completed, once its launch has returned."""
         try:
             if graph is None:
                 return
@@ -236,7 +237,7 @@ class Phases:
 
 
 def _exhausted(loader: Any) -> bool:
-    """Say whether the next fetch is known to end the loader: a map-style loader knows how many batches it has."""
+    """Return whether the loader is known to have no more batches: a map-style loader knows how many it has."""
     try:
         return loader._sampler_iter is not None and loader._num_yielded >= len(loader._index_sampler)
     except Exception:

@@ -1,24 +1,24 @@
-"""The probe: NVTX ranges for steps, phases and modules of a PyTorch program that knows nothing about it.
+"""The probe: adds NVTX ranges for steps, phases and modules to a PyTorch program that is not changed for it.
 
-``arm(torch)`` is called once, right after torch was imported. Rules that everything in this folder keeps:
+``arm(torch)`` is called once, right after torch was imported. Everything in this folder keeps these rules:
 
-- Functions of torch are not wrapped: their code is exchanged (nsysx_patch), so tracebacks, warnings and bindings stay.
-- No value of a tensor is read, nothing synchronizes, nothing is allocated on a device, no stack is walked.
-- Nothing of ours raises into the program or prints. The first failure is noted in the probe file and ends the probe.
-- Nothing of ours is put on the user's modules or tensors, so pickle, deepcopy and state dicts see what they always saw.
-- No signal is handled.
+- Functions of torch are not wrapped. Their code is exchanged (nsysx_patch), so tracebacks, warnings and bindings do not change.
+- The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only for NSYSX_LINES.
+- The probe never raises into the program and never prints. A failure is noted in the probe file and ends the part that failed,
+  or the whole probe.
+- The probe puts nothing on the user's modules or tensors, so pickle, deepcopy and state dicts do not change.
+- The probe handles no signals.
 
-The parts: ``nsysx_steps`` finds steps from events that ``nsysx_phases`` and ``nsysx_calls`` see; ``nsysx_borders`` does
-what is due between steps; ``nsysx_marking`` chooses the steps whose modules are marked, ``nsysx_window`` those that are
-captured; ``nsysx_names`` knows modules by path; ``nsysx_backward`` marks autograd nodes; ``nsysx_operators`` turns torch's own
-ranges of operators on and off; ``nsysx_pauses`` notes garbage
-collections and compilations; ``nsysx_output`` sends.
+The parts: ``nsysx_steps`` finds steps from the events that ``nsysx_phases`` and ``nsysx_calls`` see; ``nsysx_borders`` does
+the work between steps; ``nsysx_marking`` chooses the steps whose modules are marked, ``nsysx_window`` those that are captured;
+``nsysx_names`` knows modules by path; ``nsysx_backward`` marks autograd nodes; ``nsysx_operators`` turns torch's own ranges of
+operators on and off; ``nsysx_pauses`` records garbage collections and compilations; ``nsysx_output`` sends.
 
-Environment: NSYSX_PROBE_DIR (where probe-<pid>.json goes), NSYSX_MARKS=few|all|off (in which steps modules are marked),
-NSYSX_DEPTH=N (modules of at most N path parts), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
+Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_MARKS=few|all|off (in which steps modules are marked),
+NSYSX_DEPTH=N (modules at most N path parts deep), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
 NSYSX_STEPS=A:B|auto (only these steps are captured, all others run without ranges), NSYSX_LINES=1 (a mark with the Python
 line of each wait), NSYSX_OPS=1 (operators with their shapes, where modules are marked), NSYSX_PAUSES=0 (collections and
-compilations are not noted), NSYSX_TIMING=1 (no ranges at all, only the length of each step).
+compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from nsysx_status import Status
 
 
 class Probe:
-    """Everything that is armed in one process."""
+    """All parts of the probe in one process."""
 
     def __init__(self, torch: Any, backend: Any, environ: dict[str, str]) -> None:
         self.torch = torch
@@ -75,7 +75,7 @@ class Probe:
     # ---- failure, exit, fork ----------------------------------------------------------------------------------------
 
     def disarm(self) -> None:
-        """Give every function its own code back. Calls that are running still end their ranges."""
+        """Give every function its own code back. Running calls still end their ranges."""
         self.armed = self.calls.armed = False
         self.patcher.off()
         self.operators.turn(False)
@@ -84,14 +84,14 @@ class Probe:
         self._removers.clear()
 
     def forked(self) -> None:
-        """In a child made by fork nothing is recorded by nsys: be as if not there, and leave the parent's file alone."""
+        """Disarm in a forked child, which nsys does not record, and leave the parent's probe file alone."""
         try:
             self.disarm()
         except Exception:
             pass
 
     def exit(self) -> None:
-        """End what is open and leave the final counts; runs at exit of the process that was armed, not of its forks."""
+        """End what is open and write the final counts. Runs at the exit of the armed process, not at that of its forks."""
         if os.getpid() != self.pid:
             return
         try:
@@ -115,7 +115,7 @@ class Probe:
     # ---- arming -----------------------------------------------------------------------------------------------------
 
     def arm(self) -> None:
-        """Put everything in place."""
+        """Exchange the code of every function that the probe follows."""
         torch, phases, around = self.torch, self.phases, self.patcher.around
         try:
             nsysx_dynamo.hide(torch)
@@ -154,7 +154,7 @@ class Probe:
         self.armed = True
 
     def _begin_capture(self, graph: Any) -> None:
-        """What a CUDA graph captures is launched without Python later: its modules show only now."""
+        """Turn marks on for the capture of a CUDA graph: it is replayed without Python, so its modules show only now."""
         try:
             self.phases.begin_capture(graph)
             self.borders.marking.pause()
@@ -171,7 +171,7 @@ class Probe:
             self.out.fail("capture", error)
 
     def _arm_engine(self) -> None:
-        """See also those who call the engine without ``torch.autograd`` (Megatron), and give all others the engine itself."""
+        """Follow callers that use the engine without ``torch.autograd`` (Megatron); all others get the engine itself."""
         variable = self.torch.autograd.Variable
         engine = variable._execution_engine
         known = self.torch.autograd.graph._engine_run_backward.__name__
@@ -212,7 +212,7 @@ class Probe:
             self.phases.leave_optimizer(*token)
 
         def made(optimizer: Any) -> None:
-            """An optimizer was made; torch has put one and the same function around the step of its class by now."""
+            """Patch the step of a new optimizer's class, once; by now torch has put its own wrapper around that step."""
             try:
                 self.borders.optimizers.append(weakref.ref(optimizer))
                 self.steps.made_optimizer(id(optimizer))
@@ -234,7 +234,7 @@ class Probe:
             around(scaler.GradScaler.step, "scaler", "optimizer", scaled, end)
 
     def calibrate(self) -> None:
-        """Measure what a range costs in this process, in a domain of its own; a figure that cannot be had is None."""
+        """Measure what a range costs in this process, in a separate domain; without a result the cost stays None."""
         try:
             scratch = nsysx_backend.scratch(self.torch, self.out.backend)
             self.status.pair_cost_ns = nsysx_backend.pair_cost_ns(scratch)
@@ -248,7 +248,7 @@ def _plain(function: Any) -> Any:
 
 
 def _operators_wanted(out: Output) -> str:
-    """Return what of the operators is to be recorded: shapes, names or off."""
+    """Return what to record of operators: shapes, names or off."""
     if out.environ.get("NSYSX_TIMING") == "1":
         return "off"
     if out.environ.get("NSYSX_OPS") == "1":
@@ -257,14 +257,14 @@ def _operators_wanted(out: Output) -> str:
 
 
 def _nothing(_token: Any) -> None:
-    """There is nothing to do behind this function."""
+    """Do nothing: the leave function of a patch that needs none."""
 
 
 _probe: Probe | None = None
 
 
 def arm(torch: Any) -> None:
-    """Arm the probe in this process. Called by the bootstrap after ``import torch``; does nothing the second time."""
+    """Arm the probe in this process. The bootstrap calls it after ``import torch``; a second call does nothing."""
     global _probe
     if _probe is not None:
         return
@@ -295,7 +295,7 @@ def arm(torch: Any) -> None:
 
 
 def step() -> None:
-    """Begin the next step here: what ``nsysx.step()`` calls."""
+    """Begin the next step here; ``nsysx.step()`` calls this."""
     probe = _probe
     if probe is None or not probe.armed:
         return

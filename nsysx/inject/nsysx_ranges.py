@@ -1,10 +1,10 @@
-"""The words that the probe writes and the reader reads: one file, two sides, so they cannot drift apart.
+"""The grammar of the range texts that the probe writes and the report reads, in one file so that the two cannot drift apart.
 
-Standard library only: the probe imports it by its bare name inside the target program, the reader imports it as
+Standard library only: the probe imports it by its bare name inside the target program, the report imports it as
 ``nsysx.inject.nsysx_ranges``.
 
-Every range lives in the NVTX domain ``nsysx``. Where a domain cannot be had (``torch.cuda.nvtx``), each text carries the
-prefix ``nsysx:`` in the default domain instead. The grammar is meant to be read in the Nsight Systems GUI too::
+Every range is in the NVTX domain ``nsysx``. Without domains (``torch.cuda.nvtx``), each text has the prefix ``nsysx:`` in the
+default domain instead. The texts are meant to be read in the Nsight Systems GUI, too::
 
     step 12                          one training step, on the thread that drives it
     forward | backward | optimizer AdamW | data DataLoader | ...      a phase, with an optional detail
@@ -13,14 +13,14 @@ prefix ``nsysx:`` in the default domain instead. The grammar is meant to be read
     :GPT compiled                    the root module (its path is empty), as one compiled region
     bwd blocks.0.attn.qkv:Linear     backward of that module, on whatever thread autograd runs it
     sync train.py:41 training_step   a mark: the Python line that is about to wait for the device
-    info {"pair_cost_ns": 700, ...}  a mark: what the probe says about itself, as JSON
+    info {"pair_cost_ns": 700, ...}  a mark: what the probe reports about itself, as JSON
     gc {"ago_ns": 9, "ns": 5, ...}   a mark: a garbage collection that ended ``ago_ns`` before it and took ``ns``, as JSON
     compile {"ago_ns": 9, ...}       a mark: a compilation of torch.compile, likewise
 
-``bwd`` texts are marks, too: what the thread does from there to the next mark of its kind, or to the end of the backward
-phase that holds it, is backward of that module.
+``bwd`` texts are marks, too: what the thread does from there to the next ``bwd`` mark, or to the end of the enclosing backward
+phase, is backward of that module.
 
-A module text holds exactly one colon and no space in front of it; no other text holds a colon before its first space.
+Before its first space (after a leading ``bwd``) a module text contains exactly one colon, and any other text contains none.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from typing import NamedTuple
 DOMAIN = "nsysx"
 PREFIX = "nsysx:"
 
-#: Phases in the order in which people think of a step.
+#: Phases in their usual order within a step.
 PHASES = ("data", "h2d", "forward", "loss", "backward", "clip", "optimizer", "zero_grad", "evaluation")
 
-#: Marks about a time in which Python itself stood still.
+#: Marks about a pause of Python itself.
 PAUSES = ("gc", "compile")
 
 FLAGS = ("recompute", "compiled", "graph")
@@ -46,8 +46,8 @@ class Label(NamedTuple):
     """A decoded range text.
 
     ``kind`` is ``step``, ``phase``, ``module``, ``backward_module``, ``sync``, ``info``, ``gc``, ``compile`` or ``other``.
-    ``name`` is the phase, or the module's qualified path ("" for the root), or the ``file:line function`` of a sync mark, or
-    the JSON of an info, gc or compile mark. ``number`` is the step's.
+    ``name`` is the phase, the module's qualified path ("" for the root), the ``file:line function`` of a sync mark, the JSON of
+    an info, gc or compile mark, or else the whole text. ``cls`` is a module's class or a phase's detail; ``number`` is the step's.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Label(NamedTuple):
 
 
 def word(text: str) -> str:
-    """Return ``text`` without the characters that the grammar uses itself."""
+    """Return ``text`` with "_" in place of the colons and white space that the grammar uses."""
     return "".join("_" if c in ": \t\r\n" else c for c in text)
 
 
@@ -68,7 +68,7 @@ def step(index: int) -> str:
 
 
 def phase(name: str, detail: str = "") -> str:
-    """Return the text of a phase; ``name`` must be one of PHASES."""
+    """Return the text of a phase. Raises ValueError if ``name`` is not one of PHASES."""
     if name not in PHASES:
         raise ValueError(f"not a phase: {name}")
     detail = word(detail)
@@ -78,7 +78,8 @@ def phase(name: str, detail: str = "") -> str:
 def module(path: str, cls: str, *flags: str, backward: bool = False) -> str:
     """Return the text of a module call: ``path`` is the qualified path ("" for the root), ``cls`` the class name.
 
-    A path that is too long loses its middle, never its class: two different modules may then share a text.
+    A path that is too long loses its middle, so two different modules may share a text; the class name is kept, up to 80
+    characters. Raises ValueError for a flag that is not one of FLAGS.
     """
     path, cls = word(path), word(cls)[:80]
     room = MAX_TEXT - len(cls) - 40
@@ -98,21 +99,21 @@ def info(json_text: str) -> str:
 
 
 def pause(kind: str, json_text: str) -> str:
-    """Return the text of a mark about a pause; ``kind`` must be one of PAUSES."""
+    """Return the text of a mark about a pause. Raises ValueError if ``kind`` is not one of PAUSES."""
     if kind not in PAUSES:
         raise ValueError(f"not a pause: {kind}")
     return f"{kind} {json_text}"
 
 
 def sync(file: str, line: int, function: str) -> str:
-    """Return the text of the mark in front of a wait; a long path loses its front, never the line."""
+    """Return the text of the mark before a wait; a long path loses its beginning, never the line number."""
     tail = f":{line} {word(function)[:60]}"
     room = MAX_TEXT - len("sync ") - len(tail)
     return f"sync {file if len(file) <= room else '..' + file[2 - room :]}{tail}"
 
 
 def decode(text: str) -> Label:
-    """Return what a range text means; anything that is not of the grammar is ``other`` under its own name."""
+    """Return what a range text means; a text outside the grammar is ``other``, with the text as its name."""
     text = text.removeprefix(PREFIX)
     head, _, tail = text.partition(" ")
     if head == "step" and tail.isascii() and tail.isdigit() and len(tail) <= 18:

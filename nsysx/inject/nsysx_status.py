@@ -1,4 +1,4 @@
-"""What the probe says about itself: in the report, as marks, and in probe-<pid>.json."""
+"""What the probe reports about itself, in marks inside the capture and in probe-<pid>.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsysx_output import Output
 
 
 class Status:
-    """Built from the parts of the probe whenever it is asked."""
+    """Collects the state of the probe's parts when it is asked."""
 
     def __init__(self, torch: Any, out: Output, borders: Borders, backward: BackwardMarks, naming: Naming) -> None:
         self.torch = torch
@@ -25,12 +25,12 @@ class Status:
         self.naming = naming
         self.pid = os.getpid()
         self.reason: str | None = None
-        self.lacks = ""  # the package without which there are no ranges
+        self.lacks = ""  # the missing package without which there are no ranges
         self.pair_cost_ns: int | None = None
-        self.ended = False  # Python's exit was reached: the counts are final
+        self.ended = False  # the counts are final, because Python is exiting or the capture has ended
 
     def hello(self) -> None:
-        """Say in the report itself who records here and at what cost."""
+        """Send a mark that tells the report which process records here, how, and at what cost."""
         self.out.info(
             {
                 "pid": self.pid,
@@ -44,7 +44,7 @@ class Status:
         )
 
     def counts(self) -> dict[str, Any]:
-        """Return what the reader needs to judge the ranges; the mark that carries them is not counted in them."""
+        """Return what the report needs to judge the ranges; the mark that carries the counts is not among them."""
         return {
             "pid": self.pid,
             "ranges": self.out.counted(),
@@ -63,7 +63,7 @@ class Status:
         }
 
     def record(self) -> dict[str, Any]:
-        """Return the object of the probe file."""
+        """Return the content of the probe file."""
         counted = self.out.counted()
         borders, window = self.borders, self.borders.window
         nvtx = sys.modules.get("nvtx")
@@ -98,12 +98,12 @@ class Status:
         }
 
     def finish(self) -> None:
-        """Leave the final counts."""
+        """Write the final counts."""
         self.ended = True
         self.write()
 
     def write(self) -> None:
-        """Write the probe file in one go, if a folder for it was named."""
+        """Write the probe file at once, if NSYSX_PROBE_DIR names a folder."""
         folder = self.out.environ.get("NSYSX_PROBE_DIR")
         if not folder:
             return

@@ -1,17 +1,17 @@
-"""Decides where one training step ends and the next begins, from events that the probe sees. No torch, no NVTX.
+"""Decides where one training step ends and the next begins, from the events that the probe sees. No torch, no NVTX.
 
-A step is what people mean by it: one optimizer step, from the first data fetch or forward after the previous optimizer
-step to the next such event. So steps tile the time, gradient accumulation is one step, and the wait for a batch is in the
-step that uses the batch. What says that a step's work is done, in this order:
+A step is one optimizer step, from the first data fetch or forward after the previous optimizer step to the next such event.
+So steps leave no gaps, gradient accumulation is one step, and the wait for a batch is in the step that uses the batch. A step's
+work is complete by the first of these rules that applies:
 
-``user``       ``nsysx.step()`` was called: only that counts from then on.
-``optimizer``  the optimizer that ends a round has stepped. With several in turn (a GAN) a round holds them all.
-``backward``   there is no optimizer, it steps inside backward, or it is compiled and cannot be seen: backward has ended.
+``user``       ``nsysx.step()`` was called: from then on only that counts.
+``optimizer``  the optimizer that ends a round has stepped. If several take turns (a GAN), a round contains them all.
+``backward``   backward has ended, and there is no optimizer, or it steps inside backward, or it is compiled and cannot be seen.
 ``forward``    inference: a forward has ended.
 
-The next step begins with the next fetch from a DataLoader where there is one, else with the next forward, or with the next
-call of an optimizer that runs the forward itself (a closure). Evaluation between training steps ends the step and begins
-none. In a program that makes an optimizer, only training makes steps.
+The next step begins with the next fetch from a DataLoader if there is one, else with the next forward, or with the next
+call of an optimizer that runs the forward itself (a closure). Evaluation between training steps ends a step and does not begin
+one. In a program that makes an optimizer, only training makes steps.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-#: The optimizer that ends a round has not stepped while others did so often: it is gone, or too rare to make a round.
+#: After this many steps of other optimizers, the one that ended rounds is gone or steps too rarely to end one.
 _GONE_AFTER = 12
 
 
 class Steps:
-    """The state between two borders. ``begin(index)`` and ``end()`` are called at borders, strictly in turn."""
+    """Follows a program's steps. Calls ``begin(index)`` and ``end()`` at their borders, strictly in turn."""
 
     def __init__(
         self, begin: Callable[[int], Any], end: Callable[[], Any], states: Callable[[], int] = lambda: 0
     ) -> None:
         self._begin = begin
         self._end = end
-        self._states = states  # returns for how many parameters optimizers hold state
-        self._states_before = 0  # the same when the open step began
-        self.index = -1  # of the step that is open, or was last
+        self._states = states  # returns the number of parameters for which optimizers hold state
+        self._states_before = 0  # that number when the open step began
+        self.index = -1  # of the open or else the last step
         self.is_open = False
         self.user = False
-        self.by_fetch = False  # fetches begin steps, forwards do not
+        self.by_fetch = False  # steps begin with fetches, not with forwards
         self.optimizer_made = False
         self.optimizer_in_backward = False
         self.backward_seen = False
         self.forward_seen = False
         self.key: object = None  # the optimizer that ends a round
-        self.keys: set[object] = set()  # those that have stepped
-        self.pending: set[object] = set()  # those that were made and have not stepped
-        self.expected: set[object] = set()  # the same when the work of the open step was completed
+        self.keys: set[object] = set()  # optimizers that have stepped
+        self.pending: set[object] = set()  # optimizers that were made and have not stepped
+        self.expected: set[object] = set()  # the pending ones when the work of the open step was completed
         self.done = 0  # how often the work of the open step was completed
-        self.held = False  # the open step goes on although its work was completed: another optimizer is to come
-        self.worked = False  # the open step held a forward, a backward or an optimizer step
-        self.outside = False  # the open step held a forward or backward that no optimizer called
-        self.backwards = 0  # in the open step
-        self.unseen = 0  # backwards in a step whose optimizer cannot be seen, 0: it can
+        self.held = False  # the open step goes on although its work is complete, because another optimizer is expected
+        self.worked = False  # the open step has had a forward, a backward or an optimizer step
+        self.outside = False  # the open step has had a forward or backward that no optimizer called
+        self.backwards = 0  # number of backwards in the open step
+        self.unseen = 0  # number of backwards in a step if its optimizer cannot be seen, else 0
         self.others = 0  # optimizer steps since that of ``key``
-        self.empty: list[int] = []  # steps that began and held nothing
+        self.empty: list[int] = []  # steps without any work
         self.closed_by = ""
 
     @property
     def rule(self) -> str:
-        """Return what completes a step, and what begins one."""
+        """Return what completes a step and what begins one, such as "optimizer/fetch", or "user"."""
         if self.user:
             return "user"
         begins = "fetch" if self.by_fetch else "forward"
@@ -70,7 +70,7 @@ class Steps:
 
     @property
     def trains(self) -> bool:
-        """Say whether this is a training program, as far as one can know."""
+        """Return whether the program has been seen to train."""
         return self.optimizer_made or self.backward_seen
 
     def _open(self) -> None:
@@ -103,21 +103,21 @@ class Steps:
         self._open()
 
     def _goes_on(self) -> bool:
-        """Say whether another optimizer, made and not seen to step yet, is expected to end this round."""
+        """Return whether an optimizer that has not stepped yet is expected to end this round."""
         if self.by_fetch or not self.expected & self.pending or self._completed_by() != "optimizer":
             return False
         self.held = True
         return True
 
     def _look_for_unseen(self) -> None:
-        """See whether the optimizer is compiled: it has got state, and none was ever seen to step."""
+        """Check whether the optimizer is compiled: its state has grown, and no optimizer was ever seen to step."""
         if not self.backwards or self.keys or not self.optimizer_made or self.optimizer_in_backward:
             return
         if self._states() > self._states_before:
             self.unseen, self.done = self.backwards, 1
 
     def fetch(self, training: bool = True, exhausted: bool = False) -> None:
-        """A batch is about to be fetched on the driving thread; ``exhausted`` if the loader is known to be at its end."""
+        """A batch is about to be fetched on the driving thread; ``exhausted``: the loader is known to have no more."""
         if self.user or exhausted:
             return
         if not training and self.trains:
@@ -129,7 +129,7 @@ class Steps:
             self._border()
 
     def epoch_end(self) -> None:
-        """A loader has come to its end."""
+        """A loader has reached its end."""
         if not self.user and self.is_open and self.done:
             self._close("loader end")
 
@@ -139,17 +139,17 @@ class Steps:
             return
         first, self.forward_seen = not self.forward_seen, True
         if not training and self.trains:
-            # In the middle of a step it is a teacher, a rollout, a target network: part of the step.
+            # In the middle of a step it is a teacher, a rollout or a target network, and so part of the step.
             self._close_for_evaluation(self.done)
             return
         if self.by_fetch:
-            # A batch that is fetched once and used again and again: the fetch says nothing any more.
+            # A batch that is fetched once and used many times: from here on fetches do not tell steps apart.
             if self.is_open and self.done >= 2 and self._completed_by() == "optimizer":
                 self.by_fetch = False
             elif self.is_open:
                 return
         if first and not self.trains and not self.is_open:
-            return  # one forward alone is as a rule a look at shapes, or a warm-up
+            return  # a single forward is usually a look at shapes or a warm-up
         self._border()
 
     def forward_end(self) -> None:
@@ -157,7 +157,7 @@ class Steps:
         self._work("forward")
 
     def backward(self) -> None:
-        """Backward is about to run: begins a step where no forward was seen (a network that is not a module)."""
+        """Backward is about to run; it begins a step if no forward was seen (a network that is not a module)."""
         self.forward(True)
 
     def backward_end(self) -> None:
@@ -174,21 +174,21 @@ class Steps:
             self.done += 1
 
     def zero_grad(self) -> None:
-        """Gradients are taken away. If that follows a backward and no optimizer was ever seen to step, one did unseen."""
+        """Gradients are reset. If a backward came before and no optimizer was ever seen to step, one must have stepped unseen."""
         if self.user or not self.optimizer_made or self.optimizer_in_backward or self.keys:
             return
         if self.is_open and self.backwards and not self.done:
             self.unseen = max(self.backwards, 1)
             if not self.by_fetch:
                 self.done = 1
-            else:  # the fetch for the next step has come and gone: this is that step
+            else:  # the next step's fetch has already happened, so the open step is that step
                 self.unseen, self.backwards = 1, 0
 
     def made_optimizer(self, key: object = None) -> None:
-        """An optimizer was made: from here on this is a training program, and only its step completes one."""
+        """An optimizer was made: from here on the program trains, and an optimizer step completes a step."""
         if key is not None:
             self.pending.add(key)
-            self.keys.discard(key)  # the name of one that is gone
+            self.keys.discard(key)  # an optimizer that is gone had the same key
             if key == self.key:
                 self.key = None
         if self.optimizer_made:
@@ -198,7 +198,7 @@ class Steps:
             self._close("training begins")
 
     def optimizer(self, key: object) -> None:
-        """An optimizer is about to step, outside of everything else: begins a step where it calls the network itself."""
+        """An outermost optimizer is about to step; it begins a step if the optimizer calls the network itself."""
         if self.user or self.optimizer_in_backward:
             return
         self.optimizer_made = True
@@ -209,11 +209,11 @@ class Steps:
             self._open()
 
     def inner_optimizer(self, key: object) -> None:
-        """An optimizer has stepped inside of another one: it ends nothing."""
+        """An optimizer has stepped inside another one, which ends nothing."""
         self.pending.discard(key)
 
     def optimizer_end(self, key: object, in_backward: bool = False) -> None:
-        """The outermost optimizer step on the driving thread has returned, skipped by a scaler or not."""
+        """An outermost optimizer step on the driving thread has returned, even if a scaler skipped it."""
         self.worked = True
         if self.user:
             return
@@ -227,25 +227,25 @@ class Steps:
             self.done += 1
 
     def _ends_round(self, key: object) -> None:
-        """Find out which optimizer is the last of a round."""
+        """Decide which optimizer ends a round."""
         new = key not in self.keys
         self.keys.add(key)
         self.pending.discard(key)
         self.unseen = 0
         if key == self.key:
             self.others = 0
-            if self.held:  # the same again, and the others have not come: they are not of this round
+            if self.held:  # it stepped again before the expected ones, so they do not belong to this round
                 self.pending.clear()
             return
         self.others += 1
-        # A new one ends the round from now on, be it the second of a GAN or that of the next stage, unless it came right
-        # behind the one that does, with the same backward or in the same batch.
+        # A new optimizer ends the round from now on, whether it is the second of a GAN or that of the next stage, unless it came
+        # right after the one that ends rounds, with the same backward or in the same batch.
         if self.key is None or (new and (not self.done or self.held)) or self.others >= _GONE_AFTER:
             self.key = key
             self.others = 0
 
     def step(self) -> None:
-        """The user says that a step begins here."""
+        """The user's call of ``nsysx.step()``: a step begins here."""
         self.user = True
         self.worked = True
         self._close("border")

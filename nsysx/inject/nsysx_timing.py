@@ -1,7 +1,7 @@
-"""How long each step takes without a profiler: what ``nsysx run --calibrate`` runs the program a second time for.
+"""Measures how long each step takes without a profiler; ``nsysx run --calibrate`` runs the program a second time for this.
 
-A step begins with an event on the current stream where CUDA is in use, else with a look at the clock. Nothing waits for
-the events before the program ends.
+At the beginning of each step the host's clock is read and, if CUDA is in use, an event is recorded in the current stream. Nothing
+waits for the events before the program ends.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _MOST = 100_000
 
 
 class Timing:
-    """The borders between steps: step that begins (None: none does), ns, event on the device."""
+    """The borders between steps, each with the step that begins (None: no step), the host's time in ns, and a CUDA event."""
 
     def __init__(self, torch: Any, window: tuple[int, int] | None) -> None:
         self.torch = torch
         self.window = window
-        self.ended = False  # the program has: only now the device is waited for
+        self.ended = False  # the program has ended; only then may `record` wait for the device
         self.borders: list[tuple[int | None, int, Any]] = []
 
     def border(self, index: int | None) -> None:
-        """Step ``index`` begins here, or, with None, the one before ends."""
+        """Note that step ``index`` begins here or, with None, that the open one ends."""
         before = self.borders[-1][0] if self.borders else None
         wanted = index is not None and (self.window is None or self.window[0] <= index < self.window[1])
         if (not wanted and before is None) or len(self.borders) >= _MOST:
@@ -33,7 +33,7 @@ class Timing:
         self.borders.append((index if wanted else None, time.perf_counter_ns(), event))
 
     def record(self) -> dict[str, Any]:
-        """Wait for the device and return the clock that was used and each step's length, by its number."""
+        """Wait for the device; return ``clock`` (gpu or cpu) and ``steps_ns``, the length of each step by its number."""
         steps = [(a, b) for a, b in zip(self.borders, self.borders[1:]) if a[0] is not None]  # noqa: B905 - Python 3.9
         by_gpu = bool(steps) and all(a[2] is not None and b[2] is not None for a, b in steps[1:] or steps)
         lengths: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Which steps nsys captures: all, those of ``NSYSX_STEPS=A:B``, or (``auto``) a stretch that is chosen once steps repeat."""
+"""Decides which steps nsys captures: all, those of ``NSYSX_STEPS=A:B``, or with ``auto`` a window that opens once steps repeat."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 
 from nsysx_output import Output
 
-#: ``auto``: so many steps alike, so many steps in all, or so many if they are never alike, before the window opens ...
+#: ``auto``: the window opens after this many steps that are alike in a row, ...
 _ALIKE = 5
+#: ... but not before this many steps in all, ...
 _LEAST_BEFORE = 16
+#: ... and after this many even if steps are never alike.
 _MOST_BEFORE = 48
-#: ... and so many are captured.
+#: ``auto``: how many steps are captured.
 AUTO_STEPS = 24
 
 
 class Window:
-    """``first`` and ``last`` are the steps A to B-1 as soon as they are known; without a window ``wanted`` is False."""
+    """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False."""
 
     def __init__(self, out: Output) -> None:
         self.out = out
@@ -30,7 +32,7 @@ class Window:
         first, _, end = text.partition(":")
         if text == "auto":
             self.auto = True
-        elif first.isdigit() and end.isdigit() and int(first) < int(end):
+        elif first.isdecimal() and end.isdecimal() and int(first) < int(end):
             self.first, self.last = int(first), int(end) - 1
         elif text:
             out.errors.append(f"NSYSX_STEPS={text[:40]!r} is neither A:B with A < B nor auto")
@@ -38,11 +40,11 @@ class Window:
 
     @property
     def steps(self) -> int | None:
-        """Return how many steps the window has, None while that is open."""
+        """Return how many steps the window has, None while that is not known."""
         return None if self.first is None or self.last is None else self.last - self.first + 1
 
     def opens(self, index: int) -> bool:
-        """Say whether the capture begins with this step."""
+        """Return whether the capture begins with step ``index``."""
         if self.first is None and self.auto and self._time_has_come(index):
             self.first, self.last = index, index + AUTO_STEPS - 1
         return self.first is not None and self.last is not None and self.first <= index <= self.last and not self.opened
@@ -51,16 +53,16 @@ class Window:
         return index >= _MOST_BEFORE or (index >= _LEAST_BEFORE and self._alike >= _ALIKE)
 
     def step_ended(self, shape: Hashable) -> None:
-        """Look at a step's shape, to see whether steps repeat."""
+        """Compare a step's shape with the one before, to see whether steps repeat."""
         self._alike = self._alike + 1 if shape == self._shape else 0
         self._shape = shape
 
     def closes(self, index: int) -> bool:
-        """Say whether the capture ends with this step."""
+        """Return whether the capture ends with step ``index``."""
         return self.last is not None and index >= self.last
 
     def never_opened(self, steps: int, rule: str) -> str | None:
-        """Return why nothing was captured, and what would be; None where there is nothing to say."""
+        """Return why nothing was captured and what would help; None if no window was asked for or it opened."""
         if not self.wanted or self.opened:
             return None
         wanted = f"step {self.first}" if self.first is not None else "the steps that --steps auto waits for"
@@ -70,10 +72,10 @@ class Window:
         else:
             seen = f"the program made {steps} step{'s' if steps > 1 else ''} (rule {rule})"
             cure = "name earlier steps, call nsysx.step() at the start of each iteration, or leave --steps out"
-        return f"the capture never began: {wanted} did not come, {seen}; {cure}"
+        return f"the capture never began: {wanted} never came, {seen}; {cure}"
 
     def profiler(self, torch: Any, call: str) -> None:
-        """Call cudaProfilerStart or cudaProfilerStop, which nsys listens to; note it where that cannot be done."""
+        """Call cudaProfilerStart or cudaProfilerStop, for which nsys listens; if that is not possible, note why."""
         try:
             if not torch.backends.cuda.is_built():
                 note = f"{call} was not called: this torch is built without CUDA"

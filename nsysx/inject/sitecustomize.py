@@ -1,8 +1,8 @@
-"""Python imports this at start because its folder is on PYTHONPATH: it starts the probe's bootstrap.
+"""Starts the probe's bootstrap. Python imports this file at start-up, because its folder is on PYTHONPATH.
 
-Any Python may come by, a child of an old version too: this file is written for all of them and says nothing to those that
-the probe does not know. Then it runs the ``sitecustomize`` that Python would have found without it. ``NSYSX_PROBE=0`` turns
-the probe off.
+Any Python may import it, also an old version in a child process. So this file runs on all of them, and does nothing on those that
+the probe does not support. Then it runs the ``sitecustomize`` that Python would have found without it. ``NSYSX_PROBE=0`` turns the
+probe off.
 """
 
 import os
@@ -23,9 +23,7 @@ else:
         __import__("sitecustomize")
     except ImportError as error:
         sys.modules["sitecustomize"] = _ours
-        if (
-            getattr(error, "name", "sitecustomize") != "sitecustomize"
-        ):  # it is there, and lacks something: Python says so
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":  # the user's file exists but lacks something
             raise
     finally:
         sys.path[:] = _path

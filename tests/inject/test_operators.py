@@ -218,7 +218,7 @@ def test_a_profiler_of_the_programs_own_has_the_last_word(monkeypatch: pytest.Mo
         assert calls == ["on"], "another thread has nothing to turn off"
         operators.give_way(None)
         operators.in_step(True)
-    assert calls == ["on", "off"] and "profiler of its own" in out.errors[0]
+    assert calls == ["on", "off"] and "its own profiler" in out.errors[0]
 
 
 def test_a_backward_on_several_threads_is_recognized() -> None:
