@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Modelled:
-    """A step without tracing (ns): likely, at least, at most."""
+    """A step without tracing (ns): likely, at least, at most; ``by_step`` is number of a step -> its length, where that is known."""
 
     step_ns: int
     low_ns: int
     high_ns: int
+    by_step: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -65,12 +65,9 @@ def _alone(rank: Rank, working: I64) -> Modelled:
     length = int((rank.end_ns - rank.start_ns)[inside].sum())
     part = int(working[inside].sum()) / length if length else 1.0
     parts, steps = zip(*rank.by_communication, strict=True)
-    return Modelled(
-        *(
-            round(float(np.interp(part, parts, [getattr(step, name) for step in steps])))
-            for name in ("step_ns", "low_ns", "high_ns")
-        )
-    )
+    known = np.array([(step.step_ns, step.low_ns, step.high_ns) for step in steps], np.float64)
+    step, low, high = (round(float(np.interp(part, parts, of))) for of in known.T)
+    return Modelled(step, low, high, steps[0].by_step)
 
 
 def _ops(profile: Profile, rank: Rank) -> list[int]:

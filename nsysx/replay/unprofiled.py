@@ -77,7 +77,7 @@ class Model:
         the others as much slower as it made this one.
         """
         if self.with_peers:
-            return self.at(0.0)
+            return replace(self.at(0.0), by_step=self.by_step())
         told = self.at(1.0)
         if not self.relief.waits or not self.added.totals:
             return told
@@ -85,13 +85,38 @@ class Model:
         low = max(least, told.step_ns - (self.step(0.0, 1.0, 0.0) - least))
         return replace(told, low_ns=min(told.low_ns, low))
 
+    def by_step(self) -> dict[int, int]:
+        """Return number of a step -> how long it takes if this rank never waits for another; nothing where borders are not seen."""
+        cols = self.relief.columns(1.0, self.added.host, 0.0)
+        first = cols.first_op[sorted(self.chain.borders)]
+        if len(first) != self.window.steps or first[-1] >= len(cols.op_item):
+            return {}
+        _, at = traced(cols)
+        _, measured, following = at.op_begin
+        lengths = np.diff(np.append(measured[first], following[first[0]]))
+        return dict(zip(self.window.numbers, np.maximum(lengths, 0).tolist(), strict=True))
+
     def _at_least(self, waits: float) -> int:
         return self.step(self.added.high, min(1 - tables.HOST_DRIFT, self.added.host), waits)
 
 
 def of_job(ranks: Sequence[Modelled]) -> Modelled:
     """Return the step of ranks that wait for each other in every step: that of the slowest, which nobody keeps waiting."""
-    return Modelled(max(r.step_ns for r in ranks), max(r.low_ns for r in ranks), max(r.high_ns for r in ranks))
+    more = _in_turn(ranks)
+    return Modelled(
+        *(round(max(of) * more) for of in zip(*((r.step_ns, r.low_ns, r.high_ns) for r in ranks), strict=True))
+    )
+
+
+def _in_turn(ranks: Sequence[Modelled]) -> float:
+    """Return by how much longer steps are than those of the slowest rank, because the slowest is another one in every step.
+
+    Such as with batches of different length.
+    """
+    numbers = sorted(set[int].intersection(*(set(r.by_step) for r in ranks)))
+    lengths = np.array([[r.by_step[number] for number in numbers] for r in ranks], np.float64)
+    slowest = lengths.mean(axis=1).max() if numbers else 0.0
+    return float(lengths.max(axis=0).mean() / slowest) if slowest else 1.0
 
 
 def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]:
@@ -106,12 +131,13 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Seen]
     if told is None:
         scale, host, count, source = 1.0, added.host, 0, added.source
         known = of_job([model.alone(), *(_other_ranks(profile) if model.with_peers else ())])
-        waits = 1.0
-        if model.with_peers:  # tracing makes no step shorter: ranks differ by a little in what they recorded
-            of_all = min(known.step_ns, model.step(0.0))
-            waits = _waiting(of_all, lambda part: model.step(1.0, host, part))
+        waits, most = 1.0, known.high_ns
+        if model.with_peers:  # tracing makes no step shorter
+            recorded = model.step(0.0)
+            waits = _waiting(min(known.step_ns, recorded), lambda part: model.step(1.0, host, part))
+            most = min(most, round(recorded * (1 + _LEAST_BAR)))
         step = model.step(1.0, host, waits)
-        low, high = min(known.low_ns, step), max(known.high_ns, step)
+        low, high = min(known.low_ns, step), max(most, step)
     else:
         # Tracing makes no step shorter: where the measured steps were longer, the host was slower then.
         step = min(told.step_ns, model.step(0.0))
@@ -161,7 +187,10 @@ def by_communication(profile: Profile) -> tuple[tuple[float, Modelled], ...]:
     if isinstance(window, Withheld):
         return ()
     model = Model(profile, window, peers.unknown(profile))
-    return tuple((part, model.at(part)) for part in _PARTS) if model.relief.waits else ()
+    if not model.relief.waits:
+        return ()
+    by_step = model.by_step()
+    return tuple((part, replace(model.at(part), by_step=by_step)) for part in _PARTS)
 
 
 def _less_waiting(step_ns: int, step_of: Callable[[float], int]) -> float:

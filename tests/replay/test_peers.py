@@ -23,12 +23,17 @@ BARE = LAUNCHES * (HOST + CALL) + TRANSFER
 
 
 def job(
-    *, marks: tuple[int, int], kernels: tuple[int, int] = (6, 6), traced: bool = True, only: int | None = None
+    *,
+    marks: tuple[int, int],
+    kernels: tuple[int, int] = (6, 6),
+    traced: bool = True,
+    only: int | None = None,
+    in_turn: bool = False,
 ) -> Report:
     """Two processes, whose steps of ``LAUNCHES`` kernels (us each) end in an all-reduce, which ends on both, and a synchronize.
 
     ``marks``: how many backward marks each has in a step; ``traced`` stretches the host by LAUNCH and MARK where they stand.
-    ``only``: which of the two is in the report.
+    ``only``: which of the two is in the report. ``in_turn``: they swap their kernels with every step.
     """
     report, unseen = Report(), Report()
     threads = []
@@ -41,6 +46,7 @@ def job(
     for number in range(STEPS):
         begin = list(at)
         arrived, called = [0, 0], [0, 0]
+        took_by = kernels[::-1] if in_turn and number % 2 else kernels
         for rank, thread in enumerate(threads):
             for k in range(LAUNCHES):
                 if k % (LAUNCHES // marks[rank]) == 0:
@@ -50,8 +56,8 @@ def job(
                 took = CALL + added // 2
                 start = max(free[rank], at[rank] + took + 2 * US)
                 if k < LAUNCHES - 1:
-                    thread.launch(at[rank], took, kernel="work", gpu_start=start, gpu_dur=kernels[rank] * US)
-                    free[rank] = start + kernels[rank] * US
+                    thread.launch(at[rank], took, kernel="work", gpu_start=start, gpu_dur=took_by[rank] * US)
+                    free[rank] = start + took_by[rank] * US
                 arrived[rank], called[rank] = start, at[rank]
                 at[rank] += took
         done = max(arrived) + TRANSFER
@@ -129,6 +135,15 @@ def test_waiting_for_a_rank_that_computes_longer_stays(
     slowest = max(kernels) * US * (LAUNCHES - 1) + TRANSFER
     assert known.step_ns == pytest.approx(slowest, rel=0.03)
     assert known.low_ns > 0.95 * slowest, "the GPU of the slowest rank is what every step takes"
+
+
+@pytest.mark.parametrize("pids", [[None], [100, 200]])
+def test_ranks_that_are_slow_in_turn_wait_for_each_other_in_every_step(tmp_path: Path, pids: list[int | None]) -> None:
+    """Batches of different length: both ranks compute as long, and every step is as long as the longer batch."""
+    known, _ = told(*(job(marks=(5, 5), kernels=(20, 60), only=pid, in_turn=True) for pid in pids), folder=tmp_path)
+    longer = 60 * US * (LAUNCHES - 1) + TRANSFER
+    assert known.step_ns == pytest.approx(longer, rel=0.03)
+    assert 0.95 * longer < known.low_ns < longer < known.high_ns
 
 
 def test_a_rank_that_waits_idles_no_less_than_its_step_leaves(tmp_path: Path) -> None:
