@@ -101,15 +101,20 @@ def _changed(cols: Columns, chain: Chain, places: I64) -> Columns:
 class Relief:
     """The chain with what tracing added to it, to be taken out again and again at other scales.
 
-    ``waiting`` is op -> how long it does no work but waits for another rank (ns): that goes on a scale of its own.
+    ``waiting`` is op -> how long it does no work but waits for another rank (ns): that goes on a scale of its own. ``collectives``
+    is op -> how long the ops take that would wait longer where the other rank were later still.
     """
 
-    def __init__(self, chain: Chain, waiting: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, chain: Chain, waiting: Mapping[int, int] | None = None, collectives: Mapping[int, int] | None = None
+    ) -> None:
         self._chain = chain
         self.recorded = columns(chain)
-        known = waiting or {}
-        self._waiting = np.array([known.get(op.op, 0) for item in chain.items for op in item.ops], np.float64)
-        self.waits = bool(self._waiting.any())
+        ops = [op.op for item in chain.items for op in item.ops]
+        self._waiting, self._collectives = (
+            np.array([(known or {}).get(op, 0) for op in ops], np.float64) for known in (waiting, collectives)
+        )
+        self.waits = bool(self._waiting.any() or self._collectives.any())
         self._before = np.array([item.added_before for item in chain.items], np.float64)
         self._inside = np.array([item.added_inside for item in chain.items], np.float64)
         self._any = bool(self._before.any() or self._inside.any())
@@ -117,11 +122,13 @@ class Relief:
     def columns(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0) -> Columns:
         """Return the columns without ``scale`` times what tracing added; all other host time times ``host``.
 
-        Ops wait for other ranks ``waits`` times as long as recorded; all that the device does takes ``work`` times as long.
+        Ops wait for other ranks ``waits`` times as long as recorded, where that is more than once by as much more as they take;
+        all that the device does takes ``work`` times as long.
         """
         had = self.recorded
         if self.waits and waits != 1:
-            had = replace(had, op_duration=had.op_duration - _whole(self._waiting * (1 - waits)))
+            which = self._waiting if waits < 1 else self._collectives
+            had = replace(had, op_duration=had.op_duration + _whole(which * (waits - 1)))
         if work != 1:
             had = replace(
                 had,

@@ -14,31 +14,35 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from nsysx.events.other_ranks import OtherRanks
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
 
 #: No more than this many other ranks are replayed: of equal ones more say nothing new.
 _MOST_PEERS = 8
-#: Waiting below this part of the replayed time is not looked at.
-_LEAST_WAITING = 0.01
+#: Ranks that send and receive for less than this part of the time are no stages of a pipeline.
+_LEAST_SENDING = 0.01
+
+
+#: Ranks are of one job where so many collectives of one run at the same time as those of another.
+_TOGETHER = 0.5
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """``ns``: op -> how long a collective of the shown process may do nothing but wait (ns).
+    """``ns``: op -> how long a collective of the shown process may do nothing but wait, ``whole_ns`` how long it takes (ns).
 
     ``by_peers``: the other ranks show that it does. Else ``ns`` is all the time that it takes, of which nobody knows how much is
     waiting: the other ranks are not there, or the ranks pass messages from one to the next.
     """
 
     ns: Mapping[int, int]
+    whole_ns: Mapping[int, int]
     by_peers: bool
 
 
 def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
-    """Return what the collectives that begin in the window wait, where that is a notable part of it."""
+    """Return what the collectives that begin in the window wait."""
     ops = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm").select(
         "op", "process", "device", "start_ns", "end_ns", pl.col("name").cast(pl.String)
     )
@@ -46,34 +50,38 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
     ops = ops.with_columns(pl.col("name").replace(kinds).alias("kind"), ns=pl.col("end_ns") - pl.col("start_ns"))
     shown = ops.filter(pl.col("process") == profile.process)
     in_window = shown.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
-    notable = _LEAST_WAITING * (end_ns - start_ns)
     # A receive waits for work that another stage of a pipeline does for it. What that stage takes for itself, which a step of
     # ranks that do the same at the same time takes, says nothing about it.
-    passing = in_window.filter(pl.col("kind") == nccl_notes.SEND_RECEIVE)["ns"].sum() >= notable
-    alone = profile.other_ranks is None and ops["process"].n_unique() < 2
-    if alone or passing:
-        return unknown(profile)
-    waited = _waited(in_window, ops.filter(pl.col("process") != profile.process), profile.other_ranks)
-    return Waiting(waited, by_peers=True) if sum(waited.values()) >= notable else Waiting({}, by_peers=False)
+    sends = in_window.filter(pl.col("kind") == nccl_notes.SEND_RECEIVE)["ns"].sum()
+    if sends < _LEAST_SENDING * (end_ns - start_ns):
+        whole = dict(in_window.select("op", "ns").iter_rows())
+        known = profile.other_ranks
+        if known is not None:
+            return Waiting({op: known.waiting_ns.get(op, 0) for op in whole}, whole, by_peers=True)
+        waited = _waited(in_window, ops.filter(pl.col("process") != profile.process))
+        if len(waited) > _TOGETHER * len(whole):
+            return Waiting(waited, whole, by_peers=True)
+    return unknown(profile)
 
 
 def unknown(profile: Profile) -> Waiting:
     """Return that all of the communication of the shown process may be waiting."""
     ops = profile.attributed.gpu_ops.filter((pl.col("process") == profile.process) & (pl.col("cls") == "comm"))
-    return Waiting(dict(ops.select("op", pl.col("end_ns") - pl.col("start_ns")).iter_rows()), by_peers=False)
+    whole = dict(ops.select("op", pl.col("end_ns") - pl.col("start_ns")).iter_rows())
+    return Waiting(whole, whole, by_peers=False)
 
 
-def _waited(collectives: pl.DataFrame, others: pl.DataFrame, known: OtherRanks | None) -> dict[int, int]:
-    """Return op -> how much longer a collective took than the shortest of its counterparts (ns)."""
-    if known is not None:
-        return {op: known.waiting_ns.get(op, 0) for op in collectives["op"].to_list()}
+def _waited(collectives: pl.DataFrame, others: pl.DataFrame) -> dict[int, int]:
+    """Return op -> how much longer a collective took than the shortest of its counterparts, where it has one (ns)."""
+    never = np.iinfo(np.int64).max
     waited: dict[int, int] = {}
     for (kind,), of_kind in collectives.group_by("kind"):
-        length = of_kind["ns"].to_numpy()
-        shortest = length.copy()
+        shortest = np.full(of_kind.height, never)
         for _, other in others.filter(pl.col("kind") == kind).group_by("process", "device"):
             np.minimum(shortest, _counterparts(of_kind, other), out=shortest)
-        waited |= dict(zip(of_kind["op"].to_list(), (length - shortest).tolist(), strict=True))
+        more = np.maximum(of_kind["ns"].to_numpy() - shortest, 0)
+        ops = of_kind["op"].to_numpy()[shortest < never]
+        waited |= dict(zip(ops.tolist(), more[shortest < never].tolist(), strict=True))
     return waited
 
 

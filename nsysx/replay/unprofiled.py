@@ -48,7 +48,7 @@ class Model:
         waiting = waiting or peers.waiting(profile, *window.gpu_span)
         #: Whether the other ranks tell what is waiting for them; else all communication may be.
         self.with_peers = waiting.by_peers
-        self.relief = Relief(self.chain, waiting.ns)
+        self.relief = Relief(self.chain, waiting.ns, waiting.whole_ns)
         self._known: dict[tuple[float, float, float, float], int] = {}
 
     def step(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0) -> int:

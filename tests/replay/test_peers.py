@@ -146,6 +146,15 @@ def test_ranks_that_are_slow_in_turn_wait_for_each_other_in_every_step(tmp_path:
     assert 0.95 * longer < known.low_ns < longer < known.high_ns
 
 
+@pytest.mark.parametrize("pids", [[None], [100, 200]])
+def test_who_is_last_only_under_the_profiler_waits_without_it(tmp_path: Path, pids: list[int | None]) -> None:
+    """The first rank comes last, as recorded, because tracing slows its host; without it the other one's work takes longer."""
+    known, replay = told(*(job(marks=(50, 5), kernels=(6, 20), only=pid) for pid in pids), folder=tmp_path)
+    longer = 20 * US * (LAUNCHES - 1) + TRANSFER
+    assert BARE < longer < 0.85 * replay.recorded_ns
+    assert known.step_ns == pytest.approx(longer, rel=0.03)
+
+
 def test_a_rank_that_waits_idles_no_less_than_its_step_leaves(tmp_path: Path) -> None:
     known, _ = told(job(marks=(5, 50)), folder=tmp_path)
     assert known.gpu_busy_ns + known.gpu_idle_ns == pytest.approx(known.step_ns, abs=2)
