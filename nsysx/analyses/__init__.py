@@ -1,7 +1,7 @@
-"""One file, one question, one table: KEY, TITLE, COLUMNS, SHOWN and ``table(profile)``. Nothing else knows a table by name.
+"""One file, one question, one table: KEY, TITLE, COLUMNS, SHOWN and ``table(profile)``. Little else knows a table by name.
 
-``table`` returns a frame with COLUMNS at least, or raises NotRecorded with what the capture lacks. Files are found by package
-walk and held against :class:`Analysis` when they are loaded.
+``table`` returns a frame with COLUMNS at least, or raises NotRecorded with what the capture lacks. The package is walked for
+its files, and each is checked against :class:`Analysis` when it is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nsysx.model import Column, TableSpec
 
 
 class Analysis(Protocol):
-    """What a file of this room has. KEY is the file's name and the key in the JSON, COLUMNS is the contract of its rows."""
+    """What a file in this room defines. KEY is the file's name and the key in the JSON, COLUMNS the contract of its rows."""
 
     KEY: str
     TITLE: str
@@ -26,11 +26,11 @@ class Analysis(Protocol):
     SHOWN: TableSpec
 
     def table(self, profile: Profile) -> pl.DataFrame:
-        """Return the rows. Raises NotRecorded."""
+        """Return the rows. Raises NotRecorded if the capture does not hold what they need."""
 
 
 def problems(key: str, columns: tuple[Column, ...], shown: TableSpec) -> list[str]:
-    """Return what is wrong with the declarations of a table: columns named twice, or shown and not there."""
+    """Return what is wrong with the declarations of a table: columns declared twice, or shown but not declared."""
     names = [c.name for c in columns]
     wrong = [
         f"{key}: column {n} is declared {names.count(n)} times" for n in dict.fromkeys(names) if names.count(n) > 1
@@ -41,7 +41,7 @@ def problems(key: str, columns: tuple[Column, ...], shown: TableSpec) -> list[st
 
 @cache
 def load() -> tuple[Analysis, ...]:
-    """Return the analyses in the order of their tables. Raises TypeError for a file that does not declare its table."""
+    """Return the analyses in the order of their tables. Raises TypeError for a file whose declarations are wrong."""
     tables: list[Analysis] = []
     for info in pkgutil.iter_modules(__path__):
         if info.ispkg:

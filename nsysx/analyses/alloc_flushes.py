@@ -1,4 +1,4 @@
-"""Each time the caching allocator gave everything back to the driver and asked again (num_alloc_retries)."""
+"""Each time the caching allocator returned everything to the driver and allocated again (num_alloc_retries)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nsysx.model import Column, TableSpec
 KEY = "alloc_flushes"
 TITLE = "Flushes of the memory cache"
 COLUMNS = (
-    Column("start_ns", "Int64", "ns", "begin of the first free"),
-    Column("step", "Int64", "", "index of the step; null before the first step and where steps are not known"),
+    Column("start_ns", "Int64", "ns", "start of the first free"),
+    Column("step", "Int64", "", "index of the step; null outside of steps and where steps are not known"),
     Column("steady", "Boolean", "", "whether that is a steady step"),
     Column("duration_ns", "Int64", "ns", "from the first free to the end of the retry"),
-    Column("frees", "Int64", "", "segments given back"),
-    Column("freed_bytes", "Int64", "bytes", "bytes given back; null when not recorded (nsysx run --memory)"),
-    Column("retry_bytes", "Int64", "bytes", "bytes asked for again; null likewise"),
+    Column("frees", "Int64", "", "segments freed"),
+    Column("freed_bytes", "Int64", "bytes", "bytes freed; null when not recorded (nsysx run --memory)"),
+    Column("retry_bytes", "Int64", "bytes", "bytes then allocated; null likewise"),
     Column("idle_caused_ns", "Int64", "ns", "device idle time that began in these calls"),
     Column("module", "String", "", "module that asked for memory"),
     Column("phase", "String", "", "phase in which it asked"),
@@ -26,8 +26,8 @@ SHOWN = TableSpec(
     covers="whole",
     place=170,
     intro=(
-        "Each time that PyTorch gave cached memory back to the driver because it could not find room: frees, then a new "
-        "allocation, and the GPU runs dry."
+        "Each time PyTorch returned its cached memory to the driver because it found no room: frees, then a new allocation, "
+        "and the GPU runs dry."
     ),
     first=(
         "start_ns",

@@ -1,4 +1,4 @@
-"""Allocation and free calls of the steady steps: a caching allocator makes none, so each is worth a look."""
+"""Allocation and free calls in the steady steps: a caching allocator needs none there, so each is worth a look."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Column, TableSpec
 
 KEY = "allocator"
-TITLE = "Memory calls in the steady steps"
+TITLE = "Memory calls"
 COLUMNS = (
     Column("api", "String", "", "API function"),
     Column("kind", "String", "", "alloc, free, host_alloc"),
@@ -21,7 +21,7 @@ COLUMNS = (
     Column("steps", "Int64", "", "steady steps in which it was called; null without steps"),
     Column("total_ns", "Int64", "ns", "duration, summed"),
     Column("bytes", "Int64", "bytes", "bytes allocated or freed; null when not recorded (nsysx run --memory)"),
-    Column("in_flushes", "Int64", "", "of the calls, how many belong to a flush of the cache and its retry"),
+    Column("in_flushes", "Int64", "", "how many of the calls belong to a flush of the cache and its retry"),
     Column(
         "idle_caused_ns",
         "Int64",
@@ -32,13 +32,13 @@ COLUMNS = (
         "advice",
         "String",
         "",
-        "what usually makes it go away; null where steps are not known, so that set-up cannot be told apart",
+        "what usually removes it; null outside of flushes where steps are not known, because it may be setup",
     ),
 )
 SHOWN = TableSpec(
     covers="steady",
     place=160,
-    intro=("Memory calls inside steady steps. PyTorch keeps memory for itself, so a steady step should make none."),
+    intro=("Allocation and free calls. PyTorch caches memory, so a steady step should make none."),
     first=(
         "api",
         "module",
@@ -57,7 +57,7 @@ SHOWN = TableSpec(
     sums=True,
 )
 
-#: Advice that a rule has code for.
+#: Advice for which a rule has code to paste.
 FLUSHED = "the cache is flushed: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or less memory"
 NEW_SIZES = "new sizes each step: pad to a few fixed shapes, or expandable_segments:True"
 
@@ -106,9 +106,7 @@ def table(profile: Profile) -> pl.DataFrame:
         .when(pl.col("kind") == "free")
         .then(pl.lit("do not call empty_cache() in the loop"))
         .when((pl.col("steps") <= 2) & (profile.scope.steps > 4))
-        .then(
-            pl.lit("the cache grew for a larger shape than before: run the largest shape first, or pad to fixed shapes")
-        )
+        .then(pl.lit("the cache grew for a new largest shape: run the largest shape first, or pad to fixed shapes"))
         .otherwise(pl.lit(NEW_SIZES))
     )
     return rows.with_columns(advice.alias("advice")).sort(

@@ -1,4 +1,4 @@
-"""API time with and without what was paid once: the table behind "70 % of my CPU time is cudaLaunchKernel"."""
+"""API time with and without one-time costs: the table behind "70 % of my CPU time is cudaLaunchKernel"."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ COLUMNS = (
     Column("self_ns", "Int64", "ns", "its own time: waiting + profiler + one_time + repeated"),
     Column("waiting_ns", "Int64", "ns", "waiting for GPU work, its own copy and a full launch queue included"),
     Column("profiler_ns", "Int64", "ns", "the profiler's own time inside the calls"),
-    Column(
-        "one_time_ns", "Int64", "ns", "paid once: see the first-call bill; null where there are no steps to tell it by"
-    ),
-    Column(
-        "repeated_ns", "Int64", "ns", "what every further call costs again; null where there are no steps to tell it by"
-    ),
+    Column("one_time_ns", "Int64", "ns", "one-time cost, see the first-call bill; null without steps to tell it by"),
+    Column("repeated_ns", "Int64", "ns", "what every further call costs again; null without steps to tell it by"),
     Column("share", "Float64", "", "part of all self time, 0 to 1"),
     Column("repeated_share", "Float64", "", "part of all repeated time, 0 to 1: the table without first calls"),
 )
@@ -30,8 +26,8 @@ SHOWN = TableSpec(
     covers="whole",
     place=110,
     intro=(
-        "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what was paid once, and what is paid "
-        "every time. Only the last column can be cut from a steady step."
+        "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what is paid once, and what is paid "
+        "every time. Only the last can be cut from a steady step."
     ),
     first=(
         "name",
@@ -57,7 +53,7 @@ def table(profile: Profile) -> pl.DataFrame:
     parts = ("calls", "self_ns", "waiting_ns", "profiler_ns", "one_time_ns", "repeated_ns")
     rows = one_time_cost.split(profile).functions.group_by("name", "kind").agg(pl.col(*parts).sum())
     if profile.steps.source == "capture":
-        # What comes back in every step is known by steps alone: of one forward everything is a first call, or nothing is.
+        # Only steps tell what comes back every time: in a single forward everything is a first call, or nothing is.
         rows = rows.with_columns(pl.lit(None, dtype=pl.Int64).alias(c) for c in ("one_time_ns", "repeated_ns"))
 
     def share(column: str) -> pl.Expr:

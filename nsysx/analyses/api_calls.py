@@ -1,4 +1,4 @@
-"""CUDA API time by function: each call once, its own time apart from nested calls, its waiting apart from its work."""
+"""CUDA API time by function: each call counted once, without nested calls, its waiting apart from its work."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COLUMNS = (
     Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
     Column("calls", "Int64", "", "how often it was called"),
     Column("total_ns", "Int64", "ns", "duration on the CPU, summed; wall clock, not CPU time"),
-    Column("self_ns", "Int64", "ns", "duration without what nested calls cover"),
-    Column("backlog_ns", "Int64", "ns", "waiting for GPU work queued before; null for a call that cannot block"),
+    Column("self_ns", "Int64", "ns", "duration without nested calls"),
+    Column("backlog_ns", "Int64", "ns", "waiting for GPU work queued earlier; null for a call that cannot block"),
     Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise"),
     Column("host_ns", "Int64", "ns", "the rest of a blocking call; backlog + own op + host = duration; null likewise"),
     Column("first_ns", "Int64", "ns", "duration of the first call"),
@@ -30,8 +30,8 @@ SHOWN = TableSpec(
     covers="whole",
     place=120,
     intro=(
-        "CUDA calls made by the CPU. Self time leaves out calls nested inside. A blocking call splits into backlog (waiting "
-        "for work launched earlier), its own GPU work, and host cost."
+        "CUDA calls made by the CPU. Self time leaves out nested calls. A blocking call splits into backlog (waiting for work "
+        "launched earlier), its own GPU work, and host cost."
     ),
     first=(
         "name",
@@ -59,7 +59,7 @@ def functions(profile: Profile) -> pl.DataFrame:
 def _functions(profile: Profile) -> pl.DataFrame:
     calls = profile.calls
     ns = pl.col("end_ns") - pl.col("start_ns")
-    # A function is of one kind: grouped by name alone.
+    # A function has only one kind, so the name is enough to group by.
     sums = (
         calls.lazy()
         .group_by("name")
@@ -77,7 +77,7 @@ def _functions(profile: Profile) -> pl.DataFrame:
 
 
 def _medians(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return name, steady_median_ns. In blocks: to group all rows at once would take ten times their memory."""
+    """Return name, steady_median_ns. Works in blocks: grouping all rows at once would take ten times their memory."""
     ns_of: dict[str, list[I64]] = {}
     for block in calls.select("name", "start_ns", "end_ns").iter_slices(1 << 18):
         names, name = lookup.distinct(block["name"])

@@ -19,13 +19,13 @@ COLUMNS = (
     Column("bytes", "Int64", "bytes", "bytes copied"),
     Column("total_ns", "Int64", "ns", "time on the device, summed"),
     Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
-    Column("api_ns", "Int64", "ns", "duration of the API calls; null where graphs launched them"),
+    Column("api_ns", "Int64", "ns", "duration of the API calls; null if graphs launched all of them"),
 )
 SHOWN = TableSpec(
     covers="whole",
     place=140,
     intro=(
-        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and makes the CPU wait; pinned "
+        "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and the CPU wait; pinned memory "
         "does not."
     ),
     first=("direction", "src_kind", "dst_kind", "count", "bytes", "total_ns", "bandwidth_bytes_per_s"),

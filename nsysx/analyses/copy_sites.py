@@ -1,4 +1,4 @@
-"""Copies of the steady steps by place: how fast against what is possible, hidden behind kernels or exposed, and what stops it."""
+"""Copies in the steady steps by place: how fast against what is possible, hidden behind kernels or exposed, and why."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ COLUMNS = (
     Column("bytes", "Int64", "bytes", "bytes copied"),
     Column("largest_bytes", "Int64", "bytes", "largest copy"),
     Column("total_ns", "Int64", "ns", "time on the device: hidden + exposed"),
-    Column("hidden_ns", "Int64", "ns", "of it while a kernel ran on the same device: costs nothing"),
-    Column("exposed_ns", "Int64", "ns", "of it while no kernel ran"),
+    Column("hidden_ns", "Int64", "ns", "part of it while a kernel ran on the same device: costs nothing"),
+    Column("exposed_ns", "Int64", "ns", "part of it while no kernel ran"),
     Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
     Column("limit_bytes_per_s", "Float64", "bytes/s", "what is possible, see limit_from; null when not known"),
     Column(
         "limit_from",
         "String",
         "",
-        "memory (half the device's bandwidth: it reads and writes), or the fastest such copy here",
+        "memory (half the device's bandwidth: a copy reads and writes), or the fastest pinned copy in the report",
     ),
-    Column("api_ns", "Int64", "ns", "duration of the API calls; null where graphs launched them"),
+    Column("api_ns", "Int64", "ns", "duration of the API calls; null if graphs launched all of them"),
     Column(
         "obstacle",
         "String",
@@ -49,8 +49,8 @@ SHOWN = TableSpec(
     covers="steady",
     place=150,
     intro=(
-        "Copies by the place that asks for them. Hidden time runs beside kernels and costs nothing; the obstacle says what keeps "
-        "the rest from being hidden."
+        "Copies by the place that asks for them. Hidden time overlaps kernels and costs nothing; the obstacle says what exposes "
+        "the remainder."
     ),
     first=(
         "direction",
@@ -72,7 +72,7 @@ SHOWN = TableSpec(
     plain=("largest_bytes",),
     depth=2,
 )
-#: A place counts as hidden when so much of its copy time is.
+#: A place counts as hidden when this share of its copy time is.
 _HIDDEN = 0.9
 #: Only copies of this size show what a link can do.
 _LARGE_BYTES = 1 << 20
@@ -84,7 +84,7 @@ _WANTED = (
 
 
 def _followed_by_sync(profile: Profile, calls: I64) -> I64:
-    """Return, per call, the end of the synchronize that is the thread's next GPU call, long before all time when it is none."""
+    """Return, per call, the end of the synchronize that is the thread's next GPU call; long ago if that call is none."""
     gpu = gpu_calls(profile)
     ended = np.full(len(calls), _LONG_AGO, np.int64)
     row = np.searchsorted(gpu.call, calls, side="right")
@@ -96,7 +96,7 @@ def _followed_by_sync(profile: Profile, calls: I64) -> I64:
 
 
 def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
-    """Add hidden_ns and same_stream (a kernel of the copy's own stream ran within the steady steps)."""
+    """Add hidden_ns and same_stream (whether kernels run on the copy's stream in the steady steps)."""
     hidden = np.zeros(copies.height, np.int64)
     kernels = (1 << CLASSES.index("compute")) | (1 << CLASSES.index("comm"))
     place = copies.select("process", "device").with_row_index("row")
@@ -122,7 +122,7 @@ def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
-    """Return (direction, source, destination) -> (bytes/s, where that comes from)."""
+    """Return (direction, source, destination) -> (possible bytes/s, where that figure comes from)."""
     ns = pl.col("end_ns") - pl.col("start_ns")
     seen = profile.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
     seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)

@@ -1,4 +1,4 @@
-"""Where the steady time of each thread went: inside which CUDA API calls, and in which phase outside of them."""
+"""Where the steady time of each thread went: inside CUDA API calls by kind, and outside of them by phase."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUTSIDE = len(_PARTS)
 COLUMNS = (
     Column("process", "Int64", "", "process key"),
     Column("thread", "Int64", "", "thread key"),
-    Column("thread_name", "String", "", "name the OS knows, null when not recorded"),
+    Column("thread_name", "String", "", "name in the operating system, null when not recorded"),
     Column("steps", "Int64", "", "steps that the row covers; null where it covers the whole capture"),
     Column("window_ns", "Int64", "ns", "the steady steps on the CPU"),
     Column("launch_ns", "Int64", "ns", "in kernel and graph launches (self time)"),
@@ -43,7 +43,7 @@ SHOWN = TableSpec(
 
 
 def _before(times: I64, part: npt.NDArray[np.int8], done: I64, t: I64) -> I64:
-    """Return the time inside API calls before each instant; ``done`` is that up to the end of each segment."""
+    """Return the time inside API calls before each instant (ns); ``done`` is that time up to the end of each segment."""
     if not len(done):
         return np.zeros(len(t), np.int64)
     i = np.clip(np.searchsorted(times, t, side="right") - 1, 0, len(done) - 1)
@@ -54,7 +54,7 @@ def _before(times: I64, part: npt.NDArray[np.int8], done: I64, t: I64) -> I64:
 def _by_phase(
     spans: pl.DataFrame, calls: StepFunction, free: npt.NDArray[np.int8], start: int, end: int
 ) -> dict[str, int]:
-    """Return phase -> its time outside API calls in [start, end). ``free`` is the place of each segment in the parts."""
+    """Return phase -> its time outside API calls in [start, end) (ns). ``free`` is each segment's place in the parts."""
     length = np.diff(calls.times)
     length[free == _OUTSIDE] = 0
     # In place: a thread has millions of segments.
@@ -67,7 +67,7 @@ def _by_phase(
 
 
 def _calling(profile: Profile) -> Iterator[tuple[int, int, int]]:
-    """Yield (thread, start, end) of the threads that make API calls in the window of their process."""
+    """Yield (thread, start, end) for each thread that makes API calls in the window of its process."""
     calls = profile.attributed.api_calls
     windows = {p: (s, e) for p, s, e in profile.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
     # Calls are sorted by (thread, start).
@@ -96,9 +96,9 @@ def table(profile: Profile) -> pl.DataFrame:
         row = dict(zip(_PARTS, lookup.totals(part, np.diff(calls.times), _OUTSIDE + 1).tolist(), strict=False))
         outside = end - start - sum(row.values())
         by_phase = _by_phase(spans[thread], calls, part, start, end) if thread in spans else {}
-        rest = outside - sum(by_phase.values())
-        if rest:
-            by_phase["outside phases"] = rest
+        unphased = outside - sum(by_phase.values())
+        if unphased:
+            by_phase["outside phases"] = unphased
         process = ids.process_of(thread)
         rows.append(
             {

@@ -20,28 +20,26 @@ COLUMNS = (
     Column("steady", "Boolean", "", "whether it is a steady step"),
     Column("step_ns", "Int64", "ns", "length of the step on the thread that drives it"),
     Column("wait_ns", "Int64", "ns", "part of the step in data loading ranges"),
-    Column("api_ns", "Int64", "ns", "of wait_ns inside CUDA API calls: copies and pinning, not the loader"),
+    Column("api_ns", "Int64", "ns", "part of wait_ns inside CUDA API calls: copies and pinning, not the loader"),
     Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device during the wait that data loading explains"),
     Column(
         "gpu_hidden_ns",
         "Int64",
         "ns",
-        "of wait_ns while a device of the process worked: costs nothing; null without GPU work",
+        "part of wait_ns while the process's busiest device worked: costs nothing; null without GPU work",
     ),
     Column(
         "pin_thread_ns",
         "Int64",
         "ns",
-        "time in CUDA API calls of the pin memory thread meanwhile; null when there is none",
+        "time in CUDA API calls of the pin memory thread meanwhile; null without one",
     ),
     Column("verdict", "String", "", "starved (the device idled for a tenth of the wait or more), hidden, or no_wait"),
 )
 SHOWN = TableSpec(
     covers="rows",
     place=190,
-    intro=(
-        "Each step's wait for its batch. Waiting costs nothing while the GPU still works on what was launched before."
-    ),
+    intro=("Each step's wait for its batch. Waiting costs nothing while the GPU works on what was launched earlier."),
     first=(
         "index",
         "gpu_idle_ns",
@@ -69,11 +67,11 @@ def _pin_threads(profile: Profile, process: int) -> list[StepFunction]:
 
 
 def _during(wait: StepFunction, function: StepFunction, least: int, start: I64, end: I64) -> I64:
-    """Return, per step, the time of its waits during which the function is at ``least`` (ns)."""
+    """Return, per step, the time of its waits in which the function is ``least`` or more (ns)."""
     if not len(wait.labels) or not len(function.labels):
         return np.zeros(len(start), np.int64)
     begin, stop = wait.times[:-1][wait.labels > 0], wait.times[1:][wait.labels > 0]
-    # Of millions of segments only those in the waits are looked at.
+    # Only the segments in the waits matter, of millions.
     first = np.maximum(np.searchsorted(function.times, begin, side="right") - 1, 0)
     count = np.searchsorted(function.times[:-1], stop, side="left") - first
     row = np.arange(count.sum()) + np.repeat(first - np.cumsum(count) + count, count)
@@ -91,11 +89,11 @@ def table(profile: Profile) -> pl.DataFrame:
     if not profile.attributed.phase_spans.height:
         raise NotRecorded("no phase range was recorded: run under `nsysx run`, or mark data loading", "-t nvtx")
     if not loads.height:
-        raise NotRecorded("no data loading range is in the capture: the program takes its batches without a DataLoader")
+        raise NotRecorded("the capture has no data loading range: the program takes its batches without a DataLoader")
     process = profile.steps.process
     working = [f for (of, _), f in profile.ledgers.activity.items() if of == process and len(f.labels)]
     pins = _pin_threads(profile, process)
-    # The device idles for a batch before the first work of its step, so the gap is looked for during the wait itself.
+    # On the device, idling for a batch falls before the first work of its step, so the gap is looked up during the wait.
     idle_pieces = profile.ledgers.idle_of(process, profile.device).filter(
         pl.col("cause") == CAUSES.index("data_loader")
     )

@@ -1,4 +1,4 @@
-"""Each window between two CUDA events as the program reads it, and what was really inside."""
+"""Each window between two CUDA events as the program reads it, and what was in it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from nsysx.model import Column, TableSpec
 
 KEY = "event_windows"
 TITLE = "CUDA event windows, one by one"
-#: Windows that are listed; ``events`` holds the sums of all.
+#: Most windows that are listed; ``events`` holds the sums of all.
 _ROWS = 500
 COLUMNS = (
     Column("site", "Int64", "", "row of the events table that it belongs to, from 0"),
     Column("start_ns", "Int64", "ns", "when the device reached the first record"),
-    Column("reading_ns", "Int64", "ns", "what elapsed_time says; sums of the six parts below"),
-    Column("low_ns", "Int64", "ns", "it was at least this, whatever the host's delay"),
-    Column("high_ns", "Int64", "ns", "it was at most this; null when nothing bounds it"),
+    Column("reading_ns", "Int64", "ns", "what elapsed_time says; the sum of the six parts below"),
+    Column("low_ns", "Int64", "ns", "lower bound of the reading, whatever the host's delay"),
+    Column("high_ns", "Int64", "ns", "upper bound of the reading; null if nothing bounds it"),
     *(c for c in events.COLUMNS if c.name in event_pairs.PARTS),
-    Column("kernels", "Int64", "", "kernels of the stream that began inside"),
+    Column("kernels", "Int64", "", "kernels of the stream that started inside"),
     Column("start_event", "Int64", "", "CUDA event id"),
     Column("end_event", "Int64", "", "CUDA event id"),
 )

@@ -1,4 +1,4 @@
-"""cuda.Event audit: what the program's event pairs read, against the kernel time inside them."""
+"""cuda.Event audit: what the program's event pairs read, and the kernel time inside them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ KEY = "events"
 TITLE = "CUDA event windows"
 COLUMNS = (
     Column("site", "Int64", "", "number of the place, from 0"),
-    Column("loop", "Int64", "", "number of the loop that times several places in turn; null where it times one"),
-    Column("turn", "Int64", "", "which of the places that a loop times in turn, from 1; null where it times one"),
-    Column("turns", "Int64", "", "how many places the loop times in turn"),
+    Column("loop", "Int64", "", "number of the loop that times several places in turn; null if it times one"),
+    Column("turn", "Int64", "", "turn of this place in its loop, from 1; null if the loop times one"),
+    Column("turns", "Int64", "", "how many places the loop times in turn; null if it times one"),
     Column("module", "String", "", "module at the first record"),
     Column("phase", "String", "", "phase at the first record"),
     Column("windows", "Int64", "", "pairs of events"),
@@ -30,19 +30,16 @@ COLUMNS = (
     Column("copy_ns", "Int64", "ns", "only a copy of the stream ran"),
     Column("memset_ns", "Int64", "ns", "only a memset of the stream ran"),
     Column("launch_wait_ns", "Int64", "ns", "the stream was empty: the CPU had not launched the next work yet"),
-    Column("other_streams_ns", "Int64", "ns", "the stream did nothing, another one of the device did"),
-    Column("idle_ns", "Int64", "ns", "launched and not begun: start latency and dependencies"),
+    Column("other_streams_ns", "Int64", "ns", "the stream was idle, another stream of the device was not"),
+    Column("idle_ns", "Int64", "ns", "launched but not started: start latency and dependencies"),
     Column("paired_by", "String", "", "read (as elapsed_time asked for them), or order (by the order of the records)"),
-    Column("device_stamps", "Boolean", "", "timed on the device; false: from stream order"),
-    Column("verdict", "String", "", "kernel (at least 90 % of the reading), or what most of the rest is"),
+    Column("device_stamps", "Boolean", "", "timed on the device; false: inferred from stream order"),
+    Column("verdict", "String", "", "kernel (at least 90 % of the reading), or the largest of the other parts"),
 )
 SHOWN = TableSpec(
     covers="whole",
     place=220,
-    intro=(
-        "Windows between pairs of torch.cuda.Event records, and what was really inside each of them: only the kernel part is "
-        "work."
-    ),
+    intro=("Windows between pairs of torch.cuda.Event records, and what was in them: only the kernel part is work."),
     first=(
         "site",
         "turn",
@@ -62,7 +59,7 @@ SHOWN = TableSpec(
     hide=("loop",),
     depth=1,
 )
-#: A reading is the kernel's when so much of it is.
+#: A reading counts as kernel time if this share of it is.
 _TRUE_SHARE = 0.9
 
 
@@ -74,17 +71,17 @@ def grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the windows with the number of their place, and the places.
 
-    A place is told apart by module, by what ran, and in a loop that times several places in turn by its turn.
+    Places differ by module, by what ran, and by their turn in a loop that times several places in turn.
 
-    Errors: NotRecorded without event records or without pairs among them.
+    Raises NotRecorded without event records, or without pairs among them.
     """
     if not profile.recorded("event"):
         raise NotRecorded(
-            "no CUDA event record is in the report: the program records none, or the capture left them out", "-t cuda"
+            "the report has no CUDA event record: the program records none, or the capture left them out", "-t cuda"
         )
     pairs = event_pairs.windows(profile).pairs
     if not pairs.height:
-        raise NotRecorded("events are recorded, but no two of them are read as a pair: streams and caches use them")
+        raise NotRecorded("events are recorded, but no two are read as a pair: only streams and caches use them")
     pairs = event_rounds.placed(pairs, profile.attributed.gpu_ops)
     key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "like_kernels", "like_ops"]
     key += ["loop", "turn", "turns"]
@@ -107,12 +104,12 @@ def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
         .with_row_index("site")
         .with_columns(pl.col("site").cast(pl.Int64))
     )
-    rest = pl.concat_list(PARTS[1:]).list.arg_max()
+    largest = pl.concat_list(PARTS[1:]).list.arg_max()
     names = [p.removesuffix("_ns") for p in PARTS[1:]]
     verdict = (
         pl.when(pl.col("_share") >= _TRUE_SHARE)
         .then(pl.lit("kernel"))
-        .otherwise(rest.replace_strict(dict(enumerate(names)), return_dtype=pl.String))
+        .otherwise(largest.replace_strict(dict(enumerate(names)), return_dtype=pl.String))
     )
     pairs = pairs.join(places.select(*key, "site"), on=key, how="left", nulls_equal=True, maintain_order="left")
     several = pl.when(pl.col("turns") > 1)

@@ -1,4 +1,4 @@
-"""The first-call bill: what was paid once, by kernel, library loading and API function, apart from what every step pays."""
+"""The first-call bill: one-time costs by kernel, library loading and API function, apart from what every step pays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsysx.model import Column, TableSpec
 KEY = "first_calls"
 TITLE = "First-call bill"
 COLUMNS = (
-    Column("name", "String", "", "kernel, or API function; in parentheses what is neither"),
+    Column("name", "String", "", "kernel or API function; anything else is in parentheses"),
     Column(
         "what", "String", "", "kernel, library (loading code), api, host (time outside CUDA calls), rest (other rows)"
     ),
@@ -20,7 +20,7 @@ COLUMNS = (
     Column("calls", "Int64", "", "calls in the whole capture"),
     Column("first_ns", "Int64", "ns", "first call, without waiting for the GPU and without the profiler's own time"),
     Column("later_median_ns", "Float64", "ns", "median of the later calls, likewise; null when there is none"),
-    Column("one_time_ns", "Int64", "ns", "what was paid once; over all rows, the bill"),
+    Column("one_time_ns", "Int64", "ns", "one-time cost; summed over all rows, the bill"),
     Column(
         "loading_ns", "Int64", "ns", "loading code inside these calls, as the driver noted it; null when not recorded"
     ),
@@ -32,8 +32,8 @@ SHOWN = TableSpec(
     covers="whole",
     place=100,
     intro=(
-        "What is paid once: the first call of an API, a kernel or a library loads code and fills caches. It belongs to no "
-        "steady step, so cutting it shortens the start and nothing else."
+        "One-time costs: the first call of an API function, kernel or library loads code and fills caches. Cutting them "
+        "shortens the start, not the steady step."
     ),
     first=("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "evidence", "phase"),
     bar="one_time_ns",
@@ -42,12 +42,12 @@ SHOWN = TableSpec(
     terms="name",
 )
 _WHOLE = "nsysx report without --time-range"
-#: Rows that are told apart; the others are one row, so that the sum is the whole bill.
+#: Most rows listed one by one; the others share one row, so that the sum is the whole bill.
 _ROWS = 60
 
 
 def _host(profile: Profile, paid: pl.DataFrame) -> tuple[int, int]:
-    """Return (steps, ns): how much longer the warm-up steps were than the steady median, beyond their one-time CUDA calls."""
+    """Return (steps, ns): by how much warm-up steps exceed the steady median, beyond their one-time CUDA calls."""
     steps = profile.steps.cpu.filter(pl.col("process") == profile.steps.process)
     length = pl.col("end_ns") - pl.col("start_ns")
     median = steps.filter("steady").select(length.median()).item()
@@ -62,11 +62,11 @@ def _host(profile: Profile, paid: pl.DataFrame) -> tuple[int, int]:
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return the bill, dearest first; ``one_time_ns`` over all rows is all that was paid once (see ``one_time_cost``)."""
+    """Return the bill, costliest first; ``one_time_ns`` over all rows is the whole one-time cost (see ``one_time_cost``)."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     if profile.trace.window is not None:
-        raise NotRecorded("only a part of the capture was read, so no call is known to be the first", _WHOLE)
+        raise NotRecorded("only part of the capture was read, so no call is known to be the first", _WHOLE)
     split = one_time_cost.split(profile)
     dearest = pl.col("one_time_ns").arg_max()
     rows = split.paid.group_by("bill").agg(
@@ -75,7 +75,7 @@ def table(profile: Profile) -> pl.DataFrame:
         *(pl.col(c).get(dearest).cast(pl.String) for c in ("evidence", "module", "phase")),
     )
     rows = pl.concat([rows, split.bills[rows["bill"]]], how="horizontal")
-    what = (
+    kind = (
         pl.when(pl.col("kernel").is_not_null())
         .then(pl.lit("kernel"))
         .when(pl.col("name").str.contains(one_time_cost.LOADS) | (pl.col("kind") == "load"))
@@ -84,7 +84,7 @@ def table(profile: Profile) -> pl.DataFrame:
     )
     rows = rows.select(
         pl.coalesce("kernel", "name").alias("name"),
-        what.alias("what"),
+        kind.alias("what"),
         pl.col("name").alias("api"),
         *(c.name for c in COLUMNS[3:]),
     ).sort("one_time_ns", "name", "api", descending=[True, False, False])
@@ -93,8 +93,8 @@ def table(profile: Profile) -> pl.DataFrame:
     if ns:
         host = "(longer warm-up steps outside CUDA calls)"
         extra.append({"name": host, "what": "host", "calls": count, "one_time_ns": ns, "evidence": "step length"})
-    rest = rows.slice(_ROWS)
-    if rest.height:
-        sums = {c: int(rest[c].sum()) for c in ("calls", "one_time_ns")}
-        extra.append({"name": f"({rest.height} cheaper rows)", "what": "rest", **sums})
+    cheaper = rows.slice(_ROWS)
+    if cheaper.height:
+        sums = {c: int(cheaper[c].sum()) for c in ("calls", "one_time_ns")}
+        extra.append({"name": f"({cheaper.height} cheaper rows)", "what": "rest", **sums})
     return pl.concat([rows.head(_ROWS), pl.DataFrame(extra, schema=rows.schema)])

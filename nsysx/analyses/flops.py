@@ -1,9 +1,10 @@
-"""FLOPs of the step, its phases and modules: how fast they are computed, and the MFU of the step."""
+"""FLOPs of the step, its phases and modules: how fast they run, and the MFU of the step."""
 
 from __future__ import annotations
 
 import polars as pl
 
+from nsysx import units
 from nsysx.analyses.helpers import operator_work
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
@@ -16,25 +17,25 @@ COLUMNS = (
     Column("by", "String", "", "step, phase or module"),
     Column("name", "String", "", "its name; null for GPU work outside of all of them"),
     Column("flops", "Int64", "FLOP", "floating point operations of its matrix products, convolutions and attention, see operators"),
-    Column("again_flops", "Int64", "FLOP", "of these in a forward that checkpointing runs again"),
-    Column("gpu_ns", "Int64", "ns", "time of all of its kernels, copies and memsets"),
-    Column("product_ns", "Int64", "ns", "of this in operators whose operations are counted"),
+    Column("again_flops", "Int64", "FLOP", "part of flops in a forward that checkpointing runs again"),
+    Column("gpu_ns", "Int64", "ns", "time of all its kernels, copies and memsets"),
+    Column("product_ns", "Int64", "ns", "part of gpu_ns in operators whose operations are counted"),
     Column("tflops", "Float64", "TFLOP/s", "flops over product_ns"),
     Column("peak_share", "Float64", "share", "tflops, of the fastest matrix product measured in each format, 0 to 1"),
     Column("counted", "Float64", "share", "part of the time of its kernels that multiply whose operations are counted, 0 to 1"),
-    Column("step_ns", "Int64", "ns", "a step, without the profiler where that is known; null but for the step"),
+    Column("step_ns", "Int64", "ns", "mean step, without the profiler if that is known; only for the step"),
     Column("step_from", "String", "", "where step_ns comes from: recorded, in_process, second_run, modelled or assumed"),
     Column("mfu", "Float64", "share", "model FLOPs utilization: flops without again_flops, over what the fastest product would "
-           "compute in step_ns; null but for the step, and where less than 95 % of its products are counted"),
-    Column("peak", "String", "", "the formats with the fastest product of each in TFLOP/s and where it was measured"),
+           "compute in step_ns; only for the step, null if less than 95 % of its products are counted"),
+    Column("peak", "String", "", "each format with its fastest product in TFLOP/s, and where that was measured"),
     Column("why_not", "String", "", "why mfu or peak_share is null"),
 )  # fmt: skip
 SHOWN = TableSpec(
     covers="shown device",
     place=66,
     intro=(
-        "Floating point operations by the sizes of the operators, which is what the model asks for and not what kernels do: "
-        "attention counts in full under a causal mask. The peak is measured, so MFU here is higher than against a datasheet."
+        "Floating point operations from the operators' sizes: what the model asks for, not what kernels do, so attention "
+        "counts in full under a causal mask. The peak is measured, so MFU is higher here than against a datasheet."
     ),
     first=("name", "by", "tflops", "peak_share", "mfu", "step_ns", "counted", "product_ns", "gpu_ns", "peak", "why_not"),
     labels={"mfu": "MFU", "peak": "fastest product, TFLOP/s", "product_ns": "in products", "step_from": "step time from"},
@@ -52,7 +53,7 @@ _SCHEMA = declared.schema(COLUMNS)
 
 
 def _sums(done: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Return the sums of executions by some columns, with the time that they take at best and what of it is known."""
+    """Return sums of the executions grouped by some columns, with the least time their operations could take."""
     known = pl.col("flops").is_not_null() & pl.col("name").is_not_null() & pl.col("why_not").is_null()
     flops, ideal = pl.col("flops").fill_null(0), pl.col("ideal_ns")
     again = pl.col("recompute")
@@ -76,7 +77,7 @@ def _sums(done: pl.DataFrame, by: list[str]) -> pl.DataFrame:
 
 
 def _step_time(profile: Profile) -> tuple[int | None, str | None]:
-    """Return how long a step takes, without a profiler where that is known, and where that comes from."""
+    """Return how long a step takes (ns), without a profiler if that is known, and where the figure comes from."""
     if not profile.scope.steps:
         return None, None
     known = unprofiled_of(profile)
@@ -110,13 +111,13 @@ def _step(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:
 
 
 def _why_no_mfu(row: dict[str, float], step_ns: int | None) -> str | None:
-    """Return why there is no MFU, None where there is."""
+    """Return why there is no MFU, None if there is one."""
     if not row["flops"]:
         return "no operator with a known number of operations did any GPU work"
     if step_ns is None:
         return "no steps were found"
     if row["counted"] is not None and row["counted"] < COUNTED_LEAST:
-        return f"operations are counted of {row['counted']:.0%} of the time of kernels that multiply"
+        return f"operations are counted for only {units.share(row['counted'], 1)} of the time of kernels that multiply"
     if row["_unknown"]:
         return (
             "no product of 50 us was measured in each format: nsysx calibrate measures them"

@@ -1,4 +1,4 @@
-"""Each garbage collection of Python that was full or long, with what the GPU did meanwhile."""
+"""Each full or long garbage collection of Python, with how long the GPU was idle during it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nsysx.model import Column, TableSpec
 KEY = "garbage_collection"
 TITLE = "Garbage collections"
 COLUMNS = (
-    Column("start_ns", "Int64", "ns", "begin"),
-    Column("step", "Int64", "", "index of the step; null before the first step and where steps are not known"),
+    Column("start_ns", "Int64", "ns", "start"),
+    Column("step", "Int64", "", "index of the step; null outside of steps and where steps are not known"),
     Column("steady", "Boolean", "", "whether that is a steady step"),
     Column("duration_ns", "Int64", "ns", "time in which no thread of the process runs Python"),
-    Column("gpu_idle_ns", "Int64", "ns", "part of it in which the device had no work; null where it never has any"),
+    Column("gpu_idle_ns", "Int64", "ns", "part of it in which the device had no work; null if it never has any"),
     Column("generation", "Int64", "", "2 for a collection of everything, 0 and 1 for the younger objects"),
     Column("collected", "Int64", "", "objects that were garbage"),
     Column("phase", "String", "", "phase of the step in which it began"),
@@ -30,8 +30,8 @@ SHOWN = TableSpec(
     covers="whole",
     place=192,
     intro=(
-        "Python's collector stops every thread while it looks for garbage: each collection of everything, and each other one "
-        "of 100 us or longer."
+        "Python's collector stops every Python thread while it looks for garbage. Listed: full collections, and others of "
+        "100 us or longer."
     ),
     first=("start_ns", "step", "duration_ns", "gpu_idle_ns", "generation", "collected", "phase", "module", "steady"),
     bar="duration_ns",

@@ -1,4 +1,4 @@
-"""Python's lock: idle time of the GPU in which the launching thread waited for it, and who had it."""
+"""Python's lock: idle time of the GPU while the launching thread waited for the lock, and who held it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from nsysx.model import Column, TableSpec
 
 KEY = "gil_waits"
 TITLE = "Waits for Python's lock"
-#: What stands for idle time in which the thread did not wait for the lock, and for a holder that nobody noted.
+#: Holder of idle time in which the thread did not wait for the lock, and of waits whose holder was not recorded.
 FREE, UNKNOWN = "(did not wait for it)", "(not noted)"
 COLUMNS = (
-    Column(
-        "holder", "String", "", f"thread that had the lock, by its name or number; {FREE} for the rest of the idle time"
-    ),
+    Column("holder", "String", "", f"thread that held the lock, by name or number; {FREE} for all other idle time"),
     Column(
         "file",
         "String",
         "",
-        "file of what the holder ran: its innermost frame of the user's own; null when not sampled",
+        "file of what the holder ran: its innermost frame in the user's code; null when not sampled",
     ),
     Column("line", "Int64", "", "its line"),
     Column("function", "String", "", "its function"),
@@ -31,20 +29,20 @@ COLUMNS = (
         "idle_ns",
         "Int64",
         "ns",
-        "idle time of the shown device that the ledger calls host code, in such waits; over all rows it sums to the ledger's",
+        "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
     ),
     Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader"),
 )
 SHOWN = TableSpec(
     covers="shown device",
     place=46,
-    intro="One thread at a time runs Python. Who ran while the thread that launches work waited for its turn, and the GPU for it.",
+    intro="Only one thread at a time runs Python. Who held the lock while the launching thread waited for it and the GPU idled.",
     first=("holder", "file", "framework", "idle_ns", "loader_idle_ns"),
     bar="idle_ns",
     labels={
         "idle_ns": "GPU idle",
         "loader_idle_ns": "GPU idle for data",
-        "holder": "the lock has",
+        "holder": "held by",
         "framework": "inside",
     },
     sums=True,
@@ -54,9 +52,9 @@ _PLACE = ("file", "line", "function", "framework")
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return a row per holder and line of it, longest idle time first."""
+    """Return a row per holder and line that it ran, longest idle time first."""
     if profile.ranges.gil is None:
-        raise NotRecorded("who has Python's lock (GIL) was not recorded", "nsysx run --gil --python")
+        raise NotRecorded("who held Python's lock (GIL) was not recorded", "nsysx run --gil --python")
     parts = profile.once(gil_idle)
     middle = ((parts["start_ns"] + parts["end_ns"]) // 2).to_numpy()
     place = pl.Series("place", lines_of(profile, parts["holder"].fill_null(-1).to_numpy(), middle), dtype=pl.Int64)

@@ -1,4 +1,4 @@
-"""What the GPU's own counters say of kernels, families, modules and phases: SMs, tensor cores, memory bandwidth, clock."""
+"""What the GPU's own counters say about kernels, families, modules and phases: SMs, tensor cores, memory bandwidth, clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = (
     Column("by", "String", "", "step (all that was sampled in the steady steps, idle time too), kernel, family, module or phase"),
     Column("name", "String", "", "its name; null for GPU work outside of all of them"),
     Column("total_ns", "Int64", "ns", "time of its kernels in the steady steps; for the step, the steady steps themselves"),
-    Column("samples", "Int64", "", "samples that lie in one of its kernels with an interval to spare, nothing else running"),
+    Column("samples", "Int64", "", "samples that lie in one of its kernels, an interval from its ends, with nothing else running"),
     Column("sm_active", "Float64", "", "share of SMs with a warp, mean of the samples, 0 to 1; null for fewer than 10 of them"),
     Column("tensor_active", "Float64", "", "share of cycles in which the tensor cores work, likewise"),
     Column("dram", "Float64", "", "share of the memory bandwidth, read and write together, likewise"),
@@ -28,8 +28,8 @@ SHOWN = TableSpec(
     covers="shown device",
     place=88,
     intro=(
-        "Sampled by the device itself, so of every process that uses it. A sample counts for a kernel only where that runs "
-        "alone around it: short kernels get a dash."
+        "Sampled by the device itself, so over every process that uses it. A sample counts for a kernel only if the kernel "
+        "runs alone around it: short kernels get a dash."
     ),
     first=("name", "by", "total_ns", "dram", "tensor_active", "sm_active", "clock_mhz", "samples"),
     hide=("dram_read", "dram_write"),
@@ -39,7 +39,7 @@ SHOWN = TableSpec(
     depth=1,
     rows=60,
 )
-#: Rows of each kind, dearest first.
+#: Most rows of each kind, longest first.
 _ROWS = 30
 
 

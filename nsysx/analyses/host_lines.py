@@ -1,4 +1,4 @@
-"""Host time by line: the GPU's idle time that host code causes, split to the Python lines that ran meanwhile."""
+"""Host time by line: the GPU's idle time due to host code, split over the Python lines that ran meanwhile."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from nsysx.model import Column, TableSpec
 
 KEY = "host_lines"
 TITLE = "Host time by line"
-#: What would record it.
+#: The command that records it.
 RECORD = "nsysx run --python"
-#: What stands for the time that no sample speaks for.
+#: The name for time that no sample covers.
 NOT_SAMPLED = "(not sampled)"
 COLUMNS = (
     Column(
         "file",
         "String",
         "",
-        "file of the innermost frame of the user's own code, else of the innermost frame; null for what was not sampled",
+        "file of the innermost frame of the user's own code, else of the innermost frame; null if not sampled",
     ),
     Column("line", "Int64", "", "its line"),
-    Column("function", "String", "", f"its function; {NOT_SAMPLED} for the time that no sample speaks for"),
+    Column("function", "String", "", f"its function; {NOT_SAMPLED} for time that no sample covers"),
     Column(
         "framework", "String", "", "framework function that ran below it, as file:function; null in the line's own code"
     ),
@@ -31,7 +31,7 @@ COLUMNS = (
         "module",
         "String",
         "",
-        "module whose work came next, in parentheses what lies outside modules; null for what was not sampled",
+        "module whose work came next, in parentheses what lies outside modules; null if not sampled",
     ),
     Column("phase", "String", "", "phase of the work that came next"),
     Column(
@@ -47,12 +47,12 @@ COLUMNS = (
         "lower end of the 95 % interval of idle_ns (Wilson), from the number of samples; null where there is none",
     ),
     Column("high_ns", "Int64", "ns", "upper end of it"),
-    Column("self_ns", "Int64", "ns", "of idle_ns in the line's own code, with no framework function below"),
+    Column("self_ns", "Int64", "ns", "part of idle_ns in the line's own code, with no framework function below"),
     Column(
         "total_ns",
         "Int64",
         "ns",
-        "idle time of host code with this line anywhere in the stack, in all modules and phases",
+        "idle time in host code with this line anywhere in the stack, in all modules and phases",
     ),
     Column("loader_idle_ns", "Int64", "ns", "the same as idle_ns for what the ledger calls data loader"),
     Column(
@@ -61,7 +61,7 @@ COLUMNS = (
         "ns",
         "time outside CUDA calls of the thread that drives the steps, while this ran; sums to the CPU ledger's",
     ),
-    Column("samples", "Int64", "", "samples that idle_ns and loader_idle_ns rest on, in all steps together"),
+    Column("samples", "Int64", "", "samples behind idle_ns and loader_idle_ns, over all steps"),
     Column(
         "thread",
         "Int64",
@@ -73,8 +73,8 @@ SHOWN = TableSpec(
     covers="shown device",
     place=45,
     intro=(
-        "What Python ran while the GPU idled for host code. Samples of the stack split what the ledger knows exactly; the interval "
-        "says how well, from the number of samples."
+        "What Python ran while the GPU idled for host code. The ledger knows the total exactly; samples of the stack split it, and "
+        "the interval says how well."
     ),
     first=("file", "framework", "module", "idle_ns", "low_ns", "high_ns", "samples", "total_ns", "host_ns", "phase"),
     bar="idle_ns",
@@ -109,7 +109,7 @@ def _totals(lines: Lines, profile: Profile) -> pl.DataFrame:
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return a row per line, framework function, module and phase, and a row per phase for what was not sampled."""
+    """Return a row per line, framework function, module and phase, and a row per phase for time that was not sampled."""
     if not profile.recorded("python_sample"):
         raise NotRecorded("Python's stacks were not sampled", RECORD)
     if not profile.recorded("runtime"):

@@ -1,4 +1,4 @@
-"""GPU time of the steady steps by kernel family."""
+"""GPU time in the steady steps by kernel family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="steady",
     place=80,
-    intro=("The same GPU work by what it does."),
+    intro=("The same GPU work by kind."),
     first=("family", "total_ns", "share", "count"),
     bar="total_ns",
     sums=True,

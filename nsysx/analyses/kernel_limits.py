@@ -1,4 +1,4 @@
-"""What a kernel's launch and the GPU's counters say about its limit: too few blocks, a last wave, FP32, memory bandwidth."""
+"""What a kernel's launch and the GPU's counters say about its limit: few blocks, the last wave, FP32, memory bandwidth."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from nsysx.events.profile import Profile
 from nsysx.model import Column, TableSpec
 
 KEY = "kernel_limits"
-TITLE = "How near kernels are to the limits of the device"
+TITLE = "How close kernels come to the device's limits"
 COLUMNS = (
-    Column("name", "String", "", "kernel; in parentheses what is not one"),
+    Column("name", "String", "", "kernel; anything else is in parentheses"),
     Column("family", "String", "", "kernel family by pattern"),
-    Column("limit", "String", "", "DRAM bandwidth (sampled, 85 % and more), or what the launch says: fewer blocks than SMs, "
-           "FP32 beside tensor cores, last wave; null for nothing"),
+    Column("limit", "String", "", "DRAM bandwidth (sampled, 85 % or more), or what the launch says: fewer blocks than SMs, "
+           "FP32 beside tensor cores, last wave; null for none"),
     Column("share", "Float64", "", "part of the kernel time of the steady steps, 0 to 1"),
     Column("count", "Int64", "", "executions in the steady steps"),
     Column("total_ns", "Int64", "ns", "kernel time, summed over the steady steps; over all rows, the kernel time"),
@@ -23,25 +23,25 @@ COLUMNS = (
     Column("block", "String", "", "threads per block; null likewise"),
     Column("blocks", "Int64", "", "blocks in the grid"),
     Column("sm_count", "Int64", "", "SMs of the device; null when not recorded"),
-    Column("waves", "Float64", "", "blocks over what all SMs hold at once; null where the device's limits are not recorded"),
-    Column("tail_share", "Float64", "", "places for blocks that the last wave leaves empty, of those of all waves; null up to one wave"),
-    Column("occupancy", "Float64", "", "theoretical: warps that an SM holds of this kernel over those that it can hold, 0 to 1"),
-    Column("occupancy_limit", "String", "", "what ends it: warps, blocks, registers or shared memory"),
+    Column("waves", "Float64", "", "blocks over what all SMs hold at once; null if the device's limits are not recorded"),
+    Column("tail_share", "Float64", "", "share of the block slots of all waves that the last wave leaves empty; null up to one wave"),
+    Column("occupancy", "Float64", "", "theoretical: warps of this kernel that fit on an SM over those that an SM can hold, 0 to 1"),
+    Column("occupancy_limit", "String", "", "what limits it: warps, blocks, registers or shared memory"),
     Column("dram", "Float64", "", "share of the memory bandwidth, sampled while it runs alone, 0 to 1; null for fewer than 10 samples"),
     Column("tensor_active", "Float64", "", "share of cycles in which the tensor cores work, likewise"),
     Column("sm_active", "Float64", "", "share of SMs with a warp, likewise"),
-    Column("samples", "Int64", "", "samples that it was alone for; null where GPU metrics were not recorded (nsysx run --gpu-metrics)"),
+    Column("samples", "Int64", "", "samples while it ran alone; null if GPU metrics were not recorded (nsysx run --gpu-metrics)"),
     Column("registers", "Int64", "", "registers per thread"),
     Column("shared_bytes", "Int64", "bytes", "static and dynamic shared memory per block"),
-    Column("number_format", "String", "", "what the name says a product multiplies: fp32, tf32, bf16, fp16, fp8, int8, fp64; else null"),
+    Column("number_format", "String", "", "format of a product, by its name: fp32, tf32, bf16, fp16, fp8, int8, fp64; else null"),
 )  # fmt: skip
 SHOWN = TableSpec(
     covers="steady",
     place=85,
     intro=(
         "What the launch says and, where they were sampled, the GPU's counters. Fewer blocks than SMs leave SMs without work; a "
-        "kernel of few waves waits for the last one. A low occupancy is not a fault by itself: kernels that keep tensor cores busy "
-        "often hold few warps."
+        "kernel of few waves waits for its last one. Low occupancy alone is no fault: kernels that keep tensor cores busy often "
+        "hold few warps."
     ),
     first=("name", "total_ns", "share", "limit", "count", "median_ns", "blocks", "waves", "tail_share", "occupancy",
            "occupancy_limit", "number_format", "dram", "tensor_active", "sm_active", "samples"),
@@ -52,7 +52,7 @@ SHOWN = TableSpec(
     depth=1,
     rows=40,
 )  # fmt: skip
-#: Shapes that are told apart; the others are one row, so that the sum is all kernel time.
+#: Most shapes listed one by one; the others share one row, so that the sum is all kernel time.
 _ROWS = 60
 
 
@@ -67,9 +67,9 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.col("grid_text").alias("grid"),
         pl.col("block_text").alias("block"),
     ).select(c.name for c in COLUMNS)
-    rest = rows.slice(_ROWS)
-    if not rest.height:
+    unlisted = rows.slice(_ROWS)
+    if not unlisted.height:
         return rows
-    sums = {c: int(rest[c].sum()) for c in ("count", "total_ns")}
-    other = {"name": f"({rest.height} other kernels and shapes)", "share": float(rest["share"].sum()), **sums}
+    sums = {c: int(unlisted[c].sum()) for c in ("count", "total_ns")}
+    other = {"name": f"({unlisted.height} other kernels and shapes)", "share": float(unlisted["share"].sum()), **sums}
     return pl.concat([rows.head(_ROWS), pl.DataFrame([other], schema=rows.schema)])

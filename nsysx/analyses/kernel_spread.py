@@ -1,17 +1,17 @@
-"""Why the same kernel takes a different time: per kernel and launch shape its spread, and a verdict that a rank test supports.
+"""Why the same kernel takes different times: the spread per kernel and launch shape, and a verdict backed by a rank test.
 
 Executions of one name, grid, block, registers and shared memory are one kernel here. Candidate reasons:
 
 - first_call: only the first execution is slow;
 - concurrent: other GPU work ran at the same time in some executions and not in others;
-- cold_l2: between two executions other work touched more than the L2 cache holds, in some cases, and in others less than half
-  of it could have been touched. Bytes of copies and memsets are known. A kernel touches at most its time at the device's full
-  memory bandwidth, and one that only moves data (elementwise, reduction, optimizer ...) at least half of that;
+- cold_l2: before some executions, other work touched more than the L2 cache holds; before others, it cannot have touched half
+  of that. The bytes of copies and memsets are known. A kernel touches at most its time at the device's full memory bandwidth,
+  and one that only moves data (elementwise, reduction, optimizer ...) at least half of that;
 - data: call sites (modules) differ: other sizes behind the same launch shape, other values, other layouts;
-- clock: the times follow the SM clock where it was sampled (``--clocks``), else all kernels slow down and speed up together.
+- clock: the times follow the SM clock if it was sampled (``--clocks``), else all kernels slow down and speed up together.
 
-A reason is named when a rank test gives p < 0.01 and the reason explains at least 30 % of the variance of ranks, and no other
-reason explains about as much. Otherwise the verdict is cannot_tell: that is an answer too.
+A reason is named if a rank test gives p < 0.01, the reason explains at least 30 % of the variance of ranks, and no other
+reason explains about as much. Otherwise the verdict is cannot_tell, which is an answer too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nsysx.reading import schema
 KEY = "kernel_spread"
 TITLE = "Spread of kernel times"
 COLUMNS = (
-    Column("name", "String", "", "kernel; in parentheses what is not one"),
+    Column("name", "String", "", "kernel; anything else is in parentheses"),
     Column("grid", "String", "", "blocks, null when not recorded"),
     Column("block", "String", "", "threads per block, null when not recorded"),
     Column("registers", "Int64", "", "registers per thread, null when not recorded"),
@@ -47,7 +47,7 @@ COLUMNS = (
     Column("median_ns", "Float64", "ns", "half of the executions took at most this"),
     Column("p10_ns", "Float64", "ns", "a tenth took at most this"),
     Column("p90_ns", "Float64", "ns", "nine tenths took at most this"),
-    Column("spread", "Float64", "", "(p90 - p10) / median of all but the first execution"),
+    Column("spread", "Float64", "", "(p90 - p10) / median, without the first execution"),
     Column("verdict", "String", "", "steady, first_call, concurrent, cold_l2, data, clock, cannot_tell"),
     Column("detail", "String", "", "the numbers behind the verdict"),
 )
@@ -55,20 +55,20 @@ SHOWN = TableSpec(
     covers="whole",
     place=90,
     intro=(
-        "Whether a kernel always takes the same time and, where it does not, why: first call, cold L2 cache, other work beside "
-        "it, other data, or the clock."
+        "Whether a kernel always takes the same time and, if not, why: first call, cold L2 cache, other work beside it, other "
+        "data, or the clock."
     ),
     first=("name", "verdict", "median_ns", "first_ns", "p10_ns", "p90_ns", "spread", "count", "detail", "total_ns"),
     depth=1,
     picture="strips",
 )
 _ROWS = 50
-#: A spread up to this is steady. Nsight's own resolution is 32 ns: shorter kernels may spread that much.
+#: A spread up to this share, or up to this many ns, is steady: Nsight's own resolution is 32 ns.
 _STEADY, _RESOLUTION_NS = 0.10, 64
 _FIRST = 1.25
 _P, _EXPLAINED, _TIE = 0.01, 0.30, 0.05
 _LEAST = 5
-#: Executions of one kernel that are tested.
+#: Most executions of one kernel that are tested.
 _SAMPLE = 4_000
 #: Families whose kernels only move data: they run near the memory bandwidth.
 _MOVES_DATA = ("elementwise", "reduction", "optimizer", "norm", "copy", "softmax and loss", "random", "embedding")
@@ -87,11 +87,11 @@ def _shape(grid: int | None, block: int | None) -> dict[str, str | int | None]:
 
 
 class _Features:
-    """What may explain the time of each GPU op: arrays over the rows of ``profile.ops``, or over them device by device."""
+    """What may explain the time of each GPU op: arrays over the rows of ``profile.ops``, or over those rows by device."""
 
     def __init__(self, profile: Profile) -> None:
         ops = profile.ops  # sorted by start
-        #: Else the first execution that is seen is not the first that was.
+        #: Otherwise the first execution in the report is not the first one there was.
         self.from_the_start = profile.trace.window is None
         self.start, self.end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
         self.duration = self.end - self.start
@@ -100,7 +100,7 @@ class _Features:
         places = [(p, np.flatnonzero((process == p[0]) & (device == p[1]))) for p in sorted(profile.ledgers.activity)]
         places = [(p, rows) for p, rows in places if len(rows)]
         self.clock = clocks.at(clocks.sm_clock(profile.trace, len({p[1] for p, _ in places})), self.start)
-        #: Row by place in the order device by device, and the other way round; where each device begins in it.
+        #: Row by position in the order by device, and position by row; the positions at which devices begin.
         self.order = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in places)])
         self.position = np.empty_like(self.order)
         self.position[self.order] = np.arange(len(self.order))
@@ -115,7 +115,7 @@ class _Features:
         shown = [cards.get(p) for p, _ in places]
         rates = [(c.memory_bandwidth or 0) / 1e9 if c else 0.0 for c in shown]
         self.l2 = np.array([(c.l2_bytes or 0) if c and r else 0 for c, r in zip(shown, rates, strict=True)], np.float64)
-        # Bytes that each op touched at most and at least: known of copies and memsets, else from the device's bandwidth.
+        # Most and least bytes that each op touched: known for copies and memsets, else from the device's bandwidth.
         high = self.duration[self.order] * np.repeat(rates, np.diff(self.borders))
         low = np.where(ops["family"].is_in(_MOVES_DATA).to_numpy()[self.order], high / 2, 0)
         others = np.flatnonzero((ops["op_kind"] != "kernel").to_numpy())
@@ -129,9 +129,9 @@ class _Features:
         return np.searchsorted(self.borders, self.position[rows], side="right") - 1
 
     def cache(self, before: I64, after: I64) -> tuple[Mask, Mask]:
-        """Return (cold, warm) of executions of one kernel, each after the one before it."""
+        """Return (cold, warm): the state of the cache before each execution of a kernel, given the execution before it."""
         place, begin, end = self.place(after), self.position[before], self.position[after]
-        # What the kernel itself touched last time is still there, as far as it fits.
+        # The kernel's own data of last time is still there, as far as it fits.
         low, high = self.low[end] - self.low[begin + 1], self.high[end] - self.high[begin + 1]
         l2 = np.where(place == self.place(before), self.l2[place], 0)
         return (l2 > 0) & (low >= l2), (l2 > 0) & (high <= l2 / 2)
@@ -144,7 +144,7 @@ class _Features:
 
 
 class _Common:
-    """How slow the other kernels of its time were, per kernel: mean log of their durations over the median of their kind."""
+    """How slow the other kernels around a kernel were: mean log of their durations over the median of their shape."""
 
     def __init__(self, features: _Features, shape: I64) -> None:
         rows = features.order
@@ -164,12 +164,12 @@ class _Common:
         self.count = np.bincount(np.arange(len(rows)) // _BIN)
 
     def of(self, kernel: I64, rows: I64) -> F64:
-        """Return it at these rows of a kernel, of which ``kernel`` are all; NaN where too few others ran."""
+        """Return that figure at ``rows`` of a kernel whose rows are ``kernel``; NaN where too few others ran."""
         slots = self.slot[kernel]
         slots = slots[slots >= 0]
         others = self.count - np.bincount(slots // _BIN, minlength=len(self.count))
-        rest = self.sum - np.bincount(slots // _BIN, self.slow[slots], minlength=len(self.count))
-        mean = np.append(np.where(others >= _LEAST, rest / np.maximum(others, 1), np.nan), np.nan)
+        slowness = self.sum - np.bincount(slots // _BIN, self.slow[slots], minlength=len(self.count))
+        mean = np.append(np.where(others >= _LEAST, slowness / np.maximum(others, 1), np.nan), np.nan)
         usual: F64 = mean[self.slot[rows] // _BIN]
         return usual
 
@@ -187,7 +187,7 @@ def _kruskal(share: float, executions: int, groups: int) -> float:
 
 
 def _by_module(module: I64, every: F64) -> tuple[float, float, str] | None:
-    """Return (explained, p, detail) of the modules as the reason, None when there are too few of them or too many."""
+    """Return (explained, p, detail) for the modules as the reason, None if there are too few or too many of them."""
     _, group, counts = np.unique(module, return_inverse=True, return_counts=True)
     enough = counts >= _LEAST
     groups = int(enough.sum())
@@ -203,7 +203,7 @@ def _by_module(module: I64, every: F64) -> tuple[float, float, str] | None:
 
 
 def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple[float, float, str] | None:
-    """Return (explained, p, detail) when ``slow`` takes longer than ``fast``, None when there are too few of either."""
+    """Return (explained, p, detail) if ``slow`` takes longer than ``fast``, None if not or if there are too few of either."""
     if slow.sum() < _LEAST or fast.sum() < _LEAST:
         return None
     a, b = float(np.median(duration[slow])), float(np.median(duration[fast]))
@@ -216,7 +216,7 @@ def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple
 
 
 def _clock(sampled: F64, every: F64, common: F64, range_log: float) -> tuple[float, float, str] | None:
-    """Return (explained, p, detail) of the clock as the reason, None when nothing speaks for it."""
+    """Return (explained, p, detail) for the clock as the reason, None if nothing points to it."""
     known = np.isfinite(sampled)
     if known.sum() >= 20 and len(np.unique(sampled[known])) > 1:
         rho, p = spearman(every[known], -sampled[known])
@@ -239,13 +239,13 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
     if len(rows) < 3:
         return None, "cannot_tell", "too few executions"
     every = features.duration[rows].astype(np.float64)
-    rest = every[1:]
-    low, median, high = (float(q) for q in np.quantile(rest, [0.1, 0.5, 0.9]))
+    later = every[1:]
+    low, median, high = (float(q) for q in np.quantile(later, [0.1, 0.5, 0.9]))
     spread = (high - low) / median if median else None
     calm = high - low <= max(_STEADY * median, _RESOLUTION_NS)
     slow_first = features.from_the_start and every[0] > _FIRST * median and every[0] - median > 2 * _RESOLUTION_NS
     if calm and slow_first:
-        if len(rows) >= 20 and every[0] > rest.max():
+        if len(rows) >= 20 and every[0] > later.max():
             return spread, "first_call", f"first {units.duration(every[0])}, later {units.duration(median)}"
         if len(rows) < 20:
             return (
@@ -259,7 +259,7 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
         return spread, "cannot_tell", "too few executions"
     chosen = np.arange(len(rows))
     if len(rows) > _SAMPLE:
-        # Evenly over the capture: a test gains nothing from more, and takes its time.
+        # Evenly over the capture: more would make the test slower, not better.
         chosen = np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)
     kernel, rows, every = rows, rows[chosen], every[chosen]
     causes: dict[str, tuple[float, float, str]] = {}
@@ -283,7 +283,7 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per kernel and shape, longest total first; what is left is one row."""
+    """Return one row per kernel and shape, longest total first; the remaining ones share one row."""
     if not profile.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
     kernels = profile.ops.select("name", "grid", "block", "op_kind", ns=pl.col("end_ns") - pl.col("start_ns"))
@@ -317,12 +317,12 @@ def table(profile: Profile) -> pl.DataFrame:
         spread, verdict, detail = _verdict(features, members.cast(pl.Int64).to_numpy(), common)
         shown = _shape(line["grid"], line["block"])
         rows.append({**line, **shown, "spread": spread, "verdict": verdict, "detail": detail})
-    rest = grouped.slice(_ROWS)
-    if rest.height:
-        sums = {c: int(rest[c].sum()) for c in ("count", "total_ns")}
+    unlisted = grouped.slice(_ROWS)
+    if unlisted.height:
+        sums = {c: int(unlisted[c].sum()) for c in ("count", "total_ns")}
         rows.append(
             {
-                "name": f"({rest.height} other kernels and shapes)",
+                "name": f"({unlisted.height} other kernels and shapes)",
                 **sums,
                 "verdict": "cannot_tell",
                 "detail": "not examined",

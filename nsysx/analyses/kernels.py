@@ -22,15 +22,15 @@ COLUMNS = (
     Column("max_ns", "Int64", "ns", "longest"),
     Column("std_ns", "Float64", "ns", "sample standard deviation, null for a single execution"),
     Column("share", "Float64", "", "part of all kernel time, 0 to 1"),
-    Column("api_self_ns", "Int64", "ns", "self time of its launch calls; null where graphs launched all of it"),
-    Column("queue_ns", "Int64", "ns", "time between end of the launch call and start, summed; null without calls"),
+    Column("api_self_ns", "Int64", "ns", "self time of its launch calls; null if graphs launched all of it"),
+    Column("queue_ns", "Int64", "ns", "time from the end of the launch call to the start, summed; null without calls"),
 )
 SHOWN = TableSpec(
     covers="whole",
     place=70,
     intro=(
-        "Functions that ran on the GPU. Queue is the time that they waited after their launch, summed: long queues are normal "
-        "on a busy GPU."
+        "Functions that ran on the GPU. Queue is how long they waited after their launch, summed: long queues are normal on a "
+        "busy GPU."
     ),
     first=(
         "name",
@@ -55,13 +55,13 @@ def table(profile: Profile) -> pl.DataFrame:
         raise NotRecorded("no kernel was recorded", "-t cuda")
     kernels = profile.ops.select("name", "family", "call", "queue_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
     kernels = kernels.filter(profile.ops["op_kind"] == "kernel")
-    # A graph launch is one call for many kernels: its time belongs to the graph, and is never multiplied.
+    # A graph launch is one call for many kernels: its time belongs to the graph and must not be counted per kernel.
     calls, call = profile.attributed.api_calls, kernels["call"].fill_null(-1).to_numpy()
     sole = call >= 0
     sole[sole] = calls["gpu_ops"].to_numpy()[call[sole]] == 1
     kernels = kernels.with_columns(lookup.at(calls["self_ns"], np.where(sole, call, -1)).alias("self_ns"))
     ns = pl.col("ns")
-    # The family is told from the name.
+    # The name determines the family.
     grouped = kernels.group_by("name").agg(
         pl.col("family").first(),
         pl.len().cast(pl.Int64).alias("count"),

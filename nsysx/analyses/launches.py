@@ -1,4 +1,4 @@
-"""Launches of the steady steps: what they cost the CPU, what they cost the GPU, and a full queue apart from a slow launch."""
+"""Launches in the steady steps: what they cost the CPU and the GPU, and full queues apart from slow launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = "launches"
 TITLE = "Launches"
 #: A launch is slow when it takes this many times the median of its function, and more than 50 us.
 _SLOW_FACTOR, _SLOW_NS = 10, 50_000
-#: Below this part of the steady window the GPU does not wait for launches.
+#: If it idles for launches for less than this share of the steady window, the GPU does not wait for them.
 _FREE_SHARE = 0.02
 _LAUNCH, _HOST = CAUSES.index("launch_latency"), CAUSES.index("host_code")
 COLUMNS = (
@@ -25,29 +25,32 @@ COLUMNS = (
     Column("launches_per_step", "Float64", "", "calls per steady step; null without steps"),
     Column("gpu_ops", "Int64", "", "kernels and other GPU work that they started"),
     Column("total_ns", "Int64", "ns", "self time on the CPU: usual + first_call + queue_full + slow"),
-    Column("usual_ns", "Int64", "ns", "of it in launches of the usual kind"),
-    Column("first_call_ns", "Int64", "ns", "of it paid once: see the first-call bill"),
+    Column("usual_ns", "Int64", "ns", "part of it in ordinary launches"),
+    Column("first_call_ns", "Int64", "ns", "part of it paid once: see the first-call bill"),
     Column(
         "queue_full_ns",
         "Int64",
         "ns",
-        "of it blocked because the launch queue was full: the GPU is behind, not the CPU",
+        "part of it blocked because the launch queue was full: the GPU is behind, not the CPU",
     ),
     Column(
-        "slow_ns", "Int64", "ns", "of it in launches that took ten times the median and 50 us with room in the queue"
+        "slow_ns",
+        "Int64",
+        "ns",
+        "part of it in launches that took ten times the median and 50 us with room in the queue",
     ),
     Column("median_ns", "Float64", "ns", "median launch"),
     Column("p90_ns", "Float64", "ns", "90 % of the launches took at most this"),
     Column("queue_full_calls", "Int64", "", "launches that blocked on a full queue"),
     Column("slow_calls", "Int64", "", "slow launches"),
-    Column("pending_median", "Float64", "", "GPU ops that were launched and not done when a launch began, median"),
+    Column("pending_median", "Float64", "", "GPU ops launched but not done when a launch began, median"),
     Column(
         "idle_launch_ns",
         "Int64",
         "ns",
-        "shown device idle while a launch of this function was on its way (launch latency)",
+        "idle time of the shown device while a launch of this function was in flight (launch latency)",
     ),
-    Column("idle_host_ns", "Int64", "ns", "shown device idle before such a launch, in Python and the framework"),
+    Column("idle_host_ns", "Int64", "ns", "its idle time before such a launch, in Python and the framework"),
     Column("idle_share", "Float64", "", "both over the steady time of the shown device, 0 to 1"),
     Column(
         "verdict", "String", "", "free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell"
@@ -57,8 +60,8 @@ SHOWN = TableSpec(
     covers="steady",
     place=130,
     intro=(
-        "What launching costs. A launch costs GPU time only where the GPU stands idle for it; one that blocks on a full queue "
-        "means that the GPU is behind, not the CPU."
+        "What launching costs. A launch costs GPU time only if the GPU idles for it; one that blocks on a full queue means that "
+        "the GPU is behind, not the CPU."
     ),
     first=(
         "name",
@@ -83,7 +86,7 @@ SHOWN = TableSpec(
 
 
 def _idle(profile: Profile) -> pl.DataFrame:
-    """Return per API function the idle of the shown device that ended with its work: launch latency, and host code before."""
+    """Return per API function the idle time of the shown device that its work ended: launch latency, and host code before."""
     call = profile.attributed.gpu_ops["call"].fill_null(-1).to_numpy()
     op, cause, ns = (profile.shown_idle()[c].to_numpy() for c in ("op", "cause", "ns"))
     rows = np.flatnonzero(((cause == _LAUNCH) | (cause == _HOST)) & (op >= 0))
@@ -95,7 +98,7 @@ def _idle(profile: Profile) -> pl.DataFrame:
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per launching API function, longest first; null idle where the report has no GPU work."""
+    """Return one row per launching API function, longest first; idle columns are null if the report has no GPU work."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     rows = _by_function(_launches(profile)).join(_idle(profile), on="name", how="left", maintain_order="left")
@@ -117,9 +120,9 @@ def table(profile: Profile) -> pl.DataFrame:
 
 
 def _launches(profile: Profile) -> pl.DataFrame:
-    """Return the launches of the steady steps: name, gpu_ops, self_ns, and of it what was one-time, in a full queue, its own.
+    """Return the launches of the steady steps: name, gpu_ops, self_ns = one_time_ns + queue_full_ns + own_ns.
 
-    ``pending`` are the GPU ops that were launched and not yet run, ``slow`` says that a launch took far more than usual.
+    ``pending`` counts the GPU ops launched but not done; ``slow`` is whether the launch took far longer than usual.
     """
     wanted = ("call", "process", "correlation_id", "start_ns", "end_ns", "name", "kind", "self_ns", "gpu_ops")
     launching = (pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch")
@@ -143,7 +146,7 @@ def _launches(profile: Profile) -> pl.DataFrame:
 
 
 def _by_function(launches: pl.DataFrame) -> pl.DataFrame:
-    """Return what ``_launches`` found, summed by API function."""
+    """Return the launches summed by API function."""
     rows = launches.group_by("name").agg(
         pl.len().cast(pl.Int64).alias("launches"),
         pl.col("gpu_ops").sum(),
@@ -162,7 +165,7 @@ def _by_function(launches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _verdict() -> pl.Expr:
-    """Return what a function's launches are to the GPU: free, critical, queue_full, or cannot_tell."""
+    """Return what a function's launches mean for the GPU: free, critical, queue_full, or cannot_tell."""
     return (
         pl.when(pl.col("idle_share").is_null())
         .then(pl.lit("cannot_tell"))

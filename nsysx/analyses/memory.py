@@ -1,4 +1,4 @@
-"""Device and pinned memory over time, as the driver handed it out: what a picture needs."""
+"""Device and pinned memory over time, as the driver handed it out, in as many points as a picture needs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ COLUMNS = (
     Column("process", "Int64", "", "process key"),
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
     Column("kind", "String", "", "device, pinned, managed, ..."),
-    Column("time_ns", "Int64", "ns", "begin of the stretch"),
-    Column("bytes", "Int64", "bytes", "allocated at the end of the stretch, since the capture began"),
-    Column("peak_bytes", "Int64", "bytes", "most that was allocated in the stretch"),
+    Column("time_ns", "Int64", "ns", "start of the stretch"),
+    Column("bytes", "Int64", "bytes", "held at the end of the stretch, counted from the start of the capture"),
+    Column("peak_bytes", "Int64", "bytes", "most that was held in the stretch"),
     Column("allocations", "Int64", "", "allocations in the stretch"),
     Column("frees", "Int64", "", "frees in the stretch"),
     Column("allocated_bytes", "Int64", "bytes", "bytes allocated in the stretch"),
@@ -29,7 +29,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=180,
-    intro=("Memory as the driver handed it out since the capture began, PyTorch's cache included."),
+    intro=("Memory handed out by the driver since the capture began, PyTorch's cache included."),
     first=(
         "time_ns",
         "kind",
@@ -50,7 +50,7 @@ SHOWN = TableSpec(
 def table(profile: Profile) -> pl.DataFrame:
     """Return stretches in order of time per process, device and kind; bytes = the bytes before + allocated - freed.
 
-    Only what changed during the capture is known: memory that was allocated before it is not in any row.
+    Only changes during the capture are known: memory allocated before it is in no row.
     """
     if not profile.recorded("memory_usage"):
         raise NotRecorded("memory events were not recorded", "nsysx run --memory -- CMD")

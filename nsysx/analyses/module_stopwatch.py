@@ -1,13 +1,13 @@
-"""Stopwatch for modules: what each way of timing a module on the host reads, when it launches several kernels.
+"""Stopwatch for modules: what each way of timing a module on the host reads when it launches several kernels.
 
 The clock starts and stops at the ends of the module's range. ``measured`` and ``composed`` are as in the stopwatch for
-kernels. Composed readings run the recorded launches again on one queue: each kernel starts when its launch call has returned,
+kernels. Composed readings replay the recorded launches on one queue: each kernel starts when its launch call has returned,
 plus the latency of an idle device, or when the kernel before it is done.
 
     both    the slower of range and work, on an idle device, + sync_return
-    before  the range: how long the CPU takes to hand the work over, what it blocked on a full queue left out
-    after   as both, behind the work of others that was queued when the range began (median)
-    none    the range
+    before  the range: how long the CPU takes to hand the work over, without blocking on a full queue
+    after   as both, behind other work that was queued when the range began (median)
+    none    the same as before
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ COLUMNS = (
     Column("calls", "Int64", "", "executions that launched GPU work and did not wait inside"),
     Column("kernels_each", "Float64", "", "kernels and other GPU work per execution, median"),
     Column("range_ns", "Float64", "ns", "time on the CPU, launches included, median"),
-    Column("api_ns", "Float64", "ns", "of it in the launch calls, median"),
-    Column("work_ns", "Float64", "ns", "GPU time of its work, summed, median"),
-    Column("alone_ns", "Float64", "ns", "from the begin of the range to the end of its work on an idle device, median"),
+    Column("api_ns", "Float64", "ns", "part of it in the launch calls, median"),
+    Column("work_ns", "Float64", "ns", "GPU time of its work, summed per execution, median"),
+    Column("alone_ns", "Float64", "ns", "from the start of the range to the end of its work on an idle device, median"),
     *OF_WAYS,
     Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device"),
     Column("event_queued_ns", "Float64", "ns", "cuda.Event around it behind other work: its GPU time"),
@@ -53,7 +53,7 @@ SHOWN = TableSpec(
     covers="whole",
     place=210,
     intro=(
-        "The same for whole modules, forward only: what four ways of timing would have read, and the GPU time that is the work."
+        "The same for whole modules, forward only: what four ways of timing read, and the GPU time that is the work."
     ),
     first=(
         "name",
@@ -71,7 +71,7 @@ SHOWN = TableSpec(
 _ROWS = 20
 #: Whole models are not timed this way.
 _MOST_KERNELS = 64
-#: Executions that are run again, of each module.
+#: Most executions per module that are replayed.
 _SAMPLE = 200
 
 
@@ -80,7 +80,7 @@ class _Work:
 
     def __init__(self, profile: Profile) -> None:
         ops, calls = profile.attributed.gpu_ops, profile.attributed.api_calls
-        # Calls are numbered by thread and time, ops by their start: in the order of calls, the work is in that of launches.
+        # Calls are numbered by thread and time, ops by their start: sorting by call puts work in the order of its launch.
         launched = np.flatnonzero(ops["call"].is_not_null().to_numpy())
         self.call = ops["call"].gather(launched).to_numpy()
         order = np.argsort(self.call, kind="stable")
@@ -91,10 +91,10 @@ class _Work:
         first = np.diff(self.call, prepend=-1) > 0
         self.sum = _sums(end - start)
         self.api = _sums(np.where(first, returned - calls["start_ns"].to_numpy()[self.call], 0))
-        # What a launch blocked on a full queue belongs to the busy device, not to the module.
+        # Time that a launch blocks on a full queue is due to the busy device, not to the module.
         self.full = _sums(np.where(first, queue_full(profile, calls)[self.call], 0))
         alone = median(np.maximum(start - returned, 0)[backlog(profile).alone[rows] & first])
-        #: When the rest of the work, this op included, would be done on an idle device, less what depends on the stretch.
+        #: When the work from this op on would be done on an idle device, less the terms that depend on the stretch.
         self._reach = np.append(returned - self.full[1:] + int(alone or 0) - self.sum[:-1], 0)
         self._end = np.append(end, 0)
 
@@ -120,7 +120,7 @@ def _sums(values: I64) -> I64:
 
 
 def _greatest(values: I64, first: I64, last: I64) -> I64:
-    """Return the greatest value of each stretch [first, last), none of them empty; one value stands behind the last."""
+    """Return the greatest value of each stretch [first, last), none of them empty; ``values`` ends with one spare value."""
     greatest: I64 = np.maximum.reduceat(values, np.stack((first, last), axis=1).ravel())[::2]
     return greatest
 
@@ -158,7 +158,7 @@ def _executions(profile: Profile, work: _Work, calls: GpuCalls) -> pl.DataFrame:
 
 
 def _line(profile: Profile, part: list[I64], work: _Work, calls: GpuCalls, back: float | None) -> dict[str, object]:
-    """Return the row of one module. ``part``: what ``_executions`` has of it but name and row, column by column."""
+    """Return the row of one module. ``part``: its columns of ``_executions``, without name and row."""
     process, start, end, first, last, previous, following, busy = part
     before, after, returned = calls.synced(previous, following, work.end(first, last))
     length, alone = end - start, work.alone(first, last, start)

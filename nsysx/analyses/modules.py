@@ -1,4 +1,4 @@
-"""GPU and CPU time by module, forward and backward on one row, and what belongs to no module named as such."""
+"""GPU and CPU time by module, with forward and backward in one row, and rows for work outside of modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsysx.model import Column, TableSpec
 KEY = "modules"
 TITLE = "Modules"
 COLUMNS = (
-    Column("path", "String", "", "qualified path; in parentheses what lies outside modules; null for not attributed"),
+    Column("path", "String", "", "qualified path; work outside of modules in parentheses; null if not attributed"),
     Column("cls", "String", "", "Python class of the module"),
     Column("parent", "String", "", "module that calls it, null at a root"),
     Column("depth", "Int64", "", "distance from its root"),
@@ -24,13 +24,15 @@ COLUMNS = (
         "calls",
         "Int64",
         "",
-        "calls in the steady steps: of its forward, its range, its phase; null for what is not called",
+        "calls in the steady steps, of its forward, its range or its phase; null for rows that are not called",
     ),
     Column("forward_gpu_ns", "Int64", "ns", "GPU op time of forward, children included"),
     Column("backward_gpu_ns", "Int64", "ns", "GPU op time of backward, children and recompute included"),
-    Column("self_gpu_ns", "Int64", "ns", "GPU op time of the module itself, forward and backward; sums to all"),
+    Column(
+        "self_gpu_ns", "Int64", "ns", "GPU op time of the module itself, forward and backward; sums to all GPU work"
+    ),
     Column("kernels", "Int64", "", "kernels of the module itself"),
-    Column("copy_ns", "Int64", "ns", "of self_gpu_ns in copies and memsets"),
+    Column("copy_ns", "Int64", "ns", "part of self_gpu_ns in copies and memsets"),
     Column("queue_ns", "Int64", "ns", "time its own GPU ops waited in the queue after their launch, summed"),
     Column("launch_ns", "Int64", "ns", "self time of its own launch calls"),
     Column("wait_ns", "Int64", "ns", "backlog that its own blocking calls waited for"),
@@ -44,8 +46,8 @@ SHOWN = TableSpec(
     covers="steady",
     place=60,
     intro=(
-        "GPU time by module of the model. Forward and backward of a parent include its children; self time is its own and "
-        "adds up to all GPU work."
+        "GPU time by module of the model. Forward and backward of a parent include its children; self time does not, and adds "
+        "up to all GPU work."
     ),
     first=(
         "path",
@@ -132,7 +134,7 @@ def _in_steps(profile: Profile) -> pl.Expr:
 
 
 def _calls(profile: Profile) -> dict[str, int]:
-    """Return the calls in the steady steps by the names that work is attributed to, "(optimizer)" as often as its phase."""
+    """Return calls in the steady steps by the names that work is attributed to; "(optimizer)" counts its phase."""
     rows = profile.ranges.ranges.filter(~pl.col("crossing"))
     inside = _in_steps(profile)
     name = pl.col("name").cast(pl.String)
@@ -141,7 +143,7 @@ def _calls(profile: Profile) -> dict[str, int]:
         path = pl.when(name == "").then(pl.format(layers.PATHLESS, pl.col("cls").cast(pl.String))).otherwise(name)
         called = entered.select(path.alias("module"), "len")
     else:
-        # A stranger's ranges are named by what they are nested in.
+        # Ranges that the probe did not push are named by what they are nested in.
         layer = layers.module_layer(profile.ranges)
         entered = layer.rows.with_columns(at(*layers.paths(layer)).alias("module"))
         called = entered.filter(inside).group_by("module").len().select(pl.col("module").cast(pl.String), "len")
@@ -160,7 +162,7 @@ def _grade(module: str | None, row: dict[str, int]) -> str:
 
 
 def _depths(parents: dict[str | None, str | None]) -> dict[str | None, int]:
-    """Return how far each module lies below its root. Each is visited once; of a circle the first one found is the root."""
+    """Return how far each module lies below its root. Each is visited once; in a cycle, the first one seen is the root."""
     depth: dict[str | None, int] = {}
     for module in parents:
         path: list[str | None] = []
@@ -177,7 +179,7 @@ def _depths(parents: dict[str | None, str | None]) -> dict[str | None, int]:
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per module, in order of first call; roots first, then what lies outside, then what is unknown.
+    """Return one row per module, in order of first call, then the rows outside of modules, then work of unknown origin.
 
     ``self_gpu_ns`` over all rows is the GPU op time of the steady steps.
     """
@@ -192,7 +194,7 @@ def table(profile: Profile) -> pl.DataFrame:
     }
     lines = []
     depth = _depths({module: parent for module, (_, parent, _) in tree.items()})
-    # Roll children up along the tree, deepest first: what is below a module is complete when its turn comes.
+    # Roll children up the tree, deepest first: a module's subtree is complete when its turn comes.
     rolled = {
         m: [self_figures[m][f"{way}_gpu_ns"] if m in self_figures else 0 for way in ("forward", "backward")]
         for m in tree
@@ -216,7 +218,7 @@ def table(profile: Profile) -> pl.DataFrame:
             "cls": cls,
             "parent": parent,
             "depth": depth.get(module, 0),
-            # What lies between modules and phases, and what is not attributed, nobody calls.
+            # Nothing calls what lies between modules and phases, or what is not attributed.
             "calls": row["calls"] if module in tree or module in calls else None,
             "grade": _grade(module, row),
         }

@@ -1,4 +1,4 @@
-"""Operators of torch with their shapes, between the modules and the kernels: time, FLOPs, what they wait for and allocate."""
+"""PyTorch operators with their shapes, between modules and kernels: time, FLOPs, waits and allocations."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ TITLE = "Operators"
 COLUMNS = (
     Column("name", "String", "", "operator whose FLOPs are known, else the innermost; null for GPU work outside of all"),
     Column("shapes", "String", "", "sizes of its tensors, such as 8x1024, 1024x512; null when not recorded"),
-    Column("module", "String", "", "module in which it was called; in parentheses what lies outside modules"),
+    Column("module", "String", "", "module in which it was called; work outside of modules in parentheses"),
     Column("phase", "String", "", "phase of the step in which it was called"),
-    Column("caller", "String", "", "the outermost of torch's operators around it; null for none"),
+    Column("caller", "String", "", "the outermost PyTorch operator around it; null for none"),
     Column("calls", "Int64", "", "executions with GPU work in the steady steps"),
     Column("kernels", "Int64", "", "kernels that they launched"),
     Column("gpu_ns", "Int64", "ns", "time of these kernels, copies and memsets; over all rows, all GPU work of the shown device"),
-    Column("kernel", "String", "", "the kernel in which most of it goes"),
-    Column("number_format", "String", "", "what the names of its kernels say that they multiply: bf16, tf32 ...; else null"),
-    Column("flops", "Int64", "FLOP", "floating point operations by the sizes; null where they cannot be told"),
+    Column("kernel", "String", "", "the kernel that takes most of it"),
+    Column("number_format", "String", "", "format that its kernels multiply, by their names: bf16, tf32 ...; else null"),
+    Column("flops", "Int64", "FLOP", "floating point operations by the sizes; null where they are unknown"),
     Column("tflops", "Float64", "TFLOP/s", "flops over gpu_ns"),
     Column("peak_share", "Float64", "share", "of the fastest matrix product measured in this format, 0 to 1; null where none was"),
-    Column("why_not", "String", "", "why flops is null; null for what multiplies nothing"),
+    Column("why_not", "String", "", "why flops is null; null if it multiplies nothing"),
     Column("waits", "Int64", "", "synchronize calls that it made"),
     Column("wait_ns", "Int64", "ns", "self time of these calls"),
     Column("allocations", "Int64", "", "calls that reserve or free memory, such as cudaHostAlloc"),
@@ -35,8 +35,8 @@ SHOWN = TableSpec(
     covers="shown device",
     place=65,
     intro=(
-        "What lies between a module and its kernels. FLOPs are those of the sizes, as torch.utils.flop_counter counts them; the share "
-        "is of the fastest matrix product that was measured on this GPU, not of a datasheet."
+        "The level between modules and kernels. FLOPs follow from the sizes, as torch.utils.flop_counter counts them; the share is "
+        "of the fastest matrix product measured on this GPU, not of a datasheet."
     ),
     first=("name", "gpu_ns", "shapes", "module", "phase", "calls", "tflops", "peak_share", "number_format", "kernel", "wait_ns",
            "allocation_ns"),
@@ -47,7 +47,7 @@ SHOWN = TableSpec(
     sums=True,
     rows=40,
 )  # fmt: skip
-#: Rows that are told apart; the others are one, so that the sum is all GPU time.
+#: Most rows listed one by one; the others share one row, so that the sum is all GPU time.
 _ROWS = 200
 _KEY = [c for c in operator_work.PLACE if c != "caller"]
 
@@ -89,9 +89,9 @@ def table(profile: Profile) -> pl.DataFrame:
     largest = pl.max_horizontal("gpu_ns", pl.col("wait_ns") + pl.col("allocation_ns"))
     rows = rows.sort(largest, "name", "shapes", "module", "phase", descending=[True, *[False] * 4], nulls_last=True)
     rows = rows.with_columns(shapes=_short(rows["shapes"])).select(*declared.schema(COLUMNS))
-    rest = rows.slice(_ROWS)
-    if not rest.height:
+    unlisted = rows.slice(_ROWS)
+    if not unlisted.height:
         return rows
     sums = ("calls", "kernels", "gpu_ns", "waits", "wait_ns", "allocations", "allocation_ns")
-    other = {"name": f"({rest.height} other operators and shapes)", **{c: int(rest[c].sum()) for c in sums}}
+    other = {"name": f"({unlisted.height} other operators and shapes)", **{c: int(unlisted[c].sum()) for c in sums}}
     return pl.concat([rows.head(_ROWS), pl.DataFrame([other], schema=rows.schema)])

@@ -1,4 +1,4 @@
-"""Calls of the operating system in the GPU's idle time: what of the host's code was waiting, and for what."""
+"""Operating system calls during the GPU's idle time: how much of the host code was waiting, and for what."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from nsysx.model import Column, TableSpec
 
 KEY = "os_waits"
 TITLE = "Operating system calls while the GPU idles"
-#: What stands for the time in no such call.
+#: The name for time in no such call.
 NO_CALL = "(in no call)"
 COLUMNS = (
+    Column("name", "String", "", f"function of the operating system's library; {NO_CALL} for all other idle time"),
     Column(
-        "name", "String", "", f"function of the operating system's library; {NO_CALL} for the rest of the idle time"
-    ),
-    Column(
-        "kind", "String", "", f"what it waits for: {', '.join(dict.fromkeys(KINDS.values()))}, other; null for the rest"
+        "kind",
+        "String",
+        "",
+        f"what it waits for: {', '.join(dict.fromkeys(KINDS.values()))}, other; null outside of calls",
     ),
     Column("module", "String", "", "module whose work came next, in parentheses what lies outside modules"),
     Column("phase", "String", "", "phase of the work that came next"),
-    Column("calls", "Int64", "", "calls that lie in idle time, in the steady steps; 0 for the rest"),
+    Column("calls", "Int64", "", "calls during idle time in the steady steps; 0 outside of calls"),
     Column(
         "idle_ns",
         "Int64",
         "ns",
-        "idle time of the shown device that the ledger calls host code, in them; over all rows it sums to the ledger's",
+        "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
     ),
     Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader"),
 )
@@ -35,8 +36,8 @@ SHOWN = TableSpec(
     covers="shown device",
     place=47,
     intro=(
-        "Host code is Python, or it waits: for a lock, for a file, for another process. What the launching thread was in while the "
-        "GPU idled."
+        "Host code either runs or waits: for a lock, a file, another process. Which call the launching thread was in while the GPU "
+        "idled."
     ),
     first=("name", "kind", "module", "idle_ns", "calls", "loader_idle_ns", "phase"),
     bar="idle_ns",

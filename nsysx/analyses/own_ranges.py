@@ -1,4 +1,4 @@
-"""The ranges that the program wrote itself, beside the modules that the probe marked: time inside, and the work launched there."""
+"""The program's own NVTX ranges, beside the modules that the probe marked: time inside, and the work launched there."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from nsysx.model import Column, TableSpec
 KEY = "own_ranges"
 TITLE = "Ranges of your own"
 COLUMNS = (
-    Column("path", "String", "", "text of the range, after those that it lies in; null outside of all"),
-    Column("steps", "Int64", "", "steady steps in which it occurs; 0 where no steps are told apart"),
+    Column("path", "String", "", "text of the range, after those of the ranges around it; null outside of all"),
+    Column("steps", "Int64", "", "steady steps in which it occurs; 0 without steps"),
     Column("calls", "Int64", "", "how often it was entered; null outside of all"),
     Column("cpu_ns", "Int64", "ns", "time inside it on its thread, nested ranges included; null outside of all"),
     Column("gpu_ns", "Int64", "ns", "GPU op time of the work launched inside it, nested ranges included"),
     Column(
-        "self_gpu_ns", "Int64", "ns", "of it launched in no nested range; sums to all GPU op time of the steady steps"
+        "self_gpu_ns",
+        "Int64",
+        "ns",
+        "part of it launched in no nested range; sums to all GPU op time of the steady steps",
     ),
     Column("kernels", "Int64", "", "kernels launched in no nested range"),
     Column("wait_ns", "Int64", "ns", "backlog that blocking calls in no nested range waited for"),
@@ -37,8 +40,8 @@ SHOWN = TableSpec(
     covers="rows",
     place=61,
     intro=(
-        "NVTX ranges in the program's own code, beside the modules that the probe marked. What backward launches counts for the "
-        "range around backward()."
+        "NVTX ranges in the program's own code, beside the modules that the probe marked. Work launched by backward counts for "
+        "the range around backward()."
     ),
     first=("path", "gpu_ns", "self_gpu_ns", "cpu_ns", "wait_ns", "idle_blamed_ns", "calls", "kernels", "steps"),
     bar="self_gpu_ns",
@@ -46,14 +49,14 @@ SHOWN = TableSpec(
     per_row=("calls", "cpu_ns", "gpu_ns", "self_gpu_ns", "kernels", "wait_ns", "idle_blamed_ns"),
     labels={"path": "range"},
 )
-#: What torch's profiler writes behind a label; of phases it is torch's own ("Optimizer.step#AdamW.step, op_id = 7").
+#: What torch's profiler appends to a label: phases with it are torch's own ("Optimizer.step#AdamW.step, op_id = 7").
 _BY_TORCH = r", (seq|op_id) = \d+"
-#: Of other kinds are steps, which are no part of one, and torch's operators and record_function labels, which have a table.
+#: The other kinds are steps, which are no part of a step, and torch's operators and record_function labels, which have a table.
 _KINDS = ("range", "phase", "module")
 
 
 def _written(profile: Profile) -> tuple[Layer, I64, int]:
-    """Return the program's ranges that lie within one steady step of the shown process, the step of each, and how many there are.
+    """Return the program's ranges that lie within a steady step of the shown process, the step of each, and how many steps.
 
     A range around several steps (an epoch) is no part of a step.
     """
@@ -68,7 +71,7 @@ def _written(profile: Profile) -> tuple[Layer, I64, int]:
     start, finish = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     step = np.searchsorted(begin, start, side="right") - 1
     inside = (step >= 0) & (finish <= np.append(end, 0)[step])
-    # Each is named by where it lies, a module that somebody else marked as well.
+    # Each is named by where it lies; so is a module that somebody other than the probe marked.
     named = pl.when(pl.col("name").cast(pl.String) == "").then("cls").otherwise("name")
     layer = layers.layer_of(rows.filter(inside).with_columns(named.alias("name"), pl.lit("range").alias("kind")))
     step = np.searchsorted(begin, layer.rows["start_ns"].to_numpy(), side="right") - 1
@@ -76,9 +79,9 @@ def _written(profile: Profile) -> tuple[Layer, I64, int]:
 
 
 def _innermost(profile: Profile, layer: Layer) -> I64:
-    """Return the row of the layer in which each API call of the report lies, -1 for none; one place more, for no call.
+    """Return the row of the layer that each API call of the report lies in, -1 for none; with one extra -1 for no call.
 
-    Backward runs on threads of its own: its calls lie in what is open on the thread that drives the steps.
+    Backward runs on its own threads: its calls belong to the range open on the thread that drives the steps.
     """
     calls = profile.steady_calls.select("call", "thread", "start_ns", "phase").sort("thread")
     row = np.full(profile.attributed.api_calls.height + 1, -1, np.int64)
@@ -94,7 +97,7 @@ def _innermost(profile: Profile, layer: Layer) -> I64:
 
 
 def _with_nested(layer: Layer, values: I64) -> I64:
-    """Return values of ranges with those of all that is nested in them."""
+    """Return the values of ranges with those of all ranges nested in them."""
     parents, depths = layer.parents(), layer.depths()
     sums: I64 = values.copy()
     deepest_first = np.argsort(-depths, kind="stable")
@@ -106,11 +109,11 @@ def _with_nested(layer: Layer, values: I64) -> I64:
 
 
 def _of_itself(profile: Profile, layer: Layer) -> dict[str, I64]:
-    """Return what each range launched and waited for outside of nested ones; the last place is what lies outside of all."""
+    """Return what each range launched and waited for outside of nested ranges; the last place is for outside of all."""
     size, row_of_call = layer.rows.height + 1, _innermost(profile, layer)
     ops, idle = profile.steady_ops, profile.shown_idle()
     of_op = row_of_call[ops["call"].fill_null(-1).to_numpy()]
-    # Idle time that no op ended lies outside, too.
+    # Idle time that no op ended lies outside too.
     of_any_op = np.append(row_of_call[profile.attributed.gpu_ops["call"].fill_null(-1).to_numpy()], -1)
     waited = profile.steady_calls.select("call").join(
         profile.waits.select("call", "backlog_ns"), on="call", how="inner"
@@ -124,20 +127,20 @@ def _of_itself(profile: Profile, layer: Layer) -> dict[str, I64]:
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per path of ranges, in order of time, and what lies outside of them last.
+    """Return one row per path of ranges, in order of time, then one for everything outside of them.
 
-    Errors: NotRecorded where there are none, and where they name the modules, which then are these rows.
+    Raises NotRecorded if there are none, or if they already are the rows of the table of modules.
     """
     layer, step, steps = _written(profile)
     if not layer.rows.height:
-        what = "the program has no NVTX range of its own within a step"
-        raise NotRecorded(what, 'put what you want to see in `with torch.cuda.nvtx.range("name"):`')
+        reason = "the program has no NVTX range of its own within a step"
+        raise NotRecorded(reason, 'put what you want to see in `with torch.cuda.nvtx.range("name"):`')
     if not profile.ranges.ranges.select(layers.BY_PROBE.any()).item():
-        what = "no module was marked, so the program's own ranges are the rows of the table of modules"
-        raise NotRecorded(what, "nsysx run -- CMD")
+        reason = "no module was marked, so the program's own ranges are the rows of the table of modules"
+        raise NotRecorded(reason, "nsysx run -- CMD")
     figures = _of_itself(profile, layer)
     names, key = layers.paths(layer)
-    # Beyond a depth all have one path: what is nested there is in its sums once.
+    # Beyond a certain depth all ranges share a path: only the outermost of those counts, so that nothing counts twice.
     outer = np.append(key, -1)[layer.parents()] != key
     rows = pl.DataFrame(
         {
@@ -156,6 +159,13 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.col("first_ns").min(),
     )
     outside = {name: int(values[-1]) for name, values in figures.items()}
-    rest = {"path": None, "steps": steps, "calls": None, "cpu_ns": None, "gpu_ns": outside["self_gpu_ns"], **outside}
+    unranged = {
+        "path": None,
+        "steps": steps,
+        "calls": None,
+        "cpu_ns": None,
+        "gpu_ns": outside["self_gpu_ns"],
+        **outside,
+    }
     schema = declared.schema(COLUMNS)
-    return pl.concat([by_path.sort("first_ns", "path").select(list(schema)), pl.DataFrame([rest], schema=schema)])
+    return pl.concat([by_path.sort("first_ns", "path").select(list(schema)), pl.DataFrame([unranged], schema=schema)])

@@ -22,7 +22,7 @@ COLUMNS = (
         "gpu_busy_ns",
         "Int64",
         "ns",
-        "time of the shown device in its GPU work, each busy instant in one phase; sums to GPU busy",
+        "busy time of the shown device in its GPU work, each instant in one phase; sums to GPU busy",
     ),
     Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device before its GPU work; sums to GPU idle"),
 )
@@ -41,11 +41,11 @@ SHOWN = TableSpec(
 
 
 def _busy(s: I64, e: I64, phase: I64, size: int) -> I64:
-    """Return the device time of each phase: of ops that run at once, the one that began last has the instant.
+    """Return the device time of each phase: where ops overlap, an instant belongs to the op that began last.
 
-    ``s`` is sorted, and of equal ones the last op began last. Ops one after the other of one phase are a block. Until the next
-    block begins, it has what its own ops cover. From there on it is one stretch up to its last end, and has what later ones
-    leave uncovered.
+    ``s`` is sorted; of ops that begin at once, the last counts as begun last. Consecutive ops of one phase form a block. Until
+    the next block begins, a block has what its own ops cover; after that it is one stretch up to its last end, and has what
+    later stretches leave uncovered.
     """
     head = np.flatnonzero(np.diff(phase, prepend=-1))
     count = np.diff(head, append=len(s))
@@ -58,7 +58,7 @@ def _busy(s: I64, e: I64, phase: I64, size: int) -> I64:
     busy = totals(phase, length, size)
     late = np.flatnonzero(last > following)
     if len(late):
-        # Stretches by place among all borders, because of those that begin at one instant the last has it.
+        # By place among all borders, so that of stretches that begin at one instant the last one has it.
         borders = merged([np.sort(following[late]), np.sort(last[late])])
         n = len(late)
         top = nesting(

@@ -1,4 +1,4 @@
-"""What every steady step of the shown process is made of, block by block: what two captures are compared by.
+"""What the steady steps of the shown process are made of, block by block: the basis for comparing two captures.
 
 Parts "ledger" sum to the step on the device timeline, to the nanosecond; "idle" sums to its idle time, "module_compute" and
 "family_compute" to its compute time. The other parts are plain sums, in which work that runs at once counts twice.
@@ -30,23 +30,23 @@ COLUMNS = (
         "",
         "step, ledger, idle, module_compute, family_compute, phase, module, family, kernel, api or wait",
     ),
-    Column("name", "String", "", "what it is; null for what belongs to no module, no phase"),
+    Column("name", "String", "", "its name; null for work outside of modules or phases"),
     Column("cls", "String", "", "class of a module, kind of an API function; null elsewhere"),
     Column("place", "String", "", "module of a wait; null elsewhere"),
     Column(
         "count",
         "List(Int64)",
         "",
-        "how many in each block of steps: steps, GPU ops or calls; null where nothing is counted",
+        "number of steps, GPU ops or calls in each block of steps; null where nothing is counted",
     ),
     Column("ns", "List(Int64)", "ns", "time in each block of steps, summed"),
 )
 
 SHOWN = TableSpec(covers="steady", place=900, unseen=True)
 
-#: A long run is kept as this many blocks of neighbouring steps: enough for an interval, small enough for a file.
+#: A long run is kept as this many blocks of neighboring steps: enough for an interval, small enough for a file.
 MOST_BLOCKS = 64
-#: Names of each part that are kept one by one; the rest is one row of this name, so that sums hold.
+#: Most names kept per part; the others share one row of this name, so that sums hold.
 MOST_NAMES = 400
 REST = "(the rest)"
 
@@ -62,9 +62,9 @@ _Row = tuple[str, str | None, str | None, str | None, list[int] | None, list[int
 
 
 class _Blocks:
-    """The steady steps that have both a CPU range and, where the device worked, a GPU tile, in blocks of neighbours.
+    """The steady steps that have a CPU range and, if the device worked, a GPU tile, in blocks of neighbors.
 
-    Where no steps were found the capture is the only one.
+    If no steps were found, the capture is the only step.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -95,7 +95,7 @@ class _Blocks:
         return [int(v) for v in totals(self.of, np.asarray(per_step, np.int64), self.size)]
 
     def in_steps(self, rows: pl.DataFrame, at: str) -> tuple[pl.DataFrame, I32]:
-        """Return the rows whose instant ``at`` lies in the CPU range of a step, and that step; null lies in none."""
+        """Return the rows whose instant ``at`` lies in the CPU range of a step, and the step of each; null lies in none."""
         t = rows[at].fill_null(-1).to_numpy()
         step = np.searchsorted(self.start, t, side="right").astype(np.int32) - np.int32(1)
         inside = (step >= 0) & (t < self.end[step])
@@ -103,7 +103,7 @@ class _Blocks:
 
 
 def _busiest(profile: Profile, devices: list[int]) -> int:
-    """Return the device on which the shown process works most over its steady windows; the lowest number of equals."""
+    """Return the device on which the shown process works most in its steady windows; on a tie, the lowest number."""
     windows = profile.steps.windows.filter(pl.col("process") == profile.steps.process)
     busy = dict.fromkeys(devices, 0)
     for device, start, end in windows.select("device", "start_ns", "end_ns").iter_rows():
@@ -122,9 +122,9 @@ def _grouped(
     *,
     counted: bool = True,
 ) -> Iterator[_Row]:
-    """Yield one row per name: longest first, beyond MOST_NAMES as one. ``step`` is that of each row, none of them -1."""
+    """Yield one row per name, longest first, and one for all beyond MOST_NAMES. ``step``: the step of each row, never -1."""
     rows = pl.DataFrame({"name": column, "block": blocks.of[step].astype(np.int32), "ns": ns})
-    # Few names and blocks are left of a million rows before anything is held beside them.
+    # Group first: a million rows shrink to few names and blocks before anything else is allocated.
     cells = rows.group_by("name", "block").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
     names, of = distinct(cells["name"])
     cell = of * blocks.size + cells["block"].to_numpy()
@@ -134,16 +134,16 @@ def _grouped(
     for i in order[:MOST_NAMES]:
         name = names[i]
         yield part, name, (cls or {}).get(name), None, many[i].tolist() if counted else None, table[i].tolist()
-    if rest := order[MOST_NAMES:]:
-        count = many[rest].sum(axis=0).tolist() if counted else None
-        yield part, REST, None, None, count, table[rest].sum(axis=0).tolist()
+    if unlisted := order[MOST_NAMES:]:
+        count = many[unlisted].sum(axis=0).tolist() if counted else None
+        yield part, REST, None, None, count, table[unlisted].sum(axis=0).tolist()
 
 
 def _exclusive(blocks: _Blocks, ops: pl.DataFrame) -> tuple[I64, I64, I64]:
-    """Return (row of ops, step, ns) of compute: each busy instant belongs to the op that began first of those that run.
+    """Return (row of ops, step, ns) of compute: each busy instant belongs to the running op that began first.
 
     ``ops`` are the compute ops of the device by start. The pieces are disjoint and cover the union, so their sum over a tile
-    is its compute time. What crosses a border of tiles is cut there.
+    is its compute time. A piece that crosses a border of tiles is cut there.
     """
     start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     if not len(start):
@@ -179,7 +179,7 @@ def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, s
         & (pl.col("end_ns") > blocks.gpu_start[0])
         & (pl.col("start_ns") < blocks.gpu_end[-1])
     )
-    # Of a million rows the columns that are needed, or this is what takes most memory of all.
+    # Only the needed columns: with a million rows, this would otherwise take more memory than anything else.
     ops = profile.attributed.gpu_ops.lazy().filter(inside).select("start_ns", "end_ns", "module", "family").collect()
     ops = ops.sort("start_ns", "end_ns")
     row, step, ns = _exclusive(blocks, ops)
@@ -205,7 +205,7 @@ def _sums(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | Non
 
 
 def _phases(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
-    """Yield the time of each phase on the thread that drives the steps; with what is outside they are the CPU steps."""
+    """Yield the time of each phase on the thread that drives the steps, and outside of phases; together, the CPU steps."""
     yield (
         "step",
         "cpu",
@@ -239,7 +239,7 @@ def _waits(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
         return
     sites = profile.wait_sites().filter(pl.col("process") == blocks.process)
     sites, step = blocks.in_steps(sites, "start_ns")
-    # Without the line: lines move with every edit, and what moved would look new.
+    # Without the line number: lines move with every edit, and a moved line would look new.
     inside = pl.when(pl.col("module").is_not_null()).then(pl.format("in {}", "module"))
     phase = pl.when(pl.col("phase").is_not_null()).then(pl.format("({})", "phase"))
     site = pl.concat_str("api", inside, phase, separator=" ", ignore_nulls=True).cast(pl.Categorical)
@@ -251,7 +251,7 @@ def _waits(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per part and name. Errors: NotRecorded without steps that count."""
+    """Return one row per part and name. Raises NotRecorded without steady steps."""
     blocks = _Blocks(profile)
     classes: dict[str | None, str | None] = dict(
         profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String)).iter_rows()

@@ -1,13 +1,13 @@
-"""Stopwatch: what each way of timing an operation on the host reads, side by side with what the device did.
+"""Stopwatch: what each way of timing an operation on the host reads, next to what the device did.
 
 A clock around an operation reads a different time with a synchronize before it, after it, both, or none. Here an operation is
 one kernel with its launch call, and the clock starts where the thread's previous GPU call (launch, copy, memset, synchronize)
-returned. ``measured`` readings come from executions that had just these synchronize calls around them; ``composed`` ones are
-sums of medians, for ways that the program did not take (sync_return of other kernels, where none follows this one):
+returned. ``measured`` readings come from executions that had exactly these synchronize calls around them; ``composed`` ones are
+sums of medians, for ways that the program did not use (with sync_return of other kernels, if none follows this one):
 
     both    host + api + latency + kernel + sync_return        a cold queue: the time of one call, alone
     before  host + api                                         how long the CPU takes to hand the work over
-    after   host + api + queue + kernel + sync_return          the work of others in the queue is read too
+    after   host + api + queue + kernel + sync_return          includes other work in the queue
     none    host + api                                         the same, beside a busy device
 
 A time from cuda.Event lies between the kernel alone (work is queued before the first record) and both - sync_return (an
@@ -43,7 +43,7 @@ KEY = "stopwatch"
 TITLE = "Stopwatch: four ways of timing"
 COLUMNS = (
     Column("name", "String", "", "kernel"),
-    Column("custom", "Boolean", "", "neither PyTorch's own nor from a CUDA library, as far as its name tells"),
+    Column("custom", "Boolean", "", "neither PyTorch's own nor from a CUDA library, judging by its name"),
     Column("module", "String", "", "module that launches it most often"),
     Column("calls", "Int64", "", "launches, one kernel each"),
     Column(
@@ -57,23 +57,23 @@ COLUMNS = (
         "latency_ns",
         "Float64",
         "ns",
-        "from the launch call to the kernel on an idle device, median; null when never idle",
+        "from the launch call to the kernel on an idle device, median; null if never idle",
     ),
     Column(
         "queue_ns",
         "Float64",
         "ns",
-        "from the launch call to the kernel behind other work, median; null when never behind",
+        "from the launch call to the kernel behind other work, median; null if never behind",
     ),
     Column("kernel_ns", "Float64", "ns", "kernel, median"),
     Column(
         "sync_return_ns",
         "Float64",
         "ns",
-        "from the end of the work to the return of the synchronize, median; null without any",
+        "from the end of the work to the return of the synchronize, median; null without one",
     ),
     *OF_WAYS,
-    Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device; null when it cannot be told"),
+    Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device; null if unknown"),
     Column("event_queued_ns", "Float64", "ns", "cuda.Event around it behind other work: the kernel"),
     Column("benchmark_ns", "Float64", "ns", "torch.utils.benchmark: the slower of host + api and kernel"),
 )
@@ -82,7 +82,7 @@ SHOWN = TableSpec(
     place=200,
     intro=(
         "One operation, timed four ways: what a clock around it reads depends on where you synchronize, and only the kernel "
-        "column is the work. A value with ≈ is put together from its parts, the others were measured in this capture."
+        "column is the work. A value with ≈ is the sum of its parts; the others were measured in this capture."
     ),
     first=(
         "name",
@@ -105,9 +105,9 @@ _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|ncc
 
 
 class _Around(NamedTuple):
-    """What stands around each launch, as arrays. The clock starts where the thread's previous GPU call returned."""
+    """What surrounds each launch, as arrays (ns, masks). The clock starts where the thread's previous GPU call returned."""
 
-    host: I64  # from there to the launch call
+    host: I64  # from the start of the clock to the launch call
     api: I64
     late: I64  # from the launch call to the kernel
     kernel: I64
@@ -116,7 +116,7 @@ class _Around(NamedTuple):
     known: Mask  # there is a call before
     before: Mask  # it is a synchronize, and leaves the device idle
     after: Mask  # the next call is a synchronize, and waits for the kernel
-    waited: Mask  # and began before the kernel was done
+    waited: Mask  # the same, and it began before the kernel was done
     alone: Mask  # nothing was pending
 
 
@@ -133,7 +133,7 @@ def _around(calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask) -> _Ar
 
 
 def _line(around: _Around, members: I64, usual_return: float | None) -> dict[str, object]:
-    """Return the row of one kernel. ``usual_return`` stands in where no synchronize follows this one."""
+    """Return the row of one kernel. ``usual_return`` stands in if no synchronize follows this kernel."""
     host_ns, api_ns, late = around.host[members], around.api[members], around.late[members]
     known, before, after, alone = (a[members] for a in (around.known, around.before, around.after, around.alone))
     host, api = median(host_ns, known), median(api_ns)
@@ -170,7 +170,7 @@ def _line(around: _Around, members: I64, usual_return: float | None) -> dict[str
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per kernel: custom ones first, then by kernel time; kernels with fewer than three launches are left out."""
+    """Return one row per kernel, custom ones first, then by kernel time; kernels with fewer than three launches have none."""
     if not profile.recorded("runtime", "kernel"):
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
     ops, calls, alone = profile.ops, gpu_calls(profile), backlog(profile).alone

@@ -1,4 +1,4 @@
-"""Where the wait moves: remove the longest wait, then the longest that is left, until the step gains more than 1 %."""
+"""Where the wait moves: remove the longest wait, then the longest that is left, until the step is over 1 % shorter."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from nsysx.replay.engine import Replay, replay_of
 KEY = "wait_chain"
 TITLE = "Where the wait moves"
 COLUMNS = (
-    Column("removed", "String", "", "the wait that goes, on top of all rows before"),
-    Column("step_ns", "Int64", "ns", "the step then, replayed"),
-    Column("saving_ns", "Int64", "ns", "gain over the unchanged replay, all rows so far together"),
+    Column("removed", "String", "", "the wait removed, in addition to those of all rows before"),
+    Column("step_ns", "Int64", "ns", "the step without these waits, replayed"),
+    Column("saving_ns", "Int64", "ns", "saving over the unchanged replay, all rows so far together"),
     Column("moves_to", "String", "", "the longest wait that is left"),
-    Column("wait_ns", "Int64", "ns", "how long it is then, per step"),
+    Column("wait_ns", "Int64", "ns", "how long that wait is then, per step"),
 )
 SHOWN = TableSpec(
     covers="replayed",
     place=50,
     intro=(
-        "A replay of the step without its longest wait, then without the next as well: what that is worth, and which wait "
-        "takes its place."
+        "The step replayed without its longest wait, then without the next as well: what that saves, and which wait takes "
+        "its place."
     ),
     first=("removed", "saving_ns", "step_ns", "moves_to", "wait_ns"),
 )
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per wait removed. A report without a trusted replay has no rows to give."""
+    """Return one row per wait removed. Raises NotRecorded without a trusted replay."""
     replay = replay_of(profile)
     if not isinstance(replay, Replay):
         raise NotRecorded(replay.reason)

@@ -1,4 +1,4 @@
-"""Blocking calls of the steady steps by call site, with what they waited for and the GPU idle that they cause."""
+"""Blocking calls in the steady steps by call site, with what they waited for and the GPU idle time that they cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = (
     Column("api", "String", "", "API function that blocks"),
     Column("calls", "Int64", "", "calls in the steady steps"),
     Column("total_ns", "Int64", "ns", "duration, summed: backlog + own op + host"),
-    Column("backlog_ns", "Int64", "ns", "waiting for GPU work that was queued before the call; null without GPU rows"),
+    Column("backlog_ns", "Int64", "ns", "waiting for GPU work queued before the call; null without GPU rows"),
     Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise"),
     Column("host_ns", "Int64", "ns", "everything else; null likewise"),
     Column(
@@ -32,16 +32,16 @@ COLUMNS = (
         "saving_ns",
         "Int64",
         "ns",
-        "what a replayed step gains if the wait goes, times the steady steps; null when not computed, or not replayed",
+        "what a replayed step saves without the wait, times the steady steps; null when not computed, or not replayed",
     ),
-    Column("moves_to", "String", "", "where the wait moves if it goes, from the replay; null when not computed"),
+    Column("moves_to", "String", "", "where the wait moves if it is removed, by the replay; null when not computed"),
 )
 SHOWN = TableSpec(
     covers="steady",
     place=40,
     intro=(
-        "Places where the CPU stood still for the GPU. A long wait is a symptom: behind a busy GPU it costs nothing. Total = "
-        "backlog + own work + host cost; what counts is the GPU idle time that a wait causes, and its saving."
+        "Places where the CPU stood still for the GPU. A long wait is only a symptom: while the GPU is busy it costs nothing. "
+        "What counts is the GPU idle time that a wait causes, and its saving. Total = backlog + own work + host cost."
     ),
     first=(
         "api",
@@ -70,11 +70,11 @@ _REPLAYED_ITEMS = 200_000
 
 
 def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per call site, longest first. Savings are for the sites that wait longest."""
+    """Return one row per call site, longest first. Only the sites that wait longest have a saving."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     ns = pl.col("end_ns") - pl.col("start_ns")
-    # What a call waited for shows only in GPU rows: without any it is not known, and not 0.
+    # Only GPU rows show what a call waited for: without them it is unknown, not 0.
     split = [pl.col(c).sum() for c in ("backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns")]
     if not profile.attributed.gpu_ops.height:
         split = [pl.lit(None, dtype=pl.Int64).alias(e.meta.output_name()) for e in split]
@@ -95,7 +95,7 @@ def table(profile: Profile) -> pl.DataFrame:
     if isinstance(replay, Replay) and replay.trusted:
         covered = set(profile.steady_calls.filter(replay.covered(profile.steady_calls))["call"].to_list())
         for i, calls in enumerate(grouped["_calls"].head(max(_REPLAYED_ITEMS // (3 * replay.items), 1)).to_list()):
-            if covered.isdisjoint(calls):  # what it is worth in steps that are not replayed is not known
+            if covered.isdisjoint(calls):  # in steps that are not replayed, its worth is unknown
                 continue
             outcome = replay.saving(RemoveWaits(frozenset(calls)))
             saving[i], moves_to[i] = round(profile.scope.total(outcome.saving_ns)), outcome.moves_to

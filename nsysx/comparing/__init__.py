@@ -1,1 +1,1 @@
-"""Two sides held against each other, and one side against a budget: from Summaries alone, so that old ones do too."""
+"""Two sides compared, and one side held against a budget: from Summaries alone, so that old ones work too."""

@@ -1,4 +1,4 @@
-"""A Summary against a budget: counts first, because they hold on shared runners; times with their noise; waits by their site."""
+"""A Summary against a budget: counts first, because they hold on shared runners; times with their noise; waits by site."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _KINDS = {
     "copies": ("copy",),
     "allocations": ("alloc", "free"),
 }
-#: What a wait is told apart by.
+#: The columns that identify a wait.
 _SITE = ("api", "module", "phase", "file", "line")
 _SECTIONS = (
     "counts", "times_ms", "idle_ms", "modules_ms", "families_ms", "gpu_busy_min", "peak_memory_bytes", "findings", "allow",
 )  # fmt: skip
-#: Room that --init leaves above a measured time.
+#: Headroom that --init leaves above a measured time (factor).
 _ROOM = 1.05
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of a budget: ``value`` held against ``limit`` (of the same unit), ``noise`` the doubt about the value."""
+    """One line of a budget: ``value`` against ``limit``, and the ``noise`` of the value, all in ``unit``."""
 
     name: str
     status: Status
@@ -48,14 +48,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All lines of a budget, and the exit code: 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
+    """All lines of a budget, and the exit code: 0 kept, 1 broken, 5 inconclusive or partly not measured, 4 nothing measured."""
 
     capture: str
     results: tuple[Result, ...]
     exit_code: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values, keys as in the contract `nsysx.check/1`."""
+        """Return the verdict as plain JSON values, keys as in the contract `nsysx.check/1`."""
         return {
             "schema": SCHEMA,
             "capture": self.capture,
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def _noise(capture: Captured, series: Series, drift: float) -> float:
-    """Return how far a mean per step may be off: the scatter of steps, and what processes differ by (ns)."""
+    """Return how far a mean per step may be off (ns): the scatter of steps, and the drift between processes."""
     rows = (series.ns / series.steps)[None, :]
     error, df = statistics.mean_error(rows, statistics.block_length(rows[0]))
     half = statistics.Doubt(float(error[0]), df, 0.0).half(statistics.LEVEL)
@@ -143,7 +143,7 @@ _GET: Mapping[str, tuple[Callable[[Captured, str], Measured], str]] = {
 
 
 def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -> float | None:
-    """Return a limit: a number, or "+5%" of what the baseline has; None where the baseline does not hold it."""
+    """Return a limit: a number, or "+5%" over the baseline's figure; None if the baseline does not have it."""
     if isinstance(wanted, (int, float)) and not isinstance(wanted, bool):
         return float(wanted)
     text = str(wanted).replace(" ", "")
@@ -152,8 +152,8 @@ def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -
     except ValueError:
         share = None
     if share is None:
-        what = f"budget: {section}.{name} = {str(wanted)[:40]!r} is neither a number nor a share such as '+5%'"
-        raise NsysxError(what, slug="bad-budget", exit_code=EXIT_USAGE)
+        message = f"budget: {section}.{name} = {str(wanted)[:40]!r} is neither a number nor a share such as '+5%'"
+        raise NsysxError(message, slug="bad-budget", exit_code=EXIT_USAGE)
     if baseline is None:
         raise NsysxError(
             f"budget: {section}.{name} is relative",
@@ -173,16 +173,16 @@ def _held(section: str, name: str, measured: Measured, limit: float | None) -> R
         return Result(full, "not_measured", None, limit, 0.0, unit, detail)
     value, noise = measured
     over = limit - value if section == "gpu_busy_min" else value - limit
-    # Counts are exact; a hair of rounding is no breach.
+    # Counts are exact; a rounding error is no breach.
     status: Status = "kept" if over <= 1e-6 * max(1.0, abs(limit)) else "broken" if over > noise else "inconclusive"
     words = f"{full}: {value:.6g} {unit}, budget {limit:.6g}"
     if status == "inconclusive":
-        words += f"; within its noise of {noise:.3g}: capture again, or several times"
+        words += f"; over by less than the noise of {noise:.3g}: capture again, or several times"
     return Result(full, status, value, limit, noise, unit, words)
 
 
 def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
-    """Return whether an allowed wait is this one: what it names has to agree; a file by its end."""
+    """Return whether an allowed wait is this one: every column that it names has to agree, a file by its end."""
     for key in _SITE:
         if key not in allowed:
             continue
@@ -195,7 +195,7 @@ def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
 
 
 def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result]:
-    """Return one line per site of waits: those in no more than the allowed number per step are kept, new ones are broken."""
+    """Return one line per wait site: kept if no more often than allowed per step, broken if more often or new."""
     waits = capture.summary.get("waits")
     if waits is None:
         return [Result("waits", "not_measured", None, None, 0.0, "per step", "waits: not in the Summary")]
@@ -206,20 +206,20 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
         place = f"{wait['api']}" + (f" in {wait['module']}" if wait.get("module") else "")
         place += f" ({wait['phase']})" if wait.get("phase") else ""
         place += f" at {wait['file']}:{wait['line']}" if wait.get("file") else ""
-        rest = per_step
+        excess = per_step
         for i, a in enumerate(allowed):
-            if rest > 0 and _matches(a, wait):
-                taken = min(rest, left[i])
+            if excess > 0 and _matches(a, wait):
+                taken = min(excess, left[i])
                 left[i] -= taken
-                rest -= taken
-        status: Status = "broken" if rest > 1e-6 else "kept"
-        words = f"{place}: {per_step:.4g} a step" + (f", {rest:.4g} of them not allowed" if rest > 1e-6 else "")
+                excess -= taken
+        status: Status = "broken" if excess > 1e-6 else "kept"
+        words = f"{place}: {per_step:.4g} a step" + (f", {excess:.4g} of them not allowed" if excess > 1e-6 else "")
         problems.append(
             Result(
                 f"wait {place}",
                 status,
                 per_step,
-                per_step - rest,
+                per_step - excess,
                 0.0,
                 "per step",
                 words,
@@ -235,7 +235,7 @@ def _sections(budget: Mapping[str, Any]) -> None:
         if key not in _SECTIONS:
             known = ", ".join(_SECTIONS)
             raise NsysxError(
-                f"budget: [{key[:40]}] is not known", slug="bad-budget", hint=f"Known: {known}", exit_code=EXIT_USAGE
+                f"budget: [{key[:40]}] is unknown", slug="bad-budget", hint=f"Known: {known}", exit_code=EXIT_USAGE
             )
         table = isinstance(value, Mapping)
         number = key in ("gpu_busy_min", "peak_memory_bytes")
@@ -245,7 +245,7 @@ def _sections(budget: Mapping[str, Any]) -> None:
 
 
 def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | None = None) -> Verdict:
-    """Return how a capture holds a budget. Errors: NsysxError, exit code 2 for a budget that cannot be read as one."""
+    """Return whether a capture keeps a budget. Raises NsysxError, exit code 2, if the budget is not a valid one."""
     _sections(budget)
     if said := doubtful(capture):
         lost = Result("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {said}")
@@ -272,18 +272,18 @@ def _quoted(text: object) -> str:
 
 
 def init(capture: Captured) -> str:
-    """Return a budget, as TOML, that this capture keeps: its counts and waits as they are, its times with some room."""
+    """Return a budget, as TOML, that this capture keeps: its counts and waits as they are, its times with some headroom."""
     lines = ["# Counts hold on any runner; they are compared exactly.", "[counts]"]
     counts = [(name, got[0]) for name in _KINDS if (got := _count(capture, name)) is not None]
     lines += [f"{name} = {number!r}" for name, number in counts]
     lines += [
         "",
-        "# Times as recorded, ms per step, with 5 % of room. Compare them on one kind of machine only.",
+        "# Times as recorded, ms per step, with 5 % headroom. Compare them only on one kind of machine.",
         "[times_ms]",
     ]
     times = [(n, got[0]) for n in ("step", "exposed_comm", "exposed_copy") if (got := _time(capture, n)) is not None]
     lines += [f"{name} = {ms * _ROOM:.6g}" for name, ms in times if ms]
-    lines += ["", "# Waits that are allowed, each with its number per step. A new one fails."]
+    lines += ["", "# Allowed waits, each with its number per step. A new one fails."]
     waits = capture.summary.get("waits") or []
     for wait in waits:
         lines += ["[[allow]]", f"api = {_quoted(wait['api'])}"]

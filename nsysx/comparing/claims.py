@@ -1,4 +1,4 @@
-"""Numbers in a text held against a Summary: found within their rounding, or named as unsupported."""
+"""Numbers in a text checked against a Summary: found within their rounding, or reported as unsupported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"(?<![\w.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)\s*
 
 @dataclass(frozen=True)
 class Claim:
-    """A number of a text with its unit. ``source`` is where the Summary holds it, None where it does not."""
+    """A number in a text with its unit. ``source`` is where the Summary holds it, None if it does not."""
 
     text: str
     line: int
@@ -39,9 +39,9 @@ def _leaves(value: Any, path: str, steps: int) -> Iterator[tuple[str, str, float
 
 
 def check(text: str, summary: Mapping[str, Any]) -> list[Claim]:
-    """Return the times and percentages of a text in order, each with its place in the Summary.
+    """Return the times and percentages in a text in order, each with its place in the Summary.
 
-    A number is found where a figure rounds to it at the digits that it has. Of several the first is named.
+    A number is found if a figure rounds to it at the number's own digits; the first such figure is named.
     """
     steps = (summary.get("steps") or {}).get("steady")
     count = steps[1] - steps[0] + 1 if steps else 1

@@ -1,4 +1,4 @@
-"""Whether two sides can be compared at all: each difference of the machine, the capture and the steps in one plain line."""
+"""Whether two sides can be compared at all: one line per difference of the machine, the capture and the steps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 from nsysx import units
 from nsysx.comparing.side import Captured, Side
 
-#: Options of nsys that change what the program pays, by words in their names.
+#: Options of nsys that change the cost of tracing, by words in their names.
 _OPTIONS = ("TRACE", "RATE", "BACKTRACE", "SAMPL", "GRAPH", "MEMORY", "CTXSW")
-#: Kernels are the same set when those on both sides take this share of GPU time.
+#: The programs share their kernels if those on both sides take this share of GPU time.
 _SAME_KERNELS = 0.5
-#: Kernels that nothing else touched differ by less than this when the clocks were the same.
+#: With equal clocks, unchanged kernels differ by less than this share.
 _CLOCKS = 0.015
-#: Step counts that differ by more than this factor make warm-up and caches differ.
+#: If step counts differ by more than this factor, so do warm-up and caches.
 _STEPS = 4.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that was held against the other side. ``before`` and ``after`` are None where a Summary does not say."""
+    """One check of both sides against each other. ``before`` and ``after`` are None if a Summary does not say."""
 
     check: str
     status: Literal["same", "differs", "unknown"]
@@ -33,7 +33,7 @@ class Line:
 
 
 def _one(side: Side, get: Callable[[Mapping[str, Any]], Any]) -> str | None:
-    """Return what all captures of a side say, joined where they differ, None where none says it."""
+    """Return the value that the captures of a side have, joined if they differ, None if none has it."""
     said = []
     for c in side.captures:
         value = get(c.summary)
@@ -85,18 +85,18 @@ def _real(summary: Mapping[str, Any]) -> str:
 
 #: What is compared word for word: name, how to get it, what a difference means.
 _COMPARED: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
-    ("gpu", _gpus, "Different GPUs: machine and program both make the difference."),
+    ("gpu", _gpus, "Different GPUs: the difference may be due to the machine."),
     ("driver", _capture("driver_version"), "Different drivers."),
     ("torch", _torch, "Different PyTorch versions: kernels and host cost change with them."),
-    ("nsys", _capture("nsys_version"), "Different versions of nsys: what tracing costs may differ."),
+    ("nsys", _capture("nsys_version"), "Different versions of nsys: the cost of tracing may differ."),
     (
         "nsys options",
         _options,
-        "Captured with different options: what tracing costs differs, most in a launch-bound step.",
+        "Captured with different options: the cost of tracing differs, most in a launch-bound step.",
     ),
     ("probe", _probe, "The probe added different ranges: its cost in host time differs."),
-    ("steps found by", _steps, "Steps are found by different rules: make sure that both are the same piece of work."),
-    ("real step", _real, "The step without the profiler is known on one side only."),
+    ("steps found by", _steps, "Steps are found by different rules: make sure that both are the same work."),
+    ("real step", _real, "The step without the profiler is known differently on the two sides."),
 )
 
 
@@ -126,7 +126,7 @@ def lines(before: Side, after: Side) -> list[Line]:
 
 
 def _changed_options(before: Side, after: Side) -> tuple[str, str]:
-    """Return the options that one side alone has, of each side, the first few of them."""
+    """Return the first few options of each side that the other side does not have."""
     one, other = ({o for c in side.captures for o in _kept_options(c.summary)} for side in (before, after))
     return ", ".join(sorted(one - other)[:4]) or "-", ", ".join(sorted(other - one)[:4]) or "-"
 
@@ -136,13 +136,17 @@ def _count(before: Side, after: Side) -> Line:
     words = f"steps: {a} before, {b} after"
     if max(a, b) > _STEPS * min(a, b):
         return Line(
-            "steps", "differs", f"{words}: caches, clocks and allocator had different times to settle.", str(a), str(b)
+            "steps",
+            "differs",
+            f"{words}: caches, clocks and allocator had less time to settle on one side.",
+            str(a),
+            str(b),
         )
     return Line("steps", "same", words, str(a), str(b))
 
 
 def _unnamed_steps(before: Side, after: Side) -> list[Line]:
-    """Return what is to be said of steps that no range names: they may be layers, or several steps."""
+    """Return a warning about steps that no range names: they may be layers, or several steps."""
     guessed = [
         s.name
         for s in (before, after)
@@ -150,22 +154,22 @@ def _unnamed_steps(before: Side, after: Side) -> list[Line]:
     ]
     if any(c.whole for s in (before, after) for c in s.captures):
         detail = (
-            "No steps were found, so the captures are compared as they are, from the first to the last GPU work: how much of it "
-            "is start-up, and whether both did the same work, cannot be known from the reports. Name the steps with --step-range."
+            "No steps were found, so the captures are compared as they are, from the first to the last GPU work. The reports do "
+            "not say how much of that is startup, or whether both did the same work. Name the steps with --step-range."
         )
         return [Line("what a step is", "unknown", detail)]
     if not guessed:
         return []
     who = "both sides" if len(guessed) == 2 else guessed[0]
     detail = (
-        f"On {who} steps are taken from repeated kernels: whether one is a training step, and the same piece of work before "
-        "and after, cannot be known from the reports. Profile with nsysx run, or name the steps with --step-range."
+        f"On {who} steps are taken from repeated kernels. The reports do not say whether one is a training step, or the same work "
+        "before and after. Profile with nsysx run, or name the steps with --step-range."
     )
     return [Line("what a step is", "unknown", detail)]
 
 
 def _per_step(side: Side, part: str) -> dict[str, tuple[float, float]]:
-    """Return name -> (count, ns) per step, the mean of captures that hold it."""
+    """Return name -> (count, ns) per step, the mean over the captures that have it."""
     by_name: dict[str, list[tuple[float, float]]] = {}
     for c in side.captures:
         for name, s in c.series(part).items():
@@ -175,10 +179,10 @@ def _per_step(side: Side, part: str) -> dict[str, tuple[float, float]]:
 
 
 def _work(before: Side, after: Side) -> list[Line]:
-    """Return whether the kernels are the same, and if they are, whether all of them run at another speed or size."""
+    """Return whether the kernels are the same, and if so, whether nearly all of them run faster or slower."""
     a, b = _per_step(before, "kernel"), _per_step(after, "kernel")
     if not a or not b:
-        return [Line("kernels", "unknown", "kernels: a Summary of an older version does not hold them per step.")]
+        return [Line("kernels", "unknown", "kernels: a Summary from an older version does not hold them per step.")]
     both = a.keys() & b.keys()
     whole = sum(ns for _, ns in a.values()) + sum(ns for _, ns in b.values())
     shared = sum(a[k][1] + b[k][1] for k in both) / whole if whole else 1.0
@@ -199,7 +203,7 @@ def _work(before: Side, after: Side) -> list[Line]:
     )
     if abs(middle - 1) > _CLOCKS and (low > 1 + _CLOCKS / 2 or high < 1 - _CLOCKS / 2):
         detail = (
-            f"Nearly all kernels that run as often on both sides take {units.share(abs(middle - 1), 1)} "
+            f"Nearly all kernels that run equally often on both sides take {units.share(abs(middle - 1), 1)} "
             f"{'longer' if middle > 1 else 'less'}: other clocks, other shapes (batch, length) or another precision."
         )
         said.append(Line("speed of kernels", "differs", detail))
@@ -207,7 +211,7 @@ def _work(before: Side, after: Side) -> list[Line]:
 
 
 def _clocks(before: Side, after: Side) -> list[Line]:
-    """Return whether the GPUs ran at one clock, where `nsysx run --clocks` noted it on both sides."""
+    """Return whether the GPUs ran at the same clock, if `nsysx run --clocks` noted it on both sides."""
     sides = [[(c.summary.get("capture") or {}).get("sm_clock_mhz") for c in s.captures] for s in (before, after)]
     known = [[mhz for mhz in side if mhz] for side in sides]
     if not all(known):
@@ -215,22 +219,22 @@ def _clocks(before: Side, after: Side) -> list[Line]:
     a, b = (float(np.mean(side)) for side in known)
     words = f"median SM clock {a:.0f} MHz before, {b:.0f} after"
     if abs(a - b) > _CLOCKS * max(a, b):
-        detail = f"The GPU ran at another clock: {words}. All that it computes takes longer at the lower one."
+        detail = f"The GPU ran at another clock: {words}. Everything computed takes longer at the lower one."
         return [Line("clock", "differs", detail, f"{a:.0f} MHz", f"{b:.0f} MHz")]
     return [Line("clock", "same", words, f"{a:.0f} MHz", f"{b:.0f} MHz")]
 
 
 def _partial(before: Side, after: Side) -> list[Line]:
-    """Return what makes a capture itself doubtful."""
+    """Return one line per capture that is doubtful in itself."""
     every = [c for side in (before, after) for c in side.captures]
     return [Line("capture", "differs", f"{c.label}: {said}") for c in every if (said := doubtful(c))]
 
 
-#: Checks of a Summary that, where they warn, mean that events are missing.
+#: Checks of a Summary that mean missing events if they warn.
 _BROKEN = ("gpu work", "launches without kernel", "diagnostics", "lost ranges", "bad times", "exit code")
 
 
 def doubtful(capture: Captured) -> str | None:
-    """Return what a Summary itself warns of, where that means missing events; None where all is well."""
+    """Return the warnings of a Summary that mean missing events; None if there are none."""
     said = [q for q in capture.summary.get("quality") or () if q.get("check") in _BROKEN and q.get("status") != "ok"]
     return "; ".join(str(q.get("detail")) for q in said) or None

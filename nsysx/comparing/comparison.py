@@ -1,4 +1,4 @@
-"""Before against after: one answer, its parts, which sum to it to the nanosecond, and tables of everything."""
+"""Before against after: one answer, its parts, which sum to it to the nanosecond, and tables of all details."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from nsysx.comparing.wording import Part, real_words, sentence
 
 SCHEMA = "nsysx.compare/1"
 
-#: A step is GPU-bound, and follows its GPU work, when the device waits for the host or other ranks this little of it.
+#: A step is GPU-bound, and follows its GPU work, if the device waits for the host or other ranks for at most this share of it.
 _GPU_BOUND = 0.1
-#: Modules explain the compute time when this much of it is theirs.
+#: Compute time is split by module if modules account for this share of it.
 _ATTRIBUTED = 0.5
-#: Parts that are named one by one; smaller ones are one part of their own, so that the sum holds.
+#: Most parts that are named one by one; the smaller ones share one part, so that the sum holds.
 _MOST_PARTS = 20
-#: The same GPU work in GPU-bound steps makes them the same, if the steps differ by no more than so many margins.
+#: GPU-bound steps with the same GPU work are the same if they differ by no more than this many margins.
 _SAME_WORK = 2
 
-#: Key of the JSON, part of step_parts, and the share by which such a thing drifts between processes.
+#: Key of the JSON, part of step_parts, and the share by which its times drift between processes.
 TABLES = (
     ("ledger", "ledger", statistics.GPU_DRIFT),
     ("idle", "idle", statistics.HOST_DRIFT),
@@ -52,9 +52,9 @@ class Real:
 class Comparison:
     """The answer. Times per step; differences are after minus before. ``basis`` is what the interval covers.
 
-    ``decided_by`` is "step", or "gpu_work" where the host's noise hides the step's difference and GPU work limits both sides.
+    ``decided_by`` is "step", or "gpu_work" if the host's noise hides the step's difference and GPU work limits both sides.
 
-    ``detectable_ns`` is the smallest change that could have been seen, None where there is no interval. ``whole``: no steps were
+    ``detectable_ns`` is the smallest change that could have been seen, None without an interval. ``whole``: no steps were
     found, and every capture counts as one.
     """
 
@@ -82,7 +82,7 @@ class Comparison:
     whole: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values, keys as in the contract `nsysx.compare/1`."""
+        """Return the comparison as plain JSON values, keys as in the contract `nsysx.compare/1`."""
         return {
             "schema": SCHEMA,
             "verdict": self.verdict,
@@ -119,7 +119,7 @@ def _rows(before: Side, after: Side, noise: Side | None, part: str, step: float,
 
 
 def _attributed(side: Side) -> float:
-    """Return the share of compute time that modules have, the least of all captures."""
+    """Return the share of compute time that modules account for, the lowest of all captures."""
     shares = []
     for c in side.captures:
         series = c.series("module_compute")
@@ -130,7 +130,7 @@ def _attributed(side: Side) -> float:
 
 
 def _compute(before: Side, after: Side, noise: Side | None, step: float) -> tuple[str, list[tuple[str, Difference]]]:
-    """Return what compute time is split by, and its rows: by module where modules have most of it, else by family."""
+    """Return what compute time is split by, and its rows: by module if they account for most of it, else by family."""
     gpu = statistics.GPU_DRIFT
     both = before.has("module_compute") and after.has("module_compute")
     if both and min(_attributed(before), _attributed(after)) >= _ATTRIBUTED:
@@ -142,7 +142,7 @@ def _compute(before: Side, after: Side, noise: Side | None, step: float) -> tupl
 
 
 def _parts(before: Side, after: Side, noise: Side | None, step: float, total: int) -> tuple[str, tuple[Part, ...]]:
-    """Return what the difference is made of: compute by module or family, communication, copies, memsets, idle by cause."""
+    """Return the parts of the difference: compute by module or family, communication, copies, memsets, idle by cause."""
     split, ranked = _compute(before, after, noise, step)
     ledger = _rows(before, after, noise, "ledger", step, statistics.GPU_DRIFT)
     ranked += [("ledger", r) for r in ledger if r.name in ("comm", "copy", "memset")]
@@ -150,8 +150,8 @@ def _parts(before: Side, after: Side, noise: Side | None, step: float, total: in
     ranked += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == "idle"]
     ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
     ranked.sort(key=lambda e: -abs(e[1].difference_ns))
-    named, rest = ranked[:_MOST_PARTS], ranked[_MOST_PARTS:]
-    values = [r.difference_ns for _, r in named] + ([sum(r.difference_ns for _, r in rest)] if rest else [])
+    named, smaller = ranked[:_MOST_PARTS], ranked[_MOST_PARTS:]
+    values = [r.difference_ns for _, r in named] + ([sum(r.difference_ns for _, r in smaller)] if smaller else [])
     if not values:
         return split, ()
     exact = differences.whole(values, total)
@@ -169,9 +169,10 @@ def _parts(before: Side, after: Side, noise: Side | None, step: float, total: in
         )
         for (kind, r), ns in zip(named, exact, strict=False)
     ]
-    if rest:
-        old, new = (round(sum(getattr(r, k) for _, r in rest)) for k in ("before_ns", "after_ns"))
-        parts.append(Part("rest", f"{len(rest)} smaller parts", exact[-1], old, new, None, None, "cannot_tell", "both"))
+    if smaller:
+        old, new = (round(sum(getattr(r, k) for _, r in smaller)) for k in ("before_ns", "after_ns"))
+        words = f"{len(smaller)} smaller parts"
+        parts.append(Part("rest", words, exact[-1], old, new, None, None, "cannot_tell", "both"))
     return split, tuple(parts)
 
 
@@ -180,12 +181,12 @@ def _int(value: float | None) -> int | None:
 
 
 def _per_step(side: Side, part: str, name: str) -> float:
-    """Return the time per step of one thing, the mean of the captures."""
+    """Return the time per step of one series, the mean of the captures."""
     return sum(s.mean_ns for c in side.captures if (s := c.series(part).get(name)) is not None) / len(side.captures)
 
 
 def _host_time(side: Side) -> float | None:
-    """Return how long the host works per step, waits apart; None where a Summary does not say."""
+    """Return how long the host works per step, without waits (ns); None if a Summary does not say."""
     if not side.has("wait") or any("cpu" not in c.series("step") for c in side.captures):
         return None
     waits = sum(s.mean_ns for c in side.captures for s in c.series("wait").values()) / len(side.captures)
@@ -193,9 +194,9 @@ def _host_time(side: Side) -> float | None:
 
 
 def _drift(before: Side, after: Side, step: float) -> float:
-    """Return how far two processes of one program may differ per step where that was not measured.
+    """Return how far two processes of one program may differ per step (ns) if that was not measured.
 
-    A host that is a third slower shows only where the device comes to wait for it: at most all such waiting is drift.
+    A host that is a third slower shows only when the device waits for it, so drift is at most all such waiting.
     """
     waiting = max(_per_step(before, "work", "rest"), _per_step(after, "work", "rest"))
     hosts = [h for h in (_host_time(before), _host_time(after)) if h is not None]
@@ -251,7 +252,7 @@ def _basis(before: Side, after: Side, noise: Side | None) -> str:
 def _judged(
     before: Side, after: Side, noise: Side | None, old: int, new: int, margin: float
 ) -> tuple[str, float, float, Difference, bool]:
-    """Return the verdict, half the interval, the drift allowed for, the difference of GPU work, and whether that decided."""
+    """Return the verdict, half the interval, the allowed drift, the difference of GPU work, and whether that decided."""
     doubt = differences.doubts(before, after, noise, "step", ["gpu"])[0]
     measured = differences.measured_between(before, after, noise)
     drift = 0.0 if measured else _drift(before, after, max(old, new))
@@ -265,7 +266,7 @@ def _judged(
 
 
 def compare(before: Side, after: Side, noise: Side | None = None, *, margin: float = statistics.MARGIN) -> Comparison:
-    """Return the comparison of two sides. ``noise`` are captures of one program that say how much captures differ."""
+    """Return the comparison of two sides. ``noise``: captures of one program, which show how much captures differ."""
     after, now = renamed(after, before)
     sides = [before, after] if noise is None else [before, after, renamed(noise, before)[0]]
     sides, folded = as_fine(sides)
@@ -280,9 +281,7 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
     notes = [*before.notes, *after.notes]
     if folded:
         which = ", ".join(folded[:3]) + (f" and {len(folded) - 3} more" if len(folded) > 3 else "")
-        notes.append(
-            f"Backward is not told apart for {which} in every capture: they count for the module that calls them."
-        )
+        notes.append(f"Backward of {which} is not known in every capture: it counts toward the module that calls them.")
     if real is not None and {verdict, real.verdict} == {"faster", "slower"}:
         notes.append("With and without the profiler the answers contradict each other: trust neither.")
         verdict = "cannot_tell"

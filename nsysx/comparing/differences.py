@@ -1,4 +1,4 @@
-"""Before, after and the difference of everything that both sides hold, per step, with how sure it is."""
+"""Before, after and the difference per step of everything that both sides hold, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing per step on both sides. ``low_ns`` and ``high_ns`` bound the difference, None where nothing is known of it.
+    """One name of a part, per step on both sides. ``low_ns`` and ``high_ns`` bound the difference, None if unknown.
 
-    ``status`` is both, added, removed or renamed (``now`` is then the name after); ``verdict`` faster, slower, same,
+    ``status`` is both, added, removed or renamed (``now`` is then the name after); ``verdict`` is faster, slower, same or
     cannot_tell.
     """
 
@@ -71,7 +71,7 @@ def _single_error(side: Side, part: str, keys: Sequence[str | None]) -> tuple[F6
 def doubts(
     before: Side, after: Side, noise: Side | None, part: str, keys: Sequence[str | None]
 ) -> list[statistics.Doubt]:
-    """Return how sure the difference of each key is, without drift."""
+    """Return the doubt about the difference of each key, without drift."""
     a, b = _means(before, part, keys), _means(after, part, keys)
     n = _means(noise, part, keys) if noise is not None else np.zeros((len(keys), 0))
     measured = a.shape[1] > 1 or b.shape[1] > 1 or n.shape[1] > 1
@@ -120,8 +120,8 @@ def table(
 ) -> list[Difference]:
     """Return one row per name of a part, the largest difference first.
 
-    ``drift`` is the share by which such a thing may differ between processes where that was not measured; ``now`` names what
-    is called otherwise after; ``step_ns`` is the step, below whose ROW_FLOOR a difference is none.
+    ``drift`` is the share by which processes may differ if that was not measured; ``now``: the new names of renamed rows;
+    ``step_ns``: the step, of which a difference has to be ROW_FLOOR to count.
     """
     if not before.has(part) or not after.has(part):
         return []
@@ -169,7 +169,7 @@ def table(
 
 
 def whole(values: Sequence[float], total: int) -> list[int]:
-    """Return integers near ``values`` that sum to ``total`` exactly: the largest remainders are rounded up."""
+    """Return integers near ``values`` that sum to ``total`` exactly (largest remainder method)."""
     floors = [int(np.floor(v)) for v in values]
     left = total - sum(floors)
     order = sorted(range(len(values)), key=lambda i: (floors[i] - values[i], i))

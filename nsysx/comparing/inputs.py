@@ -1,4 +1,4 @@
-"""Files of one side as Summaries: reports are analysed, JSON is read."""
+"""The files of a side as Summaries: reports are analyzed, JSON is read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: No Summary is as large; what is, is not read.
+#: No Summary is this large; a larger file is not read.
 _MOST_BYTES = 1_000_000_000
 
 
 def read_json(path: Path) -> Any:
-    """Return a JSON file. Errors: NsysxError, exit code 3."""
+    """Return the content of a JSON file. Raises NsysxError, exit code 3."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise NsysxError(f"{path.name}: too large for a Summary", slug="not-a-summary")
@@ -37,7 +37,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """Return a text. Errors: NsysxError, exit code 3."""
+    """Return the text of a file. Raises NsysxError, exit code 3."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -45,7 +45,7 @@ def read_text(path: Path) -> str:
 
 
 def read_budget(path: Path) -> dict[str, Any]:
-    """Return a budget. Errors: NsysxError, exit code 2 for what is not TOML, 3 for what cannot be read."""
+    """Return a budget. Raises NsysxError, exit code 2 if the file is not TOML, 3 if it cannot be read."""
     try:
         budget: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -56,7 +56,7 @@ def read_budget(path: Path) -> dict[str, Any]:
 
 
 def measured(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Captured:
-    """Return the capture of a file for a check: what is there and cannot be read was not measured (exit code 4)."""
+    """Return the capture of a file for a check. A file that exists but cannot be read measured nothing (exit code 4)."""
     try:
         return captured(summary_of(path, steps=steps, step_range=step_range), path.name)
     except NsysxError as error:
@@ -66,7 +66,7 @@ def measured(path: Path, *, steps: str | None = None, step_range: str | None = N
 
 
 def summary_of(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Mapping[str, Any]:
-    """Return the Summary of a report or of a JSON file as plain values. Errors as in ``pipeline.summarize``."""
+    """Return the Summary of a report or a JSON file as plain values. Raises what ``pipeline.summarize`` raises."""
     if path.suffix.lower() == ".json":
         summary = read_json(path)
         if not isinstance(summary, dict):
@@ -83,10 +83,10 @@ def captures(
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
 ) -> list[Captured]:
-    """Return the captures of these files, in order. Errors: NsysxError, exit code 3 or 4 as for each file."""
+    """Return the captures of these files, in order. Raises NsysxError, exit code 3 or 4, as for each file."""
     work = partial(summary_of, steps=steps, step_range=step_range)
     summaries = parallel_reading.run(work, files, workers=workers, progress=progress)
-    # Captures without steps are held against each other as they are, never against steps.
+    # Captures without steps are compared with each other as they are, never with steps.
     spans = all((summary.get("steps") or {}).get("whole") for summary in summaries)
     return [captured(summary, path.name, spans=spans) for summary, path in zip(summaries, files, strict=True)]
 
@@ -99,7 +99,7 @@ def sides(
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
 ) -> list[Side]:
-    """Return the sides by their names and files."""
+    """Return the sides, each from its name and files. Raises as ``captures``."""
     every = [path for _, files in named for path in files]
     read = captures(every, steps=steps, step_range=step_range, progress=progress, workers=workers)
     groups, at = [], 0

@@ -1,4 +1,4 @@
-"""The same module under another name: wrappers come and go, and modules are renamed where they stand."""
+"""The same module under another name: wrappers come and go, and modules are renamed in place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-#: What wrappers put into a path: torch.compile, DistributedDataParallel, FSDP, activation checkpointing.
+#: Names that wrappers add to a path: torch.compile, DistributedDataParallel, FSDP, activation checkpointing.
 _WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _PLACES = re.compile(r"\d+")
 
@@ -17,7 +17,7 @@ class _HasClass(Protocol):
 
 
 def plain(path: str) -> str:
-    """Return a module's path without the names that wrappers add; a path of wrappers alone stays."""
+    """Return a module's path without the names that wrappers add; a path of wrappers only stays as it is."""
     kept = [p for p in path.split(".") if p not in _WRAPPERS]
     return ".".join(kept) if kept else path
 
@@ -33,10 +33,10 @@ def modules_of(captures: Iterable[Mapping[str | None, _HasClass]]) -> dict[str, 
 
 
 def align(have: Mapping[str, str | None], want: Mapping[str, str | None]) -> dict[str, str]:
-    """Return for each module of ``have`` what it is called in ``want``; one without a counterpart keeps its name.
+    """Return for each module of ``have`` its name in ``want``; one without a counterpart keeps its name.
 
-    By path without wrappers; then, among those left on both sides, by class and place: the k-th of a class at one depth
-    is the k-th there, if both sides have as many left.
+    Modules are matched by path without wrappers; then those left on both sides by class and place: the k-th of a class at a
+    depth matches the k-th on the other side, if both sides have equally many left.
     """
     matched = {path: path for path in have if path in want}
     taken = set(matched.values())
@@ -58,7 +58,7 @@ def align(have: Mapping[str, str | None], want: Mapping[str, str | None]) -> dic
 
 
 def _by_place(paths: Sequence[str], cls: Mapping[str, str | None]) -> dict[tuple[str, int], list[str]]:
-    """Return (class, depth) -> paths; what has no class is left out, because nothing but its name tells it."""
+    """Return (class, depth) -> paths; paths without a class are left out, because only their names identify them."""
     by_place: dict[tuple[str, int], list[str]] = {}
     for path in paths:
         if (name := cls[path]) is not None:
@@ -67,5 +67,5 @@ def _by_place(paths: Sequence[str], cls: Mapping[str, str | None]) -> dict[tuple
 
 
 def _natural(path: str) -> list[tuple[int, int, str]]:
-    """Return a key that puts layer.10 behind layer.9."""
+    """Return a sort key that puts layer.10 after layer.9."""
     return [(0, int(p), "") if _PLACES.fullmatch(p) and len(p) < 10 else (1, 0, p) for p in path.split(".")]

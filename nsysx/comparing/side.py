@@ -1,4 +1,4 @@
-"""One side of a comparison: what a Summary says of each capture, block by block. Summaries of older versions say less."""
+"""One side of a comparison: each capture of it by blocks of steps, from Summaries. Those of older versions say less."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsysx.ranks.collect import file_rank
 
 I64 = npt.NDArray[np.int64]
 
-#: How the parts of step_parts are called here.
+#: The parts of step_parts.
 PARTS = (
     "step", "ledger", "idle", "module_compute", "family_compute", "phase", "module", "family", "kernel", "api", "wait",
 )  # fmt: skip
@@ -23,7 +23,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Series:
-    """One thing in every block of steps: ns and how many, summed over the steps of the block; ``count`` None: not counted."""
+    """One name in every block of steps: ns and count, summed over the steps of the block; ``count`` is None if not counted."""
 
     ns: I64
     count: I64 | None
@@ -32,12 +32,12 @@ class Series:
 
     @property
     def mean_ns(self) -> float:
-        """Time per step."""
+        """Time per step (ns)."""
         return int(self.ns.sum()) / int(self.steps.sum())
 
     @property
     def mean_count(self) -> float | None:
-        """How many per step."""
+        """Count per step."""
         return None if self.count is None else int(self.count.sum()) / int(self.steps.sum())
 
 
@@ -45,7 +45,7 @@ class Series:
 class Captured:
     """One capture. ``parts`` is part -> name -> series; of ranks of one job, their sum over ``ranks``.
 
-    ``step_ns`` are the steady steps one by one, of the first rank. ``whole``: no steps were found, and the capture is the only
+    ``step_ns`` are the steady steps one by one, of the first rank. ``whole``: no steps were found, and the capture counts as
     one.
     """
 
@@ -58,20 +58,20 @@ class Captured:
     whole: bool = False
 
     def series(self, part: str) -> Mapping[str | None, Series]:
-        """Return the series of a part, none where the Summary does not hold it."""
+        """Return the series of a part, empty if the Summary does not hold it."""
         return self.parts.get(part, {})
 
 
 @dataclass(frozen=True)
 class Side:
-    """Several captures of one program, or one."""
+    """One or more captures of one program."""
 
     name: str
     captures: tuple[Captured, ...]
     notes: tuple[str, ...] = field(default=())
 
     def has(self, part: str) -> bool:
-        """Return whether every capture holds this part."""
+        """Return whether every capture has this part."""
         return all(part in c.parts for c in self.captures)
 
 
@@ -81,7 +81,7 @@ def _steady(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _blocks(summary: Mapping[str, Any]) -> dict[str, dict[str | None, Series]]:
-    """Return the parts as `step_parts` holds them."""
+    """Return the parts from the table `step_parts`."""
     rows = summary["step_parts"]
     steps = next((r["count"] for r in rows if r["part"] == "step"), None)
     if not steps:
@@ -96,7 +96,7 @@ def _blocks(summary: Mapping[str, Any]) -> dict[str, dict[str | None, Series]]:
 
 
 def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str | None, Series]]:
-    """Return what a Summary without `step_parts` holds: the ledger of each step, and sums of the rest."""
+    """Return the parts of a Summary without `step_parts`: the ledger of each step, and sums of the others."""
     ones = np.ones(len(rows), np.int64)
     whole = np.array([len(rows)], np.int64)
     by_part: dict[str, dict[str | None, Series]] = {
@@ -120,22 +120,22 @@ def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
     sums("module", "modules", "path", "self_gpu_ns", "kernels", "cls")
     sums("family", "kernel_families", "family", "total_ns", "count")
     sums("phase", "phases", "name", "cpu_ns", "")
-    # Sums of several processes are not per step of one.
+    # Sums over several processes are not per step of one.
     if len({r.get("process") for r in summary.get("gpu_ledger") or ()}) > 1:
         for part in ("module", "family", "phase"):
             by_part.pop(part, None)
     return by_part
 
 
-#: Idle time that ends when the GPU itself is ready: it is not the host's.
+#: Causes of idle time that end when the GPU itself is ready: the host is not to blame.
 GPU_CAUSES = ("kernel_gap", "dependency")
 
 
 def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, Series]:
-    """Return "gpu_work", what the device does whatever the host does, and "rest", in which it waits for host or other ranks.
+    """Return "gpu_work", which does not depend on the host, and "rest", in which the device waits for host or other ranks.
 
-    Together they are the step. Work is compute, copies, memsets and the gaps between queued kernels; communication is in the
-    rest, because a collective waits for the hosts of all ranks.
+    Together they are the step. Work is compute, copies, memsets and the gaps between queued kernels; communication belongs to
+    the rest, because a collective waits for the hosts of all ranks.
     """
     step, ledger = parts["step"]["gpu"], parts.get("ledger", {})
     chosen = [s for k, s in ledger.items() if k in ("compute", "copy", "memset")]
@@ -145,9 +145,9 @@ def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, 
 
 
 def captured(summary: Mapping[str, Any], label: str, *, spans: bool = False) -> Captured:
-    """Return one capture, with ``spans`` also one without steps, as one step.
+    """Return one capture; with ``spans`` also one without steps, as a single step.
 
-    Errors: NsysxError, exit code 3 for what is not a Summary, 4 when nothing was measured.
+    Raises NsysxError, exit code 3 if it is not a Summary, 4 if nothing was measured.
     """
     if not isinstance(summary, Mapping) or not str(summary.get("schema", "")).startswith("nsysx.summary/1"):
         hint = "Make one with: nsysx report FILE.sqlite --json FILE.json"
@@ -158,8 +158,8 @@ def captured(summary: Mapping[str, Any], label: str, *, spans: bool = False) -> 
         alone = spans and whole and bool(summary.get("step_parts"))
         if (whole and not alone) or not rows:
             hint = "Name the steps: nsysx run -- CMD does, or nsysx report FILE --step-range REGEX --json F"
-            what = f"{label}: has no steady steps with GPU work, so nothing can be said per step"
-            raise NsysxError(what, slug="no-steps", hint=hint, exit_code=EXIT_EMPTY)
+            message = f"{label}: has no steady steps with GPU work, so nothing can be said per step"
+            raise NsysxError(message, slug="no-steps", hint=hint, exit_code=EXIT_EMPTY)
         parts = _blocks(summary) if summary.get("step_parts") else _older(summary, rows)
         steps = tuple(int(r["gpu_ns"]) for r in rows)
         if "gpu" not in parts.get("step", {}):
@@ -167,8 +167,8 @@ def captured(summary: Mapping[str, Any], label: str, *, spans: bool = False) -> 
         parts["work"] = _work(parts)
         return Captured(label, summary, parts, steps, len(steps), whole=whole)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        what = f"{label}: the Summary is damaged ({type(error).__name__})"
-        raise NsysxError(what, slug="bad-summary", exit_code=EXIT_INPUT) from error
+        message = f"{label}: the Summary is damaged ({type(error).__name__})"
+        raise NsysxError(message, slug="bad-summary", exit_code=EXIT_INPUT) from error
 
 
 def _window(c: Captured) -> tuple[int, int] | None:
@@ -196,7 +196,7 @@ def _one_job(group: Sequence[Captured]) -> bool:
 
 
 def _together(group: Sequence[Captured]) -> Captured:
-    """Return the ranks of one job as one capture: the mean rank. Blocks are the same steps only where counts agree."""
+    """Return the ranks of one job as one capture: the mean rank. Their blocks match only if their step counts agree."""
     first = group[0]
     parts: dict[str, dict[str | None, Series]] = {}
     for part in [p for p in first.parts if all(p in c.parts for c in group)]:
@@ -207,7 +207,7 @@ def _together(group: Sequence[Captured]) -> Captured:
 
 
 def _mean(group: Sequence[Captured], part: str, key: str | None) -> Series:
-    """Return the sum over ranks, with as many steps: per step it is the mean rank."""
+    """Return the sum over ranks, over the steps of all ranks: per step, that is the mean rank."""
     some = next(s for c in group if (s := c.parts[part].get(key)) is not None)
     counted = some.count is not None
     all_steps = [next(iter(c.parts[part].values())).steps for c in group]
@@ -227,7 +227,7 @@ def _mean(group: Sequence[Captured], part: str, key: str | None) -> Series:
 
 
 def side(name: str, captures: Iterable[Captured]) -> Side:
-    """Return a side; ranks of one job count as one capture, and a note says so."""
+    """Return a side; ranks of one job become one capture, and a note says so."""
     left, merged, notes = list(captures), [], []
     while left:
         group = [left.pop(0)]
@@ -242,9 +242,9 @@ def side(name: str, captures: Iterable[Captured]) -> Side:
 
 
 def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
-    """Return the sides with modules only as fine as all captures tell backward apart, and which modules were folded.
+    """Return the sides with modules only as deep as every capture knows their backward, and the modules that were folded.
 
-    Where the probe thinned its backward marks, or had none, a module's backward counts for its parent.
+    If the probe thinned its backward marks, or had none, a module's backward counts toward its parent.
     """
     known: dict[str, list[bool]] = {}
     parent: dict[str, str] = {}
@@ -279,7 +279,7 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
 
 
 def renamed(one: Side, other: Side) -> tuple[Side, dict[str, str]]:
-    """Return ``one`` with its modules called as in ``other`` where they are the same, and name in ``other`` -> name in ``one``."""
+    """Return ``one`` with its modules named as in ``other`` if they are the same, and name in ``other`` -> name in ``one``."""
     have = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in one.captures])
     want = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in other.captures])
     new = names.align(have, want)
@@ -295,7 +295,7 @@ def renamed(one: Side, other: Side) -> tuple[Side, dict[str, str]]:
 
 
 def _merged(to: Mapping[str | None, str | None], series: Mapping[str | None, Series]) -> dict[str | None, Series]:
-    """Return series under their new names; two that come to one name are added."""
+    """Return series under their new names; series that get the same name are added."""
     merged: dict[str | None, Series] = {}
     for key, s in series.items():
         if (old := merged.get(to[key])) is None:

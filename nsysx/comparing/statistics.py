@@ -1,8 +1,8 @@
-"""Intervals for a difference of two means, and what may be said of it. Nothing here is random: the same input, the same answer.
+"""Intervals for a difference of two means, and the verdict they allow. Nothing is random: the same input, the same answer.
 
-The unit is the capture. Where a side has several, or captures for ``--noise`` are given, the scatter between captures decides.
-With one a side all that is known is the scatter of steps, which correlate (`frames.means`). How processes differ is then not
-seen at all and is allowed for (`HOST_DRIFT`, `GPU_DRIFT`).
+The unit is the capture. If a side has several, or captures for ``--noise`` are given, the scatter between captures decides.
+With one capture a side, only the scatter of steps is known, which correlate (`frames.means`). How much processes differ is
+then not seen at all and is allowed for (`HOST_DRIFT`, `GPU_DRIFT`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["F64", "block_length", "mean_error", "t_quantile"]
 
 #: Host code runs up to this much slower or faster from process to process (measured: a launch-bound loop, H200 hosts).
 HOST_DRIFT = 1 / 3
-#: So much may GPU work differ from process to process: clocks, temperature, addresses (measured on one H200).
+#: GPU work differs by up to this share from process to process: clocks, temperature, addresses (measured on one H200).
 GPU_DRIFT = 0.005
-#: Two means are the same where their difference, with all its doubt, stays within this share.
+#: Two means are the same if their difference, with all its doubt, stays within this share.
 MARGIN = 0.01
-#: Sure of the step; of single rows, of which there are hundreds, surer.
+#: Confidence for the step, and for single rows: there are hundreds of those, so theirs is higher.
 LEVEL, ROW_LEVEL = 0.95, 0.99
 #: A row that differs by less than this share of the step is not worth a verdict of its own.
 ROW_FLOOR = 0.001
@@ -31,14 +31,14 @@ ROW_FLOOR = 0.001
 
 @dataclass(frozen=True)
 class Doubt:
-    """How sure a difference is: its standard error and degrees of freedom. ``drift`` is what no interval covers (same unit)."""
+    """How sure a difference is: its standard error, degrees of freedom, and ``drift``, which no interval covers (same unit)."""
 
     error: float
     df: float
     drift: float
 
     def half(self, level: float) -> float:
-        """Return half the width of the interval, infinite where there is none."""
+        """Return half the width of the interval (Student's t), infinite if there is none."""
         if not self.df or not np.isfinite(self.error):
             return float("inf")
         return self.error * t_quantile(level, max(1.0, round(self.df, 1)))
@@ -60,7 +60,7 @@ def between(groups: Sequence[Sequence[float]], level: float) -> tuple[float, flo
 
 
 def satterthwaite(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    """Return error and degrees of freedom of the difference of two means with these (Welch 1947)."""
+    """Return the error and degrees of freedom of a difference of two means, from those of each (Welch 1947)."""
     (ea, da), (eb, db) = a, b
     whole = ea**2 + eb**2
     if not da or not db:

@@ -28,9 +28,9 @@ _CAUSES = {
     "idle": "GPU idle time",
     "compute": "compute kernels",
 }
-#: Parts that a sentence names, and the share of the difference below which one is not worth it.
+#: Most parts that a sentence names, and the share of the difference that one needs to be worth naming.
 _NAMED, _WORTH = 3, 0.02
-#: A cause of idle time that makes less than this of the difference is named with the others.
+#: Causes of idle time that make up less than this share of the difference are named together.
 _OWN_CAUSE = 0.1
 
 
@@ -50,12 +50,12 @@ class Part:
 
     @property
     def words(self) -> str:
-        """What it is called in a sentence."""
+        """The name of the part in a sentence."""
         return part_words(self.kind, self.name)
 
 
 def part_words(kind: str, name: str | None) -> str:
-    """Return what a part is called in a sentence."""
+    """Return the name of a part in a sentence."""
     if kind == "module":
         return f"{name} kernels" if name is not None else "kernels of no known module"
     if kind == "family":
@@ -66,7 +66,7 @@ def part_words(kind: str, name: str | None) -> str:
 
 
 def _unit(ns: float) -> tuple[float, str]:
-    """Return what to divide by, and the unit, so that a difference shows two or three digits."""
+    """Return a divisor and its unit, so that a difference shows two or three digits."""
     return (1e6, "ms") if abs(ns) >= 1e5 else (1e3, "us") if abs(ns) >= 100 else (1.0, "ns")
 
 
@@ -86,7 +86,7 @@ def _percent(value: float, digits: int = 1) -> str:
 
 
 def _share(difference: float, before: float, low: int | None, high: int | None, sign: int) -> str:
-    """Return "25.7 %, 25.3 to 26.1": the difference and its interval in percent of before, positive in its own direction."""
+    """Return "25.7 %, 25.3 to 26.1": the difference and its interval in percent of before, positive in its direction."""
     if not before:
         return "-"
     text = f"{_percent(100 * sign * difference / before)} %"
@@ -97,7 +97,7 @@ def _share(difference: float, before: float, low: int | None, high: int | None, 
 
 
 def _idle_together(parts: Sequence[Part], total: int) -> list[Part]:
-    """Return the parts with idle time of causes that explain little each as one part."""
+    """Return the parts, with the idle time of minor causes as one part."""
     small = [p for p in parts if p.kind == "idle" and abs(p.difference_ns) < _OWN_CAUSE * abs(total)]
     if len(small) < 2:
         return list(parts)
@@ -107,7 +107,7 @@ def _idle_together(parts: Sequence[Part], total: int) -> list[Part]:
 
 
 def _because(parts: Sequence[Part], total: int) -> str:
-    """Return ": 16.9 in MaskedLoss kernels, 0.9 in waits", with the rest named."""
+    """Return ": 16.9 in MaskedLoss kernels, 0.9 in waits", and what is left in other parts."""
     scale, _ = _unit(total)
     sign = 1 if total > 0 else -1
     parts = _idle_together(parts, total)
@@ -120,16 +120,15 @@ def _because(parts: Sequence[Part], total: int) -> str:
     if against:
         more = "less" if sign > 0 else "more"
         text += "; " + ", ".join(f"{_number(p.difference_ns, scale)} {more} in {p.words}" for p in against)
-    rest = total - sum(p.difference_ns for p in (*same, *against))
-    if abs(rest) >= _WORTH * abs(total):
-        count = len(parts) - len(same) - len(against)
-        opposite = "" if rest * sign > 0 else (" less" if sign > 0 else " more")
-        text += f"{';' if against else ','} {_number(rest, scale)}{opposite} in {count} other parts"
+    unnamed = total - sum(p.difference_ns for p in (*same, *against))
+    if abs(unnamed) >= _WORTH * abs(total):
+        opposite = "" if unnamed * sign > 0 else (" less" if sign > 0 else " more")
+        text += f"{';' if against else ','} {_number(unnamed, scale)}{opposite} in other parts"
     return text
 
 
 class _Answer(Protocol):
-    """What a sentence is made of; see `Comparison`."""
+    """The fields of `Comparison` that a sentence needs."""
 
     @property
     def verdict(self) -> str: ...
@@ -156,22 +155,23 @@ class _Answer(Protocol):
 def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
     """Return the answer in words: how much, how sure, and where it comes from.
 
-    ``work`` is the difference of GPU work where that decided; ``single``: each side is one capture, and noise is not known.
+    ``work`` is the difference of GPU work if that decided; ``single``: each side is one capture, and the noise is unknown.
     """
     before, after, low, high = answer.before_ns, answer.after_ns, answer.low_ns, answer.high_ns
     difference = after - before
     sign = 1 if difference > 0 else -1
     scale, unit = _unit(difference)
     way = "slower" if difference > 0 else "faster"
-    amount = f"{_number(difference, scale)} {unit} a step {way}"
+    each = "" if answer.whole else " a step"
+    amount = f"{_number(difference, scale)} {unit}{each} {way}"
     share = _share(difference, before, low, high, sign)
-    only = " The interval covers steps only: one capture a side." if single else ""
+    only = " The interval covers only steps: one capture a side." if single else ""
     if work is not None and answer.verdict in ("faster", "slower"):
         return _by_work(answer, work) + only
     if answer.verdict in ("faster", "slower"):
         return f"{amount} ({share}){_because(answer.parts, difference)}.{only}"
     detectable = answer.detectable_ns
-    seen = f" A change of {units.duration(detectable)} a step or more would have been seen." if detectable else ""
+    seen = f" A change of {units.duration(detectable)}{each} or more would have been seen." if detectable else ""
     both = f"{units.duration(before)} before and {units.duration(after)} after"
     if answer.verdict == "same":
         same = f"The same within {units.share(answer.margin, 1)}: {both} ({share} {way})"
@@ -181,7 +181,7 @@ def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
         because = _because(answer.parts, difference)
         return (
             f"Cannot tell, because no steps were found: from the first to the last GPU work {both}, {_amount(difference)} "
-            f"{way}{because}. Whether both did the same work is not known."
+            f"{way}{because}. Whether both did the same work is unknown."
         )
     if low is None:
         return f"Cannot tell: {both}, but with so few steps or an older Summary no interval can be given."
@@ -192,7 +192,7 @@ def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
 
 
 def _by_work(answer: _Answer, work: Difference) -> str:
-    """Return the answer where GPU work decides."""
+    """Return the answer if GPU work decides."""
     difference = round(work.difference_ns)
     sign = 1 if difference > 0 else -1
     scale, unit = _unit(difference)
@@ -204,20 +204,20 @@ def _by_work(answer: _Answer, work: Difference) -> str:
     s_scale, s_unit = _unit(step)
     whole = (
         f"the whole step is {_number(step, s_scale)} {s_unit} {'slower' if step > 0 else 'faster'}, "
-        "of which the host's noise leaves less sure"
+        "but less surely so, because of the host's noise"
     )
     way = "slower" if difference > 0 else "faster"
     return f"{_number(difference, scale)} {unit} a step {way} in GPU work, which limits it ({share}){because}; {whole}."
 
 
 def real_words(before: int, after: int, low: int, high: int, verdict: str) -> str:
-    """Return what the steps without the profiler say."""
+    """Return a sentence on the steps without the profiler."""
     difference = after - before
     sign = 1 if difference > 0 else -1
     scale, unit = _unit(difference)
     steps = f"{units.duration(before)} before, {units.duration(after)} after"
     if verdict == "same":
-        return f"Without the profiler the same: {steps}."
+        return f"Without the profiler they are the same: {steps}."
     way = "slower" if difference > 0 else "faster"
     doubt = ", which is not sure" if verdict == "cannot_tell" else ""
     share = _share(difference, before, low, high, sign)

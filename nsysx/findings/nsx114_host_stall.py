@@ -172,13 +172,15 @@ def check(case: Case) -> list[Finding]:
         cost = case.lost(cost, worth)
         known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
         mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
-        title = f"A pause of the launching thread before work{in_module(row)} lets the GPU idle {units.duration(cost)} {case.per}"
+        title = (
+            f"The launching thread pauses before work{in_module(row)}: the GPU idles {units.duration(cost)} {case.per}"
+        )
         # The verdict counts idle time after a wait toward the wait: without it the thread would have been ahead.
         after = cost - case.taken_by(_ALONE)
         if case.notable(after):
             title += ", some of it after a wait"
         if mostly:
-            title += f": {mostly.name}"
+            title += f" ({mostly.name})"
         detail = (
             f"In {units.several(row['stalls'], 'gap')} in {case.steps} steps (longest: {units.duration(row['longest_ns'])} as recorded) "
             f"the launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"

@@ -27,12 +27,12 @@ _GRADES = {
 
 
 def _without_gpu(trace: Trace) -> str:
-    """Return what to do where `nsysx run` recorded a program that made no CUDA call, "" where it was not `nsysx run`."""
+    """Return what to do if `nsysx run` recorded a program that made no CUDA call, "" if it was not `nsysx run`."""
     if not trace.capture.probe:
         return ""
     torch = next((str(p["torch"]) for p in trace.capture.probe if p.get("torch")), "")
     why = f", and its PyTorch ({torch}) is built for CPUs" if torch.endswith("+cpu") else ""
-    return f"run the program where it finds a CUDA GPU; here it made no CUDA call{why}"
+    return f"run the program where it finds a CUDA GPU; it made no CUDA call{why}"
 
 
 def _gpu_work(profile: Profile) -> list[Check]:
@@ -59,15 +59,15 @@ def _gpu_work(profile: Profile) -> list[Check]:
         (early > 0).sum().alias("ahead"),
         early.max().alias("skew"),
     ).row(0)
-    # Pages of unified memory move because somebody touches them: no call asks for it.
+    # Pages of unified memory move when they are touched: no call asks for it.
     moves = ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False)
     if orphans := int((ops["call"].is_null() & ~moves).sum()):
         share = units.share(orphans, ops.height)
         detail = (
-            f"of {units.several(orphans, 'kernel, copy or memset', 'kernels, copies and memsets')} ({share}) the launch is not in the "
-            "capture: when and from where is unknown"
+            f"the launch of {units.several(orphans, 'kernel, copy or memset', 'kernels, copies and memsets')} ({share}) is not in the "
+            "capture: when and from where it came is unknown"
         )
-        fix = "start the capture before the launches, and do not cut it with --duration"
+        fix = "start the capture before the launches, and do not cut it short with --duration"
         checks.append(Check("gpu ops without call", "warn", detail, fix))
     else:
         but = f", except for {units.several(int(moves.sum()), 'page migration')}, which no call asks for" * bool(
@@ -77,8 +77,9 @@ def _gpu_work(profile: Profile) -> list[Check]:
     captured = trace.graph_node.height > 0
     if single > max(10, launches // 50) and not captured:
         detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
-        fix = tracing.REMEDY if tracing.dropped(trace) else "kernels were lost or captured into a graph"
-        checks.append(Check("launches without kernel", "warn", detail, fix))
+        if not tracing.dropped(trace):
+            detail += ": lost, or captured into a graph"
+        checks.append(Check("launches without kernel", "warn", detail, tracing.remedy(trace)))
     if bars:
         which = units.several(bars, "CUDA graph launch", "CUDA graph launches")
         detail = f"the kernels inside {which} ({units.duration(bars_ns)}) were not recorded"
@@ -87,26 +88,26 @@ def _gpu_work(profile: Profile) -> list[Check]:
         detail = f"the work of {units.several(graphs, 'CUDA graph launch', 'CUDA graph launches')} is not in the report"
         checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
     if ahead:
-        detail = f"a GPU op starts up to {units.duration(skew)} before its call, {units.several(ahead, 'time')}: clamped at 0"
+        detail = f"GPU work starts up to {units.duration(skew)} before its call ({units.several(ahead, 'time')}): clamped to 0"
         checks.append(Check("clock skew", "warn" if skew > 1_000_000 else "ok", detail))
     return checks
 
 
-#: Rows that are not handed on as the report has them: the check, its status, what is said of them all, what to do.
+#: Rows that are not used as they are in the report: the check, its status, what happened to them, what to do.
 _EFFECTS: dict[str, tuple[str, Literal["ok", "warn"], str, str]] = {
     "left out": ("bad rows", "warn", "left out because they cannot be placed", "export the report again"),
-    "kept": ("mended rows", "warn", "kept without the values that are wrong", "export the report again"),
+    "kept": ("mended rows", "warn", "kept without their wrong values", "export the report again"),
     "merged": (
         "merged rows",
         "ok",
-        "merged: second copies of others, or without a value that can only be one",
+        "merged: copies of others, or rows whose missing value can only be one",
         "",
     ),
 }
 
 
 def _left_out(trace: Trace) -> list[Check]:
-    """Count by table what the report holds and no figure does, or not as the report has it."""
+    """Count by table the rows that the report holds and the figures leave out or change."""
     checks = []
     if bad := [n for n in trace.left_out if n.reason == REVERSED]:
         detail = f"{_counted(bad)} left out because they end before they begin: {_by_table(bad, reasons=False)}"
@@ -125,35 +126,35 @@ def _by_table(notes: list[LeftOut], *, reasons: bool) -> str:
     return "; ".join(f"{units.count(n.rows)} of {n.table}" + (f" with {n.reason}" if reasons else "") for n in notes)
 
 
-#: What nsys says of each process that marks no range, and of each that calls no CUDA: a launcher, a loader's worker.
+#: What nsys says of every process without ranges, and of every process without CUDA calls: a launcher, a loader's worker.
 _NO_RANGES, _NO_CUDA = re.compile(r"No NVTX events", re.IGNORECASE), re.compile(r"No CUDA events", re.IGNORECASE)
 
 
 def _of_others(profile: Profile, text: str) -> bool:
-    """Return whether a message of nsys is about a process that is not shown: what it misses is there for the shown one."""
+    """Return whether a message from nsys is about other processes: the shown one has the events that it says are missing."""
     if _NO_CUDA.search(text):
         return profile.steady_ops.height > 0
     return bool(_NO_RANGES.search(text)) and profile.ranges.ranges.height > 0
 
 
-#: What nsys says at the end of every window that it was told to record, whether anything is missing or not.
+#: What nsys says at the end of every window that it was told to record, whether or not anything is missing.
 _MIGHT = re.compile(r"Not all (NVTX|CUDA) events might have been collected", re.IGNORECASE)
 
 
-def _settled(profile: Profile, text: str) -> bool:
-    """Return whether the report itself shows that what nsys says might be missing is there, in the steps that are shown.
+def _settled(profile: Profile, text: str) -> str:
+    """Return how the report shows that the events nsys calls possibly missing are there; "" if it does not show that.
 
     The probe counts the ranges that it pushes; each launch of a steady step has its work on the device.
     """
     said = _MIGHT.match(text)
     if said is None:
-        return False
+        return ""
     if said[1].upper() == "NVTX":
-        return any(c.check == "probe ranges" and c.status == "ok" for c in probe_checks.probe_ranges(profile)) and bool(
-            profile.trace.capture.probe
-        )
+        complete = any(c.check == "probe ranges" and c.status == "ok" for c in probe_checks.probe_ranges(profile))
+        return "it holds every range that the probe pushed" if complete and profile.trace.capture.probe else ""
     launches = profile.steady_calls.filter(profile.steady_calls["kind"].is_in(["launch", "graph_launch"]))["call"]
-    return bool(launches.len()) and bool(launches.is_in(profile.steady_ops["call"].drop_nulls().implode()).all())
+    complete = bool(launches.len()) and bool(launches.is_in(profile.steady_ops["call"].drop_nulls().implode()).all())
+    return "it holds the work of every launch in the steady steps" if complete else ""
 
 
 def _rows(profile: Profile) -> list[Check]:
@@ -161,15 +162,18 @@ def _rows(profile: Profile) -> list[Check]:
     checks = []
     if trace.window is not None:
         start, end = (f"{t / 1e9:g}" for t in trace.window)
-        detail = f"only {start} s to {end} s of the session were read, with the GPU work that was launched then"
+        detail = f"only {start} s to {end} s of the session were read, with the GPU work launched then"
         checks.append(Check("time range", "ok", detail))
     checks += _left_out(trace)
     said = [d["text"] for d in trace.capture.diagnostics if not tracing.is_told(d["text"])]
     said = [text for text in said if not _of_others(profile, text)]
-    if whole := [text for text in said if _settled(profile, text)]:
-        why = "it holds every range that the steady steps pushed and the work of every launch"
-        checks.append(Check("what nsys warns of", "ok", f"nsys says: {whole[0]} But the report is whole: {why}"))
-    if lost := [text for text in said if text not in whole]:
+    settled = {text: why for text in said if (why := _settled(profile, text))}
+    if settled:
+        whys = " and ".join(dict.fromkeys(settled.values()))
+        checks.append(
+            Check("nsys warnings", "ok", f"nsys says: {next(iter(settled))} But the report is complete: {whys}")
+        )
+    if lost := [text for text in said if text not in settled]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(
             Check("diagnostics", "warn", f"nsys says: {lost[0]}{more}", "profile a shorter window: --steps A:B")
@@ -193,9 +197,9 @@ def _attribution(profile: Profile) -> list[Check]:
     ns = pl.col("end_ns") - pl.col("start_ns")
     whole, *parts = ops.select(ns.sum(), *(ns.filter(pl.col("grade") == g).sum().alias(g) for g in _GRADES)).row(0)
     by_grade = dict(zip(_GRADES, parts, strict=True))
-    said = ", ".join(f"{_GRADES[g]} {units.share(ns, whole)}" for g, ns in by_grade.items() if ns)
+    said = ", ".join(f"{units.share(ns, whole)} {_GRADES[g]}" for g, ns in by_grade.items() if ns)
     weak = by_grade["none"] > 0.01 * whole
-    detail = f"how GPU time was tied to the code that asked for it: {said}"
+    detail = f"GPU time tied to the code that launched it: {said}"
     return [Check("attribution", "warn" if weak else "ok", detail, "nsysx run -- CMD" if weak else "")]
 
 
@@ -220,26 +224,26 @@ def _replayed(profile: Profile) -> list[Check]:
                 "profile a script with steps: nsysx run -- CMD",
             )
         ]
-    said = f"the unchanged replay gives {units.duration(replay.unchanged_ns)}, the recording {units.duration(replay.recorded_ns)}"
+    said = f"the unchanged replay takes {units.duration(replay.unchanged_ns)}, the recording {units.duration(replay.recorded_ns)}"
     if not replay.trusted:
         return [Check("replay", "warn", f"{said}: off by {units.share(replay.error, 1)}, so no savings are given")]
     return [
         Check(
             "replay",
             "ok",
-            f"{said}, {units.share(replay.error, 1)} off; against 22 measured changes savings were off by 3.8 % of the step in the median",
+            f"{said} ({units.share(replay.error, 1)} off); over 22 measured changes, savings were off by a median 3.8 % of the step",
         )
     ]
 
 
-#: Where the step without a profiler is from, for people.
+#: How the step without a profiler is known, in words.
 _SOURCES = {
     "in_process": "measured in the same process, before the capture window",
-    "second_run": "measured in a second run, without profiler",
-    "modelled": "modelled, with what tracing costs on this machine (nsysx calibrate)",
-    "assumed": "assumed, with what tracing cost on another machine",
+    "second_run": "measured in a second run, without the profiler",
+    "modelled": "modeled from the cost of tracing on this machine (nsysx calibrate)",
+    "assumed": "assumed from the cost of tracing on another machine",
 }
-#: A step whose bounds are further apart than this part of it is only roughly known.
+#: A step whose bounds are further apart than this share of it is only roughly known.
 _WIDE = 0.2
 
 
@@ -257,18 +261,18 @@ def _unprofiled(profile: Profile) -> list[Check]:
     return [Check("unprofiled", "warn" if wide else "ok", detail, better if wide else "")]
 
 
-#: How nsys names an instance of a card that is divided: "NVIDIA A30 MIG 2g.12gb".
+#: How nsys names an instance of a divided card: "NVIDIA A30 MIG 2g.12gb".
 _INSTANCE = re.compile(r"\bMIG (\d{1,2}g\.[\w.]{1,12})")
 
 
 def _instances(trace: Trace) -> list[Check]:
-    """Return that a GPU is a part of a card, which the figures of the whole card do not fit."""
+    """Return a warning if a GPU is only part of a card, so that the whole card's limits do not fit."""
     parts = sorted({match[1] for g in trace.capture.gpus if (match := _INSTANCE.search(g.name))})
     if not parts:
         return []
     detail = (
-        f"the GPU is an instance of a divided card (MIG {', '.join(parts)}): the work of other instances is not in the capture, "
-        "and where the report gives the limits of the whole card, a share of them is too small"
+        f"the GPU is an instance of a divided card (MIG {', '.join(parts)}): work of other instances is not in the capture, and "
+        "shares of the card's limits come out too small where the report gives those of the whole card"
     )
     return [Check("divided card", "warn", detail)]
 
@@ -278,12 +282,12 @@ _READ_SCHEMA = 3
 
 
 def _newer(trace: Trace) -> list[Check]:
-    """Return a warning where the export is laid out by rules that were not known when this was written."""
+    """Return a warning if the export's schema is newer than any that was known when this was written."""
     version = trace.capture.schema_version or ""
     major = re.match(r"(\d{1,9})\.", version)
     if major is None or int(major[1]) <= _READ_SCHEMA:
         return []
-    detail = f"schema {version[:20]} of nsys is newer than those that were tried ({_READ_SCHEMA}.x): a column may mean something else"
+    detail = f"schema {version[:20]} of nsys is newer than any that was tried ({_READ_SCHEMA}.x): a column may mean something else"
     return [Check("export schema", "warn", detail, "look for a newer nsysx")]
 
 

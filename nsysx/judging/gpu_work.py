@@ -1,4 +1,4 @@
-"""What the GPU works on in the steady steps, in the words of one sentence."""
+"""What the GPU works on in the steady steps, in one sentence."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 
-#: Modules are named when the largest has this share of the GPU's work; a second one from the lower share on.
+#: Modules are named if the largest has this share of the GPU's work; a second one needs the lower share.
 _FIRST, _MODULE = 1 / 3, 0.2
-#: A kind of work is named from this share of all work on; as that of a module, when it is half of the module's.
+#: A kind of work is named from this share of all work on; for a module, if it is half of the module's work.
 _KIND, _MOST = 0.1, 0.5
 
-#: Kinds of work, in words; a family that is not here is named as it is called.
+#: Kinds of work, in words; a family that is not listed goes by its own name.
 WORDS = {
     "gemm": "matrix products",
     "convolution": "convolutions",
@@ -34,24 +34,24 @@ WORDS = {
     "memcpy": "copies",
     "graph": "CUDA graphs whose kernels were not recorded",
 }
-#: Families that say nothing to a reader.
+#: Families whose names tell a reader nothing.
 _UNKNOWN = ("other",)
 
 
 @cache
 def folded(name: str) -> str:
-    """Return a name with the numbers in it as one: blocks.3.mlp and blocks.4.mlp are blocks.*.mlp, token_7 is token_*."""
+    """Return a name with its numbers folded: blocks.3.mlp and blocks.4.mlp become blocks.*.mlp, token_7 becomes token_*."""
     return re.sub(r"\d+", "*", re.sub(r"(?<=[A-Za-z])\d+(?=[A-Za-z])", "#", name)).replace("#", "*")
 
 
 def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
-    """Return the kernels, copies and memsets of the steady steps: family, module (folded), own (its number), op_kind, name, ns."""
+    """Return the GPU work of the steady steps: family, module (folded), path (number of its full name), op_kind, name, ns."""
     ops = profile.steady_ops
     ops = ops.filter((ops["process"] == process) & (ops["device"] == device))
     return ops.select(
         pl.col("family").cast(pl.String),
         lookup.changed(ops["module"], folded).cast(pl.String).alias("module"),
-        pl.col("module").to_physical().alias("own"),
+        pl.col("module").to_physical().alias("path"),
         "op_kind",
         pl.col("name").cast(pl.String),
         ns=pl.col("end_ns") - pl.col("start_ns"),
@@ -59,7 +59,7 @@ def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
 
 
 def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | None]:
-    """Return how many kernels the steady steps run on a device, and the median length of one (ns)."""
+    """Return how many kernels the steady steps run on a device, and their median duration (ns; None without kernels)."""
     work = _work(profile, process, device)
     kernel_ns = work.filter(work["op_kind"] == "kernel")["ns"]
     median = kernel_ns.median()
@@ -67,32 +67,40 @@ def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | N
 
 
 def most(profile: Profile, process: int, device: int) -> str:
-    """Return a sentence on what most of the work is: of which modules, or of which kinds. "" where there is none."""
+    """Return a sentence on what most of the work is, by module or else by kind; "" if there is none."""
     work = _work(profile, process, device)
     whole = int(work["ns"].sum())
     if not whole:
         return ""
     sums = _sums(work.drop_nulls("module"), "module")
-    # What lies outside of modules is none, a root is all of them, and a name of numbers alone says nothing.
+    # Work outside of modules has none, the root holds all of them, and a name of numbers alone says nothing.
     no_path = {folded(name) for name in profile.attributed.without_path}
     modules = [(m, ns) for m, ns in sums if m not in no_path and re.search("[A-Za-z]", m)]
     if modules and modules[0][1] >= _FIRST * whole:
-        said = []
+        shares, said = [], []
         for name, ns in modules[:2]:
             if ns >= _MODULE * whole:
                 of_module = work.filter(pl.col("module") == name)
-                count, kind = of_module["own"].n_unique(), _kind(of_module)
-                more = [f"{count} modules"] * (count > 1) + [f"most of it {kind}"] * bool(kind)
-                said.append(f"{units.share(ns, whole)} is {name[:80]}" + (f" ({', '.join(more)})" if more else ""))
-        return f"Of its work, {' and '.join(said)}."
+                count, kind = of_module["path"].n_unique(), _kind(of_module)
+                more = [f"{count} modules"] * (count > 1) + [f"mostly {kind}"] * bool(kind)
+                said.append(f"{name[:80]}" + (f" ({', '.join(more)})" if more else ""))
+                shares.append(units.share(ns, whole))
+        return _sentence(shares, said)
     kinds = [(WORDS.get(f, f), t) for f, t in _sums(work, "family") if f not in _UNKNOWN and t >= _KIND * whole][:3]
     if kinds:
-        return f"Of its work, {', '.join(f'{units.share(t, whole)} is {f}' for f, t in kinds)}."
+        return _sentence([units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
     kernels = _sums(work.filter(pl.col("op_kind") == "kernel"), "name")
     if not kernels or kernels[0][1] < _KIND * whole:
         return ""
     name = re.sub(r"^void |[<(].*", "", kernels[0][0])[:60]
-    return f"Of its work, {units.share(kernels[0][1], whole)} is the kernel {name}."
+    return _sentence([units.share(kernels[0][1], whole)], [f"the kernel {name}"])
+
+
+def _sentence(shares: list[str], work: list[str]) -> str:
+    """Return "54 % of its work is matrix products, 20 % is norms and 11 % is reductions."."""
+    of = [" of its work", *[""] * len(shares)]
+    *others, last = (f"{share}{whole} is {name}" for share, whole, name in zip(shares, of, work, strict=False))
+    return f"{', '.join(others)} and {last}." if others else f"{last}."
 
 
 def _kind(work: pl.DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""What the time of the busiest device goes to, in parts that each name who could remove them and that sum to the window."""
+"""Where the time of the busiest device goes: parts that sum to the window, each named after whoever could remove it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from nsysx.replay.engine import (
     unprofiled_of,
 )
 
-#: Copy kinds of unified memory: pages that move because somebody touches them, without a call (``schema.COPY_KINDS``).
+#: Copy kinds of unified memory: pages that move when touched, without a call (``schema.COPY_KINDS``).
 MIGRATIONS = (11, 12)
 
-#: A pause of the host this long, in a capture without steps, is another part of the program and not its work on the GPU
-#: (ns). People and other programs take this long; a training loop that does is one whose steps were not found.
+#: In a capture without steps, a pause of the host this long (ns) is some other part of the program, not GPU work. People and
+#: other programs take this long; a training loop that does would have steps, which were not recognized.
 ELSEWHERE_NS = 100_000_000
 
-#: A recorded step this much longer than the real one is worth a word (share of the real one).
+#: A recorded step this much longer than the real one is worth mentioning (share of the real one).
 SAME = 0.05
 
-#: The parts, in the order in which they are told. All but the first two and the last are lost time of the device.
+#: The parts, in the order in which they are shown. Those in CODES are time that the device loses.
 PARTS = (
     "work",
     "pause",
@@ -61,7 +61,7 @@ PARTS = (
     "elsewhere",
 )
 
-#: Who could remove a part. What is not here is the GPU's own, or nobody's.
+#: The verdict code that a part counts for. Parts not listed are the GPU's own, or nobody's to remove.
 CODES = {
     "comm": "comm_bound",
     "copy": "copy_bound",
@@ -75,7 +75,7 @@ CODES = {
     "launch": "launch_bound",
 }
 
-#: The part that a cause of the idle ledger counts for; "host" for what is not here.
+#: The part that a cause of the idle ledger counts for; "host" for causes not listed.
 _PART_OF_CAUSE = {
     "data_loader": "input",
     "alloc": "alloc",
@@ -96,8 +96,8 @@ _PART_OF_CAUSE = {
 class Limits:
     """The steady window of one device. ``parts`` (ns, by PARTS) sum to ``window_ns``; ``kernels``: whether any ran at all.
 
-    ``unprofiled``: the parts are those of the step without a profiler. ``recorded_ns`` is then the window as recorded, where
-    that is another by enough to be worth a word (``estimated``: from costs of tracing, not from a measured step), else None.
+    ``unprofiled``: the parts are those of the step without a profiler. ``recorded_ns`` is then the window as recorded if it
+    differs enough to mention, else None. ``estimated``: the step comes from costs of tracing, it was not measured.
     """
 
     process: int
@@ -113,31 +113,31 @@ class Limits:
 
     @property
     def real_ns(self) -> int:
-        """The window without the profiler's own work and without pauses in which the program does something else."""
+        """The window (ns) without the profiler's own work and without pauses in which the program does something else."""
         return self.window_ns - self.parts["profiler"] - self.parts["elsewhere"]
 
     @property
     def idle_ns(self) -> int:
-        """The time in which nothing runs, the profiler's own work included."""
+        """The time in which nothing runs on the device (ns), the profiler's own work included."""
         gpu = ("work", "comm", "copy", "migration", "elsewhere")
         return self.window_ns - sum(self.parts[p] for p in gpu)
 
     @property
     def lost(self) -> dict[str, int]:
         """The time that somebody could remove, by verdict code (ns)."""
-        gpu_work: dict[str, int] = {}
+        by_code: dict[str, int] = {}
         for part, code in CODES.items():
             if self.parts[part]:
-                gpu_work[code] = gpu_work.get(code, 0) + self.parts[part]
-        return gpu_work
+                by_code[code] = by_code.get(code, 0) + self.parts[part]
+        return by_code
 
     def per_step(self, ns: int) -> float:
-        """Return a time in the window as its part of one step; as it is where there are no steps."""
+        """Return a time in the window per step (ns); the time itself if there are no steps."""
         return Scope("steady", (self.process,), steps=0 if self.whole else self.steps).per_step(ns)
 
 
 def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
-    """Return the limits of the busiest device of the shown process, without a profiler where that is known."""
+    """Return the limits of the busiest device of the shown process, without a profiler if that is known."""
     recorded = recorded_limits(profile, rows)
     known = unprofiled_of(profile)
     if isinstance(known, Withheld) or (known.process, known.device) != (recorded.process, recorded.device):
@@ -146,16 +146,16 @@ def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
 
 
 def _with_waits(profile: Profile, limits: Limits) -> Limits:
-    """Return the limits in which the part of the waits is no less than what a step gains without the one that is worth most.
+    """Return the limits with the part of the waits at least as large as what removing the costliest wait saves.
 
-    A host that waits loses the lead that it had, and the device may run dry much later than in the wait: idle time directly
-    after it is only some of what it costs. The rest is taken from host code and launches, which show it.
+    A host that waits loses its lead, and the device may run dry long after the wait: the idle time right after it is only
+    some of what it costs. The difference is taken from host code and launches, where it shows up.
     """
     replay = replay_of(profile)
     if not isinstance(replay, Replay) or not replay.trusted or not replay.real_ns:
         return limits
     host, launch, sync = (limits.parts[p] for p in ("host", "launch", "sync"))
-    # In the time of these limits, whose steps may be more than the replayed ones.
+    # Scaled to the window of these limits, which may hold more steps than were replayed.
     worth = profile.once(waiting.dearest_ns) * limits.window_ns // replay.real_ns
     more = min(worth - sync, host + launch)
     if more <= 0:
@@ -168,28 +168,28 @@ def _with_waits(profile: Profile, limits: Limits) -> Limits:
 def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits:
     """Return the limits without tracing, which stretches what the host does: its code, launches and what follows a wait.
 
-    What the GPU does, and what it waits for besides, stays as recorded; but communication is no longer than the replay without
-    tracing has it, because ranks wait less for each other. The rest of the real step is divided between host code and launches
-    as that replay has it; the part that waits left behind is the recorded one.
+    The GPU's work, and anything else it waits for, stays as recorded; but communication is capped at what the untraced replay
+    gives, because ranks then wait less for each other. The remainder of the real step is divided between host code and launches
+    as in that replay; waits keep the share that they have as recorded.
     """
     real, with_it = _lengths(profile, known, recorded)
     window, steps = real * recorded.steps, recorded.steps
     much = recorded.window_ns > (1 + SAME) * window
     stay = {p: ns for p, ns in recorded.parts.items() if p not in ("host", "launch", "sync", "profiler")}
     stay["comm"] = min(stay["comm"], known.exposed_comm_ns * steps)
-    rest = window - sum(stay.values())
-    if recorded.parts["migration"] and (rest < 0 or not much):
+    of_host = window - sum(stay.values())
+    if recorded.parts["migration"] and (of_host < 0 or not much):
         return recorded  # pages that move by themselves are not part of the replay
-    if rest < 0 or not much:
+    if of_host < 0 or not much:
         return _shrunk(profile, recorded, known, much)
     host = sum(recorded.parts[p] for p in ("host", "launch", "sync"))
-    sync = rest * recorded.parts["sync"] // host if host else 0
+    sync = of_host * recorded.parts["sync"] // host if host else 0
     causes = dict.fromkeys(("host", "launch"), 0)
     for cause, ns in known.idle_causes.items():
         if (part := _PART_OF_CAUSE.get(cause, "host")) in causes:
             causes[part] += ns
-    launch = (rest - sync) * causes["launch"] // max(sum(causes.values()), 1)
-    parts = recorded.parts | stay | {"sync": sync, "launch": launch, "host": rest - sync - launch, "profiler": 0}
+    launch = (of_host - sync) * causes["launch"] // max(sum(causes.values()), 1)
+    parts = recorded.parts | stay | {"sync": sync, "launch": launch, "host": of_host - sync - launch, "profiler": 0}
     return replace(
         recorded,
         window_ns=window,
@@ -203,8 +203,8 @@ def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits
 def _lengths(profile: Profile, known: Unprofiled, recorded: Limits) -> tuple[int, int]:
     """Return the steady step without a profiler and as recorded (ns).
 
-    A modelled step is that of the steps that were replayed; where the steady ones are more, and as recorded longer or shorter in
-    the mean, so is the real one.
+    A modeled step is the mean of the replayed steps. If the steady steps are more than those, it is scaled by the ratio of the
+    two recorded means.
     """
     first, last = profile.steps.steady or (0, -1)
     of_gpu = (pl.col("process") == known.process) & (pl.col("device") == known.device)
@@ -220,9 +220,9 @@ def _estimated(known: Unprofiled) -> bool:
 
 
 def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -> Limits:
-    """Return the limits of the step without a profiler, each idle gap as long as the replay has it there.
+    """Return the limits of the step without a profiler, each idle gap as long as it is in the untraced replay.
 
-    ``much``: tracing changes the step by enough to be worth a word.
+    ``much``: tracing changes the step enough to mention.
     """
     real, with_it = _lengths(profile, known, recorded)
     window = real * recorded.steps
@@ -241,7 +241,7 @@ def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -
 
 
 def _to_sum(parts: dict[str, int], whole: int) -> dict[str, int]:
-    """Return parts scaled so that they sum to ``whole``; what rounding leaves goes to the largest."""
+    """Return parts scaled so that they sum to ``whole``; the rounding error goes to the largest."""
     largest, total = max(parts, key=lambda p: parts[p]), sum(parts.values())
     scaled = {p: ns * whole // max(total, 1) for p, ns in parts.items()}
     return scaled | {largest: scaled[largest] + whole - sum(scaled.values())}
@@ -271,7 +271,7 @@ def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
 
 
 def _migrating(profile: Profile, process: int, device: int) -> int:
-    """Return for how long only pages of unified memory move: no kernel runs beside them (ns)."""
+    """Return how long only pages of unified memory move, with no kernel beside them (ns)."""
     ops = profile.attributed.gpu_ops
     ops = ops.filter((ops["process"] == process) & (ops["device"] == device))
     moves = ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False)
@@ -290,13 +290,13 @@ def _spans(frame: pl.DataFrame) -> tuple[I64, I64]:
 def idle_parts(profile: Profile, process: int, device: int, *, real: bool = False) -> dict[str, int]:
     """Return the steady idle time of a device by part (ns, by PARTS); it sums to the idle time.
 
-    ``real``: as it is without a profiler, of the busiest device of the shown process.
+    ``real``: without a profiler; only for the busiest device of the shown process.
 
-    Like the idle causes, but within steps the CPU time after a synchronizing call is counted to that call when the device ran
-    dry inside it: had the CPU run ahead instead of waiting, the gap would not be there. It is counted so only as far as the
-    waits are worth it (``_worth_of_waits``): where the CPU has no time to run ahead, its own code is what the device waits for.
-    Without steps, what came after a wait may be another part of the program; but what was paid once is known, and a long
-    pause.
+    The parts follow the idle causes, except that within steps the CPU time after a synchronizing call counts toward that call
+    if the device ran dry inside it: had the CPU run ahead instead of waiting, there would be no gap. That holds only up to
+    what the waits are worth (``_worth_of_waits``): a CPU without time to run ahead keeps the device waiting by its own code.
+    Without steps, the time after a wait may be another part of the program; one-time costs and long pauses are parts of
+    their own there.
     """
     pieces = profile.once(idle_of) if real else profile.ledgers.idle_of(process, device)
     start, end = _window(profile, process, device)
@@ -329,7 +329,7 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
 
 
 def _capped(profile: Profile, parts: dict[str, int]) -> dict[str, int]:
-    """Return the parts with what the waits are not worth moved to the host code that follows them."""
+    """Return the parts with the waits capped at what they are worth; the excess goes to the host code that follows them."""
     waits = parts.get("sync", 0)
     if not waits:
         return parts
@@ -338,7 +338,7 @@ def _capped(profile: Profile, parts: dict[str, int]) -> dict[str, int]:
 
 
 def _worth_of_waits(profile: Profile) -> int:
-    """Return what the steady window gains at most when no call waits (ns): by the replay, else all that calls wait."""
+    """Return the most that the steady window saves if no call waits (ns): by the replay, else the time of all waits."""
     replay = replay_of(profile)
     if isinstance(replay, Replay) and replay.trusted:
         return max(0, replay.saving(RemoveWaits()).saving_ns + replay.bar_ns) * max(profile.scope.steps, 1)
@@ -347,7 +347,7 @@ def _worth_of_waits(profile: Profile) -> int:
 
 
 def _paid_once(profile: Profile, process: int, begin: I64, finish: I64) -> I64:
-    """Return how much of each idle piece lies in what calls cost once: loading code, filling caches (ns)."""
+    """Return how much of each idle piece lies in the one-time cost of calls: loading code, filling caches (ns)."""
     paid = one_time_cost.costs(profile).filter(pl.col("process") == process)
     start = paid["start_ns"].to_numpy()
     busy: StepFunction = coverage([(start, start + paid["one_time_ns"].to_numpy())])
@@ -355,9 +355,9 @@ def _paid_once(profile: Profile, process: int, begin: I64, finish: I64) -> I64:
 
 
 def _before_first(profile: Profile, pieces: pl.DataFrame, once: I64) -> npt.NDArray[np.bool_]:
-    """Return which pieces lie in a gap that ends with the first run of a kernel and holds what is paid once.
+    """Return which pieces lie in a gap that ends with the first run of a kernel and contains one-time costs.
 
-    Libraries set themselves up in host code between such calls: that is paid once too.
+    Libraries set themselves up in host code between such calls: that is a one-time cost too.
     """
     ops = profile.attributed.gpu_ops
     runs = pl.DataFrame({"name": ops["name"].to_physical(), "op": ops["op"], "start_ns": ops["start_ns"]})
@@ -367,7 +367,7 @@ def _before_first(profile: Profile, pieces: pl.DataFrame, once: I64) -> npt.NDAr
 
 
 def worth(profile: Profile, limits: Limits, code: str) -> int | None:
-    """Return what a step gains when the cause of a verdict code goes, by the replay (ns); None without a trusted one."""
+    """Return what a step saves without the cause of a verdict code, by the replay (ns); None without a trusted one."""
     replay = replay_of(profile)
     if not isinstance(replay, Replay) or not replay.trusted:
         return None

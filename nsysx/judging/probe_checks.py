@@ -1,4 +1,4 @@
-"""What the probe pushed and what of it arrived, and what it and the profiler cost the program."""
+"""What the probe pushed, how much of it arrived, and what it and the profiler cost the program."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nsysx.model import Check, Row
 
 
 def probe_ranges(profile: Profile) -> list[Check]:
-    """Compare the ranges that the probe pushed with those that arrived: some nvtx and nsys versions lose all of them."""
+    """Compare the ranges that the probe pushed with those that arrived: some pairs of nvtx and nsys versions lose them all."""
     trace = profile.trace
     if isinstance(off := trace.run.get("probe_off"), dict):  # recorded by `nsysx run`, which knows why
-        why = f"`nsysx run` recorded this without ranges of the probe: {off.get('reason', '')}"
+        why = f"`nsysx run` recorded this without the probe's ranges: {off.get('reason', '')}"
         return [Check("probe ranges", "missing", why, str(off.get("fix", "")))]
     sent = pl.col("own") & ~pl.col("repeated")
     recorded = sum(int(frame.select(sent.sum()).item()) for frame in (profile.ranges.ranges, profile.ranges.marks))
@@ -32,7 +32,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
                 Check(
                     "probe ranges",
                     "ok",
-                    f"{units.several(recorded, 'range')} of the probe in the report; its own count is missing",
+                    f"{units.several(recorded, 'range')} of the probe in the report; the probe's own count is missing",
                 )
             ]
         return [
@@ -43,7 +43,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
                 "nsysx run -- CMD",
             )
         ]
-    # What the probe tells travels as marks too; they are not ranges of the program.
+    # The probe's own notes travel as marks too; they are not ranges of the program.
     pushed = sum(
         sum(_whole(n) for kind, n in p["ranges"].items() if kind not in ("info", *nsysx_ranges.PAUSES))
         for p in trace.capture.probe
@@ -51,15 +51,15 @@ def probe_ranges(profile: Profile) -> list[Check]:
     )
     off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
     if pushed and not recorded:
-        detail = f"the probe pushed {units.several(pushed, 'range')} and none is in the report: this nsys does not record this nvtx"
+        detail = f"the probe pushed {units.several(pushed, 'range')} and none is in the report: this nsys cannot record this nvtx"
         return [
             Check(
                 "lost ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
             )
         ]
     if any(p.get("ended") is False for p in trace.capture.probe if p.get("backend") != "off"):
-        what = f"a process did not exit through Python, so its count is not final; the report holds {units.several(recorded, 'range')}"
-        return [Check("probe ranges", "ok", what)]
+        detail = f"a process did not exit through Python, so its count is not final; the report holds {units.several(recorded, 'range')}"
+        return [Check("probe ranges", "ok", detail)]
     if not pushed and not off:
         return [Check("probe ranges", "warn", "the probe was on but saw no module, optimizer or data loader")]
     if not pushed:
@@ -67,17 +67,17 @@ def probe_ranges(profile: Profile) -> list[Check]:
     missing = pushed - recorded
     if abs(missing) > max(2, pushed // 1000):
         detail = f"the probe pushed {units.several(pushed, 'range')}, the report holds {units.count(recorded)}"
-        fix = "the process died before it could flush, or the capture window is shorter than the run"
+        fix = "let the process exit by itself: one that dies cannot flush; a capture window shorter than the run has fewer too"
         return [Check("probe ranges", "warn", detail, fix)]
     return [Check("probe ranges", "ok", f"pushed {units.count(pushed)}, in the report {units.count(recorded)}")]
 
 
-#: From this share of a step on, what profiling adds is a distortion worth a warning.
+#: From this share of a step on, the cost of profiling is worth a warning.
 _COSTLY = 0.05
 
 
 def probe_cost(profile: Profile) -> list[Check]:
-    """Say what the probe itself cost in the steady steps: its calls times their cost, which it measured at its start."""
+    """Say what the probe itself cost in the steady steps: its calls times their cost, which it measured at startup."""
     window = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
     probes = [p for p in profile.trace.capture.probe if _whole(p.get("pair_cost_ns"))]
     pid = ids.pid_of(profile.steps.process)
@@ -97,16 +97,16 @@ def probe_cost(profile: Profile) -> list[Check]:
     share = (modules * module + marks * mark + others * pair) / max(end - start, 1)
     detail = (
         f"{units.several(modules, 'module call')} at {units.duration(module)}, {units.several(marks, 'backward mark')} at "
-        f"{units.duration(mark)}, {units.several(others, 'other range')} at {units.duration(pair)} are {units.share(share, 1)} of the "
-        "steady CPU time at least; nsys itself comes on top"
+        f"{units.duration(mark)} and {units.several(others, 'other range')} at {units.duration(pair)} take at least "
+        f"{units.share(share, 1)} of the steady CPU time; nsys itself comes on top"
     )
     costly = share > _COSTLY
-    fix = "--marks few marks the modules of few steps, --depth N fewer modules" if costly else ""
+    fix = "--marks few marks the modules of few steps, --depth N marks fewer modules" if costly else ""
     return [Check("probe cost", "warn" if costly else "ok", detail + _marks_cost(probe), fix), *_thinned(probe)]
 
 
 def _marks_cost(probe: Row) -> str:
-    """Return what the marks of a step cost where they stood, as the probe measured it; empty where it could not."""
+    """Return how much longer marked steps took, as the probe measured it; "" if it could not."""
     cost = probe.get("marks_cost_ns_per_step")
     median = cost.get("median_ns") if isinstance(cost, dict) else None
     if not isinstance(cost, dict) or not isinstance(median, int):
@@ -116,7 +116,7 @@ def _marks_cost(probe: Row) -> str:
 
 
 def operator_cost(profile: Profile) -> list[Check]:
-    """Warn where operators were recorded in the steady steps themselves: each costs microseconds, which no model takes out."""
+    """Warn if operators were recorded in the steady steps: each costs microseconds, which no model takes out."""
     window = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
     if not window.height:
         return []
@@ -125,30 +125,27 @@ def operator_cost(profile: Profile) -> list[Check]:
     count = profile.ranges.ranges.select((operators & pl.col("start_ns").is_between(start, end)).sum()).item()
     if not count:
         return []
-    detail = (
-        f"{units.count(count)} operators were recorded in the steady steps; each makes the host slower by microseconds, which are in "
-        "every time"
-    )
+    detail = f"{units.count(count)} operators were recorded in the steady steps; each costs the host microseconds, which all times include"
     fix = "nsysx run --ops without --marks all, in a run of a dozen steps or more: other steps then repeat the recorded ones"
     return [Check("operator cost", "warn", detail, fix)]
 
 
 def modules_by_sequence(profile: Profile) -> list[Check]:
-    """Say how the modules of steps without marks are known."""
+    """Say how well the modules of unmarked steps are known."""
     repeats = profile.ranges.repeats
     if repeats is None:
         return []
     matched = repeats.launches - repeats.unmatched
     weak = repeats.unmatched > _UNMATCHED * repeats.launches
     detail = (
-        f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them whole) repeat their "
+        f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them exactly) repeat their "
         f"calls: {units.count(matched)} of {units.several(repeats.launches, 'launch, copy or memset', 'launches, copies and memsets')}"
     )
     fix = "--marks all marks every step, at its cost" if weak else ""
     return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]
 
 
-#: From this share of launches on that repeat none of a marked step, modules miss something worth a warning.
+#: From this share of unmatched launches on, the modules miss enough to warn about.
 _UNMATCHED = 0.03
 
 
@@ -157,25 +154,25 @@ def _pushed(probe: Row) -> int:
 
 
 def _thinned(probe: Row) -> list[Check]:
-    """Say what the probe left out by itself, to stay cheap."""
+    """Say what the probe left out on its own, to stay cheap."""
     thinned = probe.get("thinned")
     if not isinstance(thinned, dict):
         return []
-    what = "no ranges" if thinned.get("level") == "ranges" else "no marks in backward"
+    missing = "no ranges" if thinned.get("level") == "ranges" else "no marks in backward"
     detail = (
-        f"from step {_whole(thinned.get('from_step'))} on, modules without children have {what}, which would have cost too "
-        "much of these short steps: their time counts for the module that holds them"
+        f"from step {_whole(thinned.get('from_step'))} on, modules without children have {missing}, which would have cost too "
+        "much of these short steps: their time counts toward the module that holds them"
     )
     return [Check("cheap modules", "ok", detail, "--backward marks follows all of them, at their cost")]
 
 
 def profiling_cost(profile: Profile) -> list[Check]:
-    """Hold the profiled step against the same step without a profiler (``nsysx run --calibrate``)."""
+    """Compare the profiled step with the same step without a profiler (``nsysx run --calibrate``)."""
     timing = profile.trace.run.get("calibration")
     if not isinstance(timing, dict):
         return []
     if timing.get("error"):
-        return [Check("profiling cost", "missing", f"the run without profiler gave no times: {timing['error']}")]
+        return [Check("profiling cost", "missing", f"the run without the profiler gave no times: {timing['error']}")]
     steps = profile.steps.cpu.filter((pl.col("process") == profile.steps.process) & pl.col("steady"))
     gpu = profile.steps.gpu.filter(pl.col("process") == profile.steps.process)
     profiled = gpu if timing.get("clock") == "gpu" else steps
@@ -183,11 +180,13 @@ def profiling_cost(profile: Profile) -> list[Check]:
     spent = dict(lengths.iter_rows())
     listed = timing.get("steps_ns")
     bare = {n: _whole(listed.get(str(n))) for n in steps["number"].to_list()} if isinstance(listed, dict) else {}
-    # The same steps, by their numbers: a program may do other work in others.
+    # The same steps, by number: other steps may do other work.
     both = [(bare[n], spent[i]) for i, n in steps.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
     if not both:
         return [
-            Check("profiling cost", "missing", "the run without profiler has no step in common with the steady ones")
+            Check(
+                "profiling cost", "missing", "the run without the profiler has no step in common with the steady ones"
+            )
         ]
     without, with_ = (sorted(column)[len(both) // 2] for column in zip(*both, strict=True))
     share = (with_ - without) / without

@@ -1,4 +1,4 @@
-"""What kind of program was recorded, as far as its report shows: advice has to fit it, and so have the words."""
+"""What kind of program was recorded, as far as the report shows: advice and wording have to fit it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MASK = r"DeviceSelect|write_indices|nonzero|masked_(select|scatter|fill)|index_
 
 @dataclass(frozen=True)
 class Program:
-    """Each fact is what the shown process was seen to do; False where it was not seen, which is no proof that it does not.
+    """What the shown process was seen to do. False means not seen, which does not prove that it never does it.
 
     ``optimizer`` is "fused", "foreach" or "loop" (a kernel per parameter), None where none was seen.
     """
@@ -45,12 +45,12 @@ class Program:
 
     @property
     def host(self) -> str:
-        """What launches the kernels, for people."""
+        """What launches the kernels, in words."""
         return "Python" if self.python else "the host code"
 
 
 def program_of(profile: Profile) -> Program:
-    """Return what kind of program the shown process runs, looked up when it is first asked for."""
+    """Return what kind of program the shown process runs; found out on first use."""
     return profile.once(_read)
 
 
@@ -79,7 +79,7 @@ def _read(profile: Profile) -> Program:
     phases = set(ops["phase"].unique().cast(pl.String).drop_nulls().to_list())
     calls = profile.attributed.api_calls
     return Program(
-        # Without a name of the program, PyTorch stands for Python; a program of another name may use it from C++.
+        # If the program's name is unknown, PyTorch implies Python; a program with another name may use PyTorch from C++.
         python=probe or trace.python_lines is not None or said or (torch and not executable),
         torch=torch,
         compiled=launched(_COMPILED) or any(_COMPILED_RANGE.search(label) for label in labels),
@@ -92,18 +92,18 @@ def _read(profile: Profile) -> Program:
 
 
 def _optimizer(kernels: pl.DataFrame, fused: bool, foreach: bool) -> str | None:
-    """Return how parameters are updated: by the names of kernels, else because an optimizer's range holds kernels."""
+    """Return how parameters are updated: by kernel names, else by the kernels inside an optimizer's range."""
     if fused:
         return "fused"
     of_optimizer = kernels.filter(kernels["phase"] == "optimizer")
     if not of_optimizer.height:
         return "foreach" if foreach else None
-    # Clipping uses foreach kernels as well, so what the optimizer itself launches decides.
+    # Gradient clipping uses foreach kernels too, so only the optimizer's own kernels decide.
     names = of_optimizer["name"]
     return "foreach" if 2 * int(lookup.matching(names, _FOREACH).sum()) >= of_optimizer.height else "loop"
 
 
 def _own_data(profile: Profile) -> bool:
-    """Return whether the probe, which patches PyTorch's DataLoader, saw one fetch a batch."""
+    """Return whether the probe, which patches PyTorch's DataLoader, saw a loader fetch a batch."""
     ranges = profile.ranges.ranges
     return bool(((ranges["name"] == "data") & ranges["own"]).any())

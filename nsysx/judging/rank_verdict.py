@@ -1,4 +1,4 @@
-"""What limits the step where all ranks are known: the wait for another rank, named with what holds that rank up."""
+"""What limits the step when all ranks are known: the wait for another rank, with what holds that rank up."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 from nsysx.judging.verdict import pair, short
 from nsysx.model import Row, Scope, Table, Verdict
 
-#: From this share of the step on, waiting for one rank is what limits it.
+#: From this share of the step on, waiting for one rank limits it.
 _MINOR = 0.15
-#: Below this share of the step, what the data itself takes to cross is no problem.
+#: Below this share of the step, transferring the data itself is no problem.
 _NO_NETWORK = 0.02
 
-#: What the late rank does longer than its peers, by the column ``late_cause`` of the table ``ranks``.
+#: What the late rank takes longer for than its peers, by column ``late_cause`` of the table ``ranks``.
 _DOING = {
     "compute": "computes {} longer",
     "input": "loads data {} longer",
@@ -24,9 +24,9 @@ _DOING = {
 
 
 def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdict:
-    """Return the verdict with the sentence that names the late rank, where the shown one waits for it or is it.
+    """Return the verdict with a sentence that names the late rank, if the shown rank waits for it or is the late one.
 
-    ``shown`` is the rank that the Summary shows, None where one report holds them all.
+    ``shown`` is the rank that the Summary shows, None if one report holds them all.
     """
     rows = table.rows or ()
     late = next((r for r in rows if r["straggler"]), None)
@@ -47,7 +47,7 @@ def _row_of(rows: Sequence[Row], verdict: Verdict, shown: int | None) -> Row | N
 
 
 def _waits(row: Row) -> int:
-    """Return for how long a rank only waits for others, in all of its steps (ns)."""
+    """Return how long a rank does nothing but wait for others, over all of its steps (ns)."""
     return row["exposed_wait_ns"] or 0
 
 

@@ -1,4 +1,4 @@
-"""How far the samples of Python's stack carry."""
+"""How much the samples of Python's stack can explain."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from nsysx.events.host_lines import known_lines
 from nsysx.events.profile import Profile
 from nsysx.model import Check
 
-#: Where more of the host code's idle time than this has no sample, its lines say too little.
+#: If more of the idle time in host code than this has no sample, the lines say too little (share).
 _MUCH_UNSEEN = 0.15
 
 
 def python_samples(profile: Profile) -> list[Check]:
-    """Return how much of the host code's idle time has a line, nothing where no stack was sampled."""
+    """Return how much of the idle time in host code has a line; nothing if no stack was sampled."""
     lines = known_lines(profile)
     if lines is None:
         return []
@@ -31,6 +31,6 @@ def python_samples(profile: Profile) -> list[Check]:
     )
     if not whole:
         return [Check("python samples", "ok", f"{detail}; the GPU waits for no host code")]
-    detail += f"; {units.count(seen)} lie in host code that the GPU waits for, and {units.share(sampled, whole)} of it has a line"
+    detail += f"; {units.count(seen)} are in host code that the GPU waits for, and {units.share(sampled, whole)} of its time has a line"
     few = sampled < (1 - _MUCH_UNSEEN) * whole
     return [Check("python samples", "warn" if few else "ok", detail, "profile more steps" if few else "")]

@@ -1,4 +1,4 @@
-"""How nsys traced CUDA, and what it dropped because of that: in its own words, with what to do."""
+"""How nsys traced CUDA, what it dropped because of that (in its own words), and what to do."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _INCOMPLETE = re.compile(r"incomplete CUPTI events dropped:\s*(\d{1,18})\b", re.
 _NEWER_DRIVER = re.compile(r"driver version \(([\d.]{1,12})\) is not supported by this build", re.IGNORECASE)
 _CUT = re.compile(r"CUPTI events might be missing", re.IGNORECASE)
 
-#: Hardware tracing learns the times of kernels when the program ends, so what ends before loses them.
+#: Hardware tracing learns the times of kernels when the program ends, so a capture that ends earlier loses them.
 REMEDY = (
-    "nsys profile -t cuda-sw,nvtx --cuda-graph-trace=node CMD (nsysx run --steps does it by itself), "
+    "nsys profile -t cuda-sw,nvtx --cuda-graph-trace=node CMD (nsysx run --steps does so by itself), "
     "or let the program end inside the capture"
 )
-#: What takes the GPU's side away while the calls are there, and nsys says nothing of it.
-_SILENT = "end other tools that hold CUPTI (torch.profiler, ncu, DCGM), and let the program end inside the capture"
+#: What to do if the GPU's side is missing, the calls are there, and nsys says nothing about it.
+_SILENT = "stop other tools that use CUPTI (torch.profiler, ncu, DCGM), and let the program end inside the capture"
 
 
 def is_told(text: str) -> bool:
-    """Return whether the checks of this file tell what a message of nsys says."""
+    """Return whether the checks in this file already cover a message from nsys."""
     return any(pattern.search(text) for pattern in (_HARDWARE, _SOFTWARE, _INCOMPLETE))
 
 
 def is_lost(text: str) -> bool:
-    """Return whether nsys says that it may have lost GPU events, and why."""
+    """Return whether a message from nsys says that it may have lost GPU events."""
     return any(pattern.search(text) for pattern in (_INCOMPLETE, _NEWER_DRIVER, _CUT))
 
 
 def dropped(trace: Trace) -> int:
-    """Return how many GPU events nsys says that it dropped because it never learned their times."""
+    """Return how many GPU events nsys reports as dropped because it never learned their times."""
     matches = (_INCOMPLETE.search(d["text"]) for d in trace.capture.diagnostics)
     return sum(int(match[1]) for match in matches if match)
 
 
 def remedy(trace: Trace) -> str:
-    """Return what to do where calls were recorded and the work that they started was not: what nsys says of it, if it does."""
+    """Return what to do if calls were recorded and the work they started was not, by what nsys says about it."""
     if dropped(trace):
         return REMEDY
     ways: list[str] = []
@@ -55,15 +55,15 @@ def remedy(trace: Trace) -> str:
 
 
 def checks(trace: Trace) -> list[Check]:
-    """Return how CUDA was traced, where nsys says it, and what was dropped."""
+    """Return how CUDA was traced, if nsys says so, and what was dropped."""
     texts = [d["text"] for d in trace.capture.diagnostics]
     hardware, software = (any(map(mode.search, texts)) for mode in (_HARDWARE, _SOFTWARE))
     said = []
     if hardware or software:
         how = "by both" if hardware and software else "by the hardware of the GPU" if hardware else "by software"
-        said.append(Check("cuda tracing", "ok", f"CUDA was traced {how}, nsys says"))
+        said.append(Check("cuda tracing", "ok", f"nsys says that CUDA was traced {how}"))
     if count := dropped(trace):
-        why = ": hardware tracing gives them only when the program ends" if hardware else ""
+        why = ": hardware tracing delivers them only when the program ends" if hardware else ""
         detail = f"nsys dropped {units.count(count)} GPU events whose times it never got{why}"
         said.append(Check("dropped GPU events", "warn", detail, REMEDY))
     return said

@@ -1,10 +1,11 @@
-"""What limits the step: one code and one sentence, in real time and with the numbers that it rests on.
+"""What limits the step: one code and one sentence, in real time, with the numbers behind them.
 
 The rule. The window of the busiest device of the shown process is split into parts that sum to it (``limits``). The profiler's
-own time is taken out. What is left is the GPU's own work, and time that somebody could remove: the code that launches, waits,
-the loader, the allocator, copies and communication that nothing hides. The GPU is the limit where less than 15 % can be
-removed, or where no single cause is 15 % and the GPU works at least half of the time. Otherwise the limit is the cause that is
-worth most: what its removal saves in the replay, and never more than the time that it takes.
+own time is taken out. What is left is the GPU's own work and time that somebody could remove: the code that launches, waits,
+the loader, the allocator, copies and communication that nothing hides. The GPU is the limit if less than 15 % can be
+removed, or if no single cause takes 15 % and the GPU works at least half of the time. Otherwise the limit is the cause that is
+worth most: what its removal saves in the replay, at most the time that it takes. If the replay gives no cause 15 % of the step,
+it is the cause that takes longest. Without steps the limit is unknown unless one cause takes half of the time.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from nsysx.judging.limits import CODES, Limits, limits_of, worth
 from nsysx.judging.program import program_of
 from nsysx.model import Row, Verdict
 
-#: Below this share of the step, what can be removed is not what limits it.
+#: Below this share of the step, a removable cause does not limit it.
 _MINOR = 0.15
-#: From this share of the step on the GPU's own work is the limit where nothing else is.
+#: From this share of the step on, the GPU's own work is the limit if nothing else is.
 _HALF = 0.5
-#: From this share of what is copied on, the way that most of it goes is that of all.
+#: From this share of the copy time on, the main direction stands for all copies.
 _NEARLY_ALL = 0.95
-#: With less than this share of the step to gain on the host, the GPU is never short of work.
+#: If less than this share of the step could be removed, the GPU is never short of work.
 _NOTHING = 0.03
 #: A part below this share of the step is not worth a word.
 _WORD = 0.01
 
-#: What a device does that is not idle; under some verdicts only its own work counts as working.
+#: Parts in which the device is not idle; under some verdicts only its own work counts as working.
 _GPU_PARTS = ("work", "comm", "copy", "migration")
 _ALONE = ("comm_bound", "copy_bound")
 
-#: A part of the step, in words, for the line that divides it.
+#: Parts of the step in words, for the line that lists them.
 _PARTS = {
     "work": "GPU work",
     "pause": "pauses between queued kernels",
@@ -48,9 +49,9 @@ _PARTS = {
     "sync": "synchronizing calls and the code after them",
     "alloc": "allocation and free calls",
     "load": "loading kernels and libraries",
-    "start_up": "what is paid only once",
+    "start_up": "one-time costs",
     "host": "host code between CUDA calls",
-    "launch": "launches on their way",
+    "launch": "launches in flight",
     "profiler": "the profiler itself",
     "untraced": "work launched outside the trace",
     "elsewhere": "long pauses in which the program does something else",
@@ -60,18 +61,16 @@ _MARK_STEPS = (
     "For a verdict on one step, run the loop under nsysx run, or mark its steps with NVTX ranges and give --step-range"
 )
 
-#: Profiling makes every launch slower; a launch-bound program pays it in full.
-_CAVEAT = (
-    "Profiling slows every launch, so the step idles less without it: compare with its wall time before acting on this"
-)
+#: Profiling slows every launch, and a launch-bound program pays for that in full.
+_CAVEAT = "Profiling slows every launch, so without it the GPU idles less: compare with the unprofiled step before acting on this"
 
 
-#: Passes per step that are this far from a whole number are not a regular pattern.
+#: If the passes per step are this far from a whole number, they are no regular pattern.
 _PASS = 0.2
 
 
 def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
-    """Return the verdict. "unknown" when the capture does not hold what it takes."""
+    """Return the verdict; its code is "unknown" if the capture does not hold enough for one."""
     if not gpu_rows:
         return Verdict("unknown", *_without_gpu(profile))
     limits = limits_of(profile, gpu_rows)
@@ -107,7 +106,7 @@ def _judged(profile: Profile, limits: Limits) -> tuple[str, str, tuple[str, ...]
         evidence = (*evidence, blamed)
     if code == "unknown":
         divided = _divided(limits, [p for p in _PARTS if p not in ("work", "elsewhere")])
-        return code, f"{_works(limits, code)} Without steps it cannot be told what limits it: {divided}.", evidence
+        return code, f"{_works(limits, code)} Without steps, what limits it is unknown: {divided}.", evidence
     sentence = f"{_works(limits, code)} {_causes(profile, limits, code)}"
     if code == "warmup" and profile.steps.source == "capture":
         sentence = f"This is start-up, not steady work. {sentence}"
@@ -115,7 +114,7 @@ def _judged(profile: Profile, limits: Limits) -> tuple[str, str, tuple[str, ...]
 
 
 def _limit(profile: Profile, limits: Limits) -> str:
-    """Return the verdict code, see the rule above."""
+    """Return the verdict code by the rule above."""
     lost, real = limits.lost, limits.real_ns
     if sum(lost.values()) < _MINOR * real:
         return "gpu_bound"
@@ -130,7 +129,7 @@ def _limit(profile: Profile, limits: Limits) -> str:
 
 
 def _value(profile: Profile, limits: Limits, code: str) -> float:
-    """Return what removing a cause is worth per step: never more than the time it takes."""
+    """Return what removing a cause saves per step (ns): never more than the time it takes."""
     cost = limits.per_step(limits.lost[code])
     saving = worth(profile, limits, code)
     return cost if saving is None else min(cost, saving)
@@ -140,7 +139,7 @@ def _value(profile: Profile, limits: Limits, code: str) -> float:
 
 
 def short(ns: float) -> str:
-    """Return a time for a sentence: three digits, and its unit."""
+    """Return a time for a sentence: two or three digits, and its unit."""
     return pair(0, ns)[1]
 
 
@@ -151,7 +150,7 @@ def pair(part: float, whole: float) -> tuple[str, str]:
             digits = 2 if whole < 10 * ns else 0 if whole >= 100 * ns and unit == "us" else 1
             small = 3 if 0 < part < 0.05 * ns else digits
             shown = f"{part / ns:.{small}f}"
-            # Of a whole of seconds some microseconds are not nothing: then they have a unit of their own.
+            # A few microseconds of several seconds would round to 0: they get a unit of their own.
             return short(part) if part and not float(
                 shown
             ) and unit != "us" else shown, f"{whole / ns:.{digits}f} {unit}"
@@ -159,7 +158,7 @@ def pair(part: float, whole: float) -> tuple[str, str]:
 
 
 def _span(limits: Limits, whole: str) -> str:
-    """Return what the real window is, in words."""
+    """Return the real window in words."""
     if not limits.whole:
         return f"every {whole}"
     if limits.parts["elsewhere"]:
@@ -185,7 +184,7 @@ def _works(limits: Limits, code: str) -> str:
 
 
 def _causes(profile: Profile, limits: Limits, code: str) -> str:
-    """Return the sentence that says what the device waits for, or only does: the limit, and a second cause beside it."""
+    """Return the sentence on what the device waits for, or does alone: the limit, and a second cause beside it."""
     parts, lost = limits.parts, limits.lost
     busy = sum(parts[p] for p in _GPU_PARTS)
     if lost[code] >= 0.9 * (limits.real_ns - busy) and code not in _ALONE:  # nearly all of the rest
@@ -199,7 +198,7 @@ def _causes(profile: Profile, limits: Limits, code: str) -> str:
 
 
 def _clause(profile: Profile, limits: Limits, code: str) -> str:
-    """Return what the device does in the time that a verdict code stands for."""
+    """Return what the device does in the time that a verdict code accounts for."""
     host, parts = program_of(profile).host, limits.parts
     match code:
         case "launch_bound" if parts["host"] >= parts["launch"]:
@@ -213,7 +212,7 @@ def _clause(profile: Profile, limits: Limits, code: str) -> str:
         case "alloc_bound":
             return f"waits while memory is allocated and freed{_calls(profile, 'alloc', 'free', 'host_alloc')}"
         case "warmup":
-            return "waits for what is paid only once: loading kernels and libraries, first calls"
+            return "waits for one-time work: loading kernels and libraries, first calls"
         case "comm_bound":
             return "only communicates with other GPUs, with no computation beside it"
         case _ if parts["migration"] >= parts["copy"]:
@@ -223,7 +222,7 @@ def _clause(profile: Profile, limits: Limits, code: str) -> str:
 
 
 def _busy(profile: Profile, limits: Limits) -> str:
-    """Return the sentence of a step that the GPU limits: what it works on, or why it does not get on."""
+    """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
     works = _works(limits, "gpu_bound")
     if parts["pause"] >= _MINOR * real and parts["pause"] >= parts["dependency"]:
@@ -232,10 +231,10 @@ def _busy(profile: Profile, limits: Limits) -> str:
             f" of {units.duration(median)}" if median else ""
         )
         paused = short(limits.per_step(parts["pause"]))
-        return f"{works} Work is always queued, but it is {each}, and the pauses between them take {paused}."
+        return f"{works} Work is always queued, but in {each}, and the pauses between them take {paused}."
     if parts["dependency"] >= _MINOR * real:
         held = short(limits.per_step(parts["dependency"]))
-        return f"{works} For {held} its next kernel is queued and waits for work of another stream or GPU."
+        return f"{works} For {held} its next kernel is queued but waits for another stream or GPU."
     lost = sum(limits.lost.values())
     if lost >= _MINOR * real:
         return f"{works} The rest has no single cause: {_divided(limits, CODES)}."
@@ -246,7 +245,7 @@ def _busy(profile: Profile, limits: Limits) -> str:
 
 
 def _divided(limits: Limits, among: Iterable[str]) -> str:
-    """Return the parts of a step that are worth a word, longest first."""
+    """Return the parts of a step that are worth a word, longest first, in words."""
     parts = sorted(((limits.parts[p], p) for p in among), reverse=True)
     said = [f"{_PARTS[p]} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
     return ", ".join(said)
@@ -260,10 +259,10 @@ def _profiled(limits: Limits) -> str:
 
 
 def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
-    """Return the sentence for steps in which no GPU works, and what to do."""
+    """Return the sentence for steps without GPU work, and what to do."""
     if elsewhere := profile.attributed.gpu_ops.height:
-        what = units.several(elsewhere, "piece of GPU work lies", "pieces of GPU work lie")
-        sentence = f"The steps hold no GPU work; {what} outside of them, or cannot be related to a launch in them."
+        outside = units.several(elsewhere, "GPU operation lies", "GPU operations lie")
+        sentence = f"The steps hold no GPU work; {outside} outside them, or cannot be tied to a launch in them."
         return sentence, ("--steps all looks at the whole capture",)
     launches = int(profile.calls["kind"].is_in(["launch", "graph_launch"]).sum())
     if not launches:
@@ -275,11 +274,11 @@ def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
 def _without_kernels(limits: Limits) -> str:
     work = {p: limits.parts[p] for p in ("copy", "migration", "work", "comm")}
     moved = short(limits.per_step(sum(work.values())))
-    return f"No kernel was recorded. All that the GPU does here is {moved} of copies and memsets."
+    return f"No kernel was recorded. The GPU only copies and sets memory here, for {moved}."
 
 
 def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
-    """Return the window, how it divides, and what lies outside of it."""
+    """Return the window, how it divides, and what lies outside it."""
     busy = units.share(sum(limits.parts[p] for p in _GPU_PARTS), limits.window_ns)
     steps = limits.steps
     over = "the whole capture" if limits.whole else f"{steps} steady step{'s' * (steps != 1)}"
@@ -287,7 +286,7 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
     if limits.recorded_ns is not None:
         lines[0] += f", without the profiler; as recorded: {units.duration(limits.recorded_ns)}"
     if divided := _divided(limits, _PARTS):
-        lines.append(f"{'In it' if limits.whole else 'Each step'}: {divided}")
+        lines.append(f"{'By part' if limits.whole else 'Each step'}: {divided}")
     if course := profile.steps.trend.note:
         lines.append(course)
     if passes := _passes(profile):
@@ -296,20 +295,20 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
         length = profile.trace.capture.duration_ns
         if length and length > limits.window_ns:
             outside = units.duration(length - limits.window_ns)
-            lines.append(f"The other {outside} of the capture lie before the first or after the last GPU work")
+            lines.append(f"The other {outside} of the capture are before the first or after the last GPU work")
         lines.append(_MARK_STEPS)
     return tuple(lines)
 
 
 def _passes(profile: Profile) -> str:
-    """Say where a step is several passes: accumulated gradients, or several optimizers that take turns; else ""."""
+    """Say when a step is several passes: accumulated gradients, or several optimizers that take turns; else ""."""
     spans, scope = profile.attributed.phase_spans, profile.scope
     if not scope.steps:
         return ""
     windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
     start, end = (int(x) for x in windows.select("start_ns", "end_ns").row(0))
     in_steps = spans.filter((pl.col("process") == profile.steps.process) & pl.col("start_ns").is_between(start, end))
-    # What interrupts a phase on its thread cuts its span: a pass ends where another phase begins.
+    # Anything that interrupts a phase on its thread cuts its span, so a pass ends only where another phase begins.
     order = in_steps.sort("thread", "start_ns")["phase"].cast(pl.String)
     begun = order.filter((order != order.shift(1)).fill_null(True))
     count = {phase: scope.per_step(int((begun == phase).sum())) for phase in ("forward", "backward", "optimizer")}
@@ -318,10 +317,8 @@ def _passes(profile: Profile) -> str:
     if backward < 2 or not steady or not optimizer:
         return ""
     if optimizer == 1:
-        return (
-            f"A step is {backward} passes forward and backward before one of the optimizer: gradients are accumulated"
-        )
-    return f"A step holds {backward} backward passes and {optimizer} steps of an optimizer"
+        return f"A step is {backward} forward and backward passes before one optimizer step: gradients are accumulated"
+    return f"A step has {backward} backward passes and {optimizer} optimizer steps"
 
 
 def _launches(profile: Profile, limits: Limits) -> str:
@@ -332,7 +329,7 @@ def _launches(profile: Profile, limits: Limits) -> str:
 
 
 def _site(profile: Profile) -> str:
-    """Name the call behind which the device idles most, "" when none is known."""
+    """Name the call after which the device idles most, "" if none is known."""
     sites = profile.wait_sites().filter(pl.col("process") == profile.steps.process)
     if not sites.height:
         return ""
@@ -348,7 +345,7 @@ def _site(profile: Profile) -> str:
 
 
 def _calls(profile: Profile, *kinds: str) -> str:
-    """Name the dearest functions of some kinds."""
+    """Name the two functions of these kinds that take most time."""
     calls = profile.steady_calls
     of_kind = calls.filter(calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
@@ -359,7 +356,7 @@ def _calls(profile: Profile, *kinds: str) -> str:
 
 
 def _direction(profile: Profile, limits: Limits) -> str:
-    """Say which way the copies go, or most of them: by how long they take."""
+    """Say which way the copies go, or most of them by duration."""
     words = {"HtoD": " from the host to the GPU", "DtoH": " from the GPU to the host", "DtoD": " inside the GPU"}
     ops = profile.steady_ops
     copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
@@ -373,7 +370,7 @@ def _direction(profile: Profile, limits: Limits) -> str:
 
 
 def _blamed(profile: Profile, limits: Limits) -> str:
-    """Name the module before whose work the device idles most, "" when no module stands out."""
+    """Name the module before whose work the device idles most, "" if no module stands out."""
     pieces = profile.idle()[limits.process, limits.device]
     modules, module = distinct(at(profile.attributed.gpu_ops["module"], pieces["op"].to_numpy()))
     by_module = totals(module, pieces["ns"].to_numpy(), len(modules))
@@ -388,4 +385,4 @@ def _blamed(profile: Profile, limits: Limits) -> str:
         or whole < _MINOR * limits.window_ns
     ):
         return ""
-    return f"{units.share(most, whole)} of the GPU idle time lies before work of module '{name}'"
+    return f"{units.share(most, whole)} of the GPU's idle time is before work of module '{name}'"

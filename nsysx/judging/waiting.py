@@ -1,4 +1,4 @@
-"""The places at which the host waits for the GPU, and what a step gains without them."""
+"""The places where the host waits for the GPU, and what a step would save without those waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsysx.judging.gpu_work import folded
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 
 PLACE = ("api", "module", "phase", "file", "line")
-#: A place is listed from this part of the steps on (share), and so many at most.
+#: A place is listed if it waits, or leaves the GPU idle, for this share of the steps; and at most this many are.
 _LISTED, _MOST = 0.001, 8
 
 
@@ -26,7 +26,7 @@ class Waits(NamedTuple):
 
 
 def uploads(profile: Profile) -> pl.DataFrame:
-    """Return the synchronize calls that PyTorch makes directly after a copy from pageable memory to the device: call, copy."""
+    """Return the synchronize calls that PyTorch makes right after a copy from pageable memory to the device: call, copy."""
     gpu = gpu_calls(profile)
     syncs = profile.steady_calls.filter(profile.steady_calls["kind"] == "sync")["call"].to_numpy()
     before = gpu.previous(gpu.row[syncs].astype(np.int64))
@@ -39,9 +39,9 @@ def uploads(profile: Profile) -> pl.DataFrame:
 
 
 def waits(profile: Profile) -> Waits:
-    """Return the calls of the shown process that wait for the GPU in the steady steps, and do not copy to it.
+    """Return the calls of the shown process that wait for the GPU in the steady steps, except copies to it.
 
-    What a copy to the device waits for belongs to the copy. Places that differ by a number only are one.
+    The wait of a copy to the device belongs to the copy. Places that differ only by a number are one.
     """
     process = profile.steps.process
     calls = (
@@ -77,7 +77,7 @@ def at(calls: pl.DataFrame, place: dict[str, object]) -> frozenset[int]:
 
 
 def dearest_ns(profile: Profile) -> int:
-    """Return what a replayed step gains when the calls of one place no longer wait: of the place that is worth most (ns)."""
+    """Return the most that a replayed step saves when the calls of one place no longer wait (ns)."""
     replay, known = replay_of(profile), profile.once(waits)
     if not isinstance(replay, Replay) or not replay.trusted:
         return 0

@@ -1,1 +1,1 @@
-"""Many reports of one job: read side by side, matched by their collectives, compared."""
+"""Many reports of one job: read in parallel, matched by their collectives, compared."""

@@ -1,6 +1,6 @@
-"""One rank of a job, small: its ledger per step, and one short table of its collectives.
+"""One rank of a job as a small record: its ledger per step, and one short table of its collectives.
 
-What needs all ranks at once works on these records alone, so memory grows with collectives, not with events.
+Anything that needs all ranks at once works on these records alone, so memory grows with collectives, not with events.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _RANK_FILE = re.compile(r"(?:\b|_)rank[._-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
 class Series(NamedTuple):
-    """Collectives of which the n-th belong together over ranks: of one kind, in one communicator or else on one stream.
+    """Collectives of one kind in one communicator, or else on one stream: the n-th of each rank belong together.
 
-    ``stream`` counts the streams of the rank in the order of their first collective; ``communicator`` is "" where NCCL did not
-    note it, and then ``kernel_kind``, what the kernel's name says, is all that is known of the kind. ``pair``: the two ranks
-    that send to each other, empty for all of the communicator.
+    ``stream`` counts the streams of the rank in the order of their first collective; ``communicator`` is "" if NCCL did not
+    note it, and then the kind is only known from the kernel's name (``kernel_kind``). ``pair``: the two ranks that send to
+    each other, empty for the whole communicator.
     """
 
     stream: int
@@ -49,7 +49,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """The ledger of stretches of a device's time that lie edge to edge: its steady steps, in order."""
+    """The ledger of adjacent stretches of a device's time: its steady steps, in order."""
 
     start_ns: I64
     end_ns: I64
@@ -62,7 +62,7 @@ class Tiles:
         return Tiles(self.start_ns[chosen], self.end_ns[chosen], parts, causes)
 
     def figures(self, chosen: npt.NDArray[np.bool_] | slice = _ALL) -> dict[str, Any]:
-        """Return what a Rank says of the chosen stretches together, by the names of its fields."""
+        """Return the fields of a Rank that cover the chosen stretches together, by name."""
         start, end = self.start_ns[chosen], self.end_ns[chosen]
         causes = {name: int(ns[chosen].sum()) for name, ns in self.idle_causes.items()}
         return {
@@ -78,15 +78,15 @@ class Tiles:
 class Rank:
     """One rank, small enough to be sent between machines. ``report`` is the number of the report that it comes from.
 
-    ``window``, ``parts`` and ``idle_causes`` are of its steady steps, whose single ledgers are ``tiles``; without steady steps
-    they are of the whole capture, and ``tiles`` is None.
+    ``window``, ``parts`` and ``idle_causes`` cover its steady steps, whose single ledgers are ``tiles``; without steady steps
+    they cover the whole capture, and ``tiles`` is None.
 
-    ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: not known) hold its collectives in order of their start, ``belongs`` which
-    of ``series`` each is of. ``exposed`` are the stretches [start, end) of communication that no compute hides. ``number`` is
-    its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing". ``kernels`` are the
-    longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is when the report has events, from its
-    session's start; ``command`` stands for the command, and ``content_id`` for the capture, equal for equal ones.
-    ``by_communication``, where several reports are read, is its step without tracing at parts of the time that it communicates.
+    ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: unknown) hold its collectives in order of their start; ``belongs`` says
+    which of ``series`` each is part of. ``exposed`` are the stretches [start, end) of communication that no compute hides.
+    ``number`` is its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
+    ``kernels`` are the longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is the time from the
+    first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
+    ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time.
     """
 
     report: int
@@ -136,7 +136,7 @@ def _collectives(
 
 
 def _span(profile: Profile) -> tuple[int, int]:
-    """Return when the first event of a report begins and the last one ends."""
+    """Return when the first event of a report begins and the last one ends (ns)."""
     frames = [f for f in (profile.attributed.api_calls, profile.attributed.gpu_ops) if f.height]
     if not frames:
         return 0, 0
@@ -149,19 +149,19 @@ _RANK_WORDS = re.compile(r"-*\w*rank\w*(=.*)?|\d+|.*:\d+", re.IGNORECASE)
 
 
 def command_key(words: object) -> str | None:
-    """Return what stands for a command, words left out that differ from rank to rank; None where it is not known."""
+    """Return a hash of a command, without words that differ from rank to rank; None if the command is unknown."""
     if not isinstance(words, list) or not words:
         return None
     kept = [str(w) for w in words if not _RANK_WORDS.fullmatch(str(w))]
     return hashlib.sha256("\0".join(kept).encode(errors="replace")).hexdigest()[:16]
 
 
-#: So many kernels say whether a device runs all of them slower.
+#: This many kernels are enough to tell whether a device runs all of them slower.
 _MOST_KERNELS = 60
 
 
 def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, int], tuple[int, int]]:
-    """Return the longest of a device's compute kernels in the steady window by name and launch shape: executions and ns."""
+    """Return a device's longest compute kernels in the steady window: (name, grid, block) -> (executions, ns)."""
     ops = ops.filter((pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     rows = ops.group_by(pl.col("name").cast(pl.String), "grid", "block").agg(pl.len(), ns)
@@ -170,7 +170,7 @@ def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, in
 
 
 def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]) -> int | None:
-    """Return which rank of the job a process is: what the probe saw, else its place in the largest communicator."""
+    """Return which rank of the job a process is: by the probe, else by its place in the largest communicator."""
     seen = [p.get("rank") for p in trace.capture.probe if p.get("pid") == ids.pid_of(process)]
     if seen and isinstance(seen[0], str) and seen[0].isdecimal() and len(seen[0]) < 10:
         return int(seen[0])
@@ -181,7 +181,7 @@ def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]
 
 
 def processes(trace: Trace) -> dict[int, int]:
-    """Return number -> process of a report, those with GPU work only, numbered as ``numbered`` does."""
+    """Return number -> process of a report, only those with GPU work, numbered as by ``numbered``."""
     working = sorted({g.process for g in trace.capture.gpus}) or [p["process"] for p in trace.capture.processes]
     members = nccl_notes.members(trace)
     known = {_number(trace, p, members.get(p, {})): p for p in working}
@@ -228,7 +228,7 @@ def records(profile: Profile) -> tuple[Rank, ...]:
         members = communicators.get(process, {})
         communication = work.communication.get(place, work.no_communication)
         series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, communication, members)
-        # A process that drives several devices is one rank of NCCL per device, and none of them has the process's number.
+        # A process that drives several devices is one NCCL rank per device, and none of them has the process's number.
         only = devices[process] == 1
         result.append(
             Rank(
@@ -270,7 +270,7 @@ def _noted(trace: Trace) -> str:
 def _ledger(
     profile: Profile, steps: pl.DataFrame, place: tuple[int, int], window: tuple[int, int]
 ) -> tuple[dict[str, Any], Tiles | None]:
-    """Return what a Rank says of a device's steady steps and their tiles; of the whole window, without tiles, if none is."""
+    """Return the fields of a Rank over a device's steady steps, and their tiles; without any, over the window, and None."""
     steady = profile.steps.steady if not profile.steps.whole else None
     if steady:
         steps = steps.filter(pl.col("index").is_between(*steady))
@@ -296,16 +296,15 @@ def _exposed(activity: StepFunction) -> tuple[I64, I64]:
 
 
 def file_rank(name: str) -> int | None:
-    """Return the rank that a file's name says, as `nsysx run --per-rank` writes it; None where it says none."""
+    """Return the rank in a file's name, as `nsysx run --per-rank` writes it; None if there is none."""
     match = _RANK_FILE.search(name)
     return int(match[1]) if match else None
 
 
 def numbered(ranks: Sequence[Rank]) -> list[Rank]:
-    """Return the ranks as the job counts them, where every one says which it is; else as they come, without a number.
+    """Return the ranks in the job's order if every one knows its number; else in the order given, without numbers.
 
-    A report of one rank says it by the name of its file too, as `nsysx run --per-rank` writes it. A shell lists rank10.sqlite
-    before rank2.sqlite.
+    The file's name counts too, as `nsysx run --per-rank` writes it: a shell lists rank10.sqlite before rank2.sqlite.
     """
     named = [file_rank(r.file) for r in ranks]
     for numbers in ([r.number for r in ranks], named):
@@ -316,6 +315,6 @@ def numbered(ranks: Sequence[Rank]) -> list[Rank]:
 
 
 def number(ranks: Sequence[Rank], place: int) -> int:
-    """Return what the rank at ``place`` is called."""
+    """Return the number of the rank at ``place``: its own, else its place."""
     known = ranks[place].number
     return place if known is None else known

@@ -1,7 +1,6 @@
 """The table of ranks: which one the others wait for, what made it late, and what communication costs each step.
 
-A collective ends on all its ranks together and begins on each when that rank arrives; see ``costs`` for what is waiting and
-what is transfer.
+A collective ends on all its ranks at once and begins on each when that rank arrives; ``costs`` tells waiting from transfer.
 """
 
 from __future__ import annotations
@@ -25,76 +24,79 @@ COLUMNS = (
         "rank",
         "Int64",
         "",
-        "its number in the job, where every report or its file name says it; else its place in the order given",
+        "its number in the job if every report or file name gives one; else its place in the order given",
     ),
-    Column("report", "String", "", "report that holds it"),
+    Column("report", "String", "", "report that it is in"),
     Column("process", "Int64", "", "process key"),
     Column("pid", "Int64", "", "process id"),
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
     Column("gpu", "String", "", "card"),
-    Column("host", "Int64", "", "machine, numbered in order; null where a report does not name it"),
-    Column("steps", "Int64", "", "steps that the sums are over: those that are steady on all ranks"),
+    Column("host", "Int64", "", "machine, numbered in order; null if the report does not name it"),
+    Column("steps", "Int64", "", "steps that the sums cover: those that are steady on all ranks"),
     Column("step_ns", "Int64", "ns", "median steady step on the device"),
     Column("window_ns", "Int64", "ns", "the steady steps on the device timeline"),
-    Column("compute_ns", "Int64", "ns", "of it: at least one compute kernel runs"),
-    Column("comm_ns", "Int64", "ns", "of it: communication runs and no compute: exposed communication"),
-    Column("copy_ns", "Int64", "ns", "of it: copies run and no kernel"),
-    Column("memset_ns", "Int64", "ns", "of it: nothing but memsets runs"),
-    Column("idle_ns", "Int64", "ns", "of it: nothing runs"),
+    Column("compute_ns", "Int64", "ns", "part of window_ns: at least one compute kernel runs"),
+    Column("comm_ns", "Int64", "ns", "part of window_ns: communication runs and no compute: exposed communication"),
+    Column("copy_ns", "Int64", "ns", "part of window_ns: copies run and no kernel"),
+    Column("memset_ns", "Int64", "ns", "part of window_ns: nothing but memsets runs"),
+    Column("idle_ns", "Int64", "ns", "part of window_ns: nothing runs"),
     Column("hidden_comm_ns", "Int64", "ns", "communication that ran behind compute"),
     Column("idle_causes", "Object", "ns", "idle time by cause; sums to idle_ns"),
-    Column("collectives", "Int64", "", "collectives that begin in the window and that another rank has too"),
+    Column("collectives", "Int64", "", "collectives that begin in the window and are matched with another rank's"),
     Column("transfer_ns", "Int64", "ns", "their shortest time over the ranks, summed; null without a second rank"),
     Column(
         "transfer_usual_ns",
         "Int64",
         "ns",
-        "the same with the median of its series and size for each: what hangs on telling transfer from waiting; null likewise",
+        "the same with the median of the series and size for each: how much depends on the split; null likewise",
     ),
-    Column("wait_ns", "Int64", "ns", "the rest of their time: waiting for a rank that arrived later; null likewise"),
+    Column("wait_ns", "Int64", "ns", "their other time: waiting for a rank that arrived later; null likewise"),
     Column("exposed_wait_ns", "Int64", "ns", "part of comm_ns in which a matched collective waited; null likewise"),
     Column(
         "exposed_transfer_ns", "Int64", "ns", "part of comm_ns in which a matched collective transferred; null likewise"
     ),
-    Column("exposed_unmatched_ns", "Int64", "ns", "rest of comm_ns: no other rank has this collective; null likewise"),
+    Column("exposed_unmatched_ns", "Int64", "ns", "the remainder of comm_ns, not matched with any rank; null likewise"),
     Column(
-        "bytes", "Int64", "bytes", "messages of the matched collectives whose size NCCL noted; null where none has one"
+        "bytes", "Int64", "bytes", "messages of the matched collectives whose size NCCL noted; null if it noted none"
     ),
     Column(
         "bus_bytes_per_s",
         "Float64",
         "bytes/s",
-        "what a link carried during their transfer, as nccl-tests count; null likewise",
+        "bus bandwidth during their transfer, as nccl-tests define it; null likewise",
     ),
     Column("by_collective", "Object", "", "the matched collectives by communicator and kind, longest first"),
     Column(
-        "last_share", "Float64", "", "part of its matched collectives to which it arrived last, 0 to 1; null likewise"
+        "last_share", "Float64", "", "part of its matched collectives in which it arrived last, 0 to 1; null likewise"
     ),
-    Column(
-        "delay_ns", "Int64", "ns", "waiting of other ranks in collectives to which this one arrived last; null likewise"
-    ),
+    Column("delay_ns", "Int64", "ns", "waiting of other ranks in collectives in which it arrived last; null likewise"),
     Column(
         "straggler",
         "Boolean",
         "",
-        "the rank that lets its peers wait, in step after step, for 1 % of a step or more beyond what processes differ by",
+        "the rank that makes its peers wait, in step after step, for 1 % of a step or more beyond what processes differ by",
     ),
     Column(
         "late_ns",
         "Int64",
         "ns",
-        "per step: its own time beyond the median of its peers; null but for the one furthest behind",
+        "per step: its own time beyond the median of its peers; only for the rank furthest behind, else null",
     ),
-    Column("late_low_ns", "Int64", "ns", "lower end of its interval, for as many ranks as there are; null likewise"),
+    Column("late_low_ns", "Int64", "ns", "lower end of its interval, corrected for the number of ranks; null likewise"),
     Column("late_high_ns", "Int64", "ns", "upper end; null likewise"),
     Column("late_drift_ns", "Int64", "ns", "part of late_ns by which two healthy processes may differ; null likewise"),
     Column("late_cause", "String", "", "input, host, profiler, compute, clocks or unknown; null likewise"),
+    Column("price_ns", "Int64", "ns", "per step: what all ranks save if it is like its peers, replayed; null likewise"),
     Column(
-        "price_ns", "Int64", "ns", "per step: what all ranks gain when it is like its peers, replayed; null likewise"
+        "price_share", "Float64", "", "part of the excess over equal ranks that price_ns removes, 0 to 1; null likewise"
     ),
-    Column("price_share", "Float64", "", "part of all excess over the ideal that goes with it, 0 to 1; null likewise"),
-    Column("alone_share", "Float64", "", "part of it that this rank makes alone, 0 to 1; null likewise"),
-    Column("replay_error", "Float64", "", "how far the replay of all ranks is from the recorded steps; null likewise"),
+    Column("alone_share", "Float64", "", "part of that excess that this rank alone causes, 0 to 1; null likewise"),
+    Column(
+        "replay_error",
+        "Float64",
+        "",
+        "how far the replay of all ranks is off the recorded steps, 0 to 1; null likewise",
+    ),
     Column(
         "bubble_ns",
         "Int64",
@@ -105,7 +107,7 @@ COLUMNS = (
         "late_because",
         "Object",
         "ns",
-        "per step: what it spends more of than the median of the other ranks, by part of the ledger, largest first",
+        "per step: its excess over the median of the other ranks, by part of the ledger, largest first",
     ),
     Column("clock_correction_ns", "Int64", "ns", "added to its clock so that collectives end together; null likewise"),
 )
@@ -113,8 +115,8 @@ SHOWN = TableSpec(
     covers="rows",
     place=240,
     intro=(
-        "The ranks of the job side by side. In a collective all wait for the rank that comes last: make that one faster, the "
-        "others follow."
+        "The ranks of the job side by side. In a collective all wait for the rank that comes last: make that one faster, and "
+        "the others follow."
     ),
     first=(
         "rank",
@@ -132,7 +134,7 @@ SHOWN = TableSpec(
         "gpu",
         "steps",
     ),
-    hide=("file", "process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
+    hide=("process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
     per_row=(
         "window_ns",
         "compute_ns",
@@ -157,7 +159,7 @@ SHOWN = TableSpec(
 
 
 def _late_because(ranks: Sequence[Rank], late: straggler.Straggler | None) -> list[dict[str, int]]:
-    """Return by how much each exceeds the median of its peers per step (ns), largest first; what is below 1 % left out."""
+    """Return the excess of each rank over the median of its peers per step (ns), largest first, from 1 % of the step on."""
     more = straggler.excesses(ranks, range(len(ranks)))
     if late is not None:
         more |= straggler.excesses(ranks, late.peers)
@@ -166,13 +168,13 @@ def _late_because(ranks: Sequence[Rank], late: straggler.Straggler | None) -> li
 
 
 def _bubble(rank: Rank, cost: Costs) -> int | None:
-    """Return the exposed waiting of a rank in send and receive, and its idle time; None where it has neither."""
+    """Return the exposed waiting of a rank in send and receive plus its idle time (ns); None without send and receive."""
     pairs = [i for i, (_, together) in enumerate(cost.among) if not together]
     return costs_room.exposed_in(rank, cost, pairs) + rank.parts["idle_ns"] if pairs else None
 
 
 def _behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
-    """Return the columns about the rank that is furthest behind, null for the others."""
+    """Return the columns about the rank furthest behind, null for the others."""
     s = late if late is not None and late.place == r else None
     return {
         "straggler": s is not None and s.named,
@@ -192,12 +194,12 @@ Named = TypeVar("Named", bound=Hashable)
 
 
 def _in_order(names: Iterable[Named | None]) -> dict[Named, int]:
-    """Return name -> number in the order of first appearance: ids and hosts themselves are nobody's business."""
+    """Return name -> number in the order of first appearance: ids and host names themselves are private."""
     return {name: i for i, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
 
 
 def _by_collective(rank: Rank, cost: Costs, communicators: Mapping[tuple[str, tuple[int, ...]], int]) -> list[Row]:
-    """Return one row per communicator and kind, what takes longest first; "communicator" counts them over the job."""
+    """Return one row per communicator and kind, longest first; "communicator" numbers them over the job."""
     rows: list[Row] = []
     for key, t in sorted(cost.tallies.items(), key=lambda e: (-e[1].wait_ns - e[1].transfer_ns, e[0])):
         member = rank.members.get(key.communicator)
@@ -217,7 +219,7 @@ def _by_collective(rank: Rank, cost: Costs, communicators: Mapping[tuple[str, tu
 
 
 def table(ranks: Sequence[Rank]) -> Table:
-    """Return one row per rank, in order. With one rank there is nothing to compare: no rows, and why."""
+    """Return one row per rank, in order. With one rank there is nothing to compare: no rows, and the reason."""
     if len(ranks) < 2:
         of = f" of {job_size(ranks)}" if job_size(ranks) > 1 else ""
         return Table(
@@ -235,7 +237,7 @@ def table(ranks: Sequence[Rank]) -> Table:
     for r, (rank, cost) in enumerate(zip(ranks, costs, strict=True)):
         whole = cost.whole()
         matched = whole.calls > 0
-        waiting, moving, rest = exposed[r]
+        waiting, moving, unmatched = exposed[r]
         rows.append(
             {
                 "rank": number(ranks, r),
@@ -250,7 +252,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "wait_ns": whole.wait_ns if matched else None,
                 "exposed_wait_ns": waiting if matched else None,
                 "exposed_transfer_ns": moving if matched else None,
-                "exposed_unmatched_ns": rest if matched else None,
+                "exposed_unmatched_ns": unmatched if matched else None,
                 "bytes": whole.bytes if whole.sized else None,
                 "bus_bytes_per_s": whole.bandwidth(),
                 "by_collective": _by_collective(rank, cost, communicators) if matched else None,
@@ -265,34 +267,23 @@ def table(ranks: Sequence[Rank]) -> Table:
     return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=SHOWN)
 
 
-#: What a cause is called in a sentence.
+#: Causes in a sentence.
 CAUSES = {
     "input": "in loading data",
     "host": "in host code",
     "profiler": "under the profiler",
     "compute": "in GPU work",
     "clocks": "because its GPU takes longer for the same kernels",
-    "unknown": "for no part of the ledger",
-}
-
-
-#: What a cause is called in a sentence.
-CAUSES = {
-    "input": "in loading data",
-    "host": "in host code",
-    "profiler": "under the profiler",
-    "compute": "in GPU work",
-    "clocks": "because its GPU takes longer for the same kernels",
-    "unknown": "for no part of the ledger",
+    "unknown": "in no single part of the ledger",
 }
 
 
 def sentence(rows: Sequence[Row]) -> str | None:
-    """Return the straggler in one sentence, None when no rank is waited for."""
+    """Return a sentence on the straggler, None if there is none."""
     late = next((r for r in rows if r["straggler"]), None)
     if late is None:
         return None
     return (
         f"rank {late['rank']} is {units.duration(late['late_ns'])} per step behind its peers {CAUSES[late['late_cause']]}; "
-        f"were it like them, the step would be {units.duration(late['price_ns'])} shorter"
+        f"if it were like them, the step would be {units.duration(late['price_ns'])} shorter"
     )

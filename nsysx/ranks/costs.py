@@ -1,8 +1,8 @@
 """What matched collectives cost each rank: waiting for a rank that arrived later, and transfer.
 
-Of the n-th collective of its kind and communicator, the shortest kernel is what the *transfer* takes; what a kernel takes
-longer is *waiting* for the rank that arrived last. Exposed communication is exposed waiting, exposed transfer and what has no
-counterpart, exactly.
+Among the kernels of one collective (the n-th of its kind and communicator), the shortest gives the *transfer*; any time beyond
+that is *waiting* for the rank that arrived last. Exposed communication is exactly exposed waiting plus exposed transfer plus
+exposed communication without a counterpart.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass
 class Tally:
-    """Matched collectives of one series in the window of one rank. ``sized``: those of which NCCL noted the bytes.
+    """Matched collectives of one series in the window of one rank. ``sized``: how many have their bytes noted by NCCL.
 
-    ``usual_ns`` is their transfer with the median of all of the series and size in place of each one's own shortest.
+    ``usual_ns`` is their transfer with the median of the same series and size in place of each one's shortest kernel.
     """
 
     calls: int = 0
@@ -38,7 +38,7 @@ class Tally:
     usual_ns: int = 0
 
     def bandwidth(self) -> float | None:
-        """Return the bus bandwidth in bytes/s, None where no size is known."""
+        """Return the bus bandwidth in bytes/s, None if no size is known."""
         return round(self.bus_bytes / self.bus_ns * 1e9, 1) if self.bus_ns and self.bus_bytes else None
 
 
@@ -52,7 +52,7 @@ class Costs:
     delay_ns: int = 0
     waiting: list[tuple[I64, I64]] = field(default_factory=list)
     moving: list[tuple[I64, I64]] = field(default_factory=list)
-    #: For each of ``waiting`` the ranks that are in it together, and whether it is a collective (else send and receive).
+    #: For each of ``waiting`` the ranks that take part, and whether it is a collective (else send and receive).
     among: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
 
     def whole(self) -> Tally:
@@ -62,7 +62,7 @@ class Costs:
 
 
 def _usual(transfer: I64, sizes: I64) -> I64:
-    """Return for each collective of a series the median transfer of those of its size."""
+    """Return for each collective of a series the median transfer (ns) of those of its size."""
     usual = np.zeros(len(transfer), np.int64)
     for size in np.unique(sizes):
         usual[sizes == size] = int(np.median(transfer[sizes == size]))
@@ -87,7 +87,7 @@ def _tally(tally: Tally, rank: Rank, key: Key, inside: Bools, message: I64, tran
 def costs_of(aligned: Aligned) -> list[Costs]:
     """Return what the matched collectives cost each rank, in the order of the ranks.
 
-    Who is last counts for collectives only: a receive waits for what the pipeline has not computed yet, whoever computes it.
+    Arriving last counts only in collectives: a receive waits for what the pipeline has not computed yet, whoever computes it.
     """
     costs = [Costs() for _ in aligned.ranks]
     for key, group in aligned.groups:
@@ -126,14 +126,14 @@ def _ends(pairs: Sequence[tuple[I64, I64]]) -> tuple[I64, I64]:
 
 
 def _shown(rank: Rank, costs: Costs, chosen: Sequence[int]) -> tuple[I64, Bools, Bools, Bools]:
-    """Return the borders of the rank's window, and what of its exposed communication is waiting, transfer, the rest.
+    """Return borders in the rank's window, and which stretches are exposed waiting, exposed transfer, or unmatched.
 
-    Of the matched ones only those with these numbers are looked at; where one transfers and another waits, it is transfer.
+    Of the matched collectives only the chosen ones count; where one transfers and another waits, it is transfer.
     """
     waiting, moving = _ends([costs.waiting[i] for i in chosen]), _ends([costs.moving[i] for i in chosen])
-    what = coverage([waiting, moving])
+    matched = coverage([waiting, moving])
     alone: StepFunction = coverage([rank.exposed])
-    times, (label, shown) = overlay([what, alone], *rank.window)
+    times, (label, shown) = overlay([matched, alone], *rank.window)
     open_ = shown > 0
     moves = open_ & (label > 0) & ((label & 2) > 0)
     waits = open_ & (label > 0) & ~moves
@@ -141,21 +141,21 @@ def _shown(rank: Rank, costs: Costs, chosen: Sequence[int]) -> tuple[I64, Bools,
 
 
 def exposed(rank: Rank, costs: Costs) -> tuple[int, int, int]:
-    """Return exposed communication of the window in which matched collectives waited, transferred, and the rest (ns)."""
-    times, *what = _shown(rank, costs, range(len(costs.waiting)))
+    """Return exposed communication in the window (ns): matched collectives wait, they transfer, and unmatched."""
+    times, *parts = _shown(rank, costs, range(len(costs.waiting)))
     span = np.diff(times)
-    waits, moves, rest = (int(span[w].sum()) for w in what)
-    return waits, moves, rest
+    waits, moves, unmatched = (int(span[part].sum()) for part in parts)
+    return waits, moves, unmatched
 
 
 def exposed_in(rank: Rank, costs: Costs, chosen: Sequence[int]) -> int:
-    """Return the exposed waiting of a rank over its window, in the matched ones with these numbers (ns)."""
+    """Return the exposed waiting of a rank over its window, in the chosen matched collectives (ns)."""
     times, waits, _, _ = _shown(rank, costs, chosen)
     return int(np.diff(times)[waits].sum())
 
 
 def waiting_per_step(rank: Rank, costs: Costs, chosen: Sequence[int]) -> I64:
-    """Return the exposed waiting of a rank in each of its steps, in the matched ones with these numbers (ns)."""
+    """Return the exposed waiting of a rank in each of its steps, in the chosen matched collectives (ns)."""
     assert rank.tiles is not None
     times, waits, _, _ = _shown(rank, costs, chosen)
     return StepFunction(times, waits.astype(np.int64)).within(waits, rank.tiles.start_ns, rank.tiles.end_ns)

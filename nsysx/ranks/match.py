@@ -14,8 +14,8 @@ from nsysx.reading.nccl_notes import SEND_RECEIVE
 
 
 class Key(NamedTuple):
-    """What the collectives of one series have in common over ranks: the communicator (and the pair inside it), or where that
-    is "", the stream's number; and the kind.
+    """What identifies a series of collectives over ranks: kind and communicator (with the pair inside it), or if that is "",
+    the stream's number.
     """
 
     communicator: str
@@ -24,29 +24,29 @@ class Key(NamedTuple):
     kind: str
 
 
-#: Ranks take part in one collective when their kernels for it run at the same time; this share of a sequence has to.
+#: Ranks take part in one collective if their kernels for it run at the same time; this share of a sequence has to.
 _TOGETHER = 0.8
-#: What was sent may lie with the receiver before it asks for it: of sends and receives fewer run at the same time (two H200s
-#: with NVLink, a pipeline of two stages: 75 %).
+#: Data may arrive before the receiver asks for it, so fewer sends and receives run at the same time (two H200s with NVLink, a
+#: pipeline of two stages: 75 %).
 _TOGETHER_PAIRS = 0.5
 
 
 @dataclass
 class Aligned:
-    """The collectives of all ranks on one clock. ``offset[r]`` is what has to be added to the times of rank r."""
+    """The collectives of all ranks on one clock. ``offset[r]`` is added to the times of rank r (ns)."""
 
     ranks: Sequence[Rank]
     offset: list[int]
     correction: list[int | None]
-    #: One entry per group of ranks that run a series together: what the series is, and rank -> rows, as many for each.
+    #: One entry per group of ranks that run a series together: its key, and rank -> rows, equally many for each.
     groups: list[tuple[Key, dict[int, I64]]] = field(default_factory=list)
 
 
 def _shift(a: I64, b: I64) -> int:
-    """Return the index in ``b`` of the collective that is the first of ``a`` (negative: it is missing there).
+    """Return the index in ``b`` of the first collective of ``a`` (negative: it is missing there).
 
-    Of two captures of one job one may have begun or ended earlier. Where both hold as many, they are the same; else those
-    belong together whose ends are nearest in time.
+    One of two captures of a job may begin or end earlier. If both hold equally many collectives, they are the same; else the
+    shift is the one that brings their ends closest together.
     """
     if len(a) == len(b):
         return 0
@@ -68,7 +68,7 @@ def _shift(a: I64, b: I64) -> int:
 
 
 def _pairs(end_a: I64, end_b: I64) -> tuple[I64, I64]:
-    """Return the positions in both sequences that are the same collectives, by the ends of all."""
+    """Return the positions of the same collectives in both sequences, matched by their ends."""
     shift = _shift(end_a, end_b)
     i, j = max(0, -shift), max(0, shift)
     both = np.arange(max(0, min(len(end_a) - i, len(end_b) - j)))
@@ -82,7 +82,7 @@ def _times(aligned: Aligned, r: int, rows: I64) -> tuple[I64, I64]:
 
 
 def _rows(rank: Rank, *, named: bool) -> dict[Key, I64]:
-    """Return the rows of each series, by communicator where it is known and ``named``, else by stream."""
+    """Return the rows of each series, by communicator if it is known and ``named``, else by stream."""
     by_key: dict[Key, list[int]] = {}
     for i, s in enumerate(rank.series):
         noted = named and s.communicator
@@ -95,12 +95,12 @@ def align(ranks: Sequence[Rank]) -> Aligned:
     """Put all ranks on the clock of the first and match their collectives.
 
     Session starts align the clocks of the reports roughly; then the median difference between the ends of matched collectives,
-    which end together, is taken off. The ranks of one report share its clock.
+    which end together, is subtracted. The ranks of one report share its clock.
     """
     known = [r.utc_epoch_ns for r in ranks if r.utc_epoch_ns is not None]
     offset = [0 if r.utc_epoch_ns is None else r.utc_epoch_ns - known[0] for r in ranks]
     aligned = Aligned(ranks, offset, [None] * len(ranks))
-    # Where one rank's export is without NCCL's notes, the streams of all have to do.
+    # If one rank's export lacks NCCL's notes, all ranks are matched by stream.
     named = all(any(s.communicator for s in r.series) for r in ranks if r.series)
     rows = [_rows(r, named=named) for r in ranks]
     _correct_clocks(aligned, rows)
@@ -108,7 +108,7 @@ def align(ranks: Sequence[Rank]) -> Aligned:
         groups: list[dict[int, I64]] = []
         for r in range(len(ranks)):
             if key in rows[r]:
-                # NCCL itself says that these are one series. Of messages between two it says so only where the two are known.
+                # NCCL itself says that these are one series; for send and receive only if both ranks are known.
                 sure = bool(key.communicator) and (key.kind != SEND_RECEIVE or bool(key.pair))
                 least = _TOGETHER_PAIRS if key.kind == SEND_RECEIVE else _TOGETHER
                 _join_group(aligned, groups, r, rows[r][key], sure=sure, least=least)
@@ -119,9 +119,9 @@ def align(ranks: Sequence[Rank]) -> Aligned:
 def _correct_clocks(aligned: Aligned, rows: list[dict[Key, I64]]) -> None:
     """Refine the clock of each report by collectives that it shares with one whose clock is settled.
 
-    What already overlaps by the session starts is the same collective, and its end is the finer clock. A report that overlaps
-    with none of the others at all has a clock that is wrong by more; then the order of its collectives has to do. One that
-    overlaps only with others that wait too (another communicator) keeps its session start.
+    Collectives that already overlap by the session starts are the same, and their ends give the finer clock. If a report
+    overlaps with no other, its clock is wrong by more, and its collectives are matched by their order. A report that overlaps
+    only with others that are not settled either (another communicator) keeps its session start.
     """
     reports: dict[int, list[int]] = {}
     for r, rank in enumerate(aligned.ranks):
@@ -157,9 +157,9 @@ def _correct_clocks(aligned: Aligned, rows: list[dict[Key, I64]]) -> None:
 
 
 def _correction(aligned: Aligned, rows: list[dict[Key, I64]], r: int, other: int, overlapping: bool) -> int | None:
-    """Return what to add to the times of rank r so that its collectives end with those of ``other``, None if they do not.
+    """Return what to add to the times of rank r (ns) so that its collectives end with those of ``other``, None if they do not.
 
-    ``overlapping`` asks that they run at the same time as it is; else that they end together once corrected.
+    ``overlapping``: they must run at the same time without correction; otherwise they must end together once corrected.
     """
     shared = [k for k in rows[r] if k in rows[other]]
     if not shared:
@@ -182,10 +182,10 @@ def _correction(aligned: Aligned, rows: list[dict[Key, I64]], r: int, other: int
 def _join_group(
     aligned: Aligned, groups: list[dict[int, I64]], r: int, collectives: I64, *, sure: bool, least: float = _TOGETHER
 ) -> None:
-    """Add rank r to the group whose kernels run at the same time as its own, else begin a group.
+    """Add rank r to the group whose kernels run at the same time as its own, else start a new group.
 
-    ``sure``: it is known that they are the same. A broadcast's root may be done before the others begin. ``least``: this
-    share of them has to run at the same time.
+    ``sure``: they are known to be the same; a broadcast's root may be done before the others begin. ``least``: the share of
+    them that has to run at the same time.
     """
     start, end = _times(aligned, r, collectives)
     for group in groups:
@@ -204,8 +204,8 @@ def _join_group(
 def common(aligned: Aligned) -> list[Rank]:
     """Return the ranks with their figures over the steps that are steady on all of them.
 
-    Reports are judged one by one, and where one calls a longer warm-up step steady its rank would look slower than the rest. A
-    step is common when its middle lies in the steady time of every rank. Where there is none, each keeps its own.
+    Steady steps are found per report, and a rank that counts a long warm-up step as steady would look slower than the others.
+    A step is common if its middle lies in the steady time of every rank. If no step is, each rank keeps its own.
     """
     ranks = aligned.ranks
     starts = [r.window[0] + offset for r, offset in zip(ranks, aligned.offset, strict=True)]

@@ -1,4 +1,4 @@
-"""Whether several reports are ranks of one job. Two runs are not two ranks: what one makes of them would be nonsense."""
+"""Whether several reports are ranks of one job. Two runs are not two ranks: comparing them as ranks would be nonsense."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _by_report(ranks: Sequence[Rank]) -> list[list[Rank]]:
 
 
 def _span(report: Sequence[Rank]) -> tuple[int, int] | None:
-    """Return when a report's session ran, in UTC ns, None where it does not say."""
+    """Return when a report's session ran (UTC ns), None if it does not say."""
     first = report[0]
     return (
         None if first.utc_epoch_ns is None else (first.utc_epoch_ns + first.span[0], first.utc_epoch_ns + first.span[1])
@@ -26,12 +26,12 @@ def _span(report: Sequence[Rank]) -> tuple[int, int] | None:
 
 
 def _joined(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
-    """Return whether NCCL names one communicator in both: then they are one job, whatever their clocks say."""
+    """Return whether NCCL names the same communicator in both: then they are one job, whatever their clocks say."""
     return bool({c for r in a for c in r.members} & {c for r in b for c in r.members})
 
 
 def _apart(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
-    """Return whether two sessions cannot have been one job, because one began when the other was over."""
+    """Return whether two sessions cannot be one job, because one began after the other was over."""
     one, other = _span(a), _span(b)
     if one is None or other is None or _joined(a, b):
         return False
@@ -40,8 +40,8 @@ def _apart(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
     return max(one[0], other[0]) >= min(one[1], other[1])
 
 
-def _refuse(what: str, slug: str) -> NsysxError:
-    return NsysxError(what, slug=slug, hint=_HINT, exit_code=EXIT_USAGE)
+def _refuse(message: str, slug: str) -> NsysxError:
+    return NsysxError(message, slug=slug, hint=_HINT, exit_code=EXIT_USAGE)
 
 
 def require(ranks: Sequence[Rank]) -> None:

@@ -1,7 +1,7 @@
-"""One pure function over many reports: here, in a pool of processes, or on a cluster. The results are the same.
+"""One pure function over many reports: in this process, in a pool, or on a cluster, with the same results.
 
 A pool is spawned, never forked (polars holds threads), and each worker runs polars on one thread: with several reports at once
-the cores are busy anyway. A worker that dies loses nothing: what it had not finished is done again, by others.
+the cores are busy anyway. A worker that dies loses nothing: others redo what it had not finished.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nsysx.errors import EXIT_USAGE, NsysxError
 
 T = TypeVar("T")
 
-#: Below this much to read, starting workers takes longer than the work.
+#: With fewer bytes to read than this, starting workers takes longer than the work.
 _POOL_BYTES = 24_000_000
 
 _MOST_THREADS = 4
 
-#: dask's nanny makes glibc hand memory back at every free, which costs a fifth of the CPU time here. Both are needed: one alone
-#: keeps glibc from fitting the other.
+#: dask's nanny makes glibc return memory at every free, which costs a fifth of the CPU time here. Both thresholds are needed:
+#: setting only one keeps glibc from adapting the other.
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": 268435456, "MALLOC_MMAP_THRESHOLD_": 33554432, "OMP_NUM_THREADS": 1}
 
 
@@ -34,10 +34,10 @@ def cores() -> int:
 
 
 def limit_threads() -> None:
-    """Let polars use few threads, unless it was told otherwise. To be called before polars is imported.
+    """Limit polars to few threads, unless the environment already sets them. Call this before polars is imported.
 
-    A report is a thousand short queries, and waking a thread per core for each costs more than it brings. Measured on 64
-    cores: 2,000 kernels took 1.23 s instead of 0.66, and 300,000 took 4.1 s instead of 3.2.
+    A report is a thousand short queries, and waking a thread per core for each costs more than it saves. Measured on 64
+    cores with all threads: 2,000 kernels took 1.23 s instead of 0.66, and 300,000 took 4.1 s instead of 3.2.
     """
     os.environ.setdefault("POLARS_MAX_THREADS", str(min(cores(), _MOST_THREADS)))
 
@@ -51,11 +51,12 @@ def run(
     progress: Callable[[str], None] | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[T]:
-    """Return ``work(path)`` of each path, in order. ``work`` must be picklable; what it raises is raised here.
+    """Return ``work(path)`` of each path, in order. ``work`` must be picklable; its exceptions are raised here.
 
-    ``workers`` is the number of processes (1: in this one), by default one per core where there is enough to read.
+    ``workers`` is the number of processes (1: this one only), by default one per core if there is enough to read.
     ``cluster`` is "local" or the address of a dask scheduler whose workers see the same paths. ``meanwhile`` is called once, in
-    this process: while the workers work, or where there are none after all else.
+    this process: while the workers work, or after all else if there are none. Raises NsysxError if workers keep dying, or if
+    the cluster cannot be used.
     """
     todo = [meanwhile]
 
@@ -74,7 +75,7 @@ def run(
         workers = min(cores(), len(paths)) if size >= _POOL_BYTES else 1
     results: dict[int, T] = {}
     if workers > 1 and len(paths) > 1:
-        # The last one is alone: what kills a worker is mostly that memory does not do for as many.
+        # The last round has one worker: workers mostly die because memory is too small for several.
         for count in (workers, workers, 1):
             if len(results) < len(paths):
                 _in_pool(work, paths, count, results, done, here)
@@ -90,7 +91,7 @@ def run(
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set variables that processes started inside inherit."""
+    """Set environment variables for processes that are started inside."""
     before = {k: os.environ.get(k) for k in values}
     os.environ.update(values)
     try:
@@ -104,7 +105,7 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def _died(name: str) -> NsysxError:
-    hint = "Memory may have run out: give each worker more, or fewer reports at once (--jobs 1)"
+    hint = "Memory may have run out: give each worker more, or read fewer reports at once (--jobs 1)"
     return NsysxError(f"{name}: every process that read it died", slug="worker-died", hint=hint)
 
 
@@ -116,7 +117,7 @@ def _in_pool(
     done: Callable[[int, Path], None],
     here: Callable[[], None],
 ) -> None:
-    """Add index -> result of what is missing; what a broken pool did not finish stays missing."""
+    """Add index -> result for the missing paths; what a broken pool did not finish stays missing."""
     with _environment(POLARS_MAX_THREADS="1"), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         try:
             futures: dict[Future[T], int] = {
@@ -145,16 +146,16 @@ def _on_cluster(
         import dask
         import distributed
     except ImportError:
-        what = f"--cluster {cluster}: dask.distributed is not installed"
+        message = f"--cluster {cluster}: dask.distributed is not installed"
         hint = "Run: pip install 'nsysx[cluster]'"
-        raise NsysxError(what, slug="cluster-missing", hint=hint, exit_code=EXIT_USAGE) from None
+        raise NsysxError(message, slug="cluster-missing", hint=hint, exit_code=EXIT_USAGE) from None
     count = min(workers or cores(), len(paths))
     settings: dict[str, Any] = {"distributed.nanny.pre-spawn-environ": {**_MALLOC, "POLARS_MAX_THREADS": 1}}
     with dask.config.set(settings):
         try:
             if cluster == "local":
-                # No limit, as in a pool: by default each worker may have its share of the machine only, and dies beyond it.
-                # Any free port: dask opens one for its pages also without them, and warns when its usual one is taken.
+                # No memory limit, as in a pool: by default a worker dies when it exceeds its share of the machine.
+                # Any free port: dask opens one for its dashboard even without it, and warns if the usual one is taken.
                 client = distributed.Client(
                     n_workers=count,
                     threads_per_worker=1,
@@ -165,11 +166,11 @@ def _on_cluster(
             else:
                 client = distributed.Client(cluster, timeout="10s")
         except (OSError, ValueError, RuntimeError) as error:  # a TimeoutError is an OSError
-            what = f"--cluster {cluster}: {error}"
-            raise NsysxError(what, slug="cluster-unreachable", exit_code=EXIT_USAGE) from None
+            message = f"--cluster {cluster}: {error}"
+            raise NsysxError(message, slug="cluster-unreachable", exit_code=EXIT_USAGE) from None
         with client:
             absolute = [p.resolve() for p in paths]
-            # Not pure: under the same name the scheduler may still hold what a file said before it was written anew.
+            # Not pure: otherwise the scheduler may return the result for an older file of the same name.
             futures = client.map(work, absolute, pure=False)
             here()
             at = {f.key: i for i, f in enumerate(futures)}
@@ -185,7 +186,7 @@ def _on_cluster(
             except (ImportError, RuntimeError) as error:
                 if isinstance(error, RuntimeError) and "deserializ" not in str(error):
                     raise
-                what = f"--cluster {cluster}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+                message = f"--cluster {cluster}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
                 hint = "The workers need the same Python, nsysx and dask as this machine"
-                raise NsysxError(what, slug="cluster-differs", hint=hint, exit_code=EXIT_USAGE) from None
+                raise NsysxError(message, slug="cluster-differs", hint=hint, exit_code=EXIT_USAGE) from None
             return [results[i] for i in range(len(paths))]

@@ -1,4 +1,4 @@
-"""How well the ranks of a job fit together, and what NCCL's own notes say of them."""
+"""How well the ranks of a job fit together, and what NCCL's own notes say about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nsysx.model import Check, Row
 from nsysx.ranks.collect import Rank, number
 
-#: The clocks of one host agree better than this; more is worth a word.
+#: The clocks of one host agree better than this (ns); more is worth a warning.
 _CLOCKS_NS = 1_000_000
 
 
@@ -17,19 +17,19 @@ def _messages_checks(ranks: Sequence[Rank]) -> list[Check]:
     if not any(len(r.start_ns) for r in ranks):
         return []
     if not silent:
-        detail = "communicators and message sizes as NCCL notes them"
+        detail = "communicators and message sizes are noted by NCCL"
         used = {(i, x.communicator) for i, r in enumerate(ranks) for x in r.series if x.communicator}
         if all(c in ranks[i].members and ranks[i].members[c].size is not None for i, c in used):
             return [Check("nccl messages", "ok", detail)]
-        fix = "capture from the start for the bus bandwidth, or the end: NCCL notes the size of a communicator there"
+        fix = "for the bus bandwidth, capture the start or the end: NCCL notes the size of a communicator there"
         return [Check("nccl messages", "ok", f"{detail}, but not how many ranks every communicator has", fix)]
     whose = f"rank {_listed([n for n, _ in silent])}"
     if any(r.noted == "ranges" for _, r in silent):
         fix = "export with --include-json=true, as nsysx run does"
-        detail = f"{whose}: the export is without the payload of NCCL's ranges; collectives are matched by stream"
+        detail = f"{whose}: the export lacks the payload of NCCL's ranges; collectives are matched by stream"
     else:
         fix = "capture with --trace=cuda,nvtx, as nsysx run does"
-        detail = f"{whose}: no NVTX ranges of NCCL; collectives are matched by stream, their bytes are not known"
+        detail = f"{whose}: no NVTX ranges of NCCL; collectives are matched by stream, their bytes are unknown"
     return [Check("nccl messages", "missing", detail, fix)]
 
 
@@ -39,13 +39,13 @@ def job_size(ranks: Sequence[Rank]) -> int:
 
 
 def _presence_checks(ranks: Sequence[Rank]) -> list[Check]:
-    """Return what is to be said of ranks that are not here, and of ranks on other machines."""
+    """Return checks on ranks that are missing and on ranks from several machines."""
     presence = []
     size = job_size(ranks)
     if size > len(ranks):
         missing = sorted(set(range(size)) - {r.number for r in ranks if r.number is not None})
         which = f"; missing: {_listed(missing)}" if len(missing) == size - len(ranks) else ""
-        detail = f"{len(ranks)} of {size} ranks are here{which}. Time for which all of them wait for a missing one counts as transfer"
+        detail = f"{len(ranks)} of {size} ranks are here{which}. Time in which all of them wait for a missing one counts as transfer"
         presence.append(Check("rank count", "warn", detail, "give the reports of all ranks"))
     hosts = len({r.host for r in ranks if r.host is not None})
     if hosts > 1:
@@ -60,13 +60,13 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
-    """Return what can be said about how well the ranks fit together."""
+    """Return the checks on how well the ranks fit together."""
     if len(ranks) < 2:
         return []
     said = []
     without = [r["rank"] for r in rows if not r["collectives"]]
     if len(without) == len(rows):
-        detail = "no collective is matched over ranks: transfer, waiting and the straggler are not known"
+        detail = "no collective is matched over ranks: transfer, waiting and the straggler are unknown"
         fix = "" if any(len(r.start_ns) for r in ranks) else "the steady steps hold no NCCL kernel"
         said.append(Check("collectives", "missing", detail, fix))
     elif without:
@@ -80,18 +80,20 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
             f"the ranks hold {min(held)} to {max(held)} collectives: captures of different length, or ranks that differ"
         )
         said.append(Check("rank lengths", "warn", detail, "capture the same steps on every rank: --steps A:B"))
-    counts, alone = {r["steps"] for r in rows}, {r.steps for r in ranks}  # what is compared, and what each has alone
+    counts, alone = {r["steps"] for r in rows}, {r.steps for r in ranks}  # steps compared, and steps of each rank alone
     if len(counts) > 1:
         said.append(Check("rank steps", "warn", f"the ranks hold {min(counts)} to {max(counts)} steady steps"))
     elif counts != alone:
         detail = (
-            f"compared over the {min(counts)} steps that are steady on all of them; alone they have up to {max(alone)}"
+            f"compared over the {min(counts)} steps that are steady on all ranks; alone, ranks have up to {max(alone)}"
         )
         said.append(Check("rank steps", "ok", detail))
     far = max((abs(r["clock_correction_ns"] or 0) for r in rows), default=0)
     if any(r.utc_epoch_ns is None for r in ranks) and len({r.report for r in ranks}) > 1:
-        said.append(Check("rank clocks", "warn", "a report does not say when its session began: collectives align it"))
+        said.append(
+            Check("rank clocks", "warn", "a report does not say when its session began: it is aligned by collectives")
+        )
     elif far > _CLOCKS_NS:
-        detail = f"clocks of the ranks differ by up to {far / 1e6:.1f} ms (other hosts, or clocks that drift); collectives align them"
+        detail = f"clocks of the ranks differ by up to {far / 1e6:.1f} ms (other hosts, or drift); they are aligned by collectives"
         said.append(Check("rank clocks", "warn", detail))
     return said

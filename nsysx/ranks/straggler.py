@@ -1,12 +1,12 @@
-"""Which rank the others wait for: tested over steps, with its cause, and with what it costs.
+"""Which rank the others wait for: tested over steps, with its cause and its cost.
 
-A rank's *own* time of a step is the step without its exposed waiting in collectives of a group of ranks. Ranks of a group that
+A rank's *own* time in a step is the step without its exposed waiting in collectives of a group of ranks. Ranks of a group that
 do the same work have the same own time; the straggler's is longer in step after step (paired with the median of its peers).
 
 The price follows "Understanding Stragglers in Large Model Training" (ByteDance, OSDI 2025, arXiv 2505.05713): all ranks are
 replayed together, synchronous per step (a step takes as long as the longest own time of its ranks), with the straggler's time
-replaced by the median of its peers. Both of its attributions are given: of the whole excess t - ideal, what goes when the rank
-is mended, (t - t_without) / (t - ideal), and what it makes alone, (t_only - ideal) / (t - ideal).
+replaced by the median of its peers. Both attributions of the paper are given, as shares of the whole excess t - ideal: what
+mending the rank removes, (t - t_without) / (t - ideal), and what the rank causes alone, (t_only - ideal) / (t - ideal).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from nsysx.frames.means import F64, block_length, mean_error, t_quantile
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.costs import Costs, waiting_per_step
 
-#: A rank is called a straggler when it makes the others wait this share of a step.
+#: A rank is called a straggler if it makes the others wait for this share of a step.
 NOTABLE = 0.01
-#: The chance that equal ranks of one group give a straggler.
+#: The chance that a group of equal ranks shows a straggler.
 _FALSE_ALARM = 0.05
 _FEWEST_STEPS = 3
-#: Host code of two processes differs by up to this much with nothing wrong, most of all under a profiler (measured).
+#: Host code of two healthy processes differs by up to this share, above all under a profiler (measured).
 HOST_DRIFT = 1 / 3
-#: Kernels of one shape run on a slower clock: most of them longer, by about the same.
+#: On a slower clock nearly all kernels of equal shape take longer, by at least this share.
 _CLOCKS = 0.01
-#: No clock of a healthy card is as far down; what takes longer does more.
+#: No clock drops this far (share); kernels that take this much longer do more work.
 _MOST_CLOCKS = 1.0
 
 #: Causes of a rank's excess: parts of its ledger and causes of its idle time.
@@ -42,18 +42,18 @@ _CAUSES: Mapping[str, tuple[str, ...]] = {
         "idle: untraced_launch", "idle: no_further_work", "idle: sync", "idle: dependency",
     ),
 }  # fmt: skip
-#: What drifts from process to process, and what a profiler makes longer.
+#: Causes that drift from process to process, or that a profiler makes longer.
 _DRIFTING = ("idle: host_code", "idle: launch_latency", "idle: other_api", "idle: profiler")
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """The rank at ``place`` of the group ``peers`` (places, itself included). Times are ns per step.
+    """The rank at ``place`` in the group ``peers`` (places, itself included). Times are ns per step.
 
-    ``late_ns`` with ``low_ns`` and ``high_ns``: by how much its own time exceeds the median of its peers. ``drift_ns``: of that,
-    what two healthy processes may differ by. ``price_ns``: what a step gains when it is like its peers; ``without`` and
-    ``alone`` are its two shares of the whole excess; ``error``: how far the replay of all ranks is from the recorded steps.
-    ``slower``: how much longer its GPU takes for the same kernels, 0 where that is not the cause.
+    ``late_ns`` with ``low_ns`` and ``high_ns``: by how much its own time exceeds the median of its peers. ``drift_ns``: the
+    part of that by which two healthy processes may differ. ``price_ns``: what a step saves if the rank is like its peers;
+    ``without`` and ``alone`` are its two shares of the whole excess; ``error``: how far the replay of all ranks is off the
+    recorded steps (share). ``slower``: how much longer its GPU takes for the same kernels (share), 0 if that is not the cause.
     """
 
     place: int
@@ -71,12 +71,12 @@ class Straggler:
 
     @property
     def named(self) -> bool:
-        """Whether it may be called a straggler; else its lead is what processes differ by anyway."""
+        """Whether it may be called a straggler; otherwise it is behind by no more than healthy processes differ."""
         return self.drift_ns < self.late_ns
 
 
 def per_step(rank: Rank) -> dict[str, float]:
-    """Return what a rank does per step apart from communication: the ledger, idle time by cause."""
+    """Return the time of a rank per step apart from communication (ns): the ledger, and idle time by cause."""
     named = {k.removesuffix("_ns"): rank.parts[k] for k in ("compute_ns", "copy_ns", "memset_ns")}
     named |= {f"idle: {cause}": ns for cause, ns in rank.idle_causes.items()}
     return {k: v / max(rank.steps, 1) for k, v in named.items()}
@@ -99,7 +99,7 @@ def excesses(ranks: Sequence[Rank], peers: Sequence[int]) -> dict[int, dict[str,
 
 
 def _median_of_others(values: F64) -> F64:
-    """Return for each value the median of all others, 0 where there are none."""
+    """Return for each value the median of all others, 0 if there are none."""
     if len(values) < 2:
         return np.zeros(len(values))
     order = np.argsort(values, kind="stable")
@@ -121,7 +121,7 @@ def _groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
 
 
 def _without_waiting(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> F64 | None:
-    """Return the own time of each rank of a group in each common step, shape (ranks, steps); None without common steps."""
+    """Return the own time of each rank of a group in each common step (ns), shape (ranks, steps); None without such steps."""
     rows = []
     for r in group:
         tiles = ranks[r].tiles
@@ -143,7 +143,7 @@ def _ideal(step_ns: F64) -> F64:
 
 
 def _price(step_ns: F64, r: int) -> tuple[int, float, float]:
-    """Return what the rank costs a step, and both shares of the whole excess."""
+    """Return what the rank costs per step (ns), and its two shares of the whole excess."""
     ideal = _ideal(step_ns)
     without, alone = step_ns.copy(), ideal.copy()
     without[r], alone[r] = ideal[r], step_ns[r]
@@ -155,7 +155,7 @@ def _price(step_ns: F64, r: int) -> tuple[int, float, float]:
 
 
 def _slower(rank: Rank, others: Sequence[Rank]) -> float:
-    """Return by how much all kernels of equal shape and number take longer than on the others, 0 where not all do."""
+    """Return how much longer kernels of equal shape and number take than on the others (share), 0 if not nearly all do."""
     ratios, weight = [], []
     for key, (count, ns) in rank.kernels.items():
         same = [x.kernels[key] for x in others if key in x.kernels]
@@ -177,7 +177,7 @@ def _cause(more: Mapping[str, float]) -> str:
 
 
 def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
-    """Return the rank of a group that is behind its peers in step after step, None where there is none."""
+    """Return the rank of a group that is behind its peers in step after step, None if there is none."""
     step_ns = _without_waiting(ranks, costs, group)
     if step_ns is None:
         return None
@@ -202,7 +202,7 @@ def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, 
         late_ns=round(late),
         low_ns=round(late - half),
         high_ns=round(late + half),
-        # What is left over after drift has to be worth naming too.
+        # The delay beyond drift has to be notable too.
         drift_ns=round(late if late - drift < NOTABLE * step else drift),
         cause="clocks" if slower else cause,
         slower=slower,
@@ -214,6 +214,6 @@ def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, 
 
 
 def find(ranks: Sequence[Rank], costs: Sequence[Costs]) -> Straggler | None:
-    """Return the rank that is behind its peers most, of all groups that have collectives together; None where none is."""
+    """Return the straggler of all groups: the named one with the highest price, or else the rank behind; None if none is."""
     candidates = [s for group in _groups(costs) if (s := _candidate(ranks, costs, group)) is not None]
     return max(candidates, key=lambda s: (s.named, s.price_ns, s.late_ns), default=None)

@@ -98,7 +98,7 @@ def test_caches_that_poll_and_streams_that_wait_are_no_timing(tmp_path: Path) ->
     read(main, 1, 2, at=60_000)
     main.wait_event(4, at=70_000, stream=13)
     read(main, 3, 4, at=80_000)
-    assert "no two of them are read as a pair" in reason(report, tmp_path, "events")
+    assert "no two are read as a pair" in reason(report, tmp_path, "events")
 
 
 def test_without_readings_records_pair_by_order(tmp_path: Path) -> None:

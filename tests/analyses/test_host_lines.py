@@ -201,7 +201,7 @@ def test_the_quality_of_the_capture_says_how_much_was_sampled(tmp_path: Path) ->
 
     (whole,) = [c for c in Program().steps(planted, 12).summary(tmp_path).quality if c.check == "python samples"]
     assert whole.status == "ok"
-    assert "on 1 thread, one every 50.0 us" in whole.detail and "100 % of it has a line" in whole.detail
+    assert "on 1 thread, one every 50.0 us" in whole.detail and "100 % of its time has a line" in whole.detail
     (part,) = [c for c in Program().steps(body, 12).summary(tmp_path).quality if c.check == "python samples"]
     assert part.status == "warn"
     assert not [c for c in Program().steps(healthy).summary(tmp_path).quality if c.check == "python samples"]

@@ -134,7 +134,7 @@ def test_products_without_a_known_number_leave_the_mfu_open(tmp_path: Path) -> N
 
     step = next(r for r in table(summary(Torch().steps(more), tmp_path), "flops") if r["by"] == "step")
     assert step["mfu"] is None and step["counted"] == pytest.approx(0.75)
-    assert step["why_not"] == "operations are counted of 75% of the time of kernels that multiply"
+    assert step["why_not"] == "operations are counted for only 75 % of the time of kernels that multiply"
 
 
 def test_a_recomputed_forward_counts_for_the_gpu_and_not_for_the_model(tmp_path: Path) -> None:

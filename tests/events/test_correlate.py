@@ -119,7 +119,7 @@ def test_a_kernel_before_its_call_is_clamped_and_counted(tmp_path: Path) -> None
     assert early.select("queue_ns", "latency_ns", "start_ns").row(0) == (0, 0, 200)
     (check,) = [c for c in pipeline.summarize([path]).quality if c.check == "clock skew"]
     assert check.status == "ok"
-    assert check.detail.startswith("a GPU op starts up to 3 ns before its call")
+    assert check.detail.startswith("GPU work starts up to 3 ns before its call")
 
 
 def test_copies_of_calls_count_once(tmp_path: Path) -> None:

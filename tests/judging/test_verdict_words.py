@@ -58,7 +58,7 @@ def test_a_step_that_runs_dry_behind_a_sync_names_the_module_in_quotes(tmp_path)
     assert found.code == "sync_bound"
     assert "of every 1.00 ms" in found.sentence
     # 290 of 500 us of idle time end with the work of the head; the rest lies outside modules.
-    assert "58 % of the GPU idle time lies before work of module 'head'" in found.evidence
+    assert "58 % of the GPU's idle time is before work of module 'head'" in found.evidence
     assert "before work of module '('" not in words(found)
 
 
@@ -72,7 +72,7 @@ def test_first_calls_make_a_capture_without_steps_start_up(tmp_path):
         at = load.end + 2_000 * US
     found = verdict(report, tmp_path)
     assert found.code == "warmup"
-    assert "waits for what is paid only once" in found.sentence
+    assert "waits for one-time work" in found.sentence
     assert "of the step" not in words(found)
     assert any("--step-range" in line for line in found.evidence)
 
@@ -149,4 +149,4 @@ def test_steps_that_grow_and_gradients_that_are_accumulated_are_said(tmp_path):
         main.add_range(f"step {i}", begin, t - 500, domain="nsysx")
     evidence = verdict(report, tmp_path).evidence
     assert any(line.startswith("The steps are not steady, they keep growing: from ") for line in evidence)
-    assert "A step is 3 passes forward and backward before one of the optimizer: gradients are accumulated" in evidence
+    assert "A step is 3 forward and backward passes before one optimizer step: gradients are accumulated" in evidence

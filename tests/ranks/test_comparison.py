@@ -641,5 +641,5 @@ def test_as_many_steps_but_others_are_compared_over_those_in_common(tmp_path: Pa
     assert [r["steps"] for r in rows] == [n - 6] * 2
     said = {c.check: c for c in rank_checks.checks(mixed, rows)}["rank steps"]
     assert (
-        said.detail == f"compared over the {n - 6} steps that are steady on all of them; alone they have up to {n - 3}"
+        said.detail == f"compared over the {n - 6} steps that are steady on all ranks; alone, ranks have up to {n - 3}"
     )

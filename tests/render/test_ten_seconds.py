@@ -38,9 +38,9 @@ class Expected:
 #: No two steps of varlen are alike; nobody has made the changes of the others.
 TABLE = {
     "tiny_stack": Expected("launches", r"waits for Python", r"torch\.compile|CUDA graph", (9.5, 11.8), (2.2, 3.6), "unknown"),
-    "masked_nonzero": Expected("mask", r"MaskedLoss \(most of it sorting", r"ignore_index", (67, 69.5), (45, 47.5), "likely"),
-    "masked_lines": Expected("mask", r"MaskedLoss \(most of it sorting", r"ignore_index", (67, 69.5), (45, 47.5), "likely"),
-    "masked_ignore_index": Expected("layout", r"most of it convolutions", r"channels_last", (45, 46.5), (39, 45.4), "likely"),
+    "masked_nonzero": Expected("mask", r"MaskedLoss \(mostly sorting", r"ignore_index", (67, 69.5), (45, 47.5), "likely"),
+    "masked_lines": Expected("mask", r"MaskedLoss \(mostly sorting", r"ignore_index", (67, 69.5), (45, 47.5), "likely"),
+    "masked_ignore_index": Expected("layout", r"mostly convolutions", r"channels_last", (45, 46.5), (39, 45.4), "likely"),
     "masked_slow_loader": Expected("loader", r"waits for the next batch", r"num_workers", (120, 125), (46, 49), "likely"),
     "gpt": Expected("unfused", r"never short of work.*elementwise", r"torch\.compile", (29.5, 30.8), (19, 24), "likely"),
     "gpt_graph": Expected("unfused", r"never short of work.*elementwise", r"torch\.compile", (29.5, 31), (19, 24), "likely"),
