@@ -23,7 +23,7 @@ _MOST_ALSO, _MOST_OF_A_RULE = 5, 2
 _CLOSE = 0.03
 
 #: What to warn of before anything else is read: checks of the capture that make every number doubtful.
-ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad times", "exit code"})
+ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad times", "exit code", "shared gpu"})
 #: What makes the cause itself doubtful.
 _DOUBTS = ALARMS | {
     "diagnostics",

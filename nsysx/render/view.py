@@ -56,6 +56,7 @@ class View:
 _ALARMS = frozenset(
     {
         "gpu work",
+        "shared gpu",
         "launches without kernel",
         "diagnostics",
         "dropped GPU events",

@@ -1,0 +1,46 @@
+"""Two processes on one GPU: each waits for the other, and the report says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Check
+from nsysx.pipeline import summarize
+from tests.builder import Report
+
+US = 1000
+STEPS, STEP = 8, 1000 * US
+
+
+def told(path: Path, *, gpus: tuple[int, int] | None, other_us: int = 400) -> list[Check]:
+    """Process 100 works 500 us of each ms, process 200 ``other_us`` after that; ``gpus`` are their GPUs, None: not recorded."""
+    report = Report()
+    for gpu in sorted(set(gpus or ())):
+        report.gpu(gpu, pids=[(pid, 0) for pid, of in zip((100, 200), gpus or (), strict=True) if of == gpu])
+    for pid, begin, length in ((100, 0, 500), (200, 550, other_us)):
+        process = report.process(pid)
+        process.context()
+        thread = process.thread(pid, "python")
+        for number in range(STEPS):
+            at = number * STEP
+            start = at + (begin + 10) * US
+            thread.launch(at + begin * US, 5 * US, kernel="work", gpu_start=start, gpu_dur=length * US)
+            if pid == 100:
+                thread.add_range(f"step {number}", at, at + STEP - US, domain="nsysx")
+    summary = summarize([report.write(path / "r.sqlite")])
+    return [c for c in summary.quality if c.check == "shared gpu"]
+
+
+def test_the_work_of_the_other_is_told_by_its_share(tmp_path: Path) -> None:
+    (check,) = told(tmp_path, gpus=(3, 3))
+    assert check.status == "warn"
+    assert check.detail.startswith("process 200 works on the same GPU for 40 % of the steps, 40 % while this one")
+
+
+@pytest.mark.parametrize(("gpus", "other_us"), [((0, 1), 400), (None, 400), ((3, 3), 5)])
+def test_a_gpu_of_its_own_an_unknown_one_or_next_to_no_work(
+    tmp_path: Path, gpus: tuple[int, int] | None, other_us: int
+) -> None:
+    assert told(tmp_path, gpus=gpus, other_us=other_us) == []
