@@ -1,1 +1,1 @@
-"""Arithmetic over intervals, integer columns and ranks of values: what every later room computes with."""
+"""Declared frames, and the arithmetic over intervals, long columns and ranks of values that all later rooms use."""

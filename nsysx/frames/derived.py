@@ -1,6 +1,6 @@
-"""Frames that are made of the declared ones where they are asked for, and that another room reads: their columns, once.
+"""Declares the columns of frames that are made on demand from the `declared` ones and read by another room.
 
-As in `declared`, times are ns from the start of the session. The tests hold each against what makes it.
+As in `declared`, times are ns from the start of the session. The tests check each frame against its declaration.
 """
 
 from __future__ import annotations
@@ -10,39 +10,37 @@ from nsysx.frames.declared import column
 from nsysx.model import Column
 
 
-def _one(columns: tuple[Column, ...], *names: str) -> tuple[Column, ...]:
+def _chosen(columns: tuple[Column, ...], *names: str) -> tuple[Column, ...]:
     return tuple(c for c in columns if c.name in names)
 
 
 _CALL = column("call", "Int64", "", "the API call")
 _OP = column("op", "Int64", "", "the GPU op")
-_START, _END = column("start_ns", "Int64", "ns", "begin"), column("end_ns", "Int64", "ns", "end")
+_START, _END = column("start_ns", "Int64", "ns", "start"), column("end_ns", "Int64", "ns", "end")
 _THREAD, _PROCESS = column("thread", "Int64", "", "thread"), column("process", "Int64", "", "process")
 _INSIDE = column("ns", "Int64", "ns", "length inside the window")
 _MODULE = column("module", "String", "", "module, null for none")
 _PHASE = column("phase", "String", "", "phase of the step, null for none")
 _SHARES = (
-    column("sm_active", "Float32", "", "SMs with a warp, share of all cycles, 0 to 1"),
-    column("tensor_active", "Float32", "", "tensor cores at work, likewise"),
-    column("dram_read", "Float32", "", "bandwidth of the memory that is read, share of what there is, 0 to 1"),
-    column("dram_write", "Float32", "", "likewise, written"),
+    column("sm_active", "Float32", "", "share of cycles in which SMs had a warp, 0 to 1"),
+    column("tensor_active", "Float32", "", "share of cycles in which tensor cores worked, 0 to 1"),
+    column("dram_read", "Float32", "", "read bandwidth of the device memory as a share of the maximum, 0 to 1"),
+    column("dram_write", "Float32", "", "write bandwidth, likewise"),
 )
 _CLOCK = column("clock_hz", "Float64", "Hz", "clock of the SMs")
 
-#: ``Trace``: domains of NVTX, NCCL's own ranges, stacks inside CUDA calls, samples of the GPUs' counters.
+#: Frames of ``Trace``: NVTX domains, NCCL's own ranges, stacks inside CUDA calls, samples of the GPUs' counters.
 DOMAINS = (_PROCESS, column("domain", "Int64", "", "its number"), column("domain_name", "Categorical", "", "its name"))
 NCCL_RANGES = (
     _THREAD,
     _START,
     _END,
     column("operation", "String", "", "function of NCCL"),
-    column(
-        "communicator", "String", "", "NCCL's id of it, the same on all its ranks; null where the export is without"
-    ),
-    column("bytes", "Int64", "bytes", "size of the message, null where it is not known"),
-    column("peer", "Int64", "", "rank that is sent to or received from, null for others"),
-    column("size", "Int64", "", "ranks of the communicator, where it is made or ended; else null"),
-    column("rank", "Int64", "", "number of this one in it, likewise"),
+    column("communicator", "String", "", "NCCL's id, the same on all its ranks; null if the export lacks payloads"),
+    column("bytes", "Int64", "bytes", "size of the message, null if not known"),
+    column("peer", "Int64", "", "rank that is sent to or received from, null for other operations"),
+    column("size", "Int64", "", "number of ranks, when a communicator is made or destroyed; else null"),
+    column("rank", "Int64", "", "rank of this process in it, likewise"),
 )
 BACKTRACES = (
     _THREAD,
@@ -50,23 +48,23 @@ BACKTRACES = (
     column("frames", "List(String)", "", "file:line function, innermost first"),
 )
 COUNTERS = (
-    column("gpu", "Int64", "", "number by which nsys knows the device"),
+    column("gpu", "Int64", "", "nsys's number of the device"),
     column("time_ns", "Int64", "ns", "end of the interval that was sampled"),
     *_SHARES,
     _CLOCK,
 )
 
-#: ``Ranges.gil``: who holds Python's lock and who waits for it.
-GIL = (_PROCESS, _THREAD, _START, _END, column("holds", "Boolean", "", "has the lock, else waits for it"))
+#: ``Ranges.gil``: which threads hold Python's global lock and which wait for it.
+GIL = (_PROCESS, _THREAD, _START, _END, column("holds", "Boolean", "", "true: holds the lock; false: waits for it"))
 
-#: ``Profile.lines``: the first frame of the user's own code in which a call was made.
+#: ``Profile.lines``: the innermost frame of the user's own code in which a call was made.
 LINES = (
     _CALL,
     column("file", "String", "", "its file"),
-    column("line", "Int64", "", "its line, null where it is not known"),
+    column("line", "Int64", "", "its line, null if not known"),
     column("function", "String", "", "its function"),
 )
-#: ``Profile.wait_sites``: the blocking calls of the steady steps with what each waits for and where it is made.
+#: ``Profile.wait_sites``: the blocking calls of the steady steps, with what each waits for and where it was made.
 WAIT_SITES = (
     *declared.API_CALLS,
     _PHASE,
@@ -74,87 +72,87 @@ WAIT_SITES = (
     column("grade", "Categorical", "", "how the module is known"),
     column("recompute", "Boolean", "", "called by a forward that checkpointing runs again in backward"),
     *(c for c in declared.WAITS if c.name not in ("call", "site")),
-    column("site", "String", "", "function, file, line, module and phase in words"),
+    column("site", "String", "", "function, file, line, module and phase as text"),
     *LINES[1:],
     column("api", "String", "", "API function"),
 )
 #: ``Profile.shown_idle``: the idle pieces of a device, cut to its steady window.
 IDLE_PIECES = (
     column("op", "Int64", "", "GPU op that ended the gap, -1 at the end"),
-    *_one(declared.IDLE, "cause"),
-    column("began_in", "Int64", "", "API call in which the device ran dry, -1 for none"),
+    *_chosen(declared.IDLE, "cause"),
+    column("began_in", "Int64", "", "API call during which the device ran out of work, -1 for none"),
     _INSIDE,
 )
-#: ``engine.idle_of``: idle pieces of the shown device, and what is left of each without tracing.
+#: ``engine.idle_of``: idle pieces of the shown device, with what remains of each without tracing.
 REAL_IDLE = (
     *declared.IDLE,
     _INSIDE,
     column("real_ns", "Int64", "ns", "length without the profiler"),
 )
-#: ``host_pieces``: idle pieces of the shown device that are the host's doing, cut to the window, in order of time.
+#: ``host_pieces``: idle pieces of the shown device that the host caused, cut to the window, in order of time.
 HOST_PIECES = (
     _START,
     _END,
-    *_one(declared.IDLE, "cause"),
+    *_chosen(declared.IDLE, "cause"),
     column("op", "Int64", "", "GPU op that ended the gap, null at the end"),
     column("thread", "Int64", "", "thread that was late, -1 for none"),
     column("module", "Categorical", "", "module of that op"),
     column("phase", "Categorical", "", "phase of that op"),
 )
-#: ``gpu_samples.of_ops``: one row per sample of the counters that lies wholly in an op.
+#: ``gpu_samples.of_ops``: one row per counter sample that lies entirely inside an op.
 OP_COUNTERS = (
     _OP,
     *_SHARES,
     _CLOCK,
-    column("dram", "Float32", "", "read and write together, null without one of them"),
+    column("dram", "Float32", "", "read and write together, null if either is missing"),
 )
-#: ``Operators.rows``: one row per operator that work belongs to.
+#: ``Operators.rows``: one row per operator to which work belongs.
 OPERATORS = (
-    column("name", "String", "", "operator as torch names it"),
-    column("shapes", "String", "", "sizes of its inputs as torch wrote them, null where not recorded"),
-    column("caller", "String", "", "outermost of torch's own operators around it, null without"),
-    column("flops", "Int64", "", "floating point operations of one execution, null where they cannot be told"),
-    column("why_not", "String", "", "then the reason; null for operators that multiply nothing"),
-    column("gradient_flops", "Int64", "", "of one gradient, where it is not known which a backward made"),
+    column("name", "String", "", "torch's name of the operator"),
+    column("shapes", "String", "", "sizes of its inputs as torch wrote them, null if not recorded"),
+    column("caller", "String", "", "outermost of torch's own operators around it, null for none"),
+    column("flops", "Int64", "", "floating point operations of one execution, null if unknown"),
+    column("why_not", "String", "", "why flops is null; null for operators that do not multiply"),
+    column("gradient_flops", "Int64", "", "flops of one gradient, if it is unknown which ones a backward computed"),
 )
 #: ``Lines.rows``: idle time of the shown device by the Python line that kept it waiting; ``Lines.seen``: the samples behind it.
 HOST_LINES = (
-    column("place", "Int64", "", "row of PLACES, null for what was not sampled"),
+    column("place", "Int64", "", "row of PLACES, null for time without samples"),
     _MODULE,
     _PHASE,
     _THREAD,
     column("idle_ns", "Int64", "ns", "idle time of the device while the step ran"),
-    column("loader_idle_ns", "Int64", "ns", "idle time of the device while the loader was waited for"),
+    column("loader_idle_ns", "Int64", "ns", "idle time of the device while the program waited for the loader"),
     column("host_ns", "Int64", "ns", "both together"),
-    column("samples", "Int64", "", "samples of it"),
-    column("low_ns", "Int64", "ns", "least that it can be, with 95 % confidence"),
-    column("high_ns", "Int64", "ns", "most that it can be, likewise"),
+    column("samples", "Int64", "", "number of samples"),
+    column("low_ns", "Int64", "ns", "lower end of the 95 % confidence interval of host_ns"),
+    column("high_ns", "Int64", "ns", "upper end of that interval"),
 )
 IDLE_SAMPLES = (
     column("stack", "Int64", "", "number of the stack"),
     *HOST_LINES[:1],
     column("op", "Int64", "", "GPU op that ended the gap"),
-    *_one(declared.IDLE, "cause"),
+    *_chosen(declared.IDLE, "cause"),
     _MODULE,
     _PHASE,
-    column("ns", "Float64", "ns", "part of the idle time that the sample stands for"),
+    column("ns", "Float64", "ns", "idle time that the sample represents"),
 )
 PLACES = (
-    column("function", "String", "", "function of the user's own code, else the innermost"),
+    column("function", "String", "", "function of the user's own code, else the innermost function"),
     column("file", "String", "", "its file"),
     column("line", "Int64", "", "its line"),
     column(
         "framework", "String", "", "file:function of the library that was called there, null in the user's own code"
     ),
 )
-#: ``one_time_cost.costs``: the calls that cost something once, in order of time.
+#: ``one_time_cost.costs``: the calls with a one-time cost, in order of time.
 ONE_TIME_COSTS = (
-    *_one(declared.API_CALLS, "call", "process", "start_ns", "name", "kind"),
+    *_chosen(declared.API_CALLS, "call", "process", "start_ns", "name", "kind"),
     column("module", "Categorical", "", "module in which it was called"),
     column("phase", "Categorical", "", "phase in which it was called"),
-    column("kernel", "String", "", "the one that it launched, null for none or several"),
-    column("one_time_ns", "Int64", "ns", "time that no later call of the kind takes"),
-    column("loading_ns", "Int64", "ns", "what the report measured of it, null where it has no such rows"),
+    column("kernel", "String", "", "the kernel that it launched, null for none or several"),
+    column("one_time_ns", "Int64", "ns", "time that later calls of the kind do not take"),
+    column("loading_ns", "Int64", "ns", "the part of it that the report measured, null if the report has no such rows"),
     column("evidence", "String", "", "in full, measured, only call, above median"),
     column("bill", "Int64", "", "row of the bills"),
 )
@@ -167,23 +165,23 @@ KERNEL_SHAPES = (
     column("family", "Categorical", "", "kernel family"),
     column("cls", "Categorical", "", "compute or comm"),
     column("count", "Int64", "", "executions"),
-    column("total_ns", "Int64", "ns", "their time together"),
-    column("median_ns", "Float64", "ns", "median of one"),
-    column("number_format", "String", "", "number format that its name tells, null where it does not"),
+    column("total_ns", "Int64", "ns", "their total time"),
+    column("median_ns", "Float64", "ns", "median time of one"),
+    column("number_format", "String", "", "number format in its name, null if the name has none"),
     column("blocks", "Int64", "", "blocks of the grid"),
-    column("threads", "Int64", "", "threads of a block"),
-    column("registers", "Int64", "", "registers of a thread"),
-    column("shared_bytes", "Int64", "bytes", "shared memory of a block"),
-    column("grid_text", "String", "", "grid, for people"),
-    column("block_text", "String", "", "block, for people"),
-    column("waves", "Float64", "", "blocks over what the device holds at once"),
+    column("threads", "Int64", "", "threads per block"),
+    column("registers", "Int64", "", "registers per thread"),
+    column("shared_bytes", "Int64", "bytes", "shared memory per block"),
+    column("grid_text", "String", "", "grid as text"),
+    column("block_text", "String", "", "block as text"),
+    column("waves", "Float64", "", "blocks divided by the blocks that the device holds at once"),
     column("tail_share", "Float64", "", "share of the last wave that stays empty"),
-    column("occupancy", "Float64", "", "warps on an SM over what it can hold, in theory"),
-    column("occupancy_limit", "String", "", "what limits that"),
-    column("sm_count", "Int64", "", "SMs of the device"),
-    column("limit", "String", "", "what limits the kernel, null where nothing is known to"),
-    column("samples", "Int64", "", "samples of the counters inside it, null where none were taken"),
-    column("dram", "Float64", "", "mean of the memory bandwidth, 0 to 1, null for too few samples"),
-    column("tensor_active", "Float64", "", "mean of the tensor cores, likewise"),
-    column("sm_active", "Float64", "", "mean of the SMs, likewise"),
+    column("occupancy", "Float64", "", "theoretical occupancy: warps on an SM divided by the most that it can hold"),
+    column("occupancy_limit", "String", "", "what limits the occupancy"),
+    column("sm_count", "Int64", "", "number of SMs of the device"),
+    column("limit", "String", "", "what limits the kernel, null if not known"),
+    column("samples", "Int64", "", "number of counter samples inside it, null if none were taken"),
+    column("dram", "Float64", "", "mean share of the memory bandwidth, 0 to 1, null for too few samples"),
+    column("tensor_active", "Float64", "", "mean of tensor_active, likewise"),
+    column("sm_active", "Float64", "", "mean of sm_active, likewise"),
 )

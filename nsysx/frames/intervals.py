@@ -1,7 +1,7 @@
 """Unions, overlaps and innermost enclosing intervals over int64 nanoseconds.
 
-Intervals are half-open, [start, end). One concept carries every ledger: a ``StepFunction`` labels each instant of a timeline,
-and an integral over it between any two instants is exact, so that parts sum to the whole and windows add up.
+Intervals are half-open, [start, end). All ledgers rest on the ``StepFunction``, which labels each instant of a timeline. Its
+integral between any two instants is exact, so parts sum to the whole and windows add up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
-#: Rows of a long table: narrower where the table is short enough for it.
+#: Row numbers of a table, in a narrower integer type where that is enough.
 Labels = npt.NDArray[np.signedinteger[Any]]
 
 _NOTHING = np.empty(0, np.int64)
@@ -21,9 +21,9 @@ _NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class StepFunction:
-    """A piecewise constant label over time: ``labels[i]`` holds on [times[i], times[i + 1]), -1 outside.
+    """A piecewise constant label over time: ``labels[i]`` on [times[i], times[i + 1]), and -1 outside.
 
-    ``times`` is sorted and has one element more than ``labels`` (both empty for "nowhere defined").
+    ``times`` (ns) is sorted and has one element more than ``labels``; both are empty if the function is defined nowhere.
     """
 
     times: I64
@@ -38,7 +38,7 @@ class StepFunction:
             last = int(np.searchsorted(self.times, t[-1], side="right"))
             times = self.times[first : last + 1]
             if len(t) > len(times):
-                # Many sorted instants: look for the few borders among them instead.
+                # There are more instants than borders, so search for the borders among the instants.
                 border = np.searchsorted(t, times, side="left")
                 labels_at = np.full(len(t), -1, self.labels.dtype)
                 if len(border) > 1:
@@ -50,9 +50,9 @@ class StepFunction:
         return np.where(inside, self.labels[np.clip(i, 0, len(self.labels) - 1)], np.int32(-1))
 
     def integral(self, weight: npt.NDArray[np.bool_] | I64, t: I64) -> I64:
-        """Return, for each instant in ``t``, the time before it during which the segment's ``weight`` counts (ns).
+        """Return, for each instant in ``t``, the integral of ``weight`` from the first border to it (ns).
 
-        ``weight`` has one element per segment. The time in [a, b) is the difference of two values.
+        ``weight`` has one element per segment. The weighted time in [a, b) is the difference of two values.
         """
         if not len(self.labels):
             return np.zeros(len(t), np.int64)
@@ -63,7 +63,7 @@ class StepFunction:
         return result
 
     def _placed(self, t: I64) -> tuple[I64, I64]:
-        """Return the segment of each instant and how far into it the instant lies (ns); what is outside lies at an end."""
+        """Return each instant's segment and the ns from the segment's start; an instant outside counts as the nearest end."""
         clipped = np.clip(t, self.times[0], self.times[-1])
         i = np.clip(np.searchsorted(self.times, clipped, side="right") - 1, 0, len(self.labels) - 1)
         return i, clipped - self.times[i]
@@ -74,21 +74,21 @@ class StepFunction:
         return both[len(start) :] - both[: len(start)]
 
     def shares(self, start: I64, end: I64) -> dict[int, I64]:
-        """Return, for each label that occurs, the time that it holds in each window (ns); together the windows inside."""
+        """Return label -> its time in each window [start, end) (ns); over all labels this is the defined part of the window."""
         if not len(self.labels):
             return {}
         place, into = self._placed(np.concatenate((start, end)))
         lasting = np.diff(self.times)
         by_label = {}
         for label in np.unique(self.labels).tolist():
-            here = self.labels == label
-            before = np.concatenate(([0], np.cumsum(np.where(here, lasting, 0))))
-            at = before[place] + np.where(here[place], into, 0)
+            has_label = self.labels == label
+            before = np.concatenate(([0], np.cumsum(np.where(has_label, lasting, 0))))
+            at = before[place] + np.where(has_label[place], into, 0)
             by_label[label] = at[len(start) :] - at[: len(start)]
         return by_label
 
     def borders_in(self, start: I64, end: I64) -> I64:
-        """Return the borders that lie inside disjoint, sorted windows, sorted."""
+        """Return, sorted, the borders strictly inside any of the windows, which must be disjoint and sorted."""
         first = np.searchsorted(self.times, start, side="right")
         count = np.maximum(np.searchsorted(self.times, end, side="left") - first, 0)
         behind = np.cumsum(count)
@@ -96,7 +96,7 @@ class StepFunction:
         return inside
 
     def clip(self, start: int, end: int) -> StepFunction:
-        """Return the function on [start, end) only."""
+        """Return the function restricted to [start, end)."""
         if not len(self.labels) or end <= start:
             return StepFunction(_NOTHING, _NOTHING)
         first = max(int(np.searchsorted(self.times, start, side="right")) - 1, 0)
@@ -106,7 +106,7 @@ class StepFunction:
 
 
 def merged(parts: list[I64]) -> I64:
-    """Return the distinct values of several arrays, sorted. Made for parts that are sorted: runs merge in linear time."""
+    """Return the distinct values of several arrays, sorted. Sorted arrays are fastest: the sort merges runs in linear time."""
     values = np.sort(np.concatenate(parts or [_NOTHING]), kind="stable")
     if len(values) < 2:
         return values
@@ -114,7 +114,7 @@ def merged(parts: list[I64]) -> I64:
 
 
 def union(start: I64, end: I64) -> tuple[I64, I64]:
-    """Return the union of intervals as disjoint, sorted, non-touching intervals; empty ones vanish."""
+    """Return the starts and ends of the union as disjoint, sorted intervals that do not touch; empty intervals are dropped."""
     real = end > start
     start, end = start[real], end[real]
     if not len(start):
@@ -135,7 +135,7 @@ def length(start: I64, end: I64) -> int:
 
 
 def coverage(sets: list[tuple[I64, I64]], start: int | None = None, end: int | None = None) -> StepFunction:
-    """Return which of the interval sets cover each instant, as a bit mask: bit k is set where ``sets[k]`` does.
+    """Return the interval sets that cover each instant, as a bit mask: bit k is set where ``sets[k]`` covers it.
 
     The function is defined from ``start`` to ``end``, by default from the first to the last instant of any set.
     """
@@ -149,18 +149,18 @@ def coverage(sets: list[tuple[I64, I64]], start: int | None = None, end: int | N
         return StepFunction(_NOTHING, _NOTHING)
     labels = np.zeros(len(times) - 1, np.int64)
     for bit, (s, e) in enumerate(unions):
-        seen = (e > times[0]) & (s < times[-1])
-        if seen.any():
-            # Each begin and each end stands once in ``times``, because the union is disjoint and does not touch.
+        inside = (e > times[0]) & (s < times[-1])
+        if inside.any():
+            # Each start and each end occurs once in ``times``, because the intervals of a union do not touch.
             change = np.zeros(len(times), np.int8)
-            change[np.searchsorted(times, np.maximum(s[seen], times[0]))] = 1
-            change[np.searchsorted(times, np.minimum(e[seen], times[-1]))] -= 1
+            change[np.searchsorted(times, np.maximum(s[inside], times[0]))] = 1
+            change[np.searchsorted(times, np.minimum(e[inside], times[-1]))] -= 1
             labels |= np.cumsum(change[:-1], dtype=np.int64) << bit
     return StepFunction(times, labels)
 
 
 def overlay(functions: list[StepFunction], start: int, end: int) -> tuple[I64, list[Labels]]:
-    """Return common borders of [start, end) and each function's labels on them (-1 where it is not defined)."""
+    """Return the common borders of all functions on [start, end), and each one's labels between them (-1 where undefined)."""
     if end <= start:
         return _NOTHING, [_NOTHING for _ in functions]
     borders = [np.searchsorted(f.times, (start, end), side=side) for f in functions for side in ("right", "left")]
@@ -184,10 +184,10 @@ class Nesting:
 
 
 def _properly_nested(start: I64, end: I64, order: I64) -> I64:
-    """Return ends cut so that intervals nest: one that another begins inside and outlives stops being innermost there.
+    """Return ends cut so that the intervals nest: an interval ends where another one begins that outlives it.
 
-    Among open intervals the one that began last is the innermost. Once an interval B begins inside A and outlives it,
-    A is never innermost again, so cutting A at B's begin changes no answer.
+    Among open intervals, the one that began last is the innermost. Once an interval B has begun inside A and outlives it,
+    A is never innermost again, so cutting A where B starts changes no result.
     """
     cut: I64 = end.copy()
     stack: list[int] = []
@@ -201,16 +201,16 @@ def _properly_nested(start: I64, end: I64, order: I64) -> I64:
 
 
 def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
-    """Return the innermost structure of the intervals of one thread; any order, zero-length ones own nothing.
+    """Return the nesting of the intervals of one thread, in any order; intervals of length 0 are never innermost.
 
     Row i of the intervals is called ``first`` + i in ``top`` and in ``parent``.
 
-    O(n log n) without a loop over rows where intervals nest, as calls and push/pop ranges do. The trick: in a properly nested
-    set, the interval open at depth d after a pop is the last one pushed at depth d, which a forward fill per depth finds.
+    It takes O(n log n), without a loop over rows if the intervals nest, as calls and push/pop ranges do. In a properly nested
+    set, the interval open at depth d after a pop is the last one pushed at depth d, and a forward fill per depth finds it.
     """
     n = len(start)
     if n and (end > start).all() and (start[1:] >= end[:-1]).all():
-        # Most threads: one call after another. A border may stand twice, with nothing between.
+        # Most threads make one call after another. A border may occur twice, with an empty segment between.
         borders, rows = np.empty(2 * n, np.int64), np.full(2 * n - 1, -1, np.int32)
         borders[::2], borders[1::2], rows[::2] = start, end, np.arange(first, first + n, dtype=np.int32)
         alone, outermost = (np.broadcast_to(np.int64(value), n) for value in (-1, 0))
@@ -219,7 +219,7 @@ def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
     real = np.flatnonzero(end > start)
     if not len(real):
         return Nesting(StepFunction(_NOTHING, _NOTHING), parent, depth, np.zeros(n, np.int64))
-    # Outer first among equal starts; the row number breaks full ties so that results do not depend on sort luck.
+    # Outer intervals first among equal starts; the row number breaks remaining ties, so that the order is always the same.
     s, e = start[real], end[real]
     order = real
     if not ((s[1:] > s[:-1]) | ((s[1:] == s[:-1]) & (e[1:] <= e[:-1]))).all():
@@ -235,7 +235,7 @@ def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
     times, labels, parents, depths = top
     parent[order], depth[order] = parents, depths
     self_ns = np.zeros(n + 1, np.int64)
-    np.add.at(self_ns, labels[:-1], np.diff(times))  # label -1 lands in the extra last place
+    np.add.at(self_ns, labels[:-1], np.diff(times))  # label -1 falls into the extra last place
     if first:
         labels[labels >= 0] += first
         parent[parent >= 0] += first
@@ -243,20 +243,20 @@ def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
 
 
 def _sweep(order: I64, s: I64, e: I64) -> tuple[I64, I64, I64, I64] | None:
-    """Return (event times, row on top after each event, parents, depths), None when the intervals do not nest.
+    """Return (event times, row on top after each event, parents, depths), None if the intervals do not nest.
 
     ``order`` holds the rows sorted by (start, -end); parents and depths are in that order.
     """
     m = len(order)
     pops = m - 1 - np.argsort(e[::-1], kind="stable")  # of equal ends, the inner one first
     times = np.concatenate((e[pops], s))
-    # Stable: at one instant pops come before pushes, each in its own order.
+    # A stable sort: at the same instant pops come before pushes, and each kind keeps its order.
     events = np.argsort(times, kind="stable")
     push = events >= m
     which = np.where(push, events - m, pops[np.minimum(events, m - 1)])
     level = np.cumsum(np.where(push, 1, -1))  # open intervals after the event
     position = np.arange(2 * m)
-    # The last push at the level that an event leads to; among the events of one level in time order.
+    # For each event, find the last push at the level that it leads to, among the events of that level in order of time.
     by_level = np.argsort(level.astype(np.int16) if level.max() < 1 << 15 else level, kind="stable")
     pushed = np.where(push[by_level], position, -1)
     filled = np.maximum.accumulate(pushed)

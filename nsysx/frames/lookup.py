@@ -1,6 +1,6 @@
-"""Long columns handled by their few distinct values, and rows looked up by number instead of joined.
+"""Works on long columns through their few distinct values, and looks rows up by number instead of joining.
 
-A report has millions of rows and a few hundred names: whatever is done to a name is done once per name.
+A report has millions of rows and a few hundred names, so work on names is done once per name.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import polars as pl
 
 from nsysx.frames.intervals import I64, Labels
 
-#: Long columns are gone through in blocks that stay in the cache.
+#: Long columns are processed in blocks of this many rows, which stay in the cache.
 _BLOCK = 1 << 16
 
 
 def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.uint32]]:
-    """Return the distinct names of a categorical column (None first), and each row's code with the name that a code stands for."""
+    """Return the distinct names of a categorical column (None first), code -> index of its name, and the code of each row."""
     physical = column.to_physical()
     most = physical.max()
     if not isinstance(most, int):
@@ -37,9 +37,9 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
 
 
 def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
-    """Return the distinct names of a categorical column (None first, then by the alphabet) and each row's index into them.
+    """Return the distinct names of a categorical column (None first, then in alphabetical order) and each row's index into them.
 
-    Codes stand in the order in which threads met the names, which is another one in every run: no result may show it.
+    polars numbers names in the order in which threads meet them, which differs from run to run and must not show in results.
     """
     names, place, code = _coding(column)
     order = sorted(range(1, len(names)), key=lambda i: names[i] or "")
@@ -49,7 +49,7 @@ def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
 
 
 def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:
-    """Return a categorical column with ``change`` of each name; null stays null."""
+    """Return a categorical column with ``change`` applied to each distinct name once; null stays null."""
     names, place, code = _coding(column)
     words = pl.Series([None if n is None else change(n) for n in names], dtype=pl.String).cast(pl.Categorical)
     changed: pl.Series = words.gather(pl.Series(place.astype(np.uint32)[code]))
@@ -57,14 +57,14 @@ def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series
 
 
 def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I64:
-    """Return the number that ``values`` gives each name of a categorical column; ``default`` for others and for null."""
+    """Return each row's number in ``values`` by its name in a categorical column; ``default`` for other names and for null."""
     names, place, code = _coding(column)
     numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[place][code]
     return numbers
 
 
 def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
-    """Return where a categorical column matches the pattern; it is tried once per distinct name, null never matches."""
+    """Return whether each row of a categorical column contains a match of the regular expression; null never matches."""
     names, place, code = _coding(column)
     compiled = re.compile(pattern)
     hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(compiled.search(n)) for n in names], np.bool_)
@@ -72,9 +72,9 @@ def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
 
 
 def named(names: Sequence[str | None], index: Labels) -> pl.Series:
-    """Return a categorical column of ``names[index]``; -1 is null."""
+    """Return ``names[index]`` as a categorical column; index -1 gives null."""
     words = pl.Series([*names, None], dtype=pl.String).cast(pl.Categorical)
-    rows = index.astype(np.uint32)  # a copy: -1 is now the largest number
+    rows = index.astype(np.uint32)  # a copy, in which -1 is the largest number
     np.minimum(rows, len(names), out=rows)
     chosen: pl.Series = words.gather(pl.Series(rows))
     return chosen
@@ -94,9 +94,9 @@ def at(column: pl.Series, row: I64) -> pl.Series:
 def _order(
     frame: pl.DataFrame, time: str, then: Sequence[str], *, group: str | None = None, descending: Sequence[bool] = ()
 ) -> I64 | None:
-    """Return the row order by (``group``, ``time``, ``then``), nulls last; None where the rows are in this order already.
+    """Return the row order by (``group``, ``time``, ``then``), nulls last; None if the rows already have this order.
 
-    Reports come nearly sorted by time: a stable sort only merges runs, and just the rows of equal time are compared further.
+    The rows of a report are nearly sorted by time, so a stable sort only merges runs, and only rows of equal time need ``then``.
     """
     rows: I64 | None = None
     if not frame[time].is_sorted():
@@ -106,7 +106,7 @@ def _order(
         places = np.flatnonzero(key[1:] != key[:-1]) + 1
         keys = np.unique(key[np.concatenate(([0], places))] if len(key) else key)
         if len(keys) > 1:
-            # A radix sort: there are a handful of groups.
+            # There are few groups, so a narrow type makes this a radix sort.
             code = np.searchsorted(keys, key)
             code = code.astype(np.uint16) if len(keys) < 1 << 16 else code
             by_group = np.argsort(code if rows is None else code[rows], kind="stable")
@@ -129,7 +129,10 @@ def _order(
 def ordered(
     frame: pl.DataFrame, time: str, then: Sequence[str], *, group: str | None = None, descending: Sequence[bool] = ()
 ) -> pl.DataFrame:
-    """Return the frame sorted by (``group``, ``time``, ``then``), nulls last; the same frame where it is sorted already."""
+    """Return the frame sorted by (``group``, ``time``, ``then``), nulls last; the same frame if it is already sorted.
+
+    ``descending`` has one entry per column of ``then``.
+    """
     rows = _order(frame, time, then, group=group, descending=descending)
     return frame if rows is None else frame[rows]
 
@@ -139,10 +142,10 @@ def _same_as_before(values: I64) -> npt.NDArray[np.bool_]:
 
 
 def parted(frame: pl.DataFrame, *keys: str) -> dict[tuple[int, ...], pl.DataFrame]:
-    """Return the rows of each combination of integer keys, in their order: one pass, however many there are.
+    """Return combination of integer keys -> its rows in their order, in one pass.
 
-    The frame itself where there is just one, so that the usual report, of one process and one device, copies nothing. Rows
-    with a null key are left out.
+    If there is only one combination, its value is the frame itself, so that nothing is copied for the usual report of one process
+    and one device. Rows with a null key are left out.
     """
     if not frame.height:
         return {}
@@ -153,7 +156,7 @@ def parted(frame: pl.DataFrame, *keys: str) -> dict[tuple[int, ...], pl.DataFram
 
 
 def numbered(keys: I64) -> tuple[I64, I64]:
-    """Return the distinct values of non-negative numbers, sorted, and each row's place among them."""
+    """Return the sorted distinct values of non-negative numbers, and each row's index into them."""
     size = int(keys.max(initial=0)) + 1
     if size > _TABLE + len(keys):
         values, place = np.unique(keys, return_inverse=True)
@@ -163,17 +166,17 @@ def numbered(keys: I64) -> tuple[I64, I64]:
     return np.flatnonzero(seen), (np.cumsum(seen) - 1)[keys]
 
 
-#: A table of this many places costs less than sorting a million numbers.
+#: A lookup table of this size costs less than sorting a million numbers.
 _TABLE = 1 << 24
 
 
 def same_values(row: Mapping[str, Any], columns: Iterable[str]) -> pl.Expr:
-    """Return the condition that a frame's row has these values, null for null."""
+    """Return the condition that a row of a frame equals ``row`` in these columns; null equals null."""
     return pl.all_horizontal(pl.col(c).is_null() if row[c] is None else pl.col(c) == row[c] for c in columns)
 
 
 def totals(index: npt.NDArray[np.integer[Any]], values: I64, size: int) -> I64:
-    """Return the sum of ``values`` per ``index``: exact, where weights of ``bincount`` are floats."""
+    """Return the sum of ``values`` per ``index``, shape (size,). It is exact, unlike ``bincount``, whose weights are floats."""
     sums = np.zeros(size, np.int64)
     np.add.at(sums, index, values)
     return sums

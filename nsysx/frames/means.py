@@ -1,7 +1,7 @@
-"""How sure a mean of values in order of time is, where neighbours correlate. Nothing is random: the same input, the same answer.
+"""The standard error of the mean of a time series whose neighbors correlate. Nothing is random: equal inputs, equal results.
 
-The standard error is that of the circular block bootstrap (Politis and Romano 1992) with infinitely many resamples, which has
-a closed form; the block length follows from the first autocorrelation (Carlstein 1986).
+It is that of the circular block bootstrap (Politis and Romano 1992) with infinitely many resamples, which has a closed form. The
+block length follows from the first autocorrelation (Carlstein 1986).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ F64 = npt.NDArray[np.float64]
 
 @cache
 def t_quantile(level: float, df: float) -> float:
-    """Return t such that Student's distribution with ``df`` degrees of freedom lies within -t and t with this probability.
+    """Return the t for which Student's distribution with ``df`` degrees of freedom lies within -t and t with probability ``level``.
 
-    By the integral of cos(x)^(df - 1), t = sqrt(df) tan(x), on a fine grid: exact to four digits for df >= 1.
+    It integrates cos(x)^(df - 1), with t = sqrt(df) tan(x), on a fine grid; for df >= 1 four digits are exact.
     """
     if df > 1e4:
         df = 1e4
@@ -31,7 +31,10 @@ def t_quantile(level: float, df: float) -> float:
 
 
 def block_length(x: F64) -> int:
-    """Return how many neighbouring steps belong together: 1 unless the first autocorrelation stands out of its noise."""
+    """Return the block length for ``mean_error``: 1 unless the first autocorrelation exceeds its noise, 2 / sqrt(n).
+
+    Above that it is (2 rho / (1 - rho^2))^(2/3) n^(1/3) for an AR(1) process (Carlstein 1986), at most n / 2.
+    """
     n = len(x)
     d = x - x.mean()
     power = float(d @ d)
@@ -45,9 +48,9 @@ def block_length(x: F64) -> int:
 
 
 def mean_error(rows: F64, length: int) -> tuple[F64, float]:
-    """Return the standard error of the mean of each row of values in order of time, and its degrees of freedom.
+    """Return the standard error of the mean of each row, shape (rows,), and its degrees of freedom.
 
-    ``rows`` has the shape (rows, n). With n < 2 the errors are NaN.
+    ``rows`` has the shape (rows, n), with the values of a row in order of time. With n < 2 the errors are NaN.
     """
     n = rows.shape[1]
     if n < 2:

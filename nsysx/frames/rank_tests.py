@@ -1,4 +1,4 @@
-"""Two rank tests, so that a verdict about spread rests on more than two medians. Normal approximations, two-sided."""
+"""Two rank tests, so that a verdict about spread rests on more than two medians. Two-sided, by normal approximation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ I64 = npt.NDArray[np.int64]
 
 
 def ranked(values: npt.ArrayLike) -> tuple[F64, I64]:
-    """Return the ranks from 1, where equal values share the mean of theirs, and how many values each distinct one has."""
+    """Return the ranks from 1, with the mean rank for equal values, and how often each distinct value occurs."""
     values = np.asarray(values)
     order = np.argsort(values)
     new = np.diff(values[order], prepend=np.nan) != 0
@@ -24,12 +24,15 @@ def ranked(values: npt.ArrayLike) -> tuple[F64, I64]:
 
 
 def ranks(values: npt.ArrayLike) -> F64:
-    """Return the ranks from 1; equal values share the mean of theirs."""
+    """Return the ranks from 1, with the mean rank for equal values."""
     return ranked(values)[0]
 
 
 def explained(values: npt.ArrayLike, group: I64) -> float:
-    """Return the part of the variance of ranks that lies between the groups, numbered from 0; 0 when all are equal."""
+    """Return the share of the ranks' variance that lies between groups; 0 if all values are equal.
+
+    ``group`` holds each value's group, numbered from 0. The share is the statistic H of Kruskal and Wallis (1952) over n - 1.
+    """
     r = ranks(values)
     r -= r.mean()
     total = float((r**2).sum())
@@ -40,7 +43,10 @@ def explained(values: npt.ArrayLike, group: I64) -> float:
 
 
 def mann_whitney(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Return the p-value that ``a`` and ``b`` come from one distribution; 1.0 when a sample is empty or all are equal."""
+    """Return the p-value for ``a`` and ``b`` coming from one distribution; 1.0 if a sample is empty or all values are equal.
+
+    The U test of Mann and Whitney (1947), with correction of the variance for ties and of the statistic for continuity.
+    """
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     n, m = len(a), len(b)
     if not n or not m:
@@ -52,13 +58,13 @@ def mann_whitney(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     variance = n * m / 12 * (total + 1 - ties)
     if variance <= 0:
         return 1.0
-    # Half a rank of continuity correction: the statistic is a whole number.
+    # U is a whole number, hence the continuity correction by one half.
     z = max(0.0, abs(u - n * m / 2) - 0.5) / sqrt(variance)
     return erfc(z / sqrt(2))
 
 
 def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[float, float]:
-    """Return (rank correlation, p-value); (0, 1) when it is not defined."""
+    """Return Spearman's rank correlation (1904) and its p-value from rho sqrt(n - 1); (0, 1) if it is not defined."""
     x, y = ranks(a), ranks(b)
     n = len(x)
     x, y = x - x.mean(), y - y.mean()

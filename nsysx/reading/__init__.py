@@ -1,1 +1,1 @@
-"""A report on disk becomes frames: which tables and columns there are, how they are read, what NCCL notes in them."""
+"""Turns a report on disk into frames: which tables and columns it has, how they are read, and what NCCL recorded in it."""

@@ -1,6 +1,6 @@
-"""Whatever holds a report, as a SQLite file that nobody else writes: packed, not yet exported, exported as Parquet, with a log.
+"""Makes a finished SQLite file of any form of a report: packed, not yet exported, exported as Parquet, or with a write-ahead log.
 
-A copy lies in a folder of its own under TMPDIR and goes when the report has been read.
+A copy is made in its own folder under TMPDIR and is deleted when the report has been read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from nsysx.errors import NsysxError
 from nsysx.reading import columnar, opening
 
 _BLOCK_BYTES = 1 << 20
-#: A copy never takes the last of the disk.
+#: A copy leaves at least this much of the disk free.
 _SPARE_BYTES = 1 << 28
-_EXPORT_PATIENCE_S = 3600.0
+#: Time limit for nsys export.
+_EXPORT_LIMIT_S = 3600.0
 
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdError
@@ -38,7 +39,7 @@ Say = Callable[[str], None]
 
 @contextmanager
 def opened(path: Path, progress: Say | None = None) -> Iterator[Path]:
-    """Give the path of a finished SQLite file with the report ``path``, which stays as it is. Raises NsysxError."""
+    """Yield the path of a finished SQLite file with the report at ``path``, which is not changed. Raises NsysxError."""
 
     def say(stage: str) -> None:
         if progress:
@@ -80,7 +81,7 @@ def _here(path: Path) -> Iterator[str]:
 
 
 def _with_log(path: Path, folder: Path) -> Path:
-    """Return a copy of a database and of its write-ahead log, with what the log holds in the database."""
+    """Return a copy of a database into which its write-ahead log has been merged."""
     source = opening.real(path)
     copy = folder / "report.sqlite"
     _room_for(path, folder, source.stat().st_size + opening.beside(source, "-wal"))
@@ -98,7 +99,7 @@ def _room_for(path: Path, folder: Path, size: int) -> None:
 
 @contextmanager
 def _packed(path: Path, ending: str) -> Iterator[IO[bytes]]:
-    """Give a file that unpacks; Zstandard by Python's own module, from 3.14 on, or by the tool of that name."""
+    """Yield a file of the unpacked bytes. Zstandard needs Python 3.14 or the tool zstd. Raises EOFError if the tool fails."""
     if ending == ".xz":
         with lzma.open(path) as source:
             yield source
@@ -114,7 +115,9 @@ def _packed(path: Path, ending: str) -> Iterator[IO[bytes]]:
         tool = shutil.which("zstd")
         if tool is None:
             hint = f"Unpack it first: zstd -d {path.name}"
-            raise opening.fail(path, "is packed with zstd, and there is no tool zstd here", hint, "input-compressed")
+            raise opening.fail(
+                path, "is packed with zstd, and the tool zstd is not installed", hint, "input-compressed"
+            )
         command = [tool, "-dcq", "--", str(path.absolute())]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -126,7 +129,7 @@ def _packed(path: Path, ending: str) -> Iterator[IO[bytes]]:
 
 
 def _unpacked(path: Path, target: Path, ending: str) -> Path:
-    """Unpack a report; what is in it must be a SQLite file, which is told before the rest is unpacked."""
+    """Unpack a report; its first block must be that of a SQLite file, so anything else is refused early. Raises NsysxError."""
     try:
         with _packed(path, ending) as source, target.open("wb") as sink:
             block = source.read(_BLOCK_BYTES)
@@ -137,7 +140,7 @@ def _unpacked(path: Path, target: Path, ending: str) -> Path:
                 block = source.read(_BLOCK_BYTES)
     except (EOFError, OSError, lzma.LZMAError, zlib.error, *_ZSTD_ERRORS) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk, not of what is packed
+            raise  # an error of the disk, not of the packed data
         what = "is cut off or damaged: it does not unpack"
         raise opening.fail(path, what, "Copy or download it again", "input-damaged") from None
     return target
@@ -154,7 +157,7 @@ def _check_inside(path: Path, head: bytes) -> None:
 
 
 def _exported(path: Path, folder: Path) -> Path:
-    """Return nsys's export of its report: the one beside it where that is newer, else a new one, kept there where it can be."""
+    """Return nsys's export of a report: the one beside it if that is newer, else a new one, kept beside it if possible."""
     from nsysx.outputs import move_into_place
     from nsysx.recording.commands import export_command
     from nsysx.recording.find_nsys import find_nsys
@@ -173,12 +176,12 @@ def _exported(path: Path, folder: Path) -> Path:
     made = folder / "report.sqlite"
     command = export_command(nsys, path.absolute(), made)
     try:
-        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_EXPORT_PATIENCE_S)
-        said = (done.stdout + done.stderr).decode(errors="replace").split("\n")
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_EXPORT_LIMIT_S)
+        lines = (done.stdout + done.stderr).decode(errors="replace").split("\n")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise opening.fail(path, f"nsys could not export it ({error})", by_hand, "input-nsys-rep") from None
     if done.returncode or not made.exists():
-        last = " / ".join([line.strip() for line in said if line.strip()][-3:])[:500]
+        last = " / ".join([line.strip() for line in lines if line.strip()][-3:])[:500]
         what = f"nsys {nsys.version} could not export it: {last.rstrip('.') or f'exit code {done.returncode}'}"
         hint = f"With an nsys as new as the one that made it, run: nsys export --type sqlite {path.name}"
         raise opening.fail(path, what, hint, "input-nsys-rep")

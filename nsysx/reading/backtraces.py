@@ -1,4 +1,4 @@
-"""Python backtraces of API calls, where ``--python-backtrace=cuda`` was on."""
+"""Reads the Python backtraces of API calls, which ``--python-backtrace=cuda`` records."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from nsysx.reading import schema
 def python_lines(
     connection: sqlite3.Connection, tables: dict[str, set[str]], domains: pl.DataFrame
 ) -> pl.DataFrame | None:
-    """Return the Python backtraces of API calls: (thread, time_ns, frames), innermost frame first, None when not recorded.
+    """Return the Python backtraces of API calls, sorted: thread, time_ns, frames; None if they were not recorded.
 
-    ``frames`` is a list of "file:line function" strings. Nsight stores them as JSON marks in a domain of their own; the
-    outermost frame stands last and names are HTML-escaped.
+    ``frames`` is a list of "file:line function" strings, innermost first. nsys stores a backtrace as a JSON mark in a separate
+    NVTX domain, with the outermost frame last and names HTML-escaped.
     """
     ids = (
         domains.filter(pl.col("domain_name").cast(pl.String) == schema.PYTHON_BACKTRACE_DOMAIN)["domain"]
@@ -30,7 +30,7 @@ def python_lines(
     rows = connection.execute(
         f"SELECT globalTid, start, jsonText FROM NVTX_EVENTS WHERE eventType = {schema.NVTX_MARK}"
         f" AND domainId IN ({listed}) AND typeof(jsonText) = 'text'"
-        " AND typeof(globalTid) = 'integer' AND typeof(start) = 'integer'"  # others are counted where the table is read
+        " AND typeof(globalTid) = 'integer' AND typeof(start) = 'integer'"  # other rows are counted when the table is read
     ).fetchall()
     names: dict[int, str] = {}
 

@@ -1,4 +1,4 @@
-"""Allow-listed facts about a capture: devices, processes, options, what nsys says went wrong."""
+"""Facts about a capture that may be shown: devices, processes, options, and what nsys says went wrong."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nsysx import ids
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
 from nsysx.reading import decoding, opening
 
-#: Diagnostics that change what can be concluded; the rest is chatter about features that were not asked for.
+#: Diagnostics that change what can be concluded; the others are about features that were not asked for.
 _DIAGNOSTIC = re.compile(
     r"might (not )?have been|Some CUPTI events|incomplete CUPTI|No (CUDA|NVTX) events|not supported by this build"
     r"|legacy \(software|dropped|lost|overflow",
     re.IGNORECASE,
 )
-#: And how CUDA was traced, and that the trace was cut, which nsys only mentions.
+#: How CUDA was traced, and that the trace is incomplete: nsys reports both as mere information.
 _MODE = re.compile(r"legacy \(software|Hardware tracing used|CUPTI events might be missing", re.IGNORECASE)
 
 
@@ -36,19 +36,19 @@ _OPTIONS = re.compile(
 def query(
     connection: sqlite3.Connection, tables: dict[str, set[str]], table: str, *columns: str
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of a small table, [] when it is absent; a column it does not have reads as None."""
+    """Return the rows of a small table, [] if it is absent; a missing column reads as None."""
     if table not in tables:
         return []
     selected = ", ".join(f'"{c}"' if c in tables[table] else "NULL" for c in columns)
     return connection.execute(f'SELECT {selected} FROM "{table}"').fetchall()
 
 
-#: No session is this long (ns, 3 years): an export with such times counts them from 1970 (``nsys export --ts-normalize``).
+#: No session lasts this long (ns, 3 years), so an export with such times counts from 1970 (``nsys export --ts-normalize``).
 _SINCE_1970_NS = 10**17
 
 
 def time_zero(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> int:
-    """Return the begin of the session in the export's own time (ns): 0, or its UTC time where times count from 1970."""
+    """Return the start of the session in the export's own time (ns): 0, or its UTC time if times count from 1970."""
     epoch = query(connection, tables, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
     zero = epoch[0][0] if epoch else None
     if not isinstance(zero, int) or zero < _SINCE_1970_NS:
@@ -62,7 +62,7 @@ def time_zero(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> in
 
 
 def _limit(value: Any) -> int | None:
-    """Return a limit of a device, None where the report does not name it."""
+    """Return a limit of a device, None if the report does not state it."""
     return value if isinstance(value, int) and value > 0 else None
 
 
@@ -71,13 +71,13 @@ Numbers = dict[tuple[int, int], int]
 
 
 def gpu_numbers(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> Numbers:
-    """Return which GPU each ordinal of a process is; nothing where the report does not say (before schema 3.17)."""
+    """Return which GPU each CUDA ordinal of a process is; {} if the report does not say (before schema 3.17)."""
     rows = query(connection, tables, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
     return {(pid, cuda): gpu for gpu, cuda, pid in rows}
 
 
 def card_of(cards: list[tuple[Any, ...]], numbers: Numbers, pid: int, device: int) -> tuple[Any, ...] | None:
-    """Return the row of TARGET_INFO_GPU (id, deviceId, cuDevice, ...) of a device, None where the report does not say."""
+    """Return a device's row of TARGET_INFO_GPU (id, deviceId, cuDevice, ...), None if the report does not tell which it is."""
     gpu = numbers.get((pid, device))
     card = next((c for c in cards if gpu is not None and c[0] == gpu), None)
     if card is None and not numbers:
@@ -86,7 +86,7 @@ def card_of(cards: list[tuple[Any, ...]], numbers: Numbers, pid: int, device: in
 
 
 def _gpus(connection: sqlite3.Connection, tables: dict[str, set[str]], used: list[tuple[int, int]]) -> tuple[Gpu, ...]:
-    """Return one Gpu per (process, device) that did work, named where the report says which card it is."""
+    """Return one Gpu per (process, device) that did work, with the card's name and limits if the report tells which card it is."""
     columns = ("id", "deviceId", "cuDevice", "name", "l2CacheSize", "totalMemory", "memoryBandwidth", "smCount")
     cards = query(connection, tables, "TARGET_INFO_GPU", *columns)
     numbers = gpu_numbers(connection, tables)
@@ -102,13 +102,13 @@ def _gpus(connection: sqlite3.Connection, tables: dict[str, set[str]], used: lis
 
 
 def host_of(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> str | None:
-    """Return what stands for the machine's name, which itself is nobody's business."""
+    """Return a hash of the machine's name, which itself must not be shown; None if the report has no name."""
     named = [v for n, v in query(connection, tables, "TARGET_INFO_SYSTEM_ENV", "name", "value") if n == "Hostname"]
     return hashlib.sha256(str(named[0]).encode("utf-8", "replace")).hexdigest()[:16] if named and named[0] else None
 
 
 def report_name(path: Path) -> str:
-    """Return the name of a report without its endings, ``a`` of ``a.sqlite.xz``."""
+    """Return the name of a report without its endings: ``a`` for ``a.sqlite.xz``."""
     name = path.name
     for ending in (*opening.PACKED_MAGIC.values(), ".sqlite", ".nsys-rep"):
         name = name.removesuffix(ending)
@@ -116,10 +116,10 @@ def report_name(path: Path) -> str:
 
 
 def run_json(path: Path) -> dict[str, Any]:
-    """Return what ``nsysx run`` noted beside the report, {} when there is nothing usable."""
-    beside = path.with_name(f"{report_name(path)}.run.json")
+    """Return what ``nsysx run`` wrote into NAME.run.json beside the report, {} if there is nothing usable."""
+    run_file = path.with_name(f"{report_name(path)}.run.json")
     try:
-        value = json.loads(beside.read_text(encoding="utf-8", errors="replace"))
+        value = json.loads(run_file.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
         return {}
     if not isinstance(value, dict):
@@ -129,33 +129,33 @@ def run_json(path: Path) -> dict[str, Any]:
 
 
 def _program(path: str | None) -> str:
-    """Return the file name of a program, of Windows too: the rest of its path is nobody's business."""
+    """Return the file name of a program, also of a Windows path; the rest of the path must not be shown."""
     return re.split(r"[/\\\\]", path or "")[-1]
 
 
-def _version_of(told: object) -> str | None:
-    """Return a version that a run noted, None for anything that is none."""
-    return told if isinstance(told, str) and re.fullmatch(r"[\d.]{1,40}", told) else None
+def _version_of(value: object) -> str | None:
+    """Return ``value`` if it is a version, else None."""
+    return value if isinstance(value, str) and re.fullmatch(r"[\d.]{1,40}", value) else None
 
 
-def _clock_of(told: object) -> int | None:
-    """Return the median SM clock (MHz) of the device where it is highest, None without samples. Unused devices idle."""
-    devices = told.get("devices") if isinstance(told, dict) else None
+def _clock_of(clocks: object) -> int | None:
+    """Return the highest of the devices' median SM clocks (MHz), None without samples. Unused devices run at idle clocks."""
+    devices = clocks.get("devices") if isinstance(clocks, dict) else None
     if not isinstance(devices, list):
         return None
     columns = [d.get("sm_mhz") for d in devices if isinstance(d, dict)]
-    seen = [[v for v in c if isinstance(v, int) and 0 < v < 100_000] for c in columns if isinstance(c, list)]
-    return max((round(median(values)) for values in seen if values), default=None)
+    sampled = [[v for v in c if isinstance(v, int) and 0 < v < 100_000] for c in columns if isinstance(c, list)]
+    return max((round(median(values)) for values in sampled if values), default=None)
 
 
 def content_id(frames: Mapping[str, pl.DataFrame], utc_epoch_ns: int | None) -> str:
-    """Return what tells captures apart, whatever the file is called: the same for every export of one capture.
+    """Return an id of the capture that is the same for every export of it and does not depend on the file's name.
 
-    It is a hash of the number of rows of each table of events and of the sums of their times, ids and threads, 16 hex digits.
+    It has 16 hex digits and hashes, for each table of events, the number of rows and the sums of their times, ids and threads.
     """
     identity: list[object] = [utc_epoch_ns]
     for name, frame in sorted(frames.items()):
-        if not {"start_ns", "time_ns"} & set(frame.columns):  # what nsys notes of the machine differs by its version
+        if not {"start_ns", "time_ns"} & set(frame.columns):  # tables about the machine differ between versions of nsys
             continue
         identity += [name, frame.height]
         for column in ("start_ns", "end_ns", "time_ns", "process", "thread", "correlation_id"):
@@ -181,7 +181,7 @@ def capture_of(
     frames: dict[str, pl.DataFrame],
     run: dict[str, Any],
 ) -> Capture:
-    """Return the facts about a capture that may be shown."""
+    """Return the facts about a capture that may be shown: no paths, host names or environment."""
     meta = dict(
         query(connection, tables, "META_DATA_EXPORT", "name", "value")
         or query(connection, tables, "EXPORT_META_DATA", "name", "value")
@@ -198,13 +198,13 @@ def capture_of(
         {"process": p, "pid": ids.pid_of(p), "name": _program(decoding.text_of(names.get(ids.pid_of(p))))}
         for p in threads["process"].drop_nulls().unique().sort().to_list()
     )
-    noted = run.get("nsys")
-    # A process of ours, in place of the command: that it used no GPU is no news.
-    aside = noted.get("stand_in") if isinstance(noted, dict) else None
+    nsys = run.get("nsys")
+    # nsysx's own stand-in for the command uses no GPU, and what nsys says about that does not matter.
+    stand_in = nsys.get("stand_in") if isinstance(nsys, dict) else None
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, pid in query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
-        if _matters(severity, str(text)) and not (aside and _pid_of(pid) == aside)
+        if _matters(severity, str(text)) and not (stand_in and _pid_of(pid) == stand_in)
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
     epoch = [

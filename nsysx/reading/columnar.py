@@ -1,4 +1,4 @@
-"""nsys's exports as Parquet or Arrow: beside a SQLite export they read several times as fast, alone they are a report too."""
+"""Reads nsys's Parquet and Arrow exports: several times faster than a SQLite export beside them, and a report by themselves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 from nsysx.reading import opening, schema, selecting
 from nsysx.reading.trace import Window
 
-#: What reading a damaged file of another library raises.
+#: What reading a damaged Parquet or Arrow file raises.
 _BROKEN = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _ARROW_MAGIC = b"ARROW1"
 _BLOCK_ROWS = 65_536
@@ -24,9 +24,9 @@ _ENDINGS = (".parquet", ".arrow", ".arrows")
 def parquet(
     folder: Path, connection: sqlite3.Connection, source: schema.Source, present: set[str], window: Window | None
 ) -> pl.DataFrame | None:
-    """Return a table from nsys's Parquet export (``--type parquetdir``) beside the report; None without one.
+    """Return a table from nsys's Parquet export (``--type parquetdir``) beside the report; None without a usable one.
 
-    One of another capture, or an unfinished one, has other rows or columns: then it is not used.
+    An export of another capture, or an unfinished one, differs in its rows or columns and is not used.
     """
     file = folder / f"{source.table}.parquet"
     try:
@@ -55,12 +55,12 @@ def parquet(
 
 
 def _rows(connection: sqlite3.Connection, source: schema.Source) -> int | None:
-    """Return the last rowid of a table: the number of its rows, as nsys writes them."""
+    """Return the last rowid of a table, which is its number of rows as nsys writes it."""
     return connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0]  # type: ignore[no-any-return]
 
 
 def _same_ends(connection: sqlite3.Connection, source: schema.Source, table: pl.LazyFrame) -> bool:
-    """Return whether a table's first and last rows have the times that they have in the Parquet export."""
+    """Return whether the first and last rows have the same times in the SQLite table as in the Parquet export."""
     times = [c.sql for c in source.columns if c.unit == "ns" and not c.parts]
     if not times:
         return False
@@ -71,7 +71,7 @@ def _same_ends(connection: sqlite3.Connection, source: schema.Source, table: pl.
 
 
 def tables_of(folder: Path) -> list[Path]:
-    """Return the files of a folder that nsys wrote with ``--type parquetdir`` or ``arrowdir``, one per table; [] for others."""
+    """Return the files, one per table, of a folder that nsys wrote with ``--type parquetdir`` or ``arrowdir``; [] for others."""
     try:
         files = sorted(f for f in folder.iterdir() if f.suffix in _ENDINGS and _NAME.fullmatch(f.stem))
     except OSError:
@@ -81,7 +81,7 @@ def tables_of(folder: Path) -> list[Path]:
 
 
 def as_sqlite(folder: Path, target: Path) -> Path:
-    """Write the tables of such a folder into a SQLite file, so that all of them are read in one way. Raises NsysxError."""
+    """Write the tables of such a folder into a SQLite file, so that every report is read in one way. Raises NsysxError."""
     files = tables_of(folder)
     if not files:
         hint = "Give .sqlite files, a folder of them, or one that nsys export --type parquetdir wrote"
@@ -100,7 +100,7 @@ def as_sqlite(folder: Path, target: Path) -> Path:
 
 
 def _read(file: Path) -> pl.DataFrame:
-    """Return a table; nsys writes Arrow's stream format under the ending of its file format."""
+    """Return a table. nsys also writes Arrow's stream format under the file format's ending."""
     if file.suffix == ".parquet":
         return pl.read_parquet(file)
     with file.open("rb") as opened:
@@ -109,7 +109,7 @@ def _read(file: Path) -> pl.DataFrame:
 
 
 def _copy(file: Path, base: sqlite3.Connection) -> None:
-    """Copy one table; keys without a sign get one, as SQLite has no others."""
+    """Copy one table into SQLite, which has only signed integers: unsigned ones are reinterpreted."""
     frame = _read(file)
     frame = frame.select(c for c in frame.columns if _NAME.fullmatch(c))
     signed = [pl.col(c).reinterpret(signed=True) for c, kind in frame.schema.items() if kind == pl.UInt64]

@@ -1,4 +1,4 @@
-"""Packed integers, string ids and inline text as the columns that ``schema`` declares."""
+"""Decodes packed integers, string ids and inline text into the columns that ``schema`` declares."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from nsysx.reading import opening, schema, selecting
 from nsysx.reading.selecting import PACKED, Place
 from nsysx.reading.trace import LeftOut
 
-#: A table of ids may be this many times as long as there are rows.
+#: A lookup table over ids is used if it is at most this many times as long as the column.
 _DENSE = 64
-#: How many strings are asked for at once.
+#: Number of strings per query.
 _ASKED = 10_000
 
-#: What stands for a name that was not recorded, and for one whose id cannot be.
+#: The ids that stand for a name that was not recorded and for one whose id is impossible.
 _NONE, _UNFIT = -1, -2
 
 
 def _ids(frame: pl.DataFrame, place: Place) -> I64:
-    """Return the string ids that a packed column carries at a place; _NONE and _UNFIT for none."""
+    """Return the string ids that the packed column holds at ``place``, with _NONE and _UNFIT where there is no usable id."""
     ids: I64 = (frame[PACKED].to_numpy() >> place.shift) & ((1 << place.column.bits) - 1)
     special = ids >= place.unfit
     if special.any():
@@ -35,13 +35,13 @@ def _ids(frame: pl.DataFrame, place: Place) -> I64:
 
 
 def _distinct(ids: I64) -> I64:
-    """Return the distinct ids, sorted; those of a report are row numbers of its StringIds, so a table of them is short."""
+    """Return the distinct ids, sorted. Ids are row numbers of StringIds, so a lookup table over them is usually short."""
     top = int(ids.max(initial=0))
     if top > _DENSE * (len(ids) + 1):
         return merged([ids[ids >= 0]])
-    there = np.zeros(top + 3, np.bool_)
-    there[ids] = True  # those that stand for no name are the extra last places
-    return np.flatnonzero(there[:-2])
+    present = np.zeros(top + 3, np.bool_)
+    present[ids] = True  # _NONE and _UNFIT are negative and fall into the two extra places at the end
+    return np.flatnonzero(present[:-2])
 
 
 def _names(ids: I64, strings: Mapping[int, str | None]) -> pl.Series:
@@ -55,7 +55,7 @@ def _names(ids: I64, strings: Mapping[int, str | None]) -> pl.Series:
 
 
 def names_wanted(frames: Mapping[str, pl.DataFrame]) -> I64:
-    """Return the distinct string ids that the tables refer to, sorted."""
+    """Return the distinct string ids that the tables use, sorted."""
     return merged(
         [
             _distinct(_ids(frame, place))
@@ -67,7 +67,7 @@ def names_wanted(frames: Mapping[str, pl.DataFrame]) -> I64:
 
 
 def strings_of(path: Path, wanted: I64) -> tuple[dict[int, str | None], list[LeftOut]]:
-    """Return id -> string of the wanted ids; a table can hold millions that nothing refers to."""
+    """Return id -> string for the wanted ids only, since StringIds can hold millions that are not used; and what was left out."""
     texts: dict[int, str | None] = {}
     twice = 0
     with closing(opening.connect(path)) as connection:
@@ -75,31 +75,31 @@ def strings_of(path: Path, wanted: I64) -> tuple[dict[int, str | None], list[Lef
             listed = ",".join(map(str, wanted[i : i + _ASKED].tolist()))
             for key, value in connection.execute(f"SELECT id, value FROM StringIds WHERE id IN ({listed})"):
                 twice += key in texts
-                # A table without its primary key could hold an id twice: the first counts.
+                # A table without its primary key could hold an id twice; the first one counts.
                 texts.setdefault(key, text_of(value))
-    return texts, [LeftOut("StringIds", "an id that stands there already", twice)] if twice else []
+    return texts, [LeftOut("StringIds", "an id that occurs twice", twice)] if twice else []
 
 
 def text_of(value: Any) -> str | None:
-    """Return a cell as text whatever it is, None for NULL."""
+    """Return a cell of any type as text, None for NULL."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else None if value is None else str(value)
 
 
 def _words(values: pl.Series) -> pl.Series:
-    """Return inline text as names; each distinct value is decoded once, an empty one is null."""
+    """Return inline text as a Categorical column. Each distinct value is decoded once, and "" becomes null."""
     distinct = values.unique()
     text = [b.decode("utf-8", "replace") or None for b in distinct.to_list()]
     if len(text) == 1:
         return lookup.named(text, np.zeros(len(values), np.int32))
     known = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
-    # Only the key takes part in the join: nothing else of a long table is copied.
+    # The join gets only the key column, so the rest of a long table is not copied.
     return values.to_frame("key").join(known, on="key", how="left", maintain_order="left").to_series(1)
 
 
 def unpacked(
     frame: pl.DataFrame, source: schema.Source, strings: Mapping[int, str | None]
 ) -> tuple[pl.DataFrame, list[LeftOut]]:
-    """Return the columns as ``schema`` declares them, and how many rows have a name that is not in the report."""
+    """Return the columns as ``schema`` declares them, and a count of the rows whose name is not in the report."""
     result: dict[str, pl.Series] = {}
     places = {place.column: place for place in selecting.packing(source)}
     named: dict[str, list[Place]] = {}
@@ -122,9 +122,9 @@ def unpacked(
 
 
 def _unnamed(frame: pl.DataFrame, source: schema.Source, names: pl.Series, at: list[Place]) -> list[LeftOut]:
-    """Count the rows that have the id of a name, but no name."""
+    """Count the rows that have the id of a name but no name."""
     if not names.null_count():
         return []
     has_id = np.any([_ids(frame, place) != _NONE for place in at], axis=0)
     rows = int(np.count_nonzero(names.is_null().to_numpy() & has_id))
-    return [LeftOut(source.table, "the id of a name that the report does not hold", rows, "kept")] if rows else []
+    return [LeftOut(source.table, "the id of a name that is not in the report", rows, "kept")] if rows else []

@@ -1,4 +1,4 @@
-"""What a device can hold at once, as the report describes it: for the occupancy of kernels, and which GPU metrics are its own."""
+"""Reads from the report what each device can hold at once, for the occupancy of kernels, and nsys's number of the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COLUMNS = (
     "id", "deviceId", "cuDevice", "smCount", "maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxRegistersPerBlock",
     "maxShmemPerSm", "clockRate", "memoryBandwidth", "computeMajor", "computeMinor",
 )  # fmt: skip
-#: No device has as much of anything; what is larger is damage.
+#: No device has this much of anything; a larger value is damage.
 _MOST = 1 << 53
 
 
@@ -23,7 +23,7 @@ def _limit(value: object) -> int | None:
 def limits_of(
     connection: sqlite3.Connection, tables: dict[str, set[str]], used: list[tuple[int, int]]
 ) -> dict[tuple[int, int], DeviceLimits]:
-    """Return (process, CUDA ordinal) -> its limits, for those that the report describes."""
+    """Return (process, CUDA ordinal) -> limits, for the devices in ``used`` that the report describes."""
     cards = capture_facts.query(connection, tables, "TARGET_INFO_GPU", *_COLUMNS)
     mapping = capture_facts.gpu_numbers(connection, tables)
     limits = {}

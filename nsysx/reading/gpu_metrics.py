@@ -1,14 +1,14 @@
-"""What the GPU's own counters said (``nsys profile --gpu-metrics-devices``), made small while it is read.
+"""Reads the samples of the GPU's hardware counters (``nsys profile --gpu-metrics-devices``) and condenses them.
 
-GPU_METRICS has a row per counter and sample, 5 million in 12 s. Asked for are the few counters that an analysis uses, and a
-sample becomes one row. What the table looks like, and where it misleads:
+GPU_METRICS has a row per counter and sample, 5 million in 12 s. Only the few counters that an analysis uses are read, and each
+sample becomes one row. The table's pitfalls:
 
-- the device is the lowest byte of ``typeId``, numbered as in TARGET_INFO_GPU, not a CUDA ordinal;
-- ``metricId`` means something only with TARGET_INFO_GPU_METRICS, whose names differ between versions and devices;
-- counters are of the whole device, whichever process uses it;
-- the clock is in Hz although its name says MHz, and times before the session's begin are negative.
+- the device is the lowest byte of ``typeId``, numbered as in TARGET_INFO_GPU, and not a CUDA ordinal;
+- ``metricId`` can be understood only with TARGET_INFO_GPU_METRICS, whose names differ between versions and devices;
+- counters cover the whole device, whichever process uses it;
+- the clock is in Hz although its name says MHz, and times before the start of the session are negative.
 
-Not held against a capture yet: built from the schema and from what was seen of one capture on an H200.
+Not yet checked against a capture file: built from the schema and from observations of one capture on an H200.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nsysx.reading.trace import Window
 
 TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 
-#: Column -> how nsys calls its counter. Shares are percent of what the device can do.
+#: Column and pattern of nsys's name for its counter. Shares are in percent of the device's maximum.
 _COUNTERS = (
     ("sm_active", re.compile(r"^SMs? Active\b.*%", re.IGNORECASE)),
     ("tensor_active", re.compile(r"^Tensor Active\b.*%", re.IGNORECASE)),
@@ -39,14 +39,14 @@ COLUMNS = ("sm_active", "tensor_active", "dram_read", "dram_write", "clock_hz")
 SCHEMA = {"gpu": pl.Int64, "time_ns": pl.Int64, **dict.fromkeys(COLUMNS[:-1], pl.Float32), "clock_hz": pl.Float64}
 
 _MOST_THREADS = 8
-#: More than 100 % comes from rounding; what is far above is not a share.
+#: Rounding gives slightly more than 100 %; a value above this is not a share.
 _MOST_PERCENT = 110
-#: A clock below this is given in MHz after all.
+#: A clock below this is in MHz after all.
 _LEAST_HZ = 1_000_000
 
 
 def _wanted(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[tuple[int, int], str]:
-    """Return (metric, gpu) -> the column that it becomes."""
+    """Return (metric, gpu) -> its column."""
     columns: dict[tuple[int, int], str] = {}
     for kind, metric, name in capture_facts.query(connection, tables, NAMES, "typeId", "metricId", "metricName"):
         if isinstance(kind, int) and isinstance(metric, int) and 0 <= metric < 1 << 40:
@@ -61,7 +61,7 @@ def _pieces(connection: sqlite3.Connection, metrics: list[int], window: Window |
     types: dict[str, pl.DataType] = {"time_ns": pl.Int64(), "key": pl.Int64(), "value": pl.Int64()}
     chosen = f'"metricId" IN ({", ".join(map(str, metrics))})'
     if window is not None:
-        chosen += f' AND "timestamp" BETWEEN {window[0]} AND {window[1]}'
+        chosen += f' AND "timestamp" >= {window[0]} AND "timestamp" < {window[1]}'
     ends: list[int | None] = [None, *selecting.borders(connection, TABLE), None]
     pieces = []
     for after, last in itertools.pairwise(ends):
@@ -81,10 +81,11 @@ def _pieces(connection: sqlite3.Connection, metrics: list[int], window: Window |
 def read(
     database: Path, connection: sqlite3.Connection, tables: dict[str, set[str]], window: Window | None, zero: int
 ) -> pl.DataFrame | None:
-    """Return one row per sample, sorted by gpu and time: SCHEMA, shares from 0 to 1; None where none were recorded.
+    """Return one row per sample with the columns of SCHEMA, sorted by gpu and time_ns; None if none were recorded.
 
-    A counter that the device does not have is null. ``window``: only samples in it (ns in the report's own time). ``zero`` is
-    the begin of the session in that time, from which the samples count; those of no possible time are left out.
+    Shares are from 0 to 1. A counter that the device does not have is null. Only samples in ``window`` are read (ns in the
+    report's own time). ``zero`` is the start of the session in that time; ``time_ns`` counts from it. Samples at an impossible
+    time are left out.
     """
     if not {"timestamp", "typeId", "metricId", "value"} <= tables.get(TABLE, set()):
         return None
@@ -99,7 +100,7 @@ def read(
     samples = pl.concat([pl.DataFrame(schema=SCHEMA), *parts])
     possible = pl.col("time_ns").is_between(zero - placing.LAST_NS, zero + placing.LAST_NS)
     samples = placing.since(samples.filter(possible), zero)
-    # The rows of one sample may stand in two pieces.
+    # The rows of one sample may be in two pieces.
     return samples.group_by("gpu", "time_ns").agg(pl.col(COLUMNS).max()).sort("gpu", "time_ns")
 
 

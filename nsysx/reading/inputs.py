@@ -1,4 +1,4 @@
-"""What somebody names on the command line: files, or folders of the reports of all ranks."""
+"""Finds the reports that the command line names: files, or folders with the reports of all ranks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from nsysx.reading import columnar, opening
 
-#: Files of a folder that are reports. An export stands for the report that it was made from, and for its packed copy.
+#: Endings of reports in a folder, best first: an export counts in place of its packed copy and of the report it was made from.
 _REPORTS = (".sqlite", ".sqlite.xz", ".sqlite.gz", ".sqlite.zst", ".nsys-rep")
 
 
 def reports(named: Iterable[Path]) -> list[Path]:
-    """Return the reports that are named, folders replaced by the reports in them, in order of their names.
+    """Return the named reports in the given order, with each folder replaced by the reports in it, sorted by name.
 
-    Errors: NsysxError with exit code 3 for a path that is neither, and for a folder without a report.
+    Raises NsysxError with exit code 3 for a path that is not a report and for a folder without one.
     """
     files: list[Path] = []
     for path in named:
@@ -30,7 +30,7 @@ def reports(named: Iterable[Path]) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Return the reports of a folder, each capture once."""
+    """Return the reports of a folder, one for each capture."""
     chosen: dict[str, tuple[int, Path]] = {}
     try:
         files = sorted(folder.iterdir())

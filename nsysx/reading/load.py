@@ -1,9 +1,9 @@
-"""SQLite report -> frames. The only room that touches the file.
+"""Loads a report into frames. Only this package reads the report's file.
 
-as_sqlite     whatever holds a report -> a finished SQLite file
-selecting     what is asked of it            rows       integers and blobs, fast
-placing       rows that belong nowhere       decoding   names, columns as ``schema`` declares them
-capture_facts, device_limits, backtraces, nccl_ranges, samples, gpu_metrics   what is read beside the tables
+as_sqlite     makes a finished SQLite file of any form of a report
+selecting     builds the queries              rows       reads integers and blobs, fast
+placing       drops impossible rows           decoding   makes names, and columns as ``schema`` declares them
+capture_facts, device_limits, backtraces, nccl_ranges, samples, gpu_metrics   read what is not in those tables
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nsysx.reading.trace import LeftOut, Trace, Window
 
 __all__ = ["LeftOut", "Trace", "Window", "load"]
 
-#: A report is worth reading without these.
+#: Frames without which a report is still worth reading.
 _OPTIONAL = {
     "cuda_stream",
     "graph_node",
@@ -60,11 +60,12 @@ def load(
 ) -> Trace:
     """Read the report at ``path`` into frames.
 
-    It is a SQLite export, packed or not, nsys's own report (where nsys is there to export it), or a folder that nsys exported
-    as Parquet or Arrow. ``window``: of what has a begin and an end, only rows that overlap it (ns).
-    Errors: NsysxError with exit code 3 for anything that cannot be read, naming the file and what to do.
+    It may be a SQLite export, packed or not, nsys's own report (if nsys is installed to export it), or a folder that nsys exported
+    as Parquet or Arrow. With ``window`` (ns), only rows that overlap it are read, of tables whose rows have a start and an end;
+    GPU work that starts after the window is read, too, because its launch may lie inside.
+    Raises NsysxError with exit code 3 for anything that cannot be read; the error names the file and what to do.
     """
-    path = path if path.name else opening.real(path)  # "." has no name to call it by
+    path = path if path.name else opening.real(path)  # "." has no name for messages
     with opening.sqlite_errors(path), as_sqlite.opened(path, progress) as database:
         before = database.stat()
         with closing(opening.connect(database)) as connection:
@@ -76,16 +77,16 @@ def load(
 
 
 def _tables(path: Path, connection: sqlite3.Connection) -> _Tables:
-    """Return the tables of a report, those without a row left out. Raises NsysxError for a database that is none.
+    """Return each table of a report with its columns, without empty tables. Raises NsysxError for a database that is no report.
 
-    nsys writes a table where there is something to write, and with ``--lazy=false`` every table that it knows: an empty one
-    says nothing about what was recorded.
+    nsys writes only tables that have rows, but with ``--lazy=false`` every table that it knows, so an empty table does not show
+    that something was recorded.
     """
-    # SQLite goes by what a table was created with, so a damaged list of tables hides none from it, nor from us.
+    # SQLite reads a table by its CREATE statement, so a row of the list whose type is damaged still names a table.
     kinds = "type = 'table' OR sql LIKE 'CREATE TABLE%'"
     listed = connection.execute(f"SELECT CAST(name AS TEXT) FROM sqlite_master WHERE {kinds}").fetchall()
     names = [t for (t,) in listed if t and '"' not in t]
-    known_as = {s.table.lower(): s.table for s in schema.SOURCES.values()}  # to SQLite case means nothing
+    known_as = {s.table.lower(): s.table for s in schema.SOURCES.values()}  # SQLite ignores case
     columns_of = {t: {r[1] for r in connection.execute(f'PRAGMA table_info("{t}")')} for t in names}
     tables = {known_as.get(t.lower(), t): columns for t, columns in columns_of.items()}
     if not tables:
@@ -102,7 +103,10 @@ def _tables(path: Path, connection: sqlite3.Connection) -> _Tables:
 def _asked(
     path: Path, connection: sqlite3.Connection, tables: _Tables, window: Window | None
 ) -> tuple[dict[str, pl.DataFrame], list[selecting.Piece]]:
-    """Return the tables that a Parquet export beside the report already gives, and the pieces of all others."""
+    """Return the tables read from a Parquet export beside the report, and the pieces of all other tables.
+
+    Raises NsysxError if a table lacks a required column.
+    """
     pieces: list[selecting.Piece] = []
     beside = path.with_name(f"{path.stem}_pqtdir")
     converted: dict[str, pl.DataFrame] = {}
@@ -117,7 +121,7 @@ def _asked(
             continue
         given = (connection, source, tables[source.table], window)
         of_frame = selecting.pieces_of(*given)
-        # Of a short table a second export saves nothing.
+        # For a short table the Parquet export saves no time.
         exported = columnar.parquet(beside, *given) if len(of_frame) > 1 else None
         if exported is None:
             pieces += of_frame
@@ -179,7 +183,7 @@ def _read(
 def _frames(
     database: Path, tables: _Tables, raw: dict[str, pl.DataFrame], zero: int, around: int | None
 ) -> tuple[dict[str, pl.DataFrame], list[LeftOut]]:
-    """Return the tables that were read as declared frames, each let go when it is made into one, and what is said of them."""
+    """Turn the raw tables into declared frames, removing each from ``raw``; return the frames and what was left out."""
     recorded = frozenset(raw)
     notes: list[LeftOut] = []
     for frame in raw:
@@ -200,14 +204,14 @@ def _frames(
 
 
 def _domains(nvtx: pl.DataFrame) -> pl.DataFrame:
-    """Return the names of the NVTX domains: process, domain, domain_name."""
+    """Return the names of the NVTX domains: process, domain, domain_name (Categorical)."""
     created = nvtx.filter(pl.col("event_type") == schema.NVTX_DOMAIN)
     named = created.select("process", "domain", pl.col("text").alias("domain_name"))
     return named.unique(["process", "domain"], maintain_order=True)
 
 
 def _summed(notes: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return one note per table, reason and effect, in order."""
+    """Return one note per table, reason and effect, with their rows added up, in the order of their first occurrence."""
     total: dict[tuple[str, str, str], LeftOut] = {}
     for note in notes:
         key = (note.table, note.reason, note.effect)

@@ -1,7 +1,7 @@
-"""What NCCL says of its own work in its NVTX ranges: to which communicator a kernel belongs, what it moves, and among how many.
+"""Derives from NCCL's NVTX ranges what each communication kernel does: its communicator, its message, the number of ranks.
 
-NCCL launches the kernel of a call inside the call's range, or, of calls between ncclGroupStart and ncclGroupEnd, inside the
-last ncclGroupEnd. Kernels that a CUDA graph replays lie in no range, and say nothing.
+NCCL launches the kernel of a call inside the call's range, or for calls between ncclGroupStart and ncclGroupEnd inside the
+last ncclGroupEnd. Kernels that a CUDA graph replays lie in no range, so nothing is known about them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nsysx import ids
 from nsysx.frames.intervals import I64
 from nsysx.reading.load import Trace
 
-#: What a collective is, by kernel name: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` -> AllReduce.
-#: The kind of messages between two ranks, as `kind_of` calls it.
+#: The kind of a message between two ranks, as `kind_of` returns it.
 SEND_RECEIVE = "sendrecv"
+#: The kind of a collective in its kernel's name: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` -> AllReduce.
 _KIND = re.compile(
     r"(AllReduce|AllGather|ReduceScatter|AllToAll\w*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)", re.IGNORECASE
 )
@@ -29,7 +29,7 @@ _POINT_TO_POINT = {"ncclSend", "ncclRecv"}
 
 @dataclass(frozen=True)
 class Member:
-    """A process as a member of a communicator: how many there are and which it is, None where that was not recorded."""
+    """A process as a member of a communicator: the number of ranks and its own rank, None if not recorded."""
 
     size: int | None
     rank: int | None
@@ -37,11 +37,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Message:
-    """What one kernel does. ``communicator`` is "" where it is not known, ``bytes`` None likewise.
+    """What one kernel does. An unknown ``communicator`` is "", an unknown ``bytes`` None, an unknown ``pair`` empty.
 
-    ``bytes`` is NCCL's message size: the whole buffer of an all-reduce, what one rank gives to an all-gather, what one gets
-    of a reduce-scatter, what one sends to each in an all-to-all. ``pair`` holds the two ranks that send to each other only, in
-    order: the n-th message of one pair has nothing to do with the n-th of another. It is empty where that is not known.
+    ``bytes`` is NCCL's message size: the whole buffer of an all-reduce, what a rank contributes to an all-gather, what a rank
+    gets from a reduce-scatter, what a rank sends to each other rank in an all-to-all. ``pair`` holds, in order, the two ranks of a
+    message that only they exchange: the n-th message of one pair does not belong to the n-th of another.
     """
 
     communicator: str
@@ -52,15 +52,16 @@ class Message:
 
 @cache
 def kind_of(kernel: str) -> str:
-    """Return what kind of collective a communication kernel is, its own name where that does not say."""
+    """Return a communication kernel's kind of collective in lower case, or the kernel's name if that does not tell the kind."""
     match = _KIND.search(kernel)
     return match[1].lower() if match else re.split(r"[<(]", kernel, maxsplit=1)[0]
 
 
 def bus_bytes(kind: str, size: int | None, message: int | None) -> float | None:
-    """Return what a link of each rank carries for a message of ``message`` bytes among ``size`` ranks, as nccl-tests count.
+    """Return the bytes that each rank's link carries for a message of ``message`` bytes among ``size`` ranks; None if unknown.
 
-    Divided by the transfer time it is the bus bandwidth, which can be held against that of the link whatever the kind.
+    Divided by the transfer time this is the bus bandwidth, which can be compared with the link's for every kind of collective.
+    Source: nccl-tests, doc/PERFORMANCE.md.
     """
     if message is None:
         return None
@@ -74,7 +75,7 @@ def bus_bytes(kind: str, size: int | None, message: int | None) -> float | None:
 
 
 def members(trace: Trace) -> dict[int, dict[str, Member]]:
-    """Return process -> communicator -> member: what is said when a communicator is made, split off or destroyed."""
+    """Return process -> communicator -> member, from the ranges in which a communicator is made, split or destroyed."""
     by_process: dict[int, dict[str, Member]] = {}
     if trace.nccl is not None:
         rows = trace.nccl.filter(pl.col("communicator").is_not_null())
@@ -91,7 +92,7 @@ _Call = tuple[str, str | None, int | None, int | None]
 
 @dataclass(slots=True)
 class _Unit:
-    """One call, or the calls of one group: what lies in [start_ns, end_ns] of the thread belongs together."""
+    """One call or the calls of one group: all that lies in [start_ns, end_ns] on the thread belongs together."""
 
     start_ns: int
     end_ns: int
@@ -99,7 +100,7 @@ class _Unit:
 
 
 def _units(rows: pl.DataFrame) -> list[_Unit]:
-    """Return the units of one thread in order."""
+    """Return the units of one thread in order, without those that carry no message."""
     units: list[_Unit] = []
     depth = 0
     columns = ("operation", "start_ns", "end_ns", "communicator", "bytes", "peer")
@@ -118,7 +119,7 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
 
 
 def _message(calls: Sequence[_Call], kernel: str, known: Mapping[str, Member], *, alone: bool) -> Message:
-    """Return what the kernel ``kernel`` of these calls does; ``alone``: they launched no other."""
+    """Return what ``kernel``, launched by these calls, does; ``alone``: the calls launched no other kernel."""
     communicators = {c for _, c, _, _ in calls}
     communicator = next(iter(communicators)) if len(communicators) == 1 else None
     if communicator is None:
@@ -132,9 +133,9 @@ def _message(calls: Sequence[_Call], kernel: str, known: Mapping[str, Member], *
         kind = SEND_RECEIVE
         total = sum(b or 0 for o, _, b, _ in calls if o == "ncclSend") or sum(sizes)
         peers = {p for *_, p in calls}
-        me = known[communicator].rank if communicator in known else None
-        if len(peers) == 1 and None not in peers and me is not None:
-            pair = tuple(sorted((me, peers.pop() or 0)))
+        own_rank = known[communicator].rank if communicator in known else None
+        if len(peers) == 1 and None not in peers and own_rank is not None:
+            pair = tuple(sorted((own_rank, peers.pop() or 0)))
     elif len(operations) == 1:
         kind = next(iter(operations)).removeprefix("nccl").lower()
         total = sum(sizes)
@@ -142,11 +143,11 @@ def _message(calls: Sequence[_Call], kernel: str, known: Mapping[str, Member], *
 
 
 def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, Member]) -> list[Message]:
-    """Return what each communication kernel does; ``ops`` are those of one process with name, thread, call_start_ns."""
+    """Return one Message per row of ``ops``: the communication kernels of one process, with name, thread, call_start_ns."""
     names = ops["name"].cast(pl.String).to_list()
-    said = [Message("", kind_of(name), None) for name in names]
+    of_kernel = [Message("", kind_of(name), None) for name in names]
     if trace.nccl is None or not ops.height:
-        return said
+        return of_kernel
     seen: dict[tuple[object, ...], Message] = {}  # a program sends the same few messages again and again
     thread, called = ops["thread"].fill_null(-1).to_numpy(), ops["call_start_ns"].fill_null(-1).to_numpy()
     for number in np.unique(thread).tolist():
@@ -164,5 +165,5 @@ def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, Member
             key = (names[i], alone, *calls)
             if key not in seen:
                 seen[key] = _message(calls, names[i], communicators, alone=alone)
-            said[i] = seen[key]
-    return said
+            of_kernel[i] = seen[key]
+    return of_kernel

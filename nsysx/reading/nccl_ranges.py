@@ -1,4 +1,4 @@
-"""NCCL's own ranges and what their payload says."""
+"""Reads NCCL's own NVTX ranges and their payloads."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nsysx.reading import placing, schema
 
 
 def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: pl.DataFrame) -> pl.DataFrame | None:
-    """Return NCCL's own ranges: thread, start_ns, end_ns, operation, and what its payload says, None when it has no domain.
+    """Return NCCL's own ranges, sorted by thread and start_ns; None if the capture has none of NCCL's domain.
 
-    The payload is null where the export is without it (--include-json=true writes it): communicator (NCCL's id of it, the
-    same on all its ranks), bytes of the message, peer (rank that is sent to or received from), and, at the creation and the
-    end of a communicator, size (number of its ranks) and rank (this one's number in it). Sorted by thread and start.
+    Columns: thread, start_ns, end_ns, operation, and the payload: communicator (NCCL's id, the same on all its ranks), bytes of
+    the message, peer (the rank sent to or received from), and, when a communicator is made or destroyed, size (its number of
+    ranks) and rank (that of this process). The payload is null in an export without it (--include-json=true writes it).
     """
     named = domains.filter(pl.col("domain_name").cast(pl.String) == schema.NCCL_DOMAIN)
     places = set(named.select("process", "domain").iter_rows())
@@ -36,30 +36,30 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
     names = tuple(schema.NCCL_PAYLOAD.items())
     known: dict[Any, tuple[Any, ...]] = {}
     out = []
-    for thread, start, end, domain, operation, said in rows:
+    for thread, start, end, domain, operation, text_of_payload in rows:
         if not all(isinstance(v, int) and abs(v) < placing.LAST_NS for v in (start, end)) or not isinstance(
             thread, int
         ):
             continue
         if (ids.process_of(thread), domain) not in places:
             continue
-        if said not in known:
-            known[said] = _payload(said, names)
-        out.append((thread, start, end, str(operation), *known[said]))
+        if text_of_payload not in known:
+            known[text_of_payload] = _payload(text_of_payload, names)
+        out.append((thread, start, end, str(operation), *known[text_of_payload]))
     columns = ("thread", "start_ns", "end_ns", "operation", *(name for name, _ in names))
     types = {c: pl.String() if c in ("operation", "communicator") else pl.Int64() for c in columns}
     return pl.DataFrame(out, schema=types, orient="row").sort("thread", "start_ns", maintain_order=True)
 
 
 def _payload(text: Any, names: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
-    """Return the fields of a payload in order, None for those that it does not hold."""
+    """Return the fields of a payload in the order of ``names``, None for each that it lacks."""
     try:
         values = json.loads(text) if isinstance(text, str) else {}
     except (ValueError, RecursionError):
         values = {}
     values_of = [values.get(key) if isinstance(values, dict) else None for _, key in names]
     whole = [v if isinstance(v, int) and not isinstance(v, bool) else None for v in values_of]
-    # A communicator's id fills 64 bits without a sign: a name, not a number.
+    # A communicator's id may need all 64 bits unsigned, so it is kept as text.
     return tuple(
         (None if v is None else str(v))
         if name == "communicator"

@@ -1,4 +1,4 @@
-"""What a file is, and how SQLite opens it: read only, and leaving nothing beside somebody else's report."""
+"""Tells what a file is, and opens SQLite files read-only without leaving anything beside the user's report."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from nsysx.errors import EXIT_INPUT, NsysxError
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _LFS_MAGIC = b"version https://git-lfs"
-#: How compressed files begin, by the ending that names the packer.
+#: First bytes of a compressed file -> the ending of its format.
 PACKED_MAGIC = {b"\xfd7zXZ": ".xz", b"\x1f\x8b": ".gz", b"(\xb5/\xfd": ".zst"}
-#: How much of a file is looked at to tell what it is.
+#: How much of a file is read to tell what it is.
 _HEAD_BYTES = 4096
-#: Keys that stand early in a trace of torch.profiler, or of anything else that writes Chrome's format.
+#: Keys near the beginning of a trace of torch.profiler, or of anything else in Chrome's format.
 _TRACE_EVENTS = re.compile(rb'"(schemaVersion|deviceProperties|traceEvents|distributedInfo|displayTimeUnit)"\s*:')
-_LONGEST_WORD = 120
-#: How long a writer is waited for.
-_BUSY_PATIENCE_S = 5.0
+#: Characters of a SQLite message that are shown.
+_LONGEST_MESSAGE = 120
+#: How long to wait for another process that has locked the file.
+_LOCK_LIMIT_S = 5.0
 
-#: Other people's formats by the end of the name, and what to do with them.
+#: File name ending of other formats -> what the file is, and what to do with it.
 _FOREIGN = {
     ".qdstrm": ("is what nsys collected, not yet imported", "Import it with nsys's QdstrmImporter, then export that"),
     ".ncu-rep": ("is a report of Nsight Compute", "nsysx reads Nsight Systems: nsysx run -- CMD"),
@@ -39,7 +40,7 @@ _FOREIGN = {
 
 
 def fail(path: Path, what: str, hint: str, slug: str) -> NsysxError:
-    """Return the one error for a file that cannot be read."""
+    """Return the error for a file that cannot be read; ``what`` completes the sentence "FILE: ..."."""
     return NsysxError(f"{path.name or path}: {what}", slug=slug, hint=hint, exit_code=EXIT_INPUT)
 
 
@@ -49,12 +50,12 @@ def damaged(path: Path, what: str) -> NsysxError:
 
 
 def real(path: Path) -> Path:
-    """Return the absolute path of what a link leads to; links in a circle stay as they are."""
+    """Return the absolute path with all links resolved; links in a circle are kept."""
     return Path(os.path.realpath(path))
 
 
 def kind_of(path: Path) -> str:
-    """Return "sqlite", "nsys-rep", "folder" or the ending of the packer. Raises NsysxError for everything else."""
+    """Return "sqlite", "nsys-rep", "folder", or the ending of a compressed format. Raises NsysxError for everything else."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -63,7 +64,7 @@ def kind_of(path: Path) -> str:
         raise fail(path, f"cannot be read ({_why(error)})", "Check the path", "input-unreadable") from None
     if stat.S_ISDIR(mode):
         return "folder"
-    if not stat.S_ISREG(mode):  # to open a pipe is to wait for whoever may write into it
+    if not stat.S_ISREG(mode):  # opening a pipe would wait for someone to write into it
         raise fail(path, "is a pipe or a device", "Write it into a file first, and give that", "input-special")
     try:
         with path.open("rb") as file:
@@ -99,24 +100,24 @@ def _by_content(path: Path, head: bytes) -> str:
 
 
 def is_sqlite(head: bytes) -> bool:
-    """Say whether the first bytes are of a SQLite file."""
+    """Return whether the first bytes are those of a SQLite file."""
     return head.startswith(_SQLITE_MAGIC)
 
 
 def is_trace_events(head: bytes) -> bool:
-    """Say whether the first bytes are of a trace in Chrome's format."""
+    """Return whether the first bytes are those of a trace in Chrome's format."""
     return _TRACE_EVENTS.search(head[:_HEAD_BYTES]) is not None
 
 
 def refuse_trace_events(path: Path) -> NoReturn:
-    """Say what a trace of torch.profiler is, and who reads it."""
+    """Raise the NsysxError for a trace of torch.profiler, with the tools that read it."""
     what = "is a trace of torch.profiler (Kineto, Chrome's trace format), not of Nsight Systems"
     hint = "ui.perfetto.dev and HTA read it; nsysx reads what nsysx run -- CMD captures"
     raise fail(path, what, hint, "input-kineto")
 
 
 def beside(path: Path, ending: str) -> int:
-    """Return the size of the file that SQLite keeps beside a database under this ending, 0 without one."""
+    """Return the size (bytes) of the file that SQLite keeps beside a database with this ending, 0 without one."""
     try:
         return path.with_name(path.name + ending).stat().st_size
     except OSError:
@@ -124,9 +125,9 @@ def beside(path: Path, ending: str) -> int:
 
 
 def check_finished(path: Path) -> None:
-    """Raise NsysxError where another process is writing the export, or where one that was writing it did not finish.
+    """Raise NsysxError if another process is writing the export, or if one was interrupted while writing it.
 
-    A file that is opened as immutable asks for no lock, so the lock is asked for here.
+    SQLite takes no lock on a file that is opened as immutable, so the lock is tried here.
     """
     resolved = real(path)
     if beside(resolved, "-journal") and _is_hot(resolved.with_name(resolved.name + "-journal")):
@@ -135,11 +136,11 @@ def check_finished(path: Path) -> None:
     with resolved.open("rb") as file:
         header = file.read(100)
     check_length(path, resolved)
-    if header[18:20] != b"\x01\x01":  # one with a log locks otherwise, and would get a file beside it
+    if header[18:20] != b"\x01\x01":  # one with a log uses other locks, and opening it makes a file
         return
     try:
         address = f"{resolved.as_uri()}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_PATIENCE_S)) as connection:
+        with closing(sqlite3.connect(address, uri=True, timeout=_LOCK_LIMIT_S)) as connection:
             connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.Error as error:
         if "locked" in str(error):
@@ -149,19 +150,19 @@ def check_finished(path: Path) -> None:
 
 
 def check_length(path: Path, database: Path) -> None:
-    """Raise NsysxError where a database is shorter than it says: what is missing may be pages that nobody asks for."""
+    """Raise NsysxError if a database is shorter than its header says; SQLite would notice only if it read a missing page."""
     with database.open("rb") as file:
         header = file.read(100)
-    if len(header) < 100 or header[24:28] != header[92:96]:  # an old SQLite wrote it last, and did not note its length
+    if len(header) < 100 or header[24:28] != header[92:96]:  # an old SQLite wrote it last, without updating the length
         return
     page_bytes, pages = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
-    whole, there = (65_536 if page_bytes == 1 else page_bytes) * pages, database.stat().st_size
-    if there < whole:
-        raise damaged(path, f"is cut off: {there:,} of {whole:,} bytes are there")
+    expected, actual = (65_536 if page_bytes == 1 else page_bytes) * pages, database.stat().st_size
+    if actual < expected:
+        raise damaged(path, f"is cut off: {actual:,} of {expected:,} bytes are there")
 
 
 def _is_hot(journal: Path) -> bool:
-    """Say whether a journal holds pages to be put back: a finished one is empty, or begins with zeros."""
+    """Return whether a journal holds pages to be rolled back: a finished one is empty or begins with zeros."""
     try:
         with journal.open("rb") as file:
             return any(file.read(8))
@@ -170,12 +171,12 @@ def _is_hot(journal: Path) -> bool:
 
 
 def uri(path: Path) -> str:
-    """Return a read-only URI. ``immutable`` leaves no -shm or -wal file beside a report, and needs no lock."""
+    """Return a read-only URI with ``immutable``, which leaves no -shm or -wal file beside a report and needs no lock."""
     return f"{real(path).as_uri()}?mode=ro&immutable=1"
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection whose text never fails to decode, and that runs nothing that the file's schema asks for."""
+    """Return a connection whose text never fails to decode and that runs no code from the file's schema."""
     connection = sqlite3.connect(uri(path), uri=True, check_same_thread=False)
     connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -183,13 +184,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what SQLite says, without the pages of a damaged schema that it may quote."""
-    return next(iter(str(error).splitlines()), "")[:_LONGEST_WORD]
+    """Return the first line of SQLite's message, shortened: it may quote pages of a damaged schema."""
+    return next(iter(str(error).splitlines()), "")[:_LONGEST_MESSAGE]
 
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn whatever SQLite, Python's view of it, or the disk says into one line about the file."""
+    """Turn errors of SQLite, of decoding its messages and of the disk into a NsysxError with one line about the file."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -200,7 +201,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         raise damaged(path, f"cannot be read ({_first_line(error)})") from None
     except sqlite3.Error as error:
         raise damaged(path, f"is damaged ({_first_line(error)})") from None
-    except UnicodeDecodeError:  # SQLite's own message quotes the bytes that it stumbled over
+    except UnicodeDecodeError:  # SQLite's message quotes the bytes that it could not parse
         raise damaged(path, "is damaged") from None
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -209,5 +210,5 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def no_room(path: Path, folder: Path) -> NsysxError:
-    """Return the error for a report that has to be copied to be read, and cannot be."""
+    """Return the error for a report that must be copied to be read, for which there is no space."""
     return fail(path, f"no room in {folder} for a copy", "Make room, or set TMPDIR to another folder", "input-no-room")

@@ -1,4 +1,4 @@
-"""Rows that belong nowhere, or to no possible time, are left out and counted; what is left can be summed in 64 bits."""
+"""Leaves out, and counts, rows without a place or with an impossible time. The sums of what is left fit into 64 bits."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from nsysx import ids
 from nsysx.reading import schema
 from nsysx.reading.trace import REVERSED, LeftOut
 
-#: Beyond this (ns, 73 years) cannot be a time of a session, not even counted from 1970: the row is damaged.
+#: A time beyond this (ns, 73 years) is damaged, even if times count from 1970.
 LAST_NS = 1 << 61
-#: 13 days: no range lasts longer, and no two rows of a session lie further apart.
+#: 13 days (ns): no range lasts longer, and no two rows of a session lie further apart.
 LONGEST_NS = 1 << 50
+#: A size beyond this (bytes) is damaged.
 MOST_BYTES = 1 << 53
-#: The driver knows 32 GPUs in a system (NV_MAX_DEVICES in its nvlimits.h), and MIG cuts none into more than 7.
+#: The driver allows 32 GPUs in a system (NV_MAX_DEVICES in its nvlimits.h), and MIG divides a GPU into at most 7.
 MOST_DEVICES = 256
-#: The device of a CUDA graph that begins with a node of the host (CUpti_ActivityGraphTrace).
+#: The device of a CUDA graph that begins with a host node (CUpti_ActivityGraphTrace).
 _HOST_NODE = (1 << 31) - 1
-#: What the durations, or the sizes, of one table may sum up to: with all tables, devices and steps it still fits 64 bits.
+#: Upper limit for the sum of the durations, or of the sizes, of one table, so that the sum over all tables fits into 64 bits.
 _MOST_SUM = 1 << 60
-#: Without these a row belongs nowhere.
+#: Columns without which a row cannot be placed, and what they are called in messages.
 _PLACE = {
     "start_ns": "time",
     "end_ns": "time",
@@ -34,19 +35,19 @@ _PLACE = {
     "event_type": "type",
     "node": "graph node",
 }
-#: GPU work whose two times are both 0 has not been timed.
+#: Tables of GPU work, in which a row whose two times are both 0 was not timed.
 _GPU_WORK = ("kernel", "memcpy", "memset", "graph")
 
 
 class _Rows:
-    """The rows of one table, and what was taken from them."""
+    """The rows of one table, and notes of what was left out or changed."""
 
     def __init__(self, frame: pl.DataFrame, source: schema.Source) -> None:
         self.frame, self.table = frame, source.table
         self.notes: list[LeftOut] = []
 
     def keep(self, condition: pl.Expr, reason: str) -> None:
-        """Leave out the rows of which ``condition`` is not true."""
+        """Leave out the rows for which ``condition`` is not true."""
         kept = self.frame.filter(condition)
         self.note(reason, self.frame.height - kept.height)
         self.frame = kept
@@ -57,17 +58,17 @@ class _Rows:
 
 
 def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tuple[pl.DataFrame, list[LeftOut]]:
-    """Return a table without the rows that cannot be placed, and what was left out.
+    """Return a table without the rows that cannot be placed, and notes of what was left out or changed.
 
-    ``around`` is a time that most rows of the report are near, None where all rows are near each other. A missing
-    correlation id is 0, as nsys writes it; an impossible size is null.
+    ``around`` is a time (ns) near most rows of the report, None if all rows are near each other. A missing correlation id
+    becomes 0, as nsys writes it; an impossible size becomes null.
     """
     given = _Rows(frame, source)
     for column in source.columns:
         if column.bits or column.name not in frame.columns:
             continue
         if column.name == "correlation_id" and given.frame[column.name].null_count():
-            if column.required:  # elsewhere null is how nsys writes that there is none
+            if column.required:  # in an optional column, null means that there is none
                 given.note("no correlation id", given.frame[column.name].null_count(), "kept")
             given.frame = given.frame.with_columns(pl.col(column.name).fill_null(0))
         placed = column.name in _PLACE and (column.required or source.frame == "nvtx")
@@ -89,7 +90,7 @@ def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tupl
         if column.unit == "ns":
             low, high = (-LAST_NS, LAST_NS) if around is None else (around - LONGEST_NS, around + LONGEST_NS)
             if _outside(given.frame[column.name], low, high):
-                # Marks and open ranges have no end, and an event no time on the device: null is not outside.
+                # Marks and open ranges have no end, and an event may have no device time, so null is possible.
                 possible = pl.col(column.name).is_between(low, high)
                 if column.name == "device_ns":
                     possible |= pl.col(column.name) == 0
@@ -100,7 +101,7 @@ def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tupl
 
 
 def _sizes(given: _Rows, name: str) -> None:
-    """Make sizes null that cannot be, or that together are more than 64 bits hold."""
+    """Make impossible sizes null, and so large ones that the sum would not fit into 64 bits."""
     sizes = given.frame[name]
     most = MOST_BYTES
     if sizes.len() > _MOST_SUM // MOST_BYTES and float(sizes.cast(pl.Float64).sum()) > _MOST_SUM:
@@ -113,7 +114,7 @@ def _sizes(given: _Rows, name: str) -> None:
 
 
 def _lengths(given: _Rows, source: schema.Source) -> None:
-    """Leave out rows that last for days or end before they begin, and GPU work without any time."""
+    """Leave out rows that last for days or end before they begin, and GPU work that was not timed."""
     if source.frame in _GPU_WORK and _outside(given.frame["start_ns"], 1, LAST_NS):
         given.keep((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0), "both times zero")
     lasted = given.frame["end_ns"] - given.frame["start_ns"]
@@ -134,7 +135,7 @@ def _outside(values: pl.Series, low: int, high: int) -> bool:
 
 
 def center(frames: Mapping[str, pl.DataFrame]) -> int | None:
-    """Return a time that most rows are near, None where no two rows are further apart than a session is long."""
+    """Return a time (ns) near most rows, None if no two rows lie further apart than a session can last."""
     columns = [f[c] for f in frames.values() for c in ("start_ns", "end_ns", "time_ns") if c in f.columns]
     ends = [e for c in columns for e in (c.min(), c.max()) if isinstance(e, int)]
     if not ends or (max(ends) - min(ends) <= LONGEST_NS and min(ends) >= -LAST_NS and max(ends) <= LAST_NS):
@@ -145,17 +146,20 @@ def center(frames: Mapping[str, pl.DataFrame]) -> int | None:
 
 
 def since(frame: pl.DataFrame, zero: int) -> pl.DataFrame:
-    """Return a frame with its times counted from ``zero``, the begin of the session in the export's own time (ns)."""
+    """Return a frame with its times counted from ``zero``, the start of the session in the export's own time (ns)."""
     times = [pl.col(c) - zero for c in ("start_ns", "end_ns", "time_ns") if zero and c in frame.columns]
     return frame.with_columns(times) if times else frame
 
 
 def with_process(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add ``process``: the upper 40 bits of the thread or process key, null where a report does not name it."""
+    """Return the frame with ``process``, the upper 40 bits of the process or thread key (null if the key is null).
+
+    ``global_pid`` is dropped. A frame without either key is returned as it is.
+    """
     key = next((k for k in ("global_pid", "thread") if k in frame.columns), None)
     if key is None:
         return frame
-    # Floor division is an arithmetic shift, also for keys whose top bit is set.
+    # Floor division is an arithmetic shift, even for keys whose top bit is set.
     shifted = (pl.col(key) // (1 << ids.TID_BITS)).alias("process")
     if key == "thread":
         return frame.with_columns(shifted)
@@ -163,7 +167,7 @@ def with_process(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_own_process(frames: dict[str, pl.DataFrame], recorded: frozenset[str]) -> list[LeftOut]:
-    """Give GPU work of no named process to the only process that made calls, to process 0 where there are several."""
+    """Give rows without a process to the only process that made CUDA calls, else to process 0; return notes of that."""
     processes = frames["runtime"]["process"].unique()
     alone = pl.lit(processes.item() if len(processes) == 1 else 0, dtype=pl.Int64)
     notes = []

@@ -1,8 +1,8 @@
-"""Pieces of tables as frames of integers and blobs, by a few threads.
+"""Reads pieces of tables as frames of integers and blobs, in several threads.
 
-Integers come through ADBC's SQLite driver (measured: 20 times faster than rows through the standard library), text as blobs
-that are decoded later, because one invalid UTF-8 byte makes Arrow readers panic. Where the driver is missing, stumbles, or
-meets a column that holds anything but integers, the standard library reads the same rows, more slowly.
+Integers come through ADBC's SQLite driver (measured: 20 times faster than rows through the standard library). Text comes as blobs
+that are decoded later, because one invalid UTF-8 byte makes Arrow readers panic. If the driver is missing or fails, or a column
+contains anything but integers, the standard library reads the same rows more slowly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._own = threading.local()
+        self._of_thread = threading.local()
         self._open = ExitStack()
 
     def __enter__(self) -> Reader:
@@ -46,10 +46,11 @@ class Reader:
         import adbc_driver_manager
         import adbc_driver_sqlite
 
-        if not hasattr(self._own, "connection"):
+        if not hasattr(self._of_thread, "connection"):
             database = self._open.enter_context(closing(adbc_driver_sqlite.connect(opening.uri(self.path))))
-            self._own.connection = self._open.enter_context(closing(adbc_driver_manager.AdbcConnection(database)))
-        return self._own.connection
+            connection = self._open.enter_context(closing(adbc_driver_manager.AdbcConnection(database)))
+            self._of_thread.connection = connection
+        return self._of_thread.connection
 
     def series(self, query: str) -> pl.Series:
         """Run ``query``; the Arrow stream arrives as one struct column."""
@@ -64,10 +65,10 @@ class Reader:
             return series
 
     def frame(self, wanted: Piece) -> pl.DataFrame | None:
-        """Return the rows of a piece, None where a column holds anything but what was asked for.
+        """Return the rows of a piece, None if a column has another type than was asked for.
 
-        The driver takes the type of a column from its values. What is not an integer is text then, with any bytes in it: nothing
-        may look at those, neither to convert nor to print them.
+        The driver derives a column's type from its values. A column with anything but integers becomes text that may hold any
+        bytes, and nothing may look at that text, neither to convert nor to print it.
         """
         series = self.series(wanted.query)
         if series.dtype != pl.Struct(wanted.types):
@@ -76,9 +77,9 @@ class Reader:
 
 
 def rows(path: Path, wanted: Piece) -> pl.DataFrame:
-    """Read a piece through the standard library, in blocks so that no second copy of a large table exists.
+    """Read a piece through the standard library, in blocks, so that a large table is never copied as a whole.
 
-    A value that is not an integer is null, in a packed column what does not fit.
+    A value of another type than was asked for becomes null, or in the packed column "does not fit".
     """
     unfit = selecting.nothing_fits(schema.SOURCES[wanted.frame]) if wanted.frame in schema.SOURCES else 0
     blocks = []
@@ -96,32 +97,32 @@ def rows(path: Path, wanted: Piece) -> pl.DataFrame:
 
 
 def give_back() -> None:
-    """Return to the system what the reader's threads have freed: glibc keeps it for those threads, which are gone."""
+    """Return freed memory to the system: glibc keeps what the reader's threads freed, although those threads have ended."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def piece(reader: Reader, wanted: Piece) -> pl.DataFrame:
-    """Read a piece through the fast reader, or else through the one that always works."""
+    """Read a piece through the fast reader, or else through the standard library."""
     try:
         frame = reader.frame(wanted)
     except sqlite3.Error:
         raise
-    except (Exception, pl.exceptions.PanicException):  # noqa: BLE001 - what the driver dislikes, the standard library reads
+    except (Exception, pl.exceptions.PanicException):  # noqa: BLE001 - the standard library reads what the driver cannot
         frame = None
     return rows(reader.path, wanted) if frame is None else frame
 
 
 def read(path: Path, pieces: list[Piece], progress: Callable[[str], None] | None) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield each table as integers and blobs, through the fast reader or else the one that always works."""
+    """Yield (frame name, table of integers and blobs) for the frames that ``pieces`` belong to, in their order."""
     with Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
         frames = pool.map(partial(piece, reader), pieces)
         try:
             for name, of_frame in itertools.groupby(pieces, key=lambda p: p.frame):
                 if progress:
                     progress(f"reading {schema.SOURCES[name].table}")
-                # In one block: numpy looks at a column without a copy then.
+                # One chunk, so that numpy can use a column without a copy.
                 yield name, pl.concat([next(frames) for _ in of_frame], rechunk=True)
-        except BaseException:  # someone who interrupts does not wait for what was not begun
+        except BaseException:  # an interrupt must not wait for pieces that have not started
             pool.shutdown(cancel_futures=True)
             raise

@@ -1,7 +1,7 @@
-"""Python stacks that were sampled over time, where ``--python-sampling`` was on.
+"""Reads the Python stacks that ``--python-sampling`` samples over time.
 
-nsys stores each sample as an NVTX mark in a domain of its own, on the sampled thread; its JSON lists the frames, innermost first,
-as ids of strings. A million samples are read in pieces, and each distinct text is looked at once.
+nsys stores each sample as an NVTX mark in a separate domain, on the sampled thread; its JSON lists the frames, innermost first,
+as string ids. A report can have a million samples, so they are read in pieces, and each distinct text is parsed only once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nsysx.frames import lookup
 from nsysx.reading import decoding, placing, rows, schema, selecting
 from nsysx.reading.trace import LeftOut, Window
 
-#: Rows that are read at once: a stack is a kilobyte of text.
+#: Rows that are read at once; a stack is about a kilobyte of text.
 _AT_ONCE = 50_000
-#: Of a deeper stack the innermost frames are kept; Python itself stops at 1,000 unless it is told otherwise.
+#: Only this many innermost frames of a deeper stack are kept. Python's default recursion limit is 1,000.
 _MOST_FRAMES = 1_000
-#: No file has more lines; some versions of nsys leave the upper half of a number unwritten.
+#: No file has this many lines; some versions of nsys leave the upper half of the number uninitialized.
 _MOST_LINES = 10_000_000
-#: What no row of StringIds can be.
+#: No row of StringIds has this id.
 _MOST_STRINGS = 1 << 31
 
 _TYPES = {"thread": pl.Int64(), "time_ns": pl.Int64(), "text": pl.Binary()}
@@ -40,7 +40,7 @@ STACKS = {
     "line": pl.Int64(),
 }
 
-#: (function, file, line): ids of strings, and -1 for a line that is not known.
+#: (function, file, line): two string ids and a line number, each -1 if it is not known.
 _Frame = tuple[int, int, int]
 _NO_TEXT, _NO_JSON, _NO_FRAMES = -1, -2, -3
 _REASONS = {
@@ -52,7 +52,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Samples:
-    """``samples``: thread, time_ns, stack, sorted. ``stacks``: stack, depth (0 is innermost), function, file, line, sorted."""
+    """``samples`` has the columns of SAMPLES, ``stacks`` those of STACKS (depth 0 is innermost); both are sorted."""
 
     samples: pl.DataFrame
     stacks: pl.DataFrame
@@ -65,7 +65,7 @@ def nothing() -> Samples:
 
 
 class _Stacks:
-    """The distinct stacks so far, and what was wrong with their texts."""
+    """The distinct stacks so far, by number, and the numbers of those that were cut."""
 
     def __init__(self) -> None:
         self.of_text: dict[bytes, int] = {}
@@ -73,13 +73,13 @@ class _Stacks:
         self.cut: set[int] = set()
 
     def codes(self, texts: pl.Series) -> pl.Series:
-        """Return the number of the stack that each text holds, negative for what holds none."""
+        """Return the number of each text's stack; a text without a stack gets a negative code of _REASONS."""
         distinct = texts.unique(maintain_order=True)
         known = pl.DataFrame({"text": distinct, "stack": pl.Series([self._of(t) for t in distinct], dtype=pl.Int64)})
         return texts.to_frame("text").join(known, on="text", how="left", maintain_order="left")["stack"]
 
     def _of(self, text: bytes) -> int:
-        # The texts themselves would be most of the report.
+        # Keeping the texts themselves would take about as much memory as the report.
         key = hashlib.blake2b(text, digest_size=16).digest()
         if key not in self.of_text:
             self.of_text[key] = self._read(text)
@@ -101,17 +101,17 @@ class _Stacks:
 
 
 def _frames_of(text: bytes) -> list[Any] | None:
-    """Return the frames that a sample's JSON lists, None where it is not as nsys writes it."""
+    """Return the frames in a sample's JSON, None if the text is not what nsys writes."""
     try:
-        said = json.loads(text)
+        sample = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    bodies = said.values() if isinstance(said, dict) else ()
+    bodies = sample.values() if isinstance(sample, dict) else ()
     return next((b["Frames"] for b in bodies if isinstance(b, dict) and isinstance(b.get("Frames"), list)), None)
 
 
-def _frame(said: Any) -> _Frame:
-    values = said if isinstance(said, dict) else {}
+def _frame(listed: Any) -> _Frame:
+    values = listed if isinstance(listed, dict) else {}
     function, file, line = (values.get(k) for k in ("Function", "File", "Line"))
     return _within(function, _MOST_STRINGS), _within(file, _MOST_STRINGS), _within(line, _MOST_LINES)
 
@@ -128,7 +128,7 @@ def python_samples(
     window: Window | None,
     around: int | None,
 ) -> Samples | None:
-    """Return the Python samples of a report, None where none were asked for. ``window`` and ``around`` are in its own time."""
+    """Return the Python samples of a report, None if sampling was off. ``window`` and ``around``: ns in the report's own time."""
     named = domains.filter(pl.col("domain_name").cast(pl.String).is_in(schema.PYTHON_SAMPLING_DOMAINS))
     places = [(p, d) for p, d in named.select("process", "domain").unique().iter_rows() if None not in (p, d)]
     if not places:
@@ -153,7 +153,7 @@ def python_samples(
         samples = _kept(samples, pl.col("stack") != code, reason, notes)
     frames, unnamed = _named(list(stacks.number), database, tables)
     for chosen, reason in (
-        (unnamed, "the id of a name that the report does not hold"),
+        (unnamed, "the id of a name that is not in the report"),
         (stacks.cut, f"a stack of more than {_MOST_FRAMES:,} frames"),
     ):
         if chosen and (count := samples["stack"].is_in(list(chosen)).sum()):
@@ -177,12 +177,12 @@ def _pieces(
     places: list[tuple[int, int]],
     window: Window | None,
 ) -> list[selecting.Piece]:
-    """Return the queries that together give the samples of these (process, domain)."""
+    """Return the pieces that together read the samples of these (process, domain) pairs."""
     present = tables["NVTX_EVENTS"]
     text = '"jsonText"' if "jsonText" in present else "NULL"
     if "jsonTextId" in present and {"id", "value"} <= tables.get("StringIds", set()):
         text = f'COALESCE({text}, (SELECT value FROM StringIds WHERE id = "jsonTextId"))'
-    # A domain's number means something in its own process only.
+    # A domain's number is valid only within its process.
     of_probe = " OR ".join(f'("domainId" = {domain} AND ("globalTid" >> 24) = {process})' for process, domain in places)
     where = [f'"eventType" = {schema.NVTX_MARK}', f"({of_probe})"]
     if window is not None:
@@ -198,7 +198,7 @@ def _pieces(
 def _named(
     stacks: list[tuple[_Frame, ...]], database: Path, tables: dict[str, set[str]]
 ) -> tuple[pl.DataFrame, set[int]]:
-    """Return the frames of all stacks, and the stacks with a frame whose function or file the report does not name."""
+    """Return the frames of all stacks with the columns of STACKS, and the stacks with a function or file that has no name."""
     lengths = np.array([len(s) for s in stacks], np.int64)
     values = np.array([frame for stack in stacks for frame in stack], np.int64).reshape(-1, 3)
     wanted, place = np.unique(values[:, :2], return_inverse=True)

@@ -1,8 +1,7 @@
-"""Each table that is read, once: columns, dtype, unit, meaning, optional or not; what is made of them: `frames.declared`.
+"""Declares each table that is read: columns, dtype, unit, meaning, optional or not. For frames made from them see `frames.declared`.
 
-Exports differ by version, so nothing here asks for a version: a column is looked for by name, an optional one that is
-missing becomes null, and a required one that is missing names itself in the error. All integers are Int64; times are
-nanoseconds from the session start; names are Categorical.
+Exports differ by version, so columns are looked up by name and never by version: a missing optional column becomes null, and the
+error names a missing required one. All integers are Int64; times are nanoseconds from the session start; names are Categorical.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-#: eventClass of the copy of an API row that carries the backtrace: the same call, stored a second time.
+#: eventClass of an API row that repeats a call in order to carry its backtrace.
 BACKTRACE_CLASS = 67
 
 #: NVTX eventType numbers.
@@ -26,7 +25,7 @@ PYTHON_SAMPLING_DOMAINS = ("Python Periodic Sampling", "Python Backtrace")
 #: The NVTX domain of ``-t python-gil``: who holds Python's lock, who waits for it.
 GIL_DOMAIN = "GIL Trace"
 
-#: The NVTX domain of NCCL's own ranges, and the fields of their payload that are read (ours: theirs).
+#: The NVTX domain of NCCL's own ranges, and the fields of their payload that are read (our name -> NCCL's).
 NCCL_DOMAIN = "NCCL"
 NCCL_PAYLOAD = {
     "communicator": "NCCL communicator ID",
@@ -68,18 +67,18 @@ MEMORY_KINDS = {
 OVERHEAD_ONE_TIME = (2, 6, 7)
 OVERHEAD_QUEUE_FULL = 8
 
-#: A device-side wait or a whole-context wait names no stream.
+#: The stream id of a wait that names no stream: a device-side wait, or a wait for a whole context.
 NO_STREAM = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column of a report's table: ours, theirs, and how it is read.
+    """A column of a report's table: our name, nsys's name, and how it is read.
 
     ``kind`` is ``int``, ``flag``, ``name`` (an id into StringIds) or ``text`` (an inline string). ``sql`` is a column, or an
-    integer expression over ``parts``, which must all be there; both SQLite and polars can read it. Of two columns with one
-    name the second counts where the first is null. A column with ``bits`` is never wider than that and travels with others in
-    one integer.
+    integer expression over the columns ``parts``, which must all exist; both SQLite and polars can evaluate it. If two columns
+    have the same ``name``, the second counts where the first is null. A column with ``bits`` needs no more than those and travels
+    with others in one integer.
     """
 
     name: str
@@ -94,7 +93,7 @@ class SourceColumn:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table of a report. ``record`` is what has to be switched on at capture time to have it."""
+    """A table of a report. ``record``: the option that must be on at capture time to have it."""
 
     frame: str
     table: str
@@ -109,9 +108,9 @@ def _c(
 
 
 def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> SourceColumn:
-    """Return several small columns as one integer, the first in the lowest bits: one column to read instead of many.
+    """Return a column that packs several small ones into one integer, the first in the lowest bits, so that one is read, not many.
 
-    It is null where one of them does not fit its bits, and would change those of its neighbours.
+    The integer is null if one of them does not fit into its bits, because it would change its neighbors.
     """
     terms, parts, fits, shift = [], [], [], 0
     for columns, bits in fields:
@@ -127,7 +126,7 @@ def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> Sou
 
 
 def unpack(value: int, fields: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
-    """Return the columns that ``_packed`` put into one integer."""
+    """Return the values that ``_packed`` put into one integer, in the order of ``fields``."""
     parts = []
     for _, bits in fields:
         parts.append(value & ((1 << bits) - 1))
@@ -139,7 +138,7 @@ def _flag(name: str, sql: str, *parts: str, meaning: str) -> SourceColumn:
     return SourceColumn(name, sql, "flag", required=False, meaning=meaning, parts=parts, bits=1)
 
 
-#: How the shape of a kernel is packed: (column or sum of columns, bits). CUDA's own limits fit.
+#: How the launch configuration of a kernel is packed: (column or sum of columns, bits). CUDA's limits fit into the bits.
 GRID = (("gridX", 31), ("gridY", 16), ("gridZ", 16))
 BLOCK = (
     ("blockX", 11),
@@ -364,10 +363,10 @@ SOURCES = {
 
 
 def dtype(column: SourceColumn) -> pl.DataType:
-    """Return the polars type that ``load`` gives a column."""
+    """Return the polars type of a column in the frame that ``load`` makes."""
     return {"int": pl.Int64(), "flag": pl.Boolean()}.get(column.kind, pl.Categorical())
 
 
 def empty(frame: str) -> pl.DataFrame:
-    """Return a source frame without rows, typed as declared: what a report without that table loads as."""
+    """Return a source frame without rows and with the declared types, for a report without that table."""
     return pl.DataFrame(schema={c.name: dtype(c) for c in SOURCES[frame].columns})

@@ -1,6 +1,6 @@
-"""What is asked of SQLite: the columns of a table, small ones packed into one integer, in pieces of rowids.
+"""Builds the queries that SQLite answers: the columns of a table, with small ones packed into one integer, in pieces by rowid.
 
-A value costs more than a row: columns that are small, or nearly always the same, travel packed into one integer.
+Reading takes time per value rather than per row, so columns that need few bits travel packed into one integer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import polars as pl
 from nsysx.reading import schema
 from nsysx.reading.trace import Window
 
-#: Tables are read in pieces of this many rows: enough pieces to keep every thread busy until the end.
+#: Tables are read in pieces of this many rows, so that there are enough pieces to keep every thread busy until the end.
 PIECE_ROWS = 400_000
-#: No row of a table takes less of the file: a length, a rowid, a header of one column and its place in the page.
+#: Least size of a row in the file: its length, its rowid, a header of one column and its pointer in the page.
 _LEAST_ROW_BYTES = 6
 
 #: The column that carries those with ``bits``, see ``packing``.
@@ -25,7 +25,7 @@ PACKED = "_packed"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a column with ``bits`` lies in the packed integer, and the values that stand for null and for "does not fit"."""
+    """The position of a column with ``bits`` in the packed integer, and the values that stand for null and "does not fit"."""
 
     column: schema.SourceColumn
     shift: int
@@ -34,7 +34,7 @@ class Place:
 
 
 def packing(source: schema.Source) -> list[Place]:
-    """Return the places of the columns that travel in one integer. Only names tell null and unfit apart from 0."""
+    """Return the places of the columns that travel in one integer. Only names distinguish null and "does not fit" from 0."""
     shift, result = 0, []
     for column in source.columns:
         if column.bits:
@@ -47,14 +47,14 @@ def packing(source: schema.Source) -> list[Place]:
 
 
 def value_of(column: schema.SourceColumn, present: set[str]) -> str:
-    """Return the expression of a column, NULL where the table has not what it needs."""
+    """Return the SQL expression of a column, "NULL" if the table lacks a column that it needs."""
     if column.parts:
         return column.sql if present.issuperset(column.parts) else "NULL"
     return f'"{column.sql}"' if column.sql in present else "NULL"
 
 
 def selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, pl.DataType]]:
-    """Return what to select from a table that has the columns ``present``, and the types that it arrives with."""
+    """Return the SELECT list for a table with the columns ``present``, and the type in which each result column arrives."""
     values, types = [], dict[str, pl.DataType]()
     for column in source.columns:
         if column.bits:
@@ -71,7 +71,7 @@ def selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, p
 
 
 def packed(source: schema.Source, present: set[str]) -> str:
-    """Return the expression of the column that carries those with ``bits``, "" when there are none."""
+    """Return the SQL expression of the packed integer, "" if no column of the table has ``bits``."""
     terms = []
     for place in packing(source):
         value = value_of(place.column, present)
@@ -87,13 +87,13 @@ def packed(source: schema.Source, present: set[str]) -> str:
 
 
 def nothing_fits(source: schema.Source) -> int:
-    """Return the packed integer of a row of which nothing fits."""
+    """Return the packed integer of a row in which no value fits."""
     return sum(place.unfit << place.shift for place in packing(source))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of one table: the query, the types of its columns."""
+    """Some rows of one table: the query for them and the types of its columns."""
 
     frame: str
     query: str
@@ -101,9 +101,9 @@ class Piece:
 
 
 def inside(source: schema.Source, window: Window | None) -> str:
-    """Return the condition that a row overlaps the window; what has no end, or no time at all, is not cut.
+    """Return the SQL condition that a row overlaps the window; rows without an end, or without times, always pass.
 
-    GPU work may run long after its launch, so of it everything from the begin of the window on is read.
+    GPU work may run long after its launch, so all GPU work from the start of the window on passes.
     """
     if window is None or not {"start_ns", "end_ns"} <= {c.name for c in source.columns}:
         return "1 = 1"
@@ -112,19 +112,19 @@ def inside(source: schema.Source, window: Window | None) -> str:
 
 
 def borders(connection: sqlite3.Connection, table: str, rows: int | None = None) -> list[int]:
-    """Return the rowids that end a piece each, but for the last piece: [] for a table of one piece.
+    """Return the last rowid of every piece except the last: [] if the table is one piece.
 
-    nsys numbers rows from 1 without holes, so equal parts of the numbers are equal parts of the rows. Where the numbers span
-    more than the file can hold, the rows themselves are walked.
+    nsys numbers rows from 1 without gaps, so equal parts of the numbers are equal parts of the rows. If the numbers span
+    more rows than the file can hold, the rows themselves are counted.
     """
     rows = rows or PIECE_ROWS
     try:
         low, high = connection.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
     except sqlite3.OperationalError as error:
-        if "rowid" in str(error):  # a table that was made without
+        if "rowid" in str(error):  # a table made WITHOUT ROWID
             return []
         raise
-    if not isinstance(low, int) or not isinstance(high, int):  # no row, or a column of that name
+    if not isinstance(low, int) or not isinstance(high, int):  # no rows, or a column named rowid
         return []
     (pages,), (page_bytes,) = (connection.execute(f"PRAGMA {p}").fetchone() for p in ("page_count", "page_size"))
     span = high - low + 1
@@ -151,8 +151,8 @@ def pieces_of(
 
 
 def parts_of(connection: sqlite3.Connection, table: str, rows: int | None = None) -> list[str]:
-    """Return conditions that part a table into pieces of about so many rows."""
-    # The first and the last piece are open: rows may come while it is read.
+    """Return SQL conditions that divide a table into pieces of about ``rows`` rows."""
+    # The first and the last piece have no outer limit, so that no row can fall outside.
     ends: list[int | None] = [None, *borders(connection, table, rows), None]
     parts = []
     for after, last in itertools.pairwise(ends):

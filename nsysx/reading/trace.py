@@ -1,4 +1,4 @@
-"""What a report becomes: its frames, facts about the capture, and a count of everything that is not as the report has it."""
+"""What a report becomes: its frames, facts about the capture, and counts of the rows that were left out or changed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Window = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of one table that are not handed on as the report has them.
+    """Rows of one table that are not used as the report has them.
 
-    ``table`` is the report's own name, ``reason`` what is wrong with them, as "no stream". ``effect``: they are left out;
-    they are kept without what is wrong (or with what it must have been); or they are another row's second copy.
+    ``table`` is the report's own name, ``reason`` what is wrong with the rows, such as "no stream". ``effect``: they are left out;
+    they are kept without what is wrong; or they are merged, because they are second copies or because the right value is known.
     """
 
     table: str
@@ -29,16 +29,16 @@ class LeftOut:
     effect: Literal["left out", "kept", "merged"] = "left out"
 
 
-#: The reason that stands under a check of its own.
+#: The reason that has its own check.
 REVERSED = "an end before their begin"
 
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """One device. ``gpu`` is the number by which nsys knows it (not the CUDA ordinal); what is not recorded is None.
+    """The limits of one device. ``gpu`` is nsys's number of it (not the CUDA ordinal); what was not recorded is None.
 
-    ``compute`` is its compute capability. Per SM: warps, blocks, registers (32 bits), shared memory in bytes. ``clock_hz`` is
-    the highest SM clock, ``memory_bandwidth`` that of the data sheet in bytes per second.
+    ``compute`` is the compute capability. Per SM: warps, blocks, registers (32 bits each), shared memory in bytes. ``clock_hz`` is
+    the highest SM clock, ``memory_bandwidth`` the nominal one in bytes per second.
     """
 
     gpu: int | None = None
@@ -54,25 +54,24 @@ class DeviceLimits:
 
     @property
     def missing(self) -> str:
-        """Return which of the limits that an occupancy needs the report does not name, "" where it names all."""
+        """Return the names of the limits that occupancy needs and the report lacks, "" if it has all."""
         wanted = ("compute", "sm_count", "warps_per_sm", "blocks_per_sm", "registers_per_sm", "shared_per_sm")
         return ", ".join(f.name for f in fields(self) if f.name in wanted and getattr(self, f.name) is None)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A report as frames, columns as ``schema.SOURCES`` declares them.
+    """A report as frames, with the columns that ``schema.SOURCES`` declares. Frames made from them are in `nsysx.frames`.
 
-    ``recorded`` names the frames whose table is in the report at all: an empty frame that was not recorded is not a zero.
-    The other frames are declared in `nsysx.frames.derived` and `.declared`.
-    ``python_lines`` has the stacks inside CUDA calls where ``--python-backtrace=cuda`` was on, else None.
-    ``samples`` has the Python stacks that were sampled over time, and ``stacks`` their frames, innermost first, see ``samples.py``;
-    no rows where ``recorded`` does not name "python_sample".
-    ``nccl`` has what NCCL says of its own calls, see ``nccl_ranges``, None where it said nothing. ``host`` stands for the
-    machine: equal for reports from the same one, None where the report does not name it.
-    ``limits``: (process, CUDA ordinal) -> what the device can hold, where the report says so. ``gpu_metrics`` has the
-    samples of the GPUs' counters, see ``reading.gpu_metrics``, None where there are none. ``left_out`` counts what was left out,
-    mended or merged. ``window`` is set where only a part of the capture was read.
+    ``recorded`` names the frames whose table is in the report; an empty frame that was not recorded does not mean zero.
+    ``python_lines``: the stacks inside CUDA calls if ``--python-backtrace=cuda`` was on, else None; see ``backtraces``.
+    ``samples``: the Python stacks sampled over time, and ``stacks`` their frames, innermost first; see ``reading.samples``. They
+    are empty unless ``recorded`` names "python_sample".
+    ``nccl``: NCCL's own calls, None if it recorded none; see ``nccl_ranges``. ``host``: a hash that is equal for reports from the
+    same machine, None if the report does not name the machine.
+    ``limits``: (process, CUDA ordinal) -> the device's limits, if the report has them. ``gpu_metrics``: the samples of the GPUs'
+    counters, None without any; see ``reading.gpu_metrics``. ``left_out``: counts of rows that were left out, changed or merged.
+    ``window``: set if only this part of the capture was read.
     """
 
     path: Path
@@ -93,16 +92,16 @@ class Trace:
 
     @property
     def unplaced_rows(self) -> int:
-        """Return how many rows were left out because they belong nowhere or to no possible time."""
+        """Return how many rows were left out because they have no place or an impossible time."""
         return sum(n.rows for n in self.left_out if n.effect == "left out" and n.reason != REVERSED)
 
     def without(self, *frames: str) -> Trace:
-        """Return the trace without the rows of these frames, for those who have made something better of them."""
+        """Return the trace without the rows of these frames, to free memory after other frames were made from them."""
         kept = {name: frame.clear() if name in frames else frame for name, frame in self.frames.items()}
         return replace(self, frames=kept)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
-        """Return a frame by its name, e.g. ``trace.kernel``."""
+        """Return a frame by its name, such as ``trace.kernel``. Raises AttributeError for an unknown name."""
         try:
             return self.__dict__["frames"][name]  # type: ignore[no-any-return]
         except KeyError:

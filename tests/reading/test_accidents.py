@@ -69,7 +69,7 @@ def test_the_id_of_a_name_beyond_32_bits_is_no_other_name(good: Path, tmp_path: 
     path = reports.edited(good, tmp_path, f"UPDATE {RUNTIME} SET nameId = nameId + 4294967296 WHERE rowid = 3")
     trace = load(path)
     assert trace.runtime["name"].null_count() == 1
-    reason = "the id of a name that the report does not hold"
+    reason = "the id of a name that is not in the report"
     assert trace.left_out == (LeftOut(RUNTIME, reason, 1, "kept"),)
     assert said(path, "mended rows").endswith(f"1 of {RUNTIME} with {reason}")
 
@@ -268,7 +268,7 @@ def test_a_hot_journal_is_not_ignored(good: Path, tmp_path: Path) -> None:
 def test_a_report_that_is_being_written_is_waited_for_then_refused(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsysx.reading.opening._BUSY_PATIENCE_S", 0.1)
+    monkeypatch.setattr("nsysx.reading.opening._LOCK_LIMIT_S", 0.1)
     path = Path(shutil.copy(good, tmp_path / "r.sqlite"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as base:
         base.execute("PRAGMA journal_mode = OFF")

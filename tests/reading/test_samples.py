@@ -114,7 +114,7 @@ def test_a_frame_without_a_name_stays_unnamed(tmp_path: Path, frame: object) -> 
     report, main = started()
     main.sample(1_000_000, MAIN)["jsonText"] = _said(Frames=[frame])
     trace = read(report, tmp_path)
-    assert reasons(trace) == {"the id of a name that the report does not hold": 1}
+    assert reasons(trace) == {"the id of a name that is not in the report": 1}
     assert frames(trace) == [(None, None, 3 if frame and isinstance(frame, dict) and frame["Line"] == 3 else None)]
 
 
