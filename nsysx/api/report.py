@@ -228,7 +228,7 @@ class Report:
         >>> answer.saving_ns == answer.now_ns - answer.step_ns > 20_000_000
         True
         """
-        wishes = changes.Wishes(
+        wanted = changes.Changes(
             remove_wait=_several(remove_wait),
             graph=_several(graph),
             kernel=_several(kernel),
@@ -252,7 +252,7 @@ class Report:
                 f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
             )
             raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
-        asked = changes.edits(profile, wishes)
+        asked = changes.edits(profile, wanted)
         if not asked:
             raise NsysxError("whatif: nothing is changed", slug="whatif-empty", exit_code=EXIT_USAGE)
         done = replay.saving(*(edit for _, edit in asked))

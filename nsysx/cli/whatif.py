@@ -60,7 +60,7 @@ def whatif(
 
     options = pipeline.Options(steps=steps, step_range=step_range, rank=rank)
     given = pipeline.gather_job(inputs.reports(files), options).profile
-    wishes = room.Wishes(
+    changes = room.Changes(
         remove_wait=remove_wait or (),
         graph=graph or (),
         kernel=kernel or (),
@@ -75,4 +75,4 @@ def whatif(
         fuse_optimizer=fuse_optimizer,
         keep_cache=no_empty_cache,
     )
-    emit("\n".join(harmless(line) for line in room.lines(given, wishes)))
+    emit("\n".join(harmless(line) for line in room.lines(given, changes)))

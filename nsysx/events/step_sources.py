@@ -139,7 +139,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
         if not matched.height:
             what = f"--step-range {step_range} matches no range and no mark"
             common = pl.concat([rows["label"], marks["label"]]).value_counts(sort=True)["label"].head(6)
-            hint = "There is: " + (", ".join(label[:60] for label in common) or "nothing in this report")
+            hint = "The report has: " + (", ".join(label[:60] for label in common) or "nothing in this report")
             raise NsysxError(what, slug="step-range-empty", hint=hint, exit_code=EXIT_EMPTY)
         return [("user", f"ranges that match {step_range!r}", matched)]
     named = pl.col("kind") == "step"

@@ -163,7 +163,7 @@ def _note_not_started(command: Sequence[str], recording: Recording, result: Resu
         result.problems.append(failed(f"cannot execute {command[0]}: {recording.trouble}", "command-not-executable"))
     else:
         what = "nsys did not start the command" + (f": {recording.trouble}" if recording.trouble else "")
-        result.problems.append(failed(what, "nsys-failed", last_words(recording.said) or "nsysx doctor tells more"))
+        result.problems.append(failed(what, "nsys-failed", last_words(recording.output) or "nsysx doctor tells more"))
 
 
 def _set_exit_code(recording: Recording, result: Result) -> None:

@@ -45,7 +45,7 @@ print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class Check:
     """One thing that was tried; ``needed`` means that ``nsysx run`` does not work without it."""
 
     what: str
@@ -65,26 +65,26 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "no message"
 
 
-def _driver() -> Examined:
-    code, said = ask(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
-    if code == 0 and said:
-        return Examined(_GPU, "ok", "; ".join(said.splitlines()))
-    detail = _last_line(said) if shutil.which("nvidia-smi") else "no nvidia-smi here"  # a hanging one gives 127, too
-    return Examined(_GPU, "warn", detail, "Without an NVIDIA GPU a capture holds CPU ranges only")
+def _driver() -> Check:
+    code, output = ask(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
+    if code == 0 and output:
+        return Check(_GPU, "ok", "; ".join(output.splitlines()))
+    detail = _last_line(output) if shutil.which("nvidia-smi") else "no nvidia-smi here"  # a hanging one gives 127, too
+    return Check(_GPU, "warn", detail, "Without an NVIDIA GPU a capture holds CPU ranges only")
 
 
-def _perf(paranoid: Path = Path("/proc/sys/kernel/perf_event_paranoid")) -> Examined:
+def _perf(paranoid: Path = Path("/proc/sys/kernel/perf_event_paranoid")) -> Check:
     try:
         level = int(paranoid.read_text())
     except (OSError, ValueError):
-        return Examined("perf_event_paranoid", "warn", "cannot be read", "Only --lines needs CPU sampling")
+        return Check("perf_event_paranoid", "warn", "cannot be read", "Only --lines needs CPU sampling")
     if level <= 2:
-        return Examined("perf_event_paranoid", "ok", f"{level}, CPU sampling for --lines is allowed")
+        return Check("perf_event_paranoid", "ok", f"{level}, CPU sampling for --lines is allowed")
     fix = "Only --lines needs it: sysctl kernel.perf_event_paranoid=2"
-    return Examined("perf_event_paranoid", "warn", f"{level}, no CPU sampling", fix)
+    return Check("perf_event_paranoid", "warn", f"{level}, no CPU sampling", fix)
 
 
-def _disk() -> Iterator[Examined]:
+def _disk() -> Iterator[Check]:
     for what, place in (
         ("disk space here", Path.cwd()),
         ("disk space for temporary files", Path(tempfile.gettempdir())),
@@ -92,60 +92,60 @@ def _disk() -> Iterator[Examined]:
         free = shutil.disk_usage(place).free
         low = free < LOW_DISK_BYTES
         fix = "A minute of training easily takes 100 MB; free some space or use another folder" if low else ""
-        yield Examined(what, "warn" if low else "ok", f"{free / (1 << 30):.1f} GiB free", fix)
+        yield Check(what, "warn" if low else "ok", f"{free / (1 << 30):.1f} GiB free", fix)
 
 
-def clocks() -> Examined:
+def clocks() -> Check:
     """Try whether the GPUs' clocks can be sampled."""
     try:
         clock_sampler.Nvml().close()
     except OSError as error:
-        return Examined("GPU clocks (--clocks)", "warn", str(error))
-    return Examined("GPU clocks (--clocks)", "ok", "NVML answers")
+        return Check("GPU clocks (--clocks)", "warn", str(error))
+    return Check("GPU clocks (--clocks)", "ok", "NVML answers")
 
 
-def _torch(python: str) -> Examined:
-    code, said = ask([python, "-c", _TORCH])
+def _torch(python: str) -> Check:
+    code, output = ask([python, "-c", _TORCH])
     if code != 0:
-        return Examined(
-            "torch", "warn", f"not in {python}: {_last_line(said)}", "Run doctor in the script's environment"
+        return Check(
+            "torch", "warn", f"not in {python}: {_last_line(output)}", "Run doctor in the script's environment"
         )
-    version, cuda, available, names = json.loads(_last_line(said))
+    version, cuda, available, names = json.loads(_last_line(output))
     if available:
-        return Examined("torch", "ok", f"{version}, CUDA {cuda}, sees {', '.join(names)}")
+        return Check("torch", "ok", f"{version}, CUDA {cuda}, sees {', '.join(names)}")
     detail = f"{version}, a CPU build" if cuda is None else f"{version}, built for CUDA {cuda}, sees no GPU"
-    return Examined("torch", "warn", detail, "GPU work needs a CUDA build of torch, a driver and a visible GPU")
+    return Check("torch", "warn", detail, "GPU work needs a CUDA build of torch, a driver and a visible GPU")
 
 
-def records(nsys: Nsys, python: str) -> Iterator[Examined]:
+def records(nsys: Nsys, python: str) -> Iterator[Check]:
     """Profile a small program, export the report and look for its range: the only proof that the whole chain works."""
     with tempfile.TemporaryDirectory(prefix="nsysx-doctor-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         options = Options()
-        has_nvtx, said = ask([python, "-c", "import nvtx"])
+        has_nvtx, output = ask([python, "-c", "import nvtx"])
         program = [python, "-c", _RANGE if has_nvtx == 0 else ""]
-        code, said = ask(profile_command(nsys, options, folder / "report", program))
+        code, output = ask(profile_command(nsys, options, folder / "report", program))
         report = folder / "report.nsys-rep"
         if code != 0 or not report.is_file():
             fix = f"Try by hand: {nsys.path} profile true"
-            yield Examined("nsys records", "fail", _last_line(said), fix, needed=True)
+            yield Check("nsys records", "fail", _last_line(output), fix, needed=True)
             return
-        yield Examined("nsys records", "ok", f"{report.stat().st_size:,} bytes")
+        yield Check("nsys records", "ok", f"{report.stat().st_size:,} bytes")
         sqlite = folder / "report.sqlite"
-        code, said = ask(export_command(nsys, report, sqlite))
+        code, output = ask(export_command(nsys, report, sqlite))
         if code != 0 or not sqlite.is_file():
             fix = "The importer lacks a library, or host-linux-* is not beside target-linux-*"
-            yield Examined("nsys exports", "fail", _last_line(said), fix, needed=True)
+            yield Check("nsys exports", "fail", _last_line(output), fix, needed=True)
             return
-        yield Examined("nsys exports", "ok", f"{sqlite.stat().st_size:,} bytes of SQLite")
+        yield Check("nsys exports", "ok", f"{sqlite.stat().st_size:,} bytes of SQLite")
         if has_nvtx != 0:
             fix = f"{python} -m pip install nvtx (a CUDA build of torch brings its own ranges)"
-            yield Examined("nvtx", "warn", f"not in {python}", fix)
+            yield Check("nvtx", "warn", f"not in {python}", fix)
         elif ranges_named(sqlite, "nsysx doctor") == 1:
-            yield Examined("nvtx", "ok", "the export contains a test range")
+            yield Check("nvtx", "ok", "the export contains a test range")
         else:
             fix = "This nvtx and this nsys do not work together: try another nvtx, such as nvtx==0.2.11"
-            yield Examined("nvtx", "warn", "the export lacks the test range", fix)
+            yield Check("nvtx", "warn", "the export lacks the test range", fix)
 
 
 def ranges_named(sqlite: Path, text: str) -> int:
@@ -161,20 +161,20 @@ def ranges_named(sqlite: Path, text: str) -> int:
             return 0
 
 
-def examine(explicit: Path | None = None) -> Iterator[Examined]:
+def checks(explicit: Path | None = None) -> Iterator[Check]:
     """Yield the result of each check as soon as it is known, nsys first."""
     interpreter = python()
     try:
         nsys = with_sampling(find_nsys(explicit))
     except NsysxError as error:
-        yield Examined("nsys", "fail", error.message, error.hint, needed=True)
+        yield Check("nsys", "fail", error.message, error.hint, needed=True)
     else:
-        yield Examined("nsys", "ok", f"{nsys.version} at {nsys.path}")
+        yield Check("nsys", "ok", f"{nsys.version} at {nsys.path}")
         yield from records(nsys, interpreter)
         lines = "nsys records them itself" if native_lines(nsys) else "the probe records them"
-        yield Examined("Python lines (--lines)", "ok", lines)
+        yield Check("Python lines (--lines)", "ok", lines)
         stacks = "nsys samples them" if samples_python(nsys) else "this nsys cannot export them; 2025.3 can"
-        yield Examined("Python's stacks (--python)", "ok", stacks)
+        yield Check("Python's stacks (--python)", "ok", stacks)
     yield _driver()
     yield clocks()
     yield _perf()
@@ -185,12 +185,12 @@ def examine(explicit: Path | None = None) -> Iterator[Examined]:
 def main(explicit: Path | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
     """Print all checks; return 0 if ``nsysx run`` will work here, else 1."""
     works, gpu = True, True
-    for examined in examine(explicit):
-        write(f"{examined.status:<5} {examined.what}: {examined.detail}\n")
-        if examined.fix:
-            write(f"      -> {examined.fix}\n")
-        works = works and not (examined.needed and examined.status == "fail")
-        gpu = gpu and not (examined.what == _GPU and examined.status != "ok")
+    for check in checks(explicit):
+        write(f"{check.status:<5} {check.what}: {check.detail}\n")
+        if check.fix:
+            write(f"      -> {check.fix}\n")
+        works = works and not (check.needed and check.status == "fail")
+        gpu = gpu and not (check.what == _GPU and check.status != "ok")
         sys.stdout.flush()
     without = "" if gpu else ", but there is no GPU to record"
     write(f"nsysx run will work here{without}\n" if works else "nsysx run will not work here yet\n")

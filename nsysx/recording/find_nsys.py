@@ -72,14 +72,14 @@ def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return EXIT_NOT_FOUND, str(error)
-    said = done.stdout if done.returncode == 0 else done.stdout + done.stderr
-    return done.returncode, said.strip()
+    output = done.stdout if done.returncode == 0 else done.stdout + done.stderr
+    return done.returncode, output.strip()
 
 
 def version_of(nsys: Path) -> str:
     """Return the version that ``nsys --version`` prints, or "" if this is not a working nsys."""
-    code, said = ask([nsys, "--version"])
-    match = re.search(r"version (\d+(?:\.\d+)+)", said)
+    code, output = ask([nsys, "--version"])
+    match = re.search(r"version (\d+(?:\.\d+)+)", output)
     return match.group(1) if match and code == 0 else ""
 
 
@@ -100,8 +100,8 @@ def importer_fault(nsys: Path) -> str:
     for path in (nsys, nsys.resolve()):
         if path.parent.name.startswith("target-linux"):
             if importer := next(path.parent.parent.glob("host-linux-*/QdstrmImporter"), None):
-                code, said = ask([importer, "--version"])
-                return "" if code == 0 else f"its importer does not run ({said.splitlines()[-1] if said else code})"
+                code, output = ask([importer, "--version"])
+                return "" if code == 0 else f"its importer does not run ({output.splitlines()[-1] if output else code})"
             if path == nsys.resolve():
                 hint = "; link both folders side by side as target-linux-x64 and host-linux-x64"
                 aside = next(path.parent.parent.glob("linux-desktop-*/QdstrmImporter"), None)

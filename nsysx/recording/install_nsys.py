@@ -168,8 +168,8 @@ def _place(root: Path, to: Path) -> None:
 
 
 def _missing(to: Path) -> set[str]:
-    said = _call(["ldd", to / "host-linux-x64/QdstrmImporter", to / "target-linux-x64/nsys"]).stdout
-    return {line.split()[0] for line in said.splitlines() if "not found" in line}
+    output = _call(["ldd", to / "host-linux-x64/QdstrmImporter", to / "target-linux-x64/nsys"]).stdout
+    return {line.split()[0] for line in output.splitlines() if "not found" in line}
 
 
 def _add_libraries(apt: _Apt, to: Path) -> None:

@@ -41,7 +41,7 @@ class Recording:
     stand_in: int = 0  # process id of the stand-in
     start_ns: int = 0
     end_ns: int = 0
-    said: str = ""
+    output: str = ""
     clocks: dict[str, Any] | None = None
     trouble: str = ""
     metrics_refused: str = ""  # why there are no GPU metrics although they were asked for
@@ -78,24 +78,24 @@ class Recorder:
                 if self._wait_for_start(profile, stand_in):
                     self._run_command(profile, stand_in)
                     break
-                recording.said = profile.output()
+                recording.output = profile.output()
                 profile.kill()
                 if recording.interrupted:
                     break
                 attempts -= 1
                 # The driver may refuse its counters, or another process may hold them.
-                if options.gpu_metrics and (not attempts or _OF_METRICS.search(recording.said)):
-                    options, attempts = self._without_metrics(recording.said), 2
-            recording.said = profile.output()
+                if options.gpu_metrics and (not attempts or _OF_METRICS.search(recording.output)):
+                    options, attempts = self._without_metrics(recording.output), 2
+            recording.output = profile.output()
         finally:
             stand_in.close()
             if sampler is not None:
                 recording.clocks = sampler.stop()
         return recording
 
-    def _without_metrics(self, said: str) -> Options:
+    def _without_metrics(self, output: str) -> Options:
         """Warn why nsys does not sample the GPU's counters, and return the options of a run without them."""
-        self.recording.metrics_refused = why = refusal(said)
+        self.recording.metrics_refused = why = refusal(output)
         say(f"warning: --gpu-metrics: {why}; recording without")
         return replace(self.options, gpu_metrics=False)
 
@@ -205,15 +205,15 @@ _TROUBLE = re.compile(r"illegal|error|insufficient|fail|support|unavailable|gpu.
 _USAGE = re.compile(r"^(usage:|Try '|See )")
 
 
-def refusal(said: str) -> str:
+def refusal(output: str) -> str:
     """Return why nsys did not start, in its own words and on one line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not _USAGE.match(line.strip())]
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not _USAGE.match(line.strip())]
     first = next((i for i, line in enumerate(lines) if _TROUBLE.search(line)), 0)
     lines = lines[first:]
     return " ".join(lines)[:300] or "nsys did not start with this option and did not say why"
 
 
-def progress_of(said: str) -> str:
+def progress_of(output: str) -> str:
     """Return what nsys is doing now, from its output."""
-    share = re.findall(r"(\d+)%", said[-400:])
+    share = re.findall(r"(\d+)%", output[-400:])
     return f"nsys is writing its report: {share[-1]} %" if share else "nsys is collecting what was recorded"

@@ -35,7 +35,7 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
     made = [path for path in sorted(folder.glob("report*.nsys-rep")) if path.stat().st_size]
     stopped = bool(recording.interrupted)
     if not made and not stopped:
-        made = _import_again(folder, recording.said, nsys, inbox)
+        made = _import_again(folder, recording.output, nsys, inbox)
     if not made:
         result.problems.append(_no_report(folder, recording, options, nsys, result.outputs))
         return
@@ -69,10 +69,10 @@ def write_run(folder: Path, text: str, options: Options, result: Result) -> None
 # --- what nsys did not finish -----------------------------------------------------------------------------------------
 
 
-def _collected(folder: Path, said: str) -> Path | None:
+def _collected(folder: Path, output: str) -> Path | None:
     """Return the raw data that nsys did not turn into a report, or a report that nsys wrote elsewhere; None without either."""
     # If nsys could not write the .nsys-rep here, it put it into the system's temporary folder, under another name.
-    named = re.findall(r"[^\s'\"]+\.(?:nsys-rep|qdstrm)", said)
+    named = re.findall(r"[^\s'\"]+\.(?:nsys-rep|qdstrm)", output)
     return next((path for path in [*folder.glob("*.qdstrm"), *map(Path, named)] if path.is_file()), None)
 
 
@@ -94,9 +94,9 @@ def _run_quietly(words: Sequence[str], log: Path, inbox: Inbox, what: str) -> in
     return process.process.wait()
 
 
-def _import_again(folder: Path, said: str, nsys: Nsys, inbox: Inbox) -> list[Path]:
+def _import_again(folder: Path, output: str, nsys: Nsys, inbox: Inbox) -> list[Path]:
     """Import what nsys collected and return the report, or [] if that fails. About one import in thousands fails in nsys."""
-    raw, importer = _collected(folder, said), importer_of(nsys.path)
+    raw, importer = _collected(folder, output), importer_of(nsys.path)
     if raw is None or raw.suffix != ".qdstrm" or importer is None:
         return []
     made = folder / "report.nsys-rep"
@@ -111,19 +111,19 @@ def _import_again(folder: Path, said: str, nsys: Nsys, inbox: Inbox) -> list[Pat
 
 def _no_report(folder: Path, recording: Recording, options: Options, nsys: Nsys, outputs: Outputs) -> NsysxError:
     """Return the error for a run without a report; raw data that nsys could not import is kept beside the outputs."""
-    said = recording.said
+    output = recording.output
     why = "interrupted: nsys did not finish its report" if recording.interrupted else "nsys could not finish its report"
-    if raw := _collected(folder, said):
+    if raw := _collected(folder, output):
         kept = outputs.stem.with_name(outputs.stem.name + raw.suffix)
         try:
             shutil.move(raw, kept)
         except OSError:  # no space there: it stays where nsys left it
             kept.unlink(missing_ok=True)
             kept = raw
-        hint = f"What it collected is in {kept}: {_how_to_import(kept, nsys)}. {last_words(said)}".rstrip()
+        hint = f"What it collected is in {kept}: {_how_to_import(kept, nsys)}. {last_words(output)}".rstrip()
         return failed(why + _if_full(folder), "nsys-import", hint)
-    hint = last_words(said)
-    if options.steps is not None and "Capture range started" not in said and not recording.trouble:
+    hint = last_words(output)
+    if options.steps is not None and "Capture range started" not in output and not recording.trouble:
         manual = "the program never came to `with nsysx.capture():`, or has no CUDA"
         why_not = manual if options.steps == "manual" else "fewer steps, no CUDA, or no probe"
         hint = f"The window --steps {options.steps} never opened: {why_not}. {hint}"
@@ -148,15 +148,15 @@ def _if_full(folder: Path) -> str:
     return ", the disk is full" if shutil.disk_usage(folder).free < _FULL_BYTES else ""
 
 
-def lines_said(said: str) -> list[str]:
+def output_lines(output: str) -> list[str]:
     """Return the lines of nsys's output without its progress bars."""
-    lines = [part.strip() for line in said.splitlines() for part in line.split("\r")]
+    lines = [part.strip() for line in output.splitlines() for part in line.split("\r")]
     return [line for line in lines if line and "%" not in line[:80] and not line.startswith(("Generat", "/"))]
 
 
-def last_words(said: str) -> str:
+def last_words(output: str) -> str:
     """Return the last lines that nsys printed, joined for an error message."""
-    lines = lines_said(said)
+    lines = output_lines(output)
     return "nsys said: " + " / ".join(lines[-4:]) if lines else ""
 
 
@@ -176,8 +176,8 @@ def _export(nsys: Nsys, folder: Path, options: Options, inbox: Inbox, result: Re
     if not exported:
         again = shlex.join([str(nsys.path), "export", "--type=sqlite", str(result.outputs.report)])
         what = f"{result.outputs.report}: export {'was stopped' if code is None else 'failed'}{_if_full(folder)}"
-        said = last_words(log.read_text(errors="replace"))
-        result.problems.append(failed(what, "nsys-export", f"Try: {again}. {said}".rstrip()))
+        output = last_words(log.read_text(errors="replace"))
+        result.problems.append(failed(what, "nsys-export", f"Try: {again}. {output}".rstrip()))
         return None
     _publish(made, result.outputs.sqlite, options, result)
     return result.outputs.sqlite

@@ -17,7 +17,7 @@ from nsysx.recording import calibrate
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, Outputs, Result, keeps_probe_out
 from nsysx.recording.record import Recording
-from nsysx.recording.reports import lines_said
+from nsysx.recording.reports import output_lines
 
 RUN_SCHEMA = "nsysx.run/1"
 
@@ -45,7 +45,7 @@ def run_record(
 ) -> dict[str, Any]:
     """Return the content of NAME.run.json, without what the probes reported."""
     started = datetime.fromtimestamp(recording.start_ns / 1e9, timezone.utc)
-    said = [line for line in lines_said(recording.said) if re.match(r"(?i)warning|error|fatal", line)]
+    warnings = [line for line in output_lines(recording.output) if re.match(r"(?i)warning|error|fatal", line)]
     record: dict[str, Any] = {
         "schema": RUN_SCHEMA,
         "tool": {"version": __version__},
@@ -58,7 +58,7 @@ def run_record(
             "path": str(nsys.path),
             "version": nsys.version,
             "command": recording.nsys_command,
-            "said": said[:20],
+            "said": warnings[:20],
             "trouble": recording.trouble or None,
             "stand_in": recording.stand_in,  # the process that nsys started in place of the command: not part of the program
         },

@@ -1,1 +1,1 @@
-"""The recorded steady steps run again, unchanged and with edits: what a change would be worth."""
+"""Replays the recorded steady steps, unchanged and with edits, to tell what a change would be worth."""

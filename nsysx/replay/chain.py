@@ -1,7 +1,7 @@
-"""The recorded steps as a chain: API calls in the order in which they began, each with the GPU work that it launched.
+"""Turns the recorded steps into a chain: API calls in the order of their start, each with the GPU work that it launched.
 
-The threads that drive the GPU take turns (autograd works while the main thread waits for it), so that one order holds for all
-of them. Between two calls lies host code, as long as it was recorded. Calls inside another call are part of that one.
+The threads that drive the GPU take turns (autograd works while the main thread waits for it), so all their calls have one common
+order. The time between two calls is host code, as long as it was recorded. A call inside another call is part of it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from nsysx.reading import schema
 from nsysx.replay.overhead import Added
 from nsysx.replay.window import Window
 
-#: What an item does. A copy waits for its own op, a sync for others; plain calls only take CPU time.
+#: Kinds of items. A copy may wait for its own op, a sync for other work; plain calls only take CPU time.
 LAUNCH, SYNC, COPY, RECORD, WAIT_EVENT, PLAIN = range(6)
 _MOST_EVENTS = (1 << 62) - 1
 
-#: A launch with this many pending ops or more can find the queue full; CUDA's limit is 1024.
+#: A launch with at least this many pending ops can find the queue full; CUDA's limit is 1024.
 _DEEP = 900
-#: The pause between two queued kernels where none was seen (H200).
+#: The pause between two queued kernels if the report shows none (H200).
 _USUAL_PAUSE_NS = 1_000
-#: Plain calls with less host code than this between them are one item: nobody asks about it.
+#: Plain calls of one kind with less host code than this before them (ns) join the item before, since no edit concerns them.
 _MERGED_NS = 20_000
 
 
 class Op(NamedTuple):
-    """One GPU op. ``offset`` is behind the first op of its item, -1: it starts when launched. Times in ns."""
+    """One GPU op; times in ns. ``offset`` counts from the start of the item's first op; -1: the op starts when launched."""
 
     op: int
     stream: int
@@ -46,10 +46,11 @@ class Op(NamedTuple):
 class Item(NamedTuple):
     """One API call with the host code before it; times in ns.
 
-    ``loading`` of ``gap`` is waiting for data, ``cost`` what the call costs the CPU without waiting. ``tail`` is from the end of
-    the own copy to the return, -1 where it does not wait for it. ``target`` is what a sync waits for: stream, -1 device, or
-    -2 - event; ``stream`` that of an event record or wait. ``site`` is the copy that a synchronize belongs to, -1 none.
-    ``added_before`` and ``added_inside`` are what tracing added to gap and cost.
+    ``gap`` is the host code, of which ``loading`` is waiting for data; ``cost`` is the CPU time of the call without waiting.
+    ``tail`` is the time from the end of the call's own copy to its return, -1 if it does not wait for the copy. ``target`` is what
+    a sync waits for: a stream, -1 for the device, or -2 - event; for an event record or wait it is the event, and ``stream`` the
+    stream. ``site`` is the call of the copy to which a synchronize belongs, -1 for none. ``added_before`` and ``added_inside`` are
+    what tracing added to gap and cost.
     """
 
     kind: int
@@ -70,10 +71,10 @@ class Item(NamedTuple):
 
 @dataclass
 class Chain:
-    """The items of the window in order. ``limit``: pending ops at which launches stall, 0 where that was never seen.
+    """The items of the window in order. ``limit``: number of pending ops at which launches stall, 0 if none was seen to stall.
 
-    ``borders`` are the places of the items with which steps begin. The last item is the host code before ``closing``, the API
-    call with which the next step begins (-1: none); its ``call`` is -1.
+    ``borders`` are the indices of the items with which steps begin. The last item, whose ``call`` is -1, is the host code before
+    ``closing``, the API call with which the next step begins (-1: none).
     """
 
     items: list[Item]
@@ -89,7 +90,11 @@ class Chain:
 
 @dataclass
 class _CallData:
-    """What a call is looked up in while the chain is made: split of waits, events, targets of syncs, time loading."""
+    """Lookup tables by call for making the chain.
+
+    ``waits``: (backlog_ns, host_ns); ``sites``: the copy of a synchronize; ``records`` and ``edges``: (event, stream) of event
+    records and of stream waits; ``targets``: what a sync waits for; ``loading``: ns waiting for data before the call.
+    """
 
     waits: Mapping[int, tuple[int, int]]
     sites: Mapping[int, int]
@@ -103,25 +108,25 @@ class _CallData:
 
 @dataclass
 class _Queues:
-    """The streams as recorded up to the call that is being added."""
+    """The state of the streams, as recorded, at the call that is being added."""
 
     start_ns: int
-    free: dict[int, int]
-    numbers: dict[int, int] = field(default_factory=dict)
+    free: dict[int, int]  # stream -> when its last op ends
+    numbers: dict[int, int] = field(default_factory=dict)  # stream -> its number in the chain
     held: dict[int, int] = field(default_factory=dict)  # event -> when it is done
     begun: list[int] = field(default_factory=list)  # starts of all ops in launch order
-    stalled: list[int] = field(default_factory=list)  # pending ops at launches that stalled
+    stalled: list[int] = field(default_factory=list)  # number of pending ops at each launch that stalled
     pauses: list[int] = field(default_factory=list)  # between queued ops of a stream
 
     def number(self, stream: int) -> int:
         return self.numbers.setdefault(stream, len(self.numbers))
 
     def pending(self, at: int) -> bool:
-        """Return whether launched work is not done at ``at``."""
+        """Return whether any launched work is unfinished at ``at``."""
         return max(self.free.values(), default=self.start_ns) > at
 
     def depth(self, at: int) -> int:
-        """Return how many of the launched ops have not begun at ``at``; ops begin nearly in launch order."""
+        """Return how many launched ops have not begun at ``at``; ops begin nearly in launch order."""
         return len(self.begun) - bisect_right(self.begun, at)
 
 
@@ -139,7 +144,7 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
     for (call, kind, a, b), before_ns, inside_ns in costs:
         launched = ops.get(call, [])
         if a < reach and b <= reach and not launched and items:
-            last = items[-1]  # nested in the call before: its time is inside that one's, and so is its price
+            last = items[-1]  # nested in the call before, whose time already contains it and what tracing added to it
             items[-1] = last._replace(added_inside=last.added_inside + before_ns + inside_ns)
             continue
         gap, cost = max(a - reach, 0), b - max(a, reach) if b > reach else 0
@@ -155,14 +160,14 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
         else:
             items.append(item)
     _settle_pauses(items, queues)
-    rest = max(window.end_ns - reach, 0)  # the host code after the last call belongs to the round
-    items.append(Item(PLAIN, -1, "", rest, min(data.loading.get(-1, 0), rest), 0, added_before=added.after))
+    after = max(window.end_ns - reach, 0)  # the host code after the last call belongs to the round
+    items.append(Item(PLAIN, -1, "", after, min(data.loading.get(-1, 0), after), 0, added_before=added.after))
     limit = int(np.median(queues.stalled)) if queues.stalled else 0
     return Chain(items, len(queues.numbers), limit, frozenset(borders), _closing(profile, window))
 
 
 def _closing(profile: Profile, window: Window) -> int:
-    """Return the first call behind the window of the threads that are replayed, -1 when there is none."""
+    """Return the first call after the window on the replayed threads, -1 if there is none."""
     calls = profile.attributed.api_calls.select("call", "thread", "start_ns")
     behind = calls.filter(
         (pl.col("start_ns") >= window.end_ns) & pl.col("thread").is_in(window.calls["thread"].unique().implode())
@@ -189,7 +194,7 @@ _Ran = tuple[int, int, int, int]
 
 
 def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
-    """Return call -> its ops. Work without a call goes with the op that began last before it, on the same device."""
+    """Return call -> its ops. An op without a call joins the call of the op that began last before it."""
     inside = (pl.col("call_start_ns") >= window.start_ns) & (pl.col("call_start_ns") < window.end_ns)
     launched = window.ops.filter(inside)
     by_call: dict[int, list[_Ran]] = {}
@@ -209,7 +214,7 @@ def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
 
 
 def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: _CallData, queues: _Queues) -> Item:
-    """Return the item with what it waits for and launches."""
+    """Return the item with its kind, what it waits for and what it launches; update ``queues``."""
     blocking = data.waits.get(item.call)
     if item.api == "sync":
         target = data.targets.get(item.call, -1)
@@ -219,7 +224,7 @@ def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: _
     if launched:
         item = _launching(item, launched, when, blocking, data, queues)
         return item._replace(ops=_queued(launched, when[0], data.usual_latency, queues))
-    # A free waits for the device whenever something is queued, also where a synchronize before it left nothing to wait for.
+    # A free waits for the device whenever work is queued, even if the synchronize before it left nothing to wait for.
     if blocking is not None and (blocking[0] or (item.api == "free" and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
     if item.call in data.records:
@@ -242,7 +247,7 @@ def _launching(
     data: _CallData,
     queues: _Queues,
 ) -> Item:
-    """Return a call that has GPU work: a launch, or a copy that waits for its own work or for what is before it."""
+    """Return the item of a call with GPU work: a launch, or a copy that may wait for itself or for earlier work."""
     a, b = when
     if blocking is None or item.api != "copy":
         depth = queues.depth(a)
@@ -253,7 +258,7 @@ def _launching(
     backlog, host = blocking
     ended = max(o[3] for o in launched)
     if ended <= b:
-        # It may also wait for an event that its stream waits for: then nothing of its own stream was queued.
+        # It may also wait for an event that its stream waits for; then its own stream had nothing queued.
         held = backlog or queues.free.get(launched[0][1], queues.start_ns) > a
         cost = min(item.cost, data.usual_cost) if held else max(min(launched[0][2], b) - a, 0)
         return item._replace(kind=COPY, waits=True, tail=b - ended, cost=cost)
@@ -263,9 +268,10 @@ def _launching(
 
 
 def _queued(launched: list[_Ran], called: int, usual: int, queues: _Queues) -> tuple[Op, ...]:
-    """Return the ops of a call with what held each of them up, and put them into the queues.
+    """Return the ops of a call with what delayed each of them, and add them to ``queues``.
 
-    The pause of an op that found its stream idle does not show; it is at most ``p`` and noted as ``~p`` until all are known.
+    An op that found its stream idle shows no pause of its own. If it began ``p`` ns after the stream was free, its pause is at
+    most ``p``, and it is stored as ``~p`` until the usual pause is known.
     """
     made: list[Op] = []
     head = -1
@@ -287,7 +293,7 @@ def _queued(launched: list[_Ran], called: int, usual: int, queues: _Queues) -> t
 
 
 def _settle_pauses(items: list[Item], queues: _Queues) -> None:
-    """Give ops whose own pause does not show the usual one."""
+    """Give the usual pause to ops that show none of their own."""
     usual = int(np.median(queues.pauses)) if queues.pauses else _USUAL_PAUSE_NS
     for i, item in enumerate(items):
         if item.ops and item.ops[0].pause < 0:
@@ -302,7 +308,7 @@ def _call_data(profile: Profile, window: Window) -> _CallData:
     every = profile.attributed.api_calls
     launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == "launch")
     launches = launches.filter(pl.col("process") == profile.steps.process)
-    # What a launch costs when nothing holds it up: in a full queue most of them stall, but not the first thousand.
+    # The CPU time of a launch that nothing delays: if the queue fills up, most launches stall, but not the first thousand.
     usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
     return _CallData(
         waits={c: (b, h) for c, b, h in blocking.select("call", "backlog_ns", "host_ns").iter_rows()},
@@ -317,7 +323,7 @@ def _call_data(profile: Profile, window: Window) -> _CallData:
 
 
 def _usual_latency(ops: pl.DataFrame) -> int:
-    """Return the median latency of ops that did not wait for their stream, 0 when none is known."""
+    """Return the median latency (ns) of ops that did not wait for their stream, 0 if none is known."""
     known = ops.select("stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
     called, end, latency = (known[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
     free = [np.empty(0, np.int64)]
@@ -330,12 +336,12 @@ def _usual_latency(ops: pl.DataFrame) -> int:
 
 
 def _awaited(event: int) -> int:
-    """Return the ``target`` of an event: below -1, and in 64 bits whatever a damaged report calls it."""
+    """Return the ``target`` of an event: below -1, and within 64 bits even if a damaged report has a huge id."""
     return -2 - (event & _MOST_EVENTS)
 
 
 def _events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
-    """Return call -> (event, stream) of event records, and of stream waits."""
+    """Return two maps of call -> (event, stream): for event records, and for stream waits."""
     key = ["process", "correlation_id"]
     calls = calls.select(*key, "call", pl.col("name").cast(pl.String))
     trace = profile.trace
@@ -348,7 +354,7 @@ def _events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int,
 
 
 def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
-    """Return call -> stream, or -2 - event, of the synchronize calls that name one."""
+    """Return call -> target (a stream, or -2 - event) of the synchronize calls that name one."""
     key = ["process", "correlation_id"]
     calls = calls.filter(pl.col("kind") == "sync")
     rows = profile.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
@@ -362,9 +368,9 @@ def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
 
 
 def _loading(profile: Profile, window: Window) -> dict[int, int]:
-    """Return call -> time in the data phase between the call before it and itself, -1 for after the last call.
+    """Return call -> time in the data phase between the previous call and it (ns); key -1 is the time after the last call.
 
-    Only what lies in the window counts: other steps load too.
+    Only the time inside the window counts, because other steps load data, too.
     """
     calls = window.calls
     spans = profile.attributed.phase_spans.filter(
@@ -376,7 +382,7 @@ def _loading(profile: Profile, window: Window) -> dict[int, int]:
     for begin, finish in spans.select("start_ns", "end_ns").iter_rows():
         at, b = max(begin, window.start_ns), min(finish, window.end_ns)
         i = int(np.searchsorted(starts, at, side="left"))
-        # A fetch that itself makes API calls (pinning) is cut at them; its parts count for the next call each.
+        # A fetch that makes API calls itself (pinning) is split at them, and each part counts for the next call.
         while at < b:
             upto = min(int(starts[i]), b) if i < len(starts) else b
             key = int(ids[i]) if i < len(ids) else -1

@@ -1,4 +1,4 @@
-"""A chain as columns, which is what ``simulate`` runs: a row per item and a row per GPU op, both in the order of the calls."""
+"""A chain as columns, for ``simulate``: one row per item and one per GPU op, both in the order of the calls."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nsysx.replay.chain import LAUNCH, Chain, Item, Op
 
 Flags = npt.NDArray[np.bool_]
 
-#: Of a recorded time this part always stays: tracing is never all of it.
+#: At least this share of a recorded time remains, because tracing is never all of it.
 _STAYS = 0.2
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What `Item` and `Op` hold that takes time or waits (ns). Item ``i`` has the ops ``first_op[i]`` to ``first_op[i + 1]``.
+    """The fields of `Item` and `Op` that take time or wait (ns). Item ``i`` has the ops ``first_op[i]`` to ``first_op[i + 1] - 1``.
 
-    ``op_item`` is the item of each op, ``streams`` and ``limit`` are those of the `Chain`.
+    ``op_item`` is the item of each op; ``streams`` and ``limit`` are those of the `Chain`.
     """
 
     kind: I64
@@ -54,9 +54,12 @@ _OF_OP = ("stream", "latency", "pause", "offset", "duration")
 
 
 def columns(chain: Chain, like: tuple[list[Item], Columns] | None = None) -> Columns:
-    """Return the columns of a chain. O(items + ops); of one that differs from ``like`` in few items, O(those)."""
+    """Return the columns of a chain, in O(items + ops).
+
+    ``like`` holds the items and columns of another chain; if few items differ from it, only those are converted.
+    """
     if like is not None and len(like[0]) == len(chain.items):
-        changed = [i for i, (had, has) in enumerate(zip(like[0], chain.items, strict=True)) if had is not has]
+        changed = [i for i, (before, after) in enumerate(zip(like[0], chain.items, strict=True)) if before is not after]
         if len(changed) < len(chain.items) // 2:
             return _changed(like[1], chain, np.array(changed, np.int64))
     ops = [item.ops for item in chain.items]
@@ -84,7 +87,7 @@ def _op_columns(ops: list[tuple[Op, ...]]) -> dict[str, I64]:
 
 
 def _changed(cols: Columns, chain: Chain, places: I64) -> Columns:
-    """Return the columns with those of the items at these places; edits never change how many ops an item has."""
+    """Return ``cols`` with new values for the items at ``places``; edits never change how many ops an item has."""
     items = [chain.items[i] for i in places.tolist()]
     first, counts = cols.first_op[places], np.diff(cols.first_op)[places]
     op = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
@@ -98,11 +101,11 @@ def _changed(cols: Columns, chain: Chain, places: I64) -> Columns:
     return replace(cols, **made, streams=chain.streams)
 
 
-class Relief:
-    """The chain with what tracing added to it, to be taken out again and again at other scales.
+class WithoutTracing:
+    """A chain from which the time that tracing added can be removed, at different scales.
 
-    ``waiting`` is op -> how long it does no work but waits for another rank (ns): that goes on a scale of its own. ``collectives``
-    is op -> how long the ops take that would wait longer where the other rank were later still.
+    ``waiting`` is op -> the time in which it only waits for another rank (ns), which is scaled separately. ``collectives`` is op ->
+    whole time (ns) for the ops that would take longer if the other rank were later.
     """
 
     def __init__(
@@ -120,58 +123,58 @@ class Relief:
         self._any = bool(self._before.any() or self._inside.any())
 
     def columns(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0) -> Columns:
-        """Return the columns without ``scale`` times what tracing added; all other host time times ``host``.
+        """Return the columns without ``scale`` times what tracing added, and with all other host time multiplied by ``host``.
 
-        Ops wait for other ranks ``waits`` times as long as recorded, where that is more than once by as much more as they take;
-        all that the device does takes ``work`` times as long.
+        Waiting of ops for other ranks is multiplied by ``waits`` if that is at most 1; above 1, the whole time of the collectives
+        is. All device time is multiplied by ``work``.
         """
-        had = self.recorded
+        base = self.recorded
         if self.waits and waits != 1:
             which = self._waiting if waits < 1 else self._collectives
-            had = replace(had, op_duration=had.op_duration + _whole(which * (waits - 1)))
+            base = replace(base, op_duration=base.op_duration + _whole(which * (waits - 1)))
         if work != 1:
-            had = replace(
-                had,
-                op_duration=_whole(had.op_duration * work),
-                op_pause=_whole(had.op_pause * work),
-                op_offset=np.where(had.op_offset > 0, _whole(had.op_offset * work), had.op_offset),
+            base = replace(
+                base,
+                op_duration=_whole(base.op_duration * work),
+                op_pause=_whole(base.op_pause * work),
+                op_offset=np.where(base.op_offset > 0, _whole(base.op_offset * work), base.op_offset),
             )
         if (scale == 0 and host == 1) or not self._any:
-            return had
+            return base
         before, inside = self._before * scale, self._inside * scale
-        code = had.gap - had.loading  # waiting for data is not what tracing stretches
-        # What finds no room in the host code lies in the call, and the other way round.
-        room_before, room_inside = code * (1 - _STAYS), had.cost * (1 - _STAYS)
+        code = base.gap - base.loading  # tracing does not prolong waiting for data
+        # What is more than the host code can hold must lie in the call, and the other way round.
+        room_before, room_inside = code * (1 - _STAYS), base.cost * (1 - _STAYS)
         more_inside, more_before = np.maximum(before - room_before, 0), np.maximum(inside - room_inside, 0)
         less_code = np.minimum(before + more_before, room_before)
         less_cost = np.minimum(inside + more_inside, room_inside)
-        latency, pause = self._relieved_ops(had, inside, scale)
+        latency, pause = self._relieved_ops(base, inside, scale)
         return replace(
-            had,
-            gap=had.loading + _whole((code - less_code) * host),
-            cost=_whole((had.cost - less_cost) * host),
+            base,
+            gap=base.loading + _whole((code - less_code) * host),
+            cost=_whole((base.cost - less_cost) * host),
             op_latency=latency,
             op_pause=pause,
         )
 
-    def _relieved_ops(self, had: Columns, inside: npt.NDArray[np.float64], scale: float) -> tuple[I64, I64]:
-        """Return latency and pause of all ops, less by what lay inside the call of the first of each.
+    def _relieved_ops(self, base: Columns, inside: npt.NDArray[np.float64], scale: float) -> tuple[I64, I64]:
+        """Return latency and pause of all ops; those of each item's first op without what tracing added inside the call.
 
-        A graph whose nodes are traced starts that much later behind the one before, too: tiny nodes in a queue of graphs took
-        4.1 ms a step so, 3.2 without (H200).
+        A graph whose nodes are traced also starts that much later after the previous one: with tiny nodes in a queue of graphs, a
+        step took 4.1 ms with tracing and 3.2 ms without (H200).
         """
-        counts = np.diff(had.first_op)
+        counts = np.diff(base.first_op)
         item = np.flatnonzero((counts > 0) & (inside != 0))
-        first = had.first_op[item]
-        latency, pause = had.op_latency.copy(), had.op_pause.copy()
+        first = base.first_op[item]
+        latency, pause = base.op_latency.copy(), base.op_pause.copy()
         latency[first] = _whole(latency[first] - np.minimum(inside[item], latency[first] * (1 - _STAYS)))
         between = np.where(counts[item] == 1, costs.KERNEL_GAP_NS * min(scale, 1), inside[item])
-        queued = np.where(had.kind[item] == LAUNCH, between, 0.0)
+        queued = np.where(base.kind[item] == LAUNCH, between, 0.0)
         pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - _STAYS)))
         return latency, pause
 
     def chain(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0) -> Chain:
-        """Return the chain of ``columns(scale, host, waits, work)``."""
+        """Return the chain whose columns are ``columns(scale, host, waits, work)``."""
         less = self.columns(scale, host, waits, work)
         if less is self.recorded:
             return self._chain

@@ -1,8 +1,8 @@
-"""What tracing adds to each class of event, and where that is known from.
+"""What tracing adds to each class of event, and how well that is known.
 
-Best first: the step was measured, in the same process before the window of ``--steps`` or in a second run without profiler
-(``--calibrate``): the costs are then scaled until the modelled step is the measured one. Else they come from what ``nsysx
-calibrate`` measured on the machine, else from the table here, with a wide bar.
+The best source is a measured step: in the same process before the window of ``--steps``, or in a second run without the profiler
+(``--calibrate``). The costs are then scaled until the modelled step equals the measured one. Without a measured step they come
+from what ``nsysx calibrate`` measured on the machine, or else from the table here, with a wide error bar.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
+from nsysx import ids
 from nsysx.events.profile import Profile
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
 
 SCHEMA = "nsysx.tracing_costs/1"
 
-#: Classes of traced events: API calls by kind. Ranges and marks have theirs in ``ASSUMED``; what nsys itself says that it took
-#: (``PROFILER_OVERHEAD``) is measured and has no entry in a table of costs.
+#: The classes of API calls. Ranges and marks have their own classes in ``ASSUMED``. The time that nsys reports for itself
+#: (``PROFILER_OVERHEAD``) is measured, so it has no entry in a table of costs.
 CALL_CLASSES = ("launch", "graph_launch", "copy", "memset", "sync", "event", "alloc", "nested", "other")
 GRAPH_NODE = "graph_node"
 FLUSH = "profiler"
 
 
-#: No cost and no step is longer than an hour: what a file states beyond that is not believed.
+#: No cost and no step is longer than an hour (ns); a larger value in a file is rejected.
 _LONGEST_NS = 3_600e9
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one event adds (ns): likely, at least, at most. ``inside``: the part that lies between the recorded stamps."""
+    """What tracing adds to one event (ns): likely value, lower and upper bound. ``inside``: the share between its timestamps."""
 
     ns: float
     low_ns: float
@@ -42,10 +43,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs by class, measured where a launch was recorded to take ``launch_ns`` in the median. ``source`` as in `Unprofiled`.
+    """Costs by class, measured on a machine where recorded launches took ``launch_ns`` in the median. ``source``: see `Unprofiled`.
 
-    ``other_ns`` is what calls that do nothing (``cudaStreamIsCapturing``) took there: the speed of the host itself; 0 where it
-    is not known. ``gpu`` names the machines for which that speed holds.
+    ``other_ns`` is what trivial calls (``cudaStreamIsCapturing``) took there, which shows the speed of the host; 0 if unknown.
+    ``gpu`` names the machines for which that speed holds.
     """
 
     source: Source
@@ -57,7 +58,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Measured:
-    """A step that was measured without tracing (ns): median, and the range in which it lies."""
+    """A step that was measured without tracing (ns): median, lower and upper bound, and the number of measured steps."""
 
     source: Source
     step_ns: int
@@ -67,9 +68,9 @@ class Measured:
 
 
 #: nsys 2025.3 on H200 hosts, torch 2.11: six programs with blocks of steps without and with tracing in one process, and loops of
-#: single calls: a launch +2.4 us, a copy +3.6, an event +2.6, a stream synchronize +1.1, a node of a graph +0.65 us where nodes
-#: are traced, else +0.11. In a program, between other work, a launch costs twice as much: ``nsysx calibrate`` gave 3.9 us where
-#: it was recorded to take 4.5, which is 5.0 at the 5.8 here. Backward marks are those of the probe of 2026.
+#: single calls. In loops tracing added 2.4 us to a launch, 3.6 to a copy, 2.6 to an event, 1.1 to a stream synchronize, and to a
+#: graph node 0.65 us if nodes were traced, else 0.11. In a program, among other work, a launch costs twice as much: ``nsysx
+#: calibrate`` gave 3.9 us where a recorded launch took 4.5, which makes 5.0 for the 5.8 here. Backward marks: the probe of 2026.
 ASSUMED = Costs(
     "assumed",
     launch_ns=5_800,
@@ -92,27 +93,27 @@ ASSUMED = Costs(
     other_ns=100,
     gpu="H200",
 )
-#: While a host is slow by its trivial calls, its other code is slow by this power of it. Over 18 programs on H200 hosts with a
-#: known bare step the power 0.5 gave a median error of 8.5 % instead of 14 %, and no bias.
+#: If a host's trivial calls are slower by a factor, its other code is slower by this power of it. Over 18 programs on H200 hosts
+#: with a known unprofiled step, the power 0.5 gave a median error of 8.5 % instead of 14 %, and no bias.
 SLOW_HOST = 0.5
-#: Two kernels that are queued in a stream are this much further apart while they are traced (H200: 1.83 to 2.01 us).
+#: Tracing increases the distance between two queued kernels of a stream by this much (H200: 1.83 to 2.01 us).
 KERNEL_GAP_NS = 200
-#: A host can be slower by this part while it is recorded, without the profiler's doing: one Python loop took 30 us, or 55, in the
-#: same process; the same program's bare step differed by a third from process to process.
+#: A host can be slower by this share while it is recorded, independently of the profiler: in one process, the same Python loop
+#: took 30 us at one time and 55 at another; the unprofiled step of one program differed by a third between processes.
 HOST_DRIFT = 0.55
-#: And faster, by this part: of two processes of one program the recorded one may be either.
+#: It can also be faster, by this share: of two processes of one program, either may be the recorded one.
 HOST_DRIFT_UP = 0.15
 
 
-def parsed(told: object, source: Source) -> Costs | None:
-    """Return the costs that a file states, None where it states none that can be used."""
-    if not isinstance(told, dict) or told.get("schema") != SCHEMA:
+def parsed(profile: object, source: Source) -> Costs | None:
+    """Return the costs in the JSON of a machine profile, None if it is unusable. Missing classes come from ``ASSUMED``."""
+    if not isinstance(profile, dict) or profile.get("schema") != SCHEMA:
         return None
-    launch, table = told.get("launch_ns"), told.get("costs")
+    launch, table = profile.get("launch_ns"), profile.get("costs")
     if not _number(launch) or not launch or not isinstance(table, dict):
         return None
     known = {}
-    # What the file does not state is from the table, for a host of this speed.
+    # A class that the file lacks comes from the table, scaled to the speed of this host.
     speed = launch / ASSUMED.launch_ns
     for name, usual in ASSUMED.of.items():
         row = table.get(name, {})
@@ -123,7 +124,7 @@ def parsed(told: object, source: Source) -> Costs | None:
         if not all(_number(v) for v in values) or values[-1] > 1:
             return None
         known[name] = Cost(*map(float, values))
-    other = told.get("other_ns", 0)
+    other = profile.get("other_ns", 0)
     return Costs(source, float(launch), known, float(other) if _number(other) else 0.0)
 
 
@@ -132,22 +133,22 @@ def _number(value: object) -> TypeGuard[float]:
 
 
 def costs(run: Mapping[str, Any]) -> Costs:
-    """Return what tracing costs, from the machine's own profile in NAME.run.json or from the table."""
+    """Return what tracing costs, from the machine profile in NAME.run.json or else from the table."""
     return parsed(run.get("machine_profile"), "modelled") or ASSUMED
 
 
 def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
-    """Return the step without tracing where it was measured; of a second run the steps of these numbers."""
+    """Return the measured step without tracing, None if there is none. From a second run, only the steps ``numbers`` count."""
     run = profile.trace.run
     return _in_process(run, profile.steps.process) or _second_run(run, numbers)
 
 
 def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:
     for record in run.get("probe") or ():
-        told = record.get("unrecorded_steps") if isinstance(record, dict) else None
-        if not isinstance(told, dict) or record.get("pid") not in (None, process & 0xFFFFFF):
+        unrecorded = record.get("unrecorded_steps") if isinstance(record, dict) else None
+        if not isinstance(unrecorded, dict) or record.get("pid") not in (None, ids.pid_of(process)):
             continue
-        step, low, high, count = (told.get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
+        step, low, high, count = (unrecorded.get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
         if _number(step) and _number(low) and _number(high) and _number(count) and step > 0 and count > 0:
             return Measured("in_process", round(step), round(min(low, step)), round(max(high, step)), int(count))
     return None
@@ -155,11 +156,11 @@ def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:
 
 def _second_run(run: Mapping[str, Any], numbers: Collection[int]) -> Measured | None:
     timing = run.get("calibration")
-    told = timing.get("steps_ns") if isinstance(timing, dict) else None
-    if not isinstance(told, dict):
+    steps_ns = timing.get("steps_ns") if isinstance(timing, dict) else None
+    if not isinstance(steps_ns, dict):
         return None
     try:
-        lengths = [int(ns) for index, ns in told.items() if int(index) in numbers]
+        lengths = [int(ns) for number, ns in steps_ns.items() if int(number) in numbers]
     except (TypeError, ValueError):
         return None
     lengths = [ns for ns in lengths if 0 < ns < 1 << 60]

@@ -1,4 +1,4 @@
-"""What may be changed in a replayed step, and how a chain changes with it."""
+"""The changes that can be made in a replayed step, and how each changes the chain."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import union
 from nsysx.replay.chain import LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
 
-#: What one replay of a CUDA graph costs the CPU, by how the graph is made. Captured by hand: a launch of 5 us and a copy into the
-#: static input of 5 us (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``:
-#: 0.44 ms there. ``torch.compile(mode="reduce-overhead")``: guards 176 us and cudagraph trees 128 us (pytorch#150488).
+#: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch and 5 us for the copy into
+#: the static input (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same
+#: step became 0.44 ms. ``torch.compile(mode="reduce-overhead")``: 176 us for guards and 128 us for cudagraph trees (pytorch#150488).
 GRAPH_PRICE_NS = {"raw": 10_000, "callable": 20_000, "compiled": 310_000}
-#: What each node adds to a launch (H200: 2.4 ns), and the pause between the kernels of a graph.
+#: CPU time that each node adds to a graph launch (H200: 2.4 ns), and the pause between the kernels of a graph.
 GRAPH_NODE_NS, GRAPH_GAP_NS = 3, 1_000
-#: What a kernel takes beyond its bytes: the shortest ones on an H200 take 1.0 us. Fused kernels pay it once.
+#: Time of a kernel that does not depend on its bytes; fused kernels take it once. The shortest kernels on an H200 take 1.0 us.
 _KERNEL_FLOOR_NS = 1_000
-#: A kernel's slowdown beside communication is known from this many runs alone and as many beside it.
+#: Least number of runs alone, and of runs beside communication, from which a kernel's slowdown is derived.
 _SEEN_OFTEN = 3
 
 
 @dataclass(frozen=True)
 class RemoveWaits:
-    """These API calls no longer wait; None: no call does."""
+    """These API calls no longer wait; None: no call waits."""
 
     calls: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
 class RemoveHost:
-    """Host code before these API calls takes no time; None: nowhere does it."""
+    """Host code before these API calls takes no time; None: no host code takes time."""
 
     calls: frozenset[int] | None = None
 
@@ -47,9 +47,9 @@ class FreeLoader:
 
 @dataclass(frozen=True)
 class RemoveCalls:
-    """These API calls cost nothing and wait for nothing; the work that they launch stays.
+    """These API calls take no time and wait for nothing; the work that they launch remains.
 
-    ``between``: the host code between two of them that follow each other goes too.
+    ``between``: the host code between two consecutive ones goes, too.
     """
 
     calls: frozenset[int]
@@ -58,14 +58,14 @@ class RemoveCalls:
 
 @dataclass(frozen=True)
 class RemoveOps:
-    """These GPU ops and the launches that only they need are gone."""
+    """These GPU ops take no time, nor do the launches that only they need."""
 
     ops: frozenset[int]
 
 
 @dataclass(frozen=True)
 class ScaleOps:
-    """These GPU ops take ``factor`` times as long; those of ``bound`` among them ``least`` times at least."""
+    """These GPU ops take ``factor`` times as long; those of them in ``bound`` take at least ``least`` times as long."""
 
     ops: frozenset[int]
     factor: float
@@ -75,9 +75,9 @@ class ScaleOps:
 
 @dataclass(frozen=True)
 class Graph:
-    """Each run of these launch calls becomes one graph launch, with nothing in between; None: every launch.
+    """Each run of these launch calls becomes one graph launch, with no host code in between; None: every launch.
 
-    ``by`` says how the graph is made, which sets its price: see ``GRAPH_PRICE_NS``.
+    ``by`` is how the graph is made, which determines the CPU time of its launch: see ``GRAPH_PRICE_NS``.
     """
 
     calls: frozenset[int] | None = None
@@ -93,7 +93,7 @@ class Fuse:
 
 @dataclass(frozen=True)
 class PinCopies:
-    """These copies are from pinned memory and nobody waits for them; they stay on their stream."""
+    """These copies use pinned memory and no call waits for them; they stay on their stream."""
 
     ops: frozenset[int]
     bandwidth_bytes_per_s: float | None = None
@@ -101,7 +101,7 @@ class PinCopies:
 
 @dataclass(frozen=True)
 class OverlapCopies:
-    """These copies run from pinned memory on a stream of their own and nobody waits for the copying itself."""
+    """These copies use pinned memory and run on a separate stream, and no call waits for them."""
 
     ops: frozenset[int]
     bandwidth_bytes_per_s: float | None = None
@@ -109,7 +109,7 @@ class OverlapCopies:
 
 @dataclass(frozen=True)
 class RemoveExposedComm:
-    """Communication takes no time: an upper bound of what hiding it is worth."""
+    """Communication takes no time: an upper bound for what hiding it is worth."""
 
 
 Edit = (
@@ -135,7 +135,7 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
                 chain.items[i] = chain.items[i]._replace(waits=False)
         case RemoveHost(calls):
             if calls is not None and chain.closing in calls:
-                calls |= {-1}  # in a round the last host code is the first of the next step
+                calls |= {-1}  # the last host code of the round comes before that call
             for i, item in _chosen(chain, calls):
                 chain.items[i] = item._replace(gap=item.loading)
         case FreeLoader():
@@ -173,7 +173,7 @@ def _chosen(chain: Chain, calls: frozenset[int] | None) -> Iterator[tuple[int, I
 
 
 def _each_op(chain: Chain, ops: frozenset[int], change: Callable[[Op], Op]) -> list[int]:
-    """Change these ops; return the items that hold any."""
+    """Change these ops; return the indices of the items that contain any of them."""
     touched = []
     for i, item in enumerate(chain.items):
         if any(op.op in ops for op in item.ops):
@@ -190,7 +190,7 @@ def _remove_ops(chain: Chain, ops: frozenset[int]) -> None:
 
 
 def _with_companions(chain: Chain, places: list[int]) -> list[int]:
-    """Add to blocking copies the synchronize that belongs to each, and to that its copy: one site, one wait."""
+    """Return the items at ``places``, with each copy's synchronize and each synchronize's copy, since the two are one wait."""
     together = set(places)
     for i in places:
         item = chain.items[i]
@@ -212,12 +212,12 @@ def _remove_calls(chain: Chain, calls: frozenset[int], between: bool) -> None:
 
 
 def _graph(chain: Chain, calls: frozenset[int] | None, price_ns: int) -> None:
-    """Make one graph launch of each run of launches: what lies between them on the CPU goes, pauses become a graph's."""
-    first = -1  # item of the launch that becomes the graph's
+    """Make one graph launch of each run of launches, without host code in between and with the pauses of a graph."""
+    first = -1  # item of the launch that becomes the graph launch
     for i, item in enumerate(chain.items):
         chosen = calls is None or item.call in calls
         if i in chain.borders:
-            first = -1  # a graph holds one step
+            first = -1  # a graph does not extend over two steps
         if item.kind in (RECORD, WAIT_EVENT, PLAIN) and first >= 0 and chosen and not item.loading:
             chain.items[i] = item._replace(gap=0, cost=0)
             continue
@@ -236,7 +236,7 @@ def _graph(chain: Chain, calls: frozenset[int] | None, price_ns: int) -> None:
 
 
 def _fuse(chain: Chain, calls: frozenset[int]) -> None:
-    """Merge each run of launches: one launch, no host code within, kernels as short as their bytes."""
+    """Merge each run of launches into one, without host code in between; all kernels but the first lose their floor."""
     inside = False
     for i, item in enumerate(chain.items):
         chosen = item.call in calls
@@ -255,7 +255,7 @@ def _fuse(chain: Chain, calls: frozenset[int]) -> None:
 
 
 def _pin(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Profile) -> None:
-    """Let nobody wait for these copies; a bandwidth above 0 sets what they take, where that is shorter."""
+    """Let no call wait for these copies; at a given bandwidth they take their bytes over it, if that is shorter."""
     sizes = dict(profile.attributed.gpu_ops.filter(pl.col("op").is_in(list(ops))).select("op", "bytes").iter_rows())
 
     def faster(op: Op) -> Op:
@@ -267,7 +267,7 @@ def _pin(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Pr
 
 
 def _remove_comm(chain: Chain, profile: Profile) -> None:
-    """Let communication take no time, and what ran beside it as long as the same kernels take alone, where that was seen."""
+    """Let communication take no time, and let kernels that ran beside it take as long as they take alone, if that is known."""
     ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
     is_comm = ops["cls"].cast(pl.String) == "comm"
     _each_op(chain, frozenset(ops.filter(is_comm)["op"].to_list()), lambda op: op._replace(duration=0))
@@ -276,16 +276,17 @@ def _remove_comm(chain: Chain, profile: Profile) -> None:
 
 
 def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], float]]:
-    """Return groups of the shown process's ops that run beside communication, with what they take alone, see ``slowed``."""
+    """Return the groups of ``slowed`` for the ops of the shown process."""
     ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
     is_comm = ops["cls"].cast(pl.String) == "comm"
     return slowed(ops.filter(~is_comm), ops.filter(is_comm))
 
 
 def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], float]]:
-    """Return groups of ops that ran beside communication, with what the same kernel takes alone as a part of theirs.
+    """Return groups of ops that ran beside communication and were slowed by it, each with a factor below 1.
 
-    Alone and beside are medians of each kernel's runs; one that was not seen often enough both ways is left out.
+    The factor is the median time of the same kernel (name, grid, block) alone over its median time beside communication. Kernels
+    without enough runs of both kinds are left out.
     """
     start, end = union(comm["start_ns"].to_numpy(), comm["end_ns"].to_numpy())
     if not len(start):

@@ -1,19 +1,19 @@
-"""A discrete-event re-run of the recorded steady steps, unchanged and with edits: what a change would be worth.
+"""A discrete-event replay of the recorded steady steps, unchanged and with edits, to tell what a change would be worth.
 
-The model. The calls of the threads that drive the GPU form one chain (``chain``). A call costs the CPU what it was recorded to
-cost without waiting. Each stream is a FIFO: an op starts when its stream is free, what its stream was told to wait for is
-done, and its launch has arrived. A call that blocks returns when what it awaits is done. A launch finds the queue full when as
-many ops are pending as were seen pending at launches that stalled (``simulate``).
+The model: the calls of the threads that drive the GPU form one chain (``chain``). A call takes the CPU time that was recorded
+for it without its waiting. Each stream is a FIFO: an op starts when its stream is free, the work that its stream must wait for is
+done, and its launch has arrived. A blocking call returns when the work that it waits for is done. A launch finds the queue full
+when as many ops are pending as were pending at recorded launches that stalled (``simulate``).
 
-What is known of each op is split by how it was recorded: an op that found its stream idle shows its launch latency; one that
-was queued shows only the pause that the stream makes between two ops. So the unchanged replay is right by construction
-where the recorded order of causes holds, and its error shows where the model fails.
+How an op was recorded tells what is known about it: an op that found its stream idle shows its launch latency; one that was queued
+shows only the pause of the stream between two ops. So the unchanged replay is right by construction as long as the recorded causes
+are those of the model, and its error shows where the model fails.
 
-Savings are in un-profiled time: what tracing added to each call and range is taken out first (``overhead``, ``unprofiled``).
+Savings are in unprofiled time: what tracing added to each call and range is removed first (``overhead``, ``unprofiled``).
 
-The steps are replayed three times in a row; the second round is measured, so that neither the recorded start nor the end of
-the window colours the result. A saving is (replay without tracing) - (the same, edited), per step. It assumes that the program
-does not need the value that a removed wait brought, and that host code costs the same elsewhere.
+The steps are replayed three times in a row, and the second round is measured, so that neither the start nor the end of the window
+affects the result. A saving is (replay without tracing) - (the same with the edit), per step. It assumes that the program does not
+need the value for which a removed wait waited, and that host code takes the same time elsewhere.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ __all__ = [
     "unprofiled_of",
 ]
 
-#: What predictions were off by in the median over twelve before/after pairs, most of them bound by the GPU: no claim is surer.
+#: Median error of the predictions over twelve before/after pairs, most of them GPU-bound. No error bar is smaller.
 VALIDATED_ERROR = 0.01
-#: Above this, the model does not describe the program and nothing is claimed.
+#: If the unchanged replay is off by more than this, the model does not describe the program and makes no claims.
 TRUSTED_ERROR = 0.05
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The step after an edit, in un-profiled time. ``saving_ns`` is against the step without tracing; ``bar_ns`` its error.
+    """The step after an edit, in unprofiled time. ``saving_ns``: how much shorter it is, ``bar_ns``: the error bar of that.
 
-    ``moves_to`` names the wait that grew most.
+    ``next_limit`` says in words what limits the step then; ``moves_to`` is the call site whose wait grew most, None without one.
     """
 
     step_ns: int
@@ -94,7 +94,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Moved:
-    """One link of the chain: the site whose wait goes, the step after it (with all before), and the longest wait left."""
+    """One removed wait: its site, the step without it and all earlier ones, the saving, and the longest remaining wait."""
 
     site: str
     step_ns: int
@@ -104,9 +104,10 @@ class Moved:
 
 
 class Replay:
-    """The replay of a report's steady steps. Build with ``build``; ask with ``saving``.
+    """The replay of a report's steady steps. ``build`` makes it; ``saving`` tells what an edit is worth.
 
-    ``recorded_ns`` and ``unchanged_ns`` are as recorded, ``real_ns`` is the step without tracing that savings are held against.
+    ``recorded_ns`` is the recorded step and ``unchanged_ns`` its replay, both with tracing; ``real_ns`` is the step without tracing,
+    from which savings are counted. ``error`` is the relative error of the unchanged replay.
     """
 
     def __init__(self, profile: Profile, window: Window) -> None:
@@ -122,12 +123,12 @@ class Replay:
         self._columns = columns(self._chain)
         self._real = run(self._columns)
         self.real_ns = self.window.step_ns(self._real.round_ns)
-        #: The error bar of every saving, per step: the replay's own error, and never less than what was seen in reality.
+        #: The least error bar of a saving, per step (ns): the error of the unchanged replay, at least the validated one.
         self.bar_ns = round(max(self.error, VALIDATED_ERROR) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
 
     def saving(self, *edits: Edit) -> Outcome:
-        """Return the step with the edits made, all at once."""
+        """Return the step with all these edits made together."""
         if edits not in self._known:
             self._known[edits] = self._replayed(edits)
         return self._known[edits]
@@ -151,21 +152,21 @@ class Replay:
         return run(columns(chain, (self._chain.items, self._columns)))
 
     def _bar(self, saving_ns: int) -> int:
-        """Return how far a saving may be off: by the replay's error, and by as much as the step itself is uncertain."""
+        """Return a saving's error bar (ns): the least one, plus the relative uncertainty of the step times the saving."""
         known = self.unprofiled
-        unsure = (known.high_ns - known.low_ns) / (2 * known.step_ns) if known.step_ns else 0.0
-        return self.bar_ns + round(abs(saving_ns) * unsure)
+        uncertainty = (known.high_ns - known.low_ns) / (2 * known.step_ns) if known.step_ns else 0.0
+        return self.bar_ns + round(abs(saving_ns) * uncertainty)
 
     def blocked_ns(self) -> dict[int, int]:
-        """Return how long each API call blocks in one round of the replay without tracing (ns)."""
+        """Return call -> how long it blocks in one round of the replay without tracing (ns, over all steps)."""
         return dict(self._real.blocked)
 
     def idle_before(self) -> dict[int, int]:
-        """Return op -> how long the device idles before it without tracing (ns), for all ops that are replayed."""
+        """Return op -> how long the device idles before it without tracing (ns), for all replayed ops."""
         return {op.op: 0 for item in self._chain.items for op in item.ops} | self._seen.before
 
     def most_ns(self, edit: Edit) -> int:
-        """Return what an edit can save at most, per step (ns): the idle time without tracing, and the GPU work that goes."""
+        """Return the most that an edit can save per step (ns): the idle time without tracing plus the GPU work it may shorten."""
         match edit:
             case RemoveOps(ops) | ScaleOps(ops, _) | OverlapCopies(ops, _) | PinCopies(ops, _):
                 work = sum(op.duration for item in self._chain.items for op in item.ops if op.op in ops)
@@ -176,11 +177,11 @@ class Replay:
         return min(self.unprofiled.gpu_idle_ns + work // self.steps, self.real_ns)
 
     def loading_ns(self) -> int:
-        """Return what a step waits for data on the threads that drive the GPU, as recorded (ns)."""
+        """Return how long a step waits for data on the threads that drive the GPU (ns)."""
         return sum(item.loading for item in self._chain.items) // self.steps
 
     def gpu_work_ns(self) -> int:
-        """Return what a step works on the device, as recorded (ns): the longest stream, because streams may overlap."""
+        """Return the GPU work of a step (ns), that of the busiest stream, because streams may overlap."""
         streams: dict[int, int] = {}
         for item in self._chain.items:
             for op in item.ops:
@@ -188,7 +189,7 @@ class Replay:
         return max(streams.values(), default=0) // self.steps
 
     def covered(self, calls: pl.DataFrame) -> pl.Series:
-        """Return which of these calls begin in the replayed steps, by their ``start_ns``."""
+        """Return for each of these calls, by its ``start_ns``, whether it begins in the replayed steps."""
         return calls["start_ns"].is_between(self.window.start_ns, self.window.end_ns, closed="left")
 
     def replayed(self, calls: Collection[int]) -> bool:
@@ -196,7 +197,10 @@ class Replay:
         return bool(self.window.calls["call"].is_in(list(calls)).any())
 
     def chain(self, sites: dict[str, frozenset[int]], most: int = 6) -> list[Moved]:
-        """Remove the longest wait, then the longest that is left, and so on, until the step gains more than 1 %."""
+        """Remove the longest wait, then the longest remaining one, and so on, until the step gains more than 1 %.
+
+        ``sites`` is call site -> its calls; at most ``most`` waits are removed.
+        """
         gone: set[int] = set()
         blocked = self._real.blocked
         links: list[Moved] = []
@@ -228,11 +232,11 @@ class Replay:
         return "waits for the GPU" if waiting > 0.1 * whole else "host code and launches in turn with GPU work"
 
     def _moves_to(self, grown: dict[int, int]) -> str | None:
-        """Name the call site whose wait grows most, None when no wait grows by more than 1 % of the step."""
+        """Return the call site whose wait grows most, None if no wait grows by more than 1 % of the step."""
         names = self._profile.once(_sites)
         sites: dict[str, int] = {}
         for call, ns in grown.items():
-            if call in names:  # else a launch that finds the queue full: nobody's wait
+            if call in names:  # others are launches that find the queue full, which are not call sites
                 sites[names[call]] = sites.get(names[call], 0) + ns
         if not sites:
             return None
@@ -241,14 +245,14 @@ class Replay:
 
 
 def replay_of(profile: Profile) -> Replay | Withheld:
-    """Return the replay of the steady steps, made when it is first asked for, or why there is none."""
+    """Return the replay of the steady steps, which is made only once for each profile, or why there is none."""
     return profile.once(build)
 
 
 def idle_of(profile: Profile) -> pl.DataFrame:
-    """Return the idle pieces of the busiest device in the steady steps, with ``ns`` and ``real_ns``.
+    """Return the idle pieces of the busiest device in the steady steps: `derived.REAL_IDLE`.
 
-    ``real_ns`` is without tracing, and ``ns`` where no replay can be trusted to say that.
+    ``real_ns`` is the length without tracing; without a trusted replay it equals ``ns``.
     """
     idle, replay = real_idle.recorded(profile), replay_of(profile)
     if not isinstance(replay, Replay) or not replay.trusted:
@@ -260,12 +264,12 @@ def idle_of(profile: Profile) -> pl.DataFrame:
 
 
 def _sites(profile: Profile) -> dict[int, str]:
-    """Return call -> call site of the blocking calls of the steady steps."""
+    """Return call -> call site for the blocking calls of the steady steps."""
     return dict(profile.wait_sites().select("call", "site").iter_rows())
 
 
 def replayed_scope(profile: Profile) -> Scope | None:
-    """Return which steps the replay covers; None when there is no replay."""
+    """Return the steps that the replay covers; None if there is no replay."""
     replay = replay_of(profile)
     if isinstance(replay, Withheld) or profile.scope.last is None:
         return None
@@ -274,7 +278,7 @@ def replayed_scope(profile: Profile) -> Scope | None:
 
 
 def unprofiled_of(profile: Profile) -> Unprofiled | Withheld:
-    """Return the step of the shown process without tracing, on its busiest device, or why it cannot be given."""
+    """Return the shown process's step without tracing, on its busiest device, or why it is not known."""
     replay = replay_of(profile)
     if isinstance(replay, Replay):
         if replay.trusted:

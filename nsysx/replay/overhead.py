@@ -1,8 +1,8 @@
-"""What tracing added to the CPU's time, at each call where it arose.
+"""What tracing added to the CPU time, at each call where it did.
 
-After RL-Scope (MLSys 2021): overhead is not a share of the step but a sum over events, each of which costs what its class was
-measured to cost, and is taken out of the time in which it stood. A call pays inside its own stamps and around them; a range or
-mark pays in the host code between two calls; buffers that nsys empties are rows of the report with times of their own.
+After RL-Scope (MLSys 2021): overhead is not a share of the step but a sum over events. Each event costs what was measured for its
+class, and that is subtracted from the time in which it arose. For a call this is partly between its timestamps and partly around
+them; for a range or mark it is the host code between two calls. When nsys flushes its buffers, the report has rows with the times.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from nsysx.replay.window import Window
 
 F64 = npt.NDArray[np.float64]
 
-#: A host is slower or faster than the one that the costs were measured on, by its launches, at most by these factors.
+#: Limits of the factor by which a host's launches are slower than those of the host on which the costs were measured.
 _SLOWEST, _FASTEST = 3.0, 0.4
-#: Fewer trivial calls than this say nothing about the host.
+#: With fewer trivial calls than this, nothing can be said about the speed of the host.
 _ENOUGH = 100
-#: Classes of API calls by kind.
+#: Kind of an API call -> its class, where they differ.
 _CLASS_OF_KIND = {"free": "alloc", "host_alloc": "alloc", "load": "other"}
 
 
 @dataclass(frozen=True)
 class Added:
-    """What tracing added, per call of the window (ns): in the host code before it, and between its stamps; and after the last.
+    """What tracing added per call of the window (ns): ``before`` in the host code before it, ``inside`` between its timestamps.
 
-    ``totals`` is by class over the window, ``low`` and ``high`` bound the sum as factors of it. ``host`` is what host code takes
-    where the costs were measured, as a part of what it took here: below 1 on a host that was slow while it was recorded.
+    ``after`` is what it added after the last call, ``totals`` the sums by class over the window (ns). ``low`` and ``high`` bound
+    the whole sum, as factors of it. ``host`` is the time of host code at the host's usual speed over its time here, below 1 if the
+    host was slow during the recording.
     """
 
     before: I64
@@ -47,7 +48,7 @@ class Added:
 
 
 def added(profile: Profile, window: Window) -> Added:
-    """Return what tracing added to the calls of a window, by the costs that the report brings with it or the table's."""
+    """Return what tracing added to the calls of a window, by the report's machine profile or else the table of costs."""
     table = costs(profile.trace.run)
     calls = window.calls
     speed = _speed(calls, table)
@@ -55,11 +56,11 @@ def added(profile: Profile, window: Window) -> Added:
     sums: dict[str, tuple[float, float, float]] = {}
 
     def count(name: str, n: int, cost: Cost) -> None:
-        had = sums.get(name, (0.0, 0.0, 0.0))
+        so_far = sums.get(name, (0.0, 0.0, 0.0))
         sums[name] = (
-            had[0] + n * cost.ns * speed,
-            had[1] + n * cost.low_ns * speed,
-            had[2] + n * cost.high_ns * speed,
+            so_far[0] + n * cost.ns * speed,
+            so_far[1] + n * cost.low_ns * speed,
+            so_far[2] + n * cost.high_ns * speed,
         )
 
     kinds = calls["kind"].cast(pl.String).replace(_CLASS_OF_KIND)
@@ -93,7 +94,7 @@ def added(profile: Profile, window: Window) -> Added:
 
 
 def _speed(calls: pl.DataFrame, table: Costs) -> float:
-    """Return how much slower this host launches than the one that the costs were measured on."""
+    """Return by what factor launches are slower here than where the costs were measured."""
     launches = calls.filter(calls["kind"] == "launch")
     took = (launches["end_ns"] - launches["start_ns"]).median()
     if not isinstance(took, int | float) or not table.launch_ns:
@@ -102,7 +103,7 @@ def _speed(calls: pl.DataFrame, table: Costs) -> float:
 
 
 def _host(profile: Profile, calls: pl.DataFrame, table: Costs) -> float:
-    """Return by how much this host was slower than usual, as a factor of at most 1 for its host code."""
+    """Return the factor, at most 1, that brings this host's code to the usual speed; 1 if that speed is not known."""
     trivial = calls.filter(calls["kind"] == "other")
     took = (trivial["end_ns"] - trivial["start_ns"]).median()
     known = any(table.gpu in gpu.name for gpu in profile.trace.capture.gpus)
@@ -112,14 +113,14 @@ def _host(profile: Profile, calls: pl.DataFrame, table: Costs) -> float:
 
 
 def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return which calls lie inside an earlier one; calls are sorted by start."""
+    """Return whether each call lies inside an earlier one; the calls must be sorted by start."""
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
     return np.asarray((start < reach) & (end <= reach))
 
 
 def _graph_nodes(window: Window) -> I64:
-    """Return how many nodes each call's graph was recorded to have; opaque graphs show none."""
+    """Return the number of recorded nodes of each call's graph; a graph that was traced as a whole has none."""
     graphs = window.calls.select("call", pl.col("kind") == "graph_launch")
     nodes = window.ops.drop_nulls("call").group_by("call").len()
     counted = graphs.join(nodes, on="call", how="left", maintain_order="left").fill_null(0)
@@ -127,10 +128,10 @@ def _graph_nodes(window: Window) -> I64:
 
 
 def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:
-    """Return class -> for each NVTX call of the driving threads the row of the API call after it."""
+    """Return class -> the row of the next API call, for each NVTX call of the driving threads."""
     threads = window.calls["thread"].unique()
     starts = window.calls["start_ns"].to_numpy()
-    # What was read out of the sequence of calls was never pushed, and cost nothing.
+    # Ranges that were inferred from the sequence of calls were never pushed and cost nothing.
     pushed = pl.col("thread").is_in(threads.implode()) & ~pl.col("repeated")
     ranges = profile.ranges.ranges.filter(pushed & ~pl.col("open"))
     marks = profile.ranges.marks.filter(pushed)
@@ -147,7 +148,7 @@ def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:
 
 
 def _flushes(profile: Profile, window: Window, before: F64, inside: F64) -> int:
-    """Add the time in which nsys itself held up a driving thread, and return it."""
+    """Add the time in which nsys itself delayed a driving thread to ``before`` and ``inside``, and return its sum (ns)."""
     rows = profile.trace.overhead
     if not rows.height:
         return 0

@@ -1,9 +1,9 @@
-"""What a rank's collectives wait for the other ranks of the job, and how long those of the same report take for themselves.
+"""How long a rank's collectives wait for the other ranks of the job.
 
-A collective ends on all ranks together, so the shortest of its kernels is its transfer and what another takes longer is
-waiting. Tracing makes the host of every rank slower, one more than the other, and with it this waiting: it is not work of the
-GPU that a step keeps without a profiler. Synchronous ranks take as long as the one that takes longest for itself, which is how
-the straggler study of ByteDance (OSDI 2025, arXiv 2505.05713) replays a job.
+A collective ends on all ranks together, so its shortest kernel is the transfer, and what another kernel takes longer is waiting.
+Tracing slows the hosts of the ranks, each by a different amount, and thereby changes this waiting. So it is not GPU work that
+remains without a profiler. Synchronous ranks take as long as the one that takes longest without waiting; the straggler study of
+ByteDance (OSDI 2025, arXiv 2505.05713) replays a job in the same way.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
 
-#: No more than this many other ranks are replayed: of equal ones more say nothing new.
+#: At most this many other ranks are replayed, because more of them tell little that is new.
 _MOST_PEERS = 8
-#: Ranks that send and receive for less than this part of the time are no stages of a pipeline.
+#: Ranks that spend less than this share of the time sending and receiving are not stages of a pipeline.
 _LEAST_SENDING = 0.01
-
-
-#: Ranks are of one job where so many collectives of one run at the same time as those of another.
+#: Processes are ranks of one job if more than this share of a rank's collectives have a counterpart at the same time.
 _TOGETHER = 0.5
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """``ns``: op -> how long a collective of the shown process may do nothing but wait, ``whole_ns`` how long it takes (ns).
+    """``ns``: op -> how long a collective of the shown process may only wait, ``whole_ns``: op -> its whole time (ns).
 
-    ``by_peers``: the other ranks show that it does. Else ``ns`` is all the time that it takes, of which nobody knows how much is
-    waiting: the other ranks are not there, or the ranks pass messages from one to the next.
+    ``by_peers``: the other ranks show that it does wait so long. If false, ``ns`` is the whole time of each collective, and it is
+    not known how much of it is waiting, because the other ranks are missing or the ranks pass messages from one to the next.
     """
 
     ns: Mapping[int, int]
@@ -42,7 +40,7 @@ class Waiting:
 
 
 def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
-    """Return what the collectives that begin in the window wait."""
+    """Return how long the collectives that begin in the window wait for other ranks; `unknown` if that cannot be told."""
     ops = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm").select(
         "op", "process", "device", "start_ns", "end_ns", pl.col("name").cast(pl.String)
     )
@@ -50,8 +48,8 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
     ops = ops.with_columns(pl.col("name").replace(kinds).alias("kind"), ns=pl.col("end_ns") - pl.col("start_ns"))
     shown = ops.filter(pl.col("process") == profile.process)
     in_window = shown.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
-    # A receive waits for work that another stage of a pipeline does for it. What that stage takes for itself, which a step of
-    # ranks that do the same at the same time takes, says nothing about it.
+    # A receive waits for work that another stage of a pipeline does for it. The time that this stage takes without waiting, which
+    # is the step of ranks that do the same work at the same time, does not tell how long the receive waits.
     sends = in_window.filter(pl.col("kind") == nccl_notes.SEND_RECEIVE)["ns"].sum()
     if sends < _LEAST_SENDING * (end_ns - start_ns):
         whole = dict(in_window.select("op", "ns").iter_rows())
@@ -65,14 +63,14 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
 
 
 def unknown(profile: Profile) -> Waiting:
-    """Return that all of the communication of the shown process may be waiting."""
+    """Return the whole time of the shown process's communication ops, since all of it may be waiting."""
     ops = profile.attributed.gpu_ops.filter((pl.col("process") == profile.process) & (pl.col("cls") == "comm"))
     whole = dict(ops.select("op", pl.col("end_ns") - pl.col("start_ns")).iter_rows())
     return Waiting(whole, whole, by_peers=False)
 
 
 def _waited(collectives: pl.DataFrame, others: pl.DataFrame) -> dict[int, int]:
-    """Return op -> how much longer a collective took than the shortest of its counterparts, where it has one (ns)."""
+    """Return op -> how much longer a collective took than the shortest of its counterparts (ns), for those that have one."""
     never = np.iinfo(np.int64).max
     waited: dict[int, int] = {}
     for (kind,), of_kind in collectives.group_by("kind"):
@@ -86,7 +84,7 @@ def _waited(collectives: pl.DataFrame, others: pl.DataFrame) -> dict[int, int]:
 
 
 def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:
-    """Return how long the counterpart of each collective took: of those that run at the same time the one with the nearest end."""
+    """Return the time (ns) of each collective's counterpart: the one with the nearest end, if the two overlap; else the maximum."""
     never = np.iinfo(np.int64).max
     if not collectives.height or not other.height:
         return np.full(collectives.height, never)
@@ -101,13 +99,13 @@ def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:
 
 
 def communication(profile: Profile) -> list[int]:
-    """Return the ops of the shown process that communicate."""
+    """Return the communication ops of the shown process."""
     ops = profile.attributed.gpu_ops.select("op", "process", "cls")
     return ops.filter((pl.col("process") == profile.process) & (pl.col("cls") == "comm"))["op"].to_list()
 
 
 def others(profile: Profile) -> Iterator[Profile]:
-    """Yield the profile as if another rank of the report were the shown one, for each that has collectives and steps."""
+    """Yield the profile with another rank of the report as the shown one, for each rank that has collectives and steps."""
     communicating = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm")["process"].unique().to_list()
     known = profile.steps.windows["process"].unique().sort().to_list()
     for process in [p for p in known if p != profile.process and p in communicating][:_MOST_PEERS]:

@@ -1,4 +1,4 @@
-"""The idle pieces of the busiest device with what is left of them without a profiler, so that all who tell idle time agree."""
+"""The idle pieces of the busiest device, with what remains of each without a profiler, in one place so that all figures agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsysx.model import Unprofiled
 
 
 def recorded(profile: Profile) -> pl.DataFrame:
-    """Return the idle pieces of the busiest device in the steady steps, clipped to them: as the ledger has them, and ``ns``."""
+    """Return the ledger's idle pieces of the busiest device in the steady steps, with ``ns``, the length inside those steps."""
     start, end = profile.window
     pieces = profile.ledgers.idle_of(profile.steps.process, profile.device)
     idle = pieces.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))
@@ -23,16 +23,17 @@ def recorded(profile: Profile) -> pl.DataFrame:
 def without_tracing(
     idle: pl.DataFrame, before: Mapping[int, int], span: tuple[int, int], known: Unprofiled, steps: int
 ) -> pl.DataFrame:
-    """Add ``real_ns`` to the pieces of so many steps: their part of the idle time of as many steps without a profiler.
+    """Return the idle pieces of ``steps`` steps with ``real_ns``: their shares of the idle time of these steps without a profiler.
 
-    ``before`` is how long the device idles before each replayed op, ``span`` where the replayed steps are. Of these a gap keeps
-    what the replay leaves of it, never more than was recorded; elsewhere the same part is left as there.
+    ``before`` is op -> idle time before it in the replay (ns), ``span`` the time of the replayed steps on the device. A gap inside
+    the span counts with what the replay leaves of it, at most its recorded length, and a gap elsewhere with the same share on
+    average. All are then scaled so that they sum to the idle time of ``known``.
     """
     left = pl.DataFrame(
         {"op": list(before), "_left": list(before.values())}, schema={"op": pl.Int64, "_left": pl.Int64}
     )
-    # A gap that the replay no longer has is gone; one before an op that it does not hold, as the first one after the replayed
-    # steps, is told by the others.
+    # A gap that the replay no longer has is gone. A gap before an op that is not replayed, such as the first one after the
+    # replayed steps, gets the average share.
     start, end = span
     inside = (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
     recorded = pl.col("ns").sum().over("op")
@@ -46,6 +47,6 @@ def without_tracing(
     )
     part_left = gaps["_part"].fill_null(usual).to_numpy() * gaps["ns"].to_numpy()
     whole = known.step_ns * max(steps, 1) * (1 - known.gpu_busy)
-    # Rounded so that nothing is lost: the pieces sum to the whole.
+    # The running sum is rounded, so that the pieces add up to the whole.
     upto = np.rint(np.cumsum(part_left) * (whole / max(float(part_left.sum()), 1.0))).astype(np.int64)
     return idle.with_columns(pl.Series("real_ns", np.diff(upto, prepend=0)))

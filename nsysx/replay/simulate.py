@@ -1,9 +1,9 @@
-"""Running a chain: when each call and each GPU op begins, with every cause in its place.
+"""Runs a chain: computes when each call and each GPU op begins.
 
-Between two places where the CPU waits or a stream waits for another, all times follow from sums and running maxima, so that a
-stretch of calls is a few operations on columns: an op ends at ``max(arrives, end of the one before + pause) + duration``, which
-less the sum of pauses and durations so far is a running maximum. The same holds for a CPU that finds the launch queue full,
-as long as the stretch launches no more ops than the queue holds. Where stretches are short, calls are run one by one.
+Between two points where the CPU waits, or one stream waits for another, all times follow from sums and running maxima, so a
+stretch of calls takes only a few operations on columns. An op ends at ``max(arrival, end of the previous op + pause) + duration``;
+minus the sum of pauses and durations so far, this is a running maximum. The same holds for a CPU that finds the launch queue full,
+as long as the stretch launches no more ops than the queue holds. In short stretches, calls are run one by one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from nsysx.frames.intervals import I64
 from nsysx.replay.chain import COPY, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain
 from nsysx.replay.columns import Columns, Flags, columns
 
-#: Rounds of the steps: one to settle, one to measure, one to end it.
+#: Rounds of the steps: one to settle, one to measure, and one after it.
 ROUNDS = 3
-#: Launches stall at this many pending ops where no other number was seen.
+#: Number of pending ops at which launches stall, if the report shows no other number.
 _QUEUE = 1024
-#: Fewer items than this are quicker run one by one (some 40 us a stretch, below 1 us an item).
+#: Fewer items than this are run one by one, which is faster (about 40 us per stretch, less than 1 us per item).
 _SHORT = 48
-#: Before everything.
+#: Earlier than any time.
 _NEVER = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a replay yields: when all GPU work of each round is done; in the measured round CPU time blocked by call.
+    """The result of a replay (ns). ``ends``: when all GPU work of each round is done.
 
-    ``cpu_ns`` and ``gpu_ns`` are the CPU and GPU work of one round.
+    ``blocked``: call -> time that it blocks the CPU in the measured round. ``cpu_ns`` and ``gpu_ns``: the CPU time without blocking,
+    and the GPU work, of one round.
     """
 
     ends: list[int]
@@ -43,34 +44,34 @@ class Run:
 
     @property
     def round_ns(self) -> int:
-        """What a round takes: by the last end, because a copy stream that runs ahead is not what the step takes."""
+        """The length of a round: the distance of the last two ends, so that a copy stream that runs ahead does not count."""
         return self.ends[-1] - self.ends[-2]
 
 
 @dataclass(frozen=True)
-class Happened:
-    """What happened when (ns), a row per round: each item's call and return, each op's begin."""
+class Times:
+    """When things happened (ns), one row per round: each item's call and return, and each op's start."""
 
     called: I64
     left: I64
     op_begin: I64
 
 
-#: Of one stream in a stretch: its number; of each of its ops the place, the item, whether it starts when launched, latency,
-#: duration, and the sum of pauses and durations up to and with it. Places and items count from the stretch's first.
+#: One stream in a stretch: its number, and for each of its ops the index, the item, whether it starts when launched, latency,
+#: duration, and the sum of pauses and durations including its own. Indices and items count from the stretch's first.
 _Queue = tuple[int, I64, I64, Flags, I64, I64, I64]
 
 
-#: Item, kind, host time before it, cost, tail (-1: waits for nothing), target, stream, first and last op + 1.
+#: Item, kind, host time before it, cost, tail (-1: does not wait for its own op), target, stream, first op, last op + 1.
 _Row = tuple[int, int, int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Items [first, last) between two places that wait.
+    """Items [first, last) between two items that wait.
 
-    ``call_at`` is when each is called, from 0 on and without any wait, ``whole_ns`` what they take; ``loads`` are those that
-    launch, ``launched`` how many of the ``ops`` each of these finds launched before it.
+    ``call_at`` is when each item is called, counted from the stretch's start and without any wait; ``whole_ns`` is their whole time.
+    ``loads`` are the items that launch, and ``launched`` is how many of the ``ops`` of the stretch were launched before each.
     """
 
     first: int
@@ -84,7 +85,7 @@ class _Stretch:
 
 
 class _Machine:
-    """CPU, streams and launch queue while a chain runs. ``calls`` gets the call and the return of each item of each round."""
+    """The CPU, streams and launch queue while a chain runs. If given, ``calls`` receives call and return of each item."""
 
     def __init__(self, cols: Columns, calls: tuple[list[int], list[int]] | None) -> None:
         self.cols = cols
@@ -95,11 +96,11 @@ class _Machine:
         self.events: dict[int, int] = {}
         self.begins: list[int] = []  # of all ops in launch order, for the queue limit
         self.calls = calls
-        self.blocked: list[tuple[int, int]] = []  # item, ns; emptied by who asks for a round's
+        self.blocked: list[tuple[int, int]] = []  # (item, ns) of the current round
 
     @cached_property
     def _op_rows(self) -> dict[int, list[tuple[int, int, int, int, int]]]:
-        """First op -> stream, latency, pause, offset and duration of the ops of each item that runs alone."""
+        """First op -> (stream, latency, pause, offset, duration) of each op of the item, for items that run one by one."""
         cols = self.cols
         spans = [
             (row[-2], row[-1]) for part in self.plan if isinstance(part, list) for row in part if row[-2] < row[-1]
@@ -110,7 +111,7 @@ class _Machine:
         return {a: list(itertools.islice(rows, b - a)) for a, b in spans}
 
     def one_by_one(self, rows: list[_Row]) -> None:
-        """Run these items, one after the other."""
+        """Run these items one after another."""
         t, free, begins, limit = self.t, self.free, self.begins, self.limit
         ops, end = self._op_rows, 0
         called, left = self.calls or (None, None)
@@ -119,7 +120,7 @@ class _Machine:
             begun = t
             if a < b:
                 if len(begins) >= limit and begins[-limit] > t:
-                    begun = begins[-limit]  # the queue is full until then
+                    begun = begins[-limit]  # until then the queue is full
                 head = -1
                 for op_stream, latency, pause, offset, duration in ops[a]:
                     begin = begun + latency if offset < 0 or head < 0 else head + offset
@@ -147,11 +148,11 @@ class _Machine:
         self.t = t
 
     def _done(self, target: int) -> int:
-        """Return when what a synchronize waits for is done."""
+        """Return when the target of a synchronize is done."""
         return max(self.free) if target == -1 else self.free[target] if target >= 0 else self.events.get(target, 0)
 
     def at_once(self, stretch: _Stretch) -> None:
-        """Run a stretch."""
+        """Run the items of a stretch together."""
         cols = self.cols
         call_at = self.t + stretch.call_at
         late = self._late(stretch, call_at)
@@ -179,7 +180,7 @@ class _Machine:
         self.t += stretch.whole_ns + waited
 
     def _late(self, stretch: _Stretch, call_at: I64) -> I64 | None:
-        """Return by how much full queues have held up each item, None where none was full."""
+        """Return how much a full queue has delayed each item so far (ns), None if the queue never fills up."""
         full_from = stretch.launched + len(self.begins) - self.limit
         loads, full_from = stretch.loads[full_from >= 0], full_from[full_from >= 0]
         if not len(loads):
@@ -195,11 +196,11 @@ class _Machine:
 
 
 def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
-    """Return the items in order, as stretches that run at once and rows that run one by one."""
+    """Return the items in order, as stretches that run together and rows that run one by one."""
     counts = np.diff(cols.first_op)
     alone = (cols.kind == RECORD) | (cols.kind == WAIT_EVENT) | (cols.waits & (cols.kind == SYNC))
     alone |= cols.waits & (cols.kind == COPY) & (cols.tail >= 0) & (counts > 0)
-    # Ops behind the first of their item: those that queue behind it, or start when launched, need no look at when it began.
+    # Later ops of an item: those that directly follow the first one, or start when launched, do not depend on when it began.
     first = cols.first_op[cols.op_item]
     behind = (np.arange(len(first)) > first) & (cols.op_offset >= 0)
     other = behind & ((cols.op_offset > 0) | (cols.op_stream != cols.op_stream[first]))
@@ -217,7 +218,7 @@ def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
 
 
 def _long(alone: Flags, first_op: I64, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield [begin, end) of the stretches between items that run alone which are worth it and that an empty queue would hold."""
+    """Yield [begin, end) of each stretch between items that run alone that is long enough and whose ops fit into the queue."""
     at = 0
     for stop in [*np.flatnonzero(alone).tolist(), len(alone)]:
         while stop - at >= _SHORT:
@@ -229,12 +230,12 @@ def _long(alone: Flags, first_op: I64, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
-    """Return items [first, last) as rows; without ``every`` those that do nothing are host time of the next one's."""
+    """Return items [first, last) as rows. Without ``every``, items that only take time become host time before the next one."""
     items = slice(first, last)
     counts = np.diff(cols.first_op[first : last + 1])
     idle = (counts == 0) & ((cols.kind[items] == PLAIN) | ((cols.kind[items] == SYNC) & ~cols.waits[items]))
     kept = np.arange(first, last) if every else first + np.flatnonzero(~idle)
-    # A wait that was taken away is a plain call.
+    # A sync whose wait was removed is a plain call.
     kind, tail = np.where(idle, PLAIN, cols.kind[items]), np.where(cols.waits[items], cols.tail[items], -1)
     spent = np.append(0, np.cumsum(cols.gap[items] + cols.cost[items]))
     place = kept - first
@@ -250,8 +251,8 @@ def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
         cols.first_op[kept + 1],
     )
     rows = list(zip(kept.tolist(), kind[place].tolist(), *(column.tolist() for column in of), strict=True))
-    rest = int(spent[-1]) - (int(spent[place[-1] + 1]) if len(place) else 0)
-    return [*rows, (last - 1, PLAIN, rest, 0, -1, -1, -1, 0, 0)] if rest else rows
+    after = int(spent[-1]) - (int(spent[place[-1] + 1]) if len(place) else 0)  # items after the last row
+    return [*rows, (last - 1, PLAIN, after, 0, -1, -1, -1, 0, 0)] if after else rows
 
 
 def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
@@ -272,17 +273,17 @@ def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
 
 
 def run(chain: Chain | Columns, rounds: int = ROUNDS) -> Run:
-    """Re-run the chain ``rounds`` times in a row. O(items + ops) per round."""
+    """Run the chain ``rounds`` times in a row, in O(items + ops) per round. The last but one round is measured."""
     cols = columns(chain) if isinstance(chain, Chain) else chain
     return _run(cols, _Machine(cols, None), rounds)
 
 
-def traced(cols: Columns, rounds: int = ROUNDS) -> tuple[Run, Happened]:
-    """Re-run the chain ``rounds`` times in a row; return also what happened when."""
+def traced(cols: Columns, rounds: int = ROUNDS) -> tuple[Run, Times]:
+    """Run the chain ``rounds`` times in a row; return also when each call and op began."""
     called, left = list[int](), list[int]()
     machine = _Machine(cols, (called, left))
     result = _run(cols, machine, rounds)
-    return result, Happened(*(np.array(c, np.int64).reshape(rounds, -1) for c in (called, left, machine.begins)))
+    return result, Times(*(np.array(c, np.int64).reshape(rounds, -1) for c in (called, left, machine.begins)))
 
 
 def _run(cols: Columns, machine: _Machine, rounds: int) -> Run:

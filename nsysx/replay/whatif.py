@@ -1,4 +1,4 @@
-"""``nsysx whatif``: the words of the command line as edits of the replay."""
+"""``nsysx whatif``: turns what the command line asks for into edits of the replay, and their results into text."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from nsysx.replay.engine import (
     replay_of,
 )
 
-#: What pinned memory reaches over PCIe 5 x16, measured on an H200 host; used where the report has no pinned copy of its own.
+#: Bandwidth of pinned memory over PCIe 5 x16, measured on an H200 host; used if the report has no large pinned copy itself.
 _PINNED_BYTES_PER_S = 55e9
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the command line asks for; each text names a module, an API function, a kernel or a call site, or "all"."""
+class Changes:
+    """The changes that the command line asks for; a text names a module, an API function, a kernel or a call site, or is "all"."""
 
     remove_wait: Sequence[str] = ()
     graph: Sequence[str] = ()
@@ -60,13 +60,13 @@ class Wishes:
 def _none(option: str, text: str, known: Sequence[str]) -> NsysxError:
     near = ", ".join(known[:6]) or "nothing in this report"
     return NsysxError(
-        f"{option} {text}: matches nothing", slug="whatif-empty", hint=f"There is: {near}", exit_code=EXIT_USAGE
+        f"{option} {text}: matches nothing", slug="whatif-empty", hint=f"The report has: {near}", exit_code=EXIT_USAGE
     )
 
 
 def _matching(frame: pl.DataFrame, text: str, columns: Sequence[str]) -> pl.DataFrame:
-    """Return the rows in which one of the columns is ``text`` or contains it; a module brings its children."""
-    if not text:  # every name contains it, and nobody means all of them
+    """Return the rows in which a column equals ``text`` (or the module is below it), or if there are none, contains it."""
+    if not text:  # every name contains "", and nobody means all of them
         return frame.clear()
     exact = pl.any_horizontal(pl.col(c).cast(pl.String) == text for c in columns)
     child = pl.col("module").cast(pl.String).str.starts_with(text + ".") if "module" in columns else pl.lit(False)
@@ -114,7 +114,7 @@ def _kernel(profile: Profile, text: str) -> ScaleOps:
 
 
 def _faster(edit: ScaleOps, text: str) -> str:
-    """Return a wish for faster kernels in words: with the limit that the GPU's counters set to it."""
+    """Return the change to faster kernels in words, with the limit that the GPU's counters set."""
     if not edit.bound or edit.factor >= edit.least:
         return f"kernels faster: {text}"
     count = f"{len(edit.bound)} of {len(edit.ops)} executions"
@@ -129,7 +129,7 @@ def _module(profile: Profile, text: str) -> RemoveOps:
 
 
 def _sync_calls(profile: Profile, text: str) -> RemoveCalls:
-    """Return the removal of all synchronize calls of one function, such as cudaDeviceSynchronize, or Device."""
+    """Return the removal of the synchronize calls that ``text`` names: part of a function's name, or device, stream or event."""
     syncs = profile.steady_calls.filter(pl.col("kind").cast(pl.String) == "sync")
     kinds = {"device": "DeviceSynchronize", "stream": "StreamSynchronize", "event": "EventSynchronize"}
     matches = _matching(syncs, kinds.get(text.lower(), text), ("name",))
@@ -140,7 +140,7 @@ def _sync_calls(profile: Profile, text: str) -> RemoveCalls:
 
 
 def _fused(profile: Profile) -> Fuse:
-    """Return the optimizer's launches in one."""
+    """Return the fusion of the optimizer's launches into one."""
     of_optimizer = profile.steady_calls.filter(pl.col("phase").cast(pl.String) == "optimizer")
     if not of_optimizer.height:
         known = profile.steady_calls["phase"].cast(pl.String).drop_nulls().unique().sort().to_list()
@@ -148,14 +148,14 @@ def _fused(profile: Profile) -> Fuse:
     return Fuse(frozenset(of_optimizer["call"].to_list()))
 
 
-#: Calls of one flush of the cache follow each other within this; between two from Python lies more.
+#: Calls of one flush of the cache follow each other within this time (ns); calls from Python lie further apart.
 _FLUSH_NS = 200_000
 
 
 def cache_calls(profile: Profile) -> frozenset[int]:
-    """Return the frees of the steady steps, the waits that flushing the cache makes beside them, and the mallocs that refill it.
+    """Return the calls that flushing the cache makes in the steady steps: frees, the waits beside them, and mallocs to refill it.
 
-    Where nothing is freed in the steps nothing is flushed, and the set is empty.
+    If no step frees memory, the cache is not flushed and the set is empty.
     """
     calls = profile.steady_calls.filter(pl.col("process") == profile.steps.process).sort("thread", "start_ns")
     kind = calls["kind"].cast(pl.String)
@@ -178,9 +178,9 @@ def _names(profile: Profile, column: str) -> list[str]:
 
 
 def _copies(profile: Profile, option: str = "--overlap-copies") -> OverlapCopies:
-    """Pin and overlap every copy to the device, at the rate of the report's own pinned copies where there are any.
+    """Return the edit that pins and overlaps every copy to the device, at the rate of the report's own large pinned copies, if any.
 
-    Copies to the host keep their wait, wherever they go to: the program reads what they bring (``.item()``).
+    Copies to the host keep their wait, because the program reads the result (``.item()``).
     """
     copies = profile.steady_ops.filter(pl.col("copy_kind") == 1)
     if not copies.height:
@@ -196,38 +196,38 @@ def _copies(profile: Profile, option: str = "--overlap-copies") -> OverlapCopies
 
 
 def _pinned(edit: OverlapCopies) -> PinCopies:
-    """Return the same copies pinned, on the stream that they are on."""
+    """Return the edit that pins the same copies but leaves them on their stream."""
     return PinCopies(edit.ops, edit.bandwidth_bytes_per_s)
 
 
-def edits(profile: Profile, wishes: Wishes) -> list[tuple[str, Edit]]:
-    """Return each wish in words with its edit. Errors: NsysxError, exit code 2, for a name that matches nothing."""
+def edits(profile: Profile, changes: Changes) -> list[tuple[str, Edit]]:
+    """Return each change in words with its edit. Raises NsysxError (exit code 2) for a name that matches nothing."""
     result: list[tuple[str, Edit]] = []
-    result += [(f"no wait: {text}", _wait(profile, text)) for text in wishes.remove_wait]
-    result += [(f"launches in a CUDA graph: {text}", _graph(profile, text)) for text in wishes.graph]
-    result += [(_faster(edit, text), edit) for text in wishes.kernel if (edit := _kernel(profile, text))]
-    result += [(f"without the GPU work of {text}", _module(profile, text)) for text in wishes.remove_module]
-    if wishes.overlap_copies:
+    result += [(f"no wait: {text}", _wait(profile, text)) for text in changes.remove_wait]
+    result += [(f"launches in a CUDA graph: {text}", _graph(profile, text)) for text in changes.graph]
+    result += [(_faster(edit, text), edit) for text in changes.kernel if (edit := _kernel(profile, text))]
+    result += [(f"without the GPU work of {text}", _module(profile, text)) for text in changes.remove_module]
+    if changes.overlap_copies:
         result.append(("copies to the device pinned and overlapped", _copies(profile)))
-    if wishes.pin_copies:
+    if changes.pin_copies:
         result.append(("copies to the device pinned", _pinned(_copies(profile, "--pin-copies"))))
-    if wishes.free_loader:
+    if changes.free_loader:
         result.append(("data loading takes no time", FreeLoader()))
-    if wishes.remove_alloc:
+    if changes.remove_alloc:
         kinds = ["alloc", "free", "host_alloc"]
         calls = profile.steady_calls.filter(pl.col("kind").cast(pl.String).is_in(kinds))
         result.append(("no allocator calls", RemoveCalls(frozenset(calls["call"].to_list()))))
-    if wishes.keep_cache:
+    if changes.keep_cache:
         calls_of_cache = cache_calls(profile)
         if not calls_of_cache:
             raise _none("--no-empty-cache", "(frees in the steps)", [])
         result.append(("the allocator's cache is kept", RemoveCalls(calls_of_cache, between=True)))
-    result += [(f"no synchronize call: {text}", _sync_calls(profile, text)) for text in wishes.remove_sync_calls]
-    if wishes.fuse_optimizer:
+    result += [(f"no synchronize call: {text}", _sync_calls(profile, text)) for text in changes.remove_sync_calls]
+    if changes.fuse_optimizer:
         result.append(("the optimizer's launches in one", _fused(profile)))
-    if wishes.no_host:
+    if changes.no_host:
         result.append(("no host code between calls (upper bound)", RemoveHost()))
-    if wishes.no_comm:
+    if changes.no_comm:
         result.append(("communication takes no time (upper bound)", RemoveExposedComm()))
     return result
 
@@ -239,8 +239,8 @@ _GRAPH_WAYS: tuple[tuple[str, Literal["callable", "compiled"]], ...] = (
 )
 
 
-def others(edit: Edit) -> list[tuple[str, Edit]]:
-    """Return other ways to make a change, in words: they differ in what they cost."""
+def alternatives(edit: Edit) -> list[tuple[str, Edit]]:
+    """Return other ways to make a change, which cost more or less, in words and as edits."""
     if isinstance(edit, Graph):
         return [(words, Graph(edit.calls, by)) for words, by in _GRAPH_WAYS]
     if isinstance(edit, OverlapCopies):
@@ -249,29 +249,29 @@ def others(edit: Edit) -> list[tuple[str, Edit]]:
 
 
 def candidates(profile: Profile, replay: Replay) -> list[tuple[str, str, Outcome]]:
-    """Return every change that the report has room for: option, words and outcome, the largest saving first."""
+    """Return every change that applies to the report: option, description and outcome, the largest saving first."""
     tried = [
-        (f"--remove-wait {shlex.quote(site)}", Wishes(remove_wait=[site])) for site in _longest_waits(profile, replay)
+        (f"--remove-wait {shlex.quote(site)}", Changes(remove_wait=[site])) for site in _longest_waits(profile, replay)
     ]
     tried += [
-        ("--graph all", Wishes(graph=["all"])),
-        ("--fuse-optimizer", Wishes(fuse_optimizer=True)),
-        ("--overlap-copies", Wishes(overlap_copies=True)),
-        ("--free-loader", Wishes(free_loader=True)),
-        ("--remove-alloc", Wishes(remove_alloc=True)),
-        ("--no-empty-cache", Wishes(keep_cache=True)),
-        ("--no-comm", Wishes(no_comm=True)),
-        ("--no-host", Wishes(no_host=True)),
+        ("--graph all", Changes(graph=["all"])),
+        ("--fuse-optimizer", Changes(fuse_optimizer=True)),
+        ("--overlap-copies", Changes(overlap_copies=True)),
+        ("--free-loader", Changes(free_loader=True)),
+        ("--remove-alloc", Changes(remove_alloc=True)),
+        ("--no-empty-cache", Changes(keep_cache=True)),
+        ("--no-comm", Changes(no_comm=True)),
+        ("--no-host", Changes(no_host=True)),
     ]
-    worths = []
-    for option, wishes in tried:
-        with contextlib.suppress(NsysxError):  # the report has nothing of the kind
-            ((words, edit),) = edits(profile, wishes)
-            worths.append((option, words, replay.saving(edit)))
-    return sorted(worths, key=lambda f: (-f[2].saving_ns, f[0]))
+    outcomes = []
+    for option, changes in tried:
+        with contextlib.suppress(NsysxError):  # the change does not apply to this report
+            ((words, edit),) = edits(profile, changes)
+            outcomes.append((option, words, replay.saving(edit)))
+    return sorted(outcomes, key=lambda row: (-row[2].saving_ns, row[0]))
 
 
-#: How many waits are tried when nothing is asked.
+#: How many of the longest waits are tried if the command line asks for nothing.
 _WAITS_TRIED = 4
 
 
@@ -283,50 +283,51 @@ def _longest_waits(profile: Profile, replay: Replay) -> list[str]:
 
 
 def bounds(profile: Profile, replay: Replay) -> list[str]:
-    """Return what holds without a trusted replay: what the step takes at least, and what it loses at most to its loader."""
+    """Return as lines what is known without a trusted replay: the GPU work of a step, and its waiting for the loader."""
     loading = replay.loading_ns()
-    said = [
+    answer = [
         f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steps",
         f"the unchanged replay misses that by {units.share(replay.error, 1)}, so no change is replayed. What needs no replay:",
         f"  GPU work  {units.duration(replay.gpu_work_ns())} a step: no change of the host brings it below that",
     ]
     if loading:
         left = units.duration(replay.recorded_ns - loading)
-        said.append(f"  loader    {units.duration(loading)} a step waiting for data: without it {left}")
-    return said
+        answer.append(f"  loader    {units.duration(loading)} a step waiting for data: without it {left}")
+    return answer
 
 
-def lines(profile: Profile, wishes: Wishes) -> list[str]:
-    """Return the answer as lines of text, names as the program gave them. Without a wish, all changes that could be made.
+def lines(profile: Profile, changes: Changes) -> list[str]:
+    """Return the answer as lines of text, with names as the program has them. Without a change, all that apply are listed.
 
-    Errors: NsysxError, exit code 4 when there is no replay, or none that may be trusted for what is asked.
+    Raises NsysxError with exit code 4 if there is no replay, or none that can be trusted for what is asked, and with exit code 2
+    for a name that matches nothing.
     """
     replay = replay_of(profile)
     if not isinstance(replay, Replay):
         raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
-    asked = edits(profile, wishes)
+    asked = edits(profile, changes)
     if not replay.trusted:
-        if not asked or wishes == Wishes(free_loader=True):
+        if not asked or changes == Changes(free_loader=True):
             return bounds(profile, replay)
         what = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
         raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
     known = replay.unprofiled
-    said = [
+    answer = [
         f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steady steps",
         f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {units.share(replay.error, 1)}",
         f"real       {units.duration(replay.real_ns)} without profiler ({units.duration(known.low_ns)} to "
         f"{units.duration(known.high_ns)}, {known.source.replace('_', ' ')}); all that follows is in this time",
     ]
     if not asked:
-        return [*said, "", *_listed(profile, replay)]
+        return [*answer, "", *_listed(profile, replay)]
     shown = asked if len(asked) == 1 else [*asked, ("all of it together", None)]
     for words, edit in shown:
         outcome = replay.saving(edit) if edit is not None else replay.saving(*(e for _, e in asked))
-        said += ["", words, *_answer(outcome, replay)]
-        for other, way in others(edit) if edit is not None else []:
-            second = replay.saving(way)
-            said.append(f"  {other}: step {units.duration(second.step_ns)}, {_worth(second, replay)}")
-    return said
+        answer += ["", words, *_answer(outcome, replay)]
+        for other_words, other_edit in alternatives(edit) if edit is not None else []:
+            second = replay.saving(other_edit)
+            answer.append(f"  {other_words}: step {units.duration(second.step_ns)}, {_worth(second, replay)}")
+    return answer
 
 
 def _listed(profile: Profile, replay: Replay) -> list[str]:
@@ -343,11 +344,11 @@ def _worth(outcome: Outcome, replay: Replay) -> str:
 
 
 def _answer(outcome: Outcome, replay: Replay) -> list[str]:
-    said = [
+    answer = [
         f"  step     {units.duration(outcome.step_ns)}",
         f"  {_worth(outcome, replay).replace(' ', '    ', 1)}",
         f"  limit    {outcome.next_limit}",
     ]
     if outcome.moves_to:
-        said.append(f"  the wait moves to {outcome.moves_to}")
-    return said
+        answer.append(f"  the wait moves to {outcome.moves_to}")
+    return answer

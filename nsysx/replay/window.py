@@ -1,4 +1,4 @@
-"""Which steps, calls and GPU work are replayed."""
+"""Chooses the steps, calls and GPU work that are replayed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 
-#: More GPU ops than this are not replayed: some steady steps that follow each other stand for the others.
+#: At most this many GPU ops are replayed; if there are more, a run of consecutive steady steps represents all.
 _MOST_OPS = 8_000
-#: A run of steps that is shorter than this part of the longest that fits stands for nothing.
+#: A run that is shorter than this share of the longest possible one does not represent all steps.
 _LEAST_RUN = 0.5
-#: Means of steps that differ by less than this part are as good as each other.
+#: Mean steps that differ by less than this share are equally good.
 _AS_GOOD = 0.01
-#: Threads that are in CUDA calls together for more than this part of the time do not take turns.
+#: Threads that are in CUDA calls at the same time for more than this share of that time do not take turns.
 _MOST_CROSSING = 0.05
 
 
 @dataclass(frozen=True)
 class Window:
-    """What is replayed: calls of the threads that drive a device, in order of their start, and all ops of that device.
+    """What is replayed: calls of the threads that drive a device, in order of their start, and all ops of that device; times in ns.
 
-    ``first`` is the index of the first step, ``numbers`` and ``starts`` are those of all, ``gpu_span`` is from their begin to
-    their end on the device. ``recorded_ns`` is their mean there, ``between_ns`` what lies between two of them (evaluation, a
-    checkpoint), per step: it is replayed and belongs to none.
+    ``first`` is the index of the first step, ``numbers`` and ``starts`` are those of all steps, and ``gpu_span`` reaches from the
+    first one's start to the last one's end on the device. ``recorded_ns`` is the mean step on the device; ``between_ns``, per step,
+    is the time between steps (evaluation, a checkpoint), which is replayed but does not count as part of a step.
     """
 
     calls: pl.DataFrame
@@ -44,17 +44,17 @@ class Window:
 
     @property
     def steps(self) -> int:
-        """How many steps that is."""
+        """The number of replayed steps."""
         return len(self.numbers)
 
     def step_ns(self, round_ns: int) -> int:
-        """Return what one step takes where all of them, and what lies between, take ``round_ns``."""
+        """Return the length of a step (ns) if all steps and what lies between them take ``round_ns``."""
         return round_ns // self.steps - self.between_ns
 
 
 @dataclass(frozen=True)
 class Withheld:
-    """Why there is no replay."""
+    """The reason why there is no replay."""
 
     reason: str
 
@@ -67,7 +67,7 @@ def choose(profile: Profile) -> Window | Withheld:
     first, last = steps.steady
     cpu = steps.cpu.filter(pl.col("process") == steps.process).sort("index")
     if last + 1 >= cpu.height:
-        return Withheld("no step follows the steady ones, so that their end is not seen")
+        return Withheld("no step follows the steady ones, so their end is not known")
     device = profile.device
     gpu = steps.gpu.filter((pl.col("process") == steps.process) & pl.col("index").is_between(first, last))
     if not gpu.height or device is None:
@@ -93,7 +93,7 @@ def choose(profile: Profile) -> Window | Withheld:
 
 
 def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
-    """Return where the last step ends on the CPU: with the next one, or where something else begins that is not a step."""
+    """Return when the last step ends on the CPU (ns): where the next step begins, or something between the steps."""
     between = profile.steps.between
     behind = (pl.col("process") == profile.steps.process) & (pl.col("device") == device) & (pl.col("index") == last)
     after = between.filter(behind)["cpu_start_ns"].min()
@@ -101,17 +101,18 @@ def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
 
 
 def _launched(profile: Profile, which: pl.Expr) -> I64:
-    """Return when the GPU ops that meet ``which`` (on process and device) were launched, sorted (ns)."""
+    """Return, sorted, when the GPU ops that meet ``which`` (a condition on process and device) were launched (ns)."""
     ops = profile.attributed.gpu_ops.select("process", "device", "call_start_ns").filter(which)
     return np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
 
 
 def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: int) -> tuple[int, int] | None:
-    """Return when the CPU launches the first work of the first step on the device, and that of the one after the last.
+    """Return when the CPU launches the first work of the first step on the device, and that of the step after the last (ns).
 
-    A step lasts from its first work to that of the next, and with it what the host does before: waiting for data is of very
-    different length, and the steps on the CPU hold one wait too many and one too few. The first work is what is launched first,
-    not what the device begins with: with several streams that is another launch from step to step. None where this is not seen.
+    A step on the device lasts from its first work to that of the next step, so the window on the CPU must reach from launch to
+    launch. From one CPU step border to another it would contain one wait for data too many and lack another, and such waits differ
+    widely. The first work is what is launched first, not what starts first on the device: with several streams that can be a
+    different launch in each step. None if a step has no launch, or something lies between the steps.
     """
     of_device = (pl.col("process") == profile.steps.process) & (pl.col("device") == device)
     if profile.steps.between.filter(of_device & pl.col("index").is_between(first, last)).height:
@@ -127,13 +128,13 @@ def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: i
     return begun[0], begun[1]
 
 
-#: What a chain is made of.
+#: The columns of calls and ops that a chain needs.
 _CALL = ("call", "process", "thread", "start_ns", "end_ns", "kind", "name", "correlation_id")
 _OP = ("op", "process", "device", "stream", "start_ns", "end_ns", "call", "thread", "call_start_ns", "latency_ns")
 
 
 def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.DataFrame, pl.DataFrame] | Withheld:
-    """Return the calls that drive the device in [start, end) and its ops, or why they make no chain."""
+    """Return the calls that drive the device in [start, end) and the device's ops, or why they cannot form a chain."""
     of_process = pl.col("process") == profile.steps.process
     calls = profile.attributed.api_calls.select(_CALL)
     calls = calls.filter(of_process & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
@@ -149,10 +150,10 @@ def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.Da
 
 
 def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: int, last: int) -> tuple[int, int]:
-    """Return the first and last of the steps that are replayed: all steady ones where their GPU ops are few enough.
+    """Return the first and last replayed step: all steady ones, if they have few enough GPU ops.
 
-    Else it is the run of steps whose mean is that of all, so that figures of replayed and of steady steps agree; of runs that
-    are as good, the last.
+    If not, it is the run of steps whose mean is closest to the mean of all, so that figures of replayed and of steady steps agree;
+    of equally good runs, the last.
     """
     called = _launched(profile, pl.col("process") == profile.steps.process)
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
@@ -163,7 +164,7 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     length[tiles["index"].to_numpy() - first] = (tiles["end_ns"] - tiles["start_ns"]).to_numpy()
     upto = np.append(0, np.cumsum(length))
     end = np.arange(1, count + 1)
-    # The first step from which on the steps before ``end`` hold few enough ops; one step is replayed whatever it holds.
+    # For each ``end``, the first step from which the ops are few enough; a single step is replayed however many ops it has.
     begin = np.minimum(np.searchsorted(borders, borders[end] - _MOST_OPS), end - 1)
     long = np.flatnonzero(end - begin >= _LEAST_RUN * (end - begin).max())
     begin, end = begin[long], end[long]
@@ -173,7 +174,7 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
 
 
 def _concurrency(calls: pl.DataFrame) -> float:
-    """Return the share of API time in which another driving thread is inside a call too."""
+    """Return the share of API time during which another driving thread is inside a call, too."""
     thread, start, end = (calls[name].to_numpy() for name in ("thread", "start_ns", "end_ns"))
     both = 0
     for number in np.unique(thread).tolist():

@@ -50,7 +50,7 @@ def test_what_a_faster_kernel_brings_ends_at_the_bandwidth(tmp_path: Path) -> No
     profile = gather(path, Options())
 
     def saving(text: str) -> tuple[str, int]:
-        ((words, edit),) = whatif.edits(profile, whatif.Wishes(kernel=[text]))
+        ((words, edit),) = whatif.edits(profile, whatif.Changes(kernel=[text]))
         replay = engine.replay_of(profile)
         assert isinstance(replay, engine.Replay)
         return words, replay.saving(edit).saving_ns

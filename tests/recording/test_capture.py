@@ -839,6 +839,7 @@ def test_an_nsys_that_does_nothing_is_not_waited_for(
     assert not list(here.iterdir())
 
 
+@pytest.mark.usefixtures("here")
 def test_an_nsys_that_does_nothing_once_leaves_no_fault(fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsys_process, "IDLE_S", 0.5)
     result = run(fake.does("hangs-once"), "pass")
@@ -1144,7 +1145,7 @@ def test_without_clocks_a_run_goes_on_and_says_why(
     monkeypatch.setitem(sys.modules, "pynvml", bindings)
     assert f"--clocks: no GPU clocks were sampled: {why}" in run(fake, clocks=True).notes
     assert json.loads((here / "r.run.json").read_text())["clocks"]["error"] == why
-    assert doctor.clocks() == doctor.Examined("GPU clocks (--clocks)", "warn", why)
+    assert doctor.clocks() == doctor.Check("GPU clocks (--clocks)", "warn", why)
 
 
 def test_standard_library_only() -> None:

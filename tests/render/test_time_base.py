@@ -100,7 +100,7 @@ def test_the_loader_costs_in_the_picture_what_it_costs_in_the_finding_and_whatif
     profile = gather(recorded.report(name), Options())
     replay = replay_of(profile)
     assert isinstance(replay, Replay)
-    told = replay.saving(*(edit for _, edit in whatif.edits(profile, whatif.Wishes(free_loader=True))))
+    told = replay.saving(*(edit for _, edit in whatif.edits(profile, whatif.Changes(free_loader=True))))
     # The page promises no more than the idle time that it shows; the replay alone saves a fifth of a percent more.
     assert told.saving_ns == pytest.approx(finding.saving_ns_per_step, rel=0.005)
     assert finding.saving_ns_per_step <= told.saving_ns

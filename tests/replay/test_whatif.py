@@ -13,7 +13,7 @@ from nsysx.cli import process as cli
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
 from nsysx.events.profile import Profile
 from nsysx.replay import engine, whatif
-from nsysx.replay.whatif import Wishes
+from nsysx.replay.whatif import Changes
 from tests.builder import Report
 from tests.reports import US, gather
 
@@ -101,7 +101,7 @@ def names_of(profile: Profile, edit: engine.RemoveWaits | engine.Graph) -> set[s
     ],
 )
 def test_waits_by_api_module_and_site(given: Profile, text: str, api: set[str]) -> None:
-    ((words, edit),) = whatif.edits(given, Wishes(remove_wait=[text]))
+    ((words, edit),) = whatif.edits(given, Changes(remove_wait=[text]))
     assert isinstance(edit, engine.RemoveWaits)
     assert names_of(given, edit) == api
     assert text in words
@@ -109,8 +109,8 @@ def test_waits_by_api_module_and_site(given: Profile, text: str, api: set[str]) 
 
 def test_an_exact_name_beats_a_part_of_one(given: Profile) -> None:
     """``enc.a`` is also a part of nothing else here, but ``a`` is a part of most names."""
-    ((_, part),) = whatif.edits(given, Wishes(remove_wait=["a"]))
-    ((_, exact),) = whatif.edits(given, Wishes(remove_wait=["enc.a"]))
+    ((_, part),) = whatif.edits(given, Changes(remove_wait=["a"]))
+    ((_, exact),) = whatif.edits(given, Changes(remove_wait=["enc.a"]))
     assert isinstance(part, engine.RemoveWaits)
     assert isinstance(exact, engine.RemoveWaits)
     assert exact.calls is not None
@@ -119,12 +119,12 @@ def test_an_exact_name_beats_a_part_of_one(given: Profile) -> None:
 
 
 def test_all(given: Profile) -> None:
-    assert whatif.edits(given, Wishes(remove_wait=["all"]))[0][1] == engine.RemoveWaits()
-    assert whatif.edits(given, Wishes(graph=["all"]))[0][1] == engine.Graph()
+    assert whatif.edits(given, Changes(remove_wait=["all"]))[0][1] == engine.RemoveWaits()
+    assert whatif.edits(given, Changes(graph=["all"]))[0][1] == engine.Graph()
 
 
 def test_only_the_steady_steps(given: Profile) -> None:
-    ((_, edit),) = whatif.edits(given, Wishes(remove_wait=["enc.a"]))
+    ((_, edit),) = whatif.edits(given, Changes(remove_wait=["enc.a"]))
     assert isinstance(edit, engine.RemoveWaits)
     assert edit.calls is not None
     assert len(edit.calls) == given.scope.steps == STEPS - 1
@@ -141,23 +141,23 @@ def test_only_the_steady_steps(given: Profile) -> None:
     ],
 )
 def test_kernels_by_name_and_family(given: Profile, text: str, names: set[str], factor: float) -> None:
-    ((_, edit),) = whatif.edits(given, Wishes(kernel=[text]))
+    ((_, edit),) = whatif.edits(given, Changes(kernel=[text]))
     assert isinstance(edit, engine.ScaleOps)
     assert set(given.attributed.gpu_ops[sorted(edit.ops)]["name"].to_list()) == names
     assert edit.factor == pytest.approx(factor)
 
 
 def test_modules(given: Profile) -> None:
-    ((_, edit),) = whatif.edits(given, Wishes(remove_module=["enc"]))
+    ((_, edit),) = whatif.edits(given, Changes(remove_module=["enc"]))
     assert isinstance(edit, engine.RemoveOps)
     assert len(edit.ops) == 3 * (STEPS - 1)
-    ((_, edit),) = whatif.edits(given, Wishes(graph=["enc.b"]))
+    ((_, edit),) = whatif.edits(given, Changes(graph=["enc.b"]))
     assert isinstance(edit, engine.Graph)
     assert names_of(given, edit) == {"cudaLaunchKernel", "cudaDeviceSynchronize"}
 
 
 def test_copies_take_the_rate_of_the_reports_own_pinned_ones(given: Profile) -> None:
-    ((_, edit),) = whatif.edits(given, Wishes(overlap_copies=True))
+    ((_, edit),) = whatif.edits(given, Changes(overlap_copies=True))
     assert isinstance(edit, engine.OverlapCopies)
     assert edit.bandwidth_bytes_per_s == pytest.approx((1 << 20) / 100e-6)
 
@@ -225,9 +225,9 @@ def test_every_word_gives_an_answer(path: Path, run: Run, words: list[str]) -> N
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--remove-wait", "nope"], EXIT_USAGE, "There is: cudaDeviceSynchronize in enc.b (forward)"),
+        (["--remove-wait", "nope"], EXIT_USAGE, "The report has: cudaDeviceSynchronize in enc.b (forward)"),
         (["--remove-wait", ""], EXIT_USAGE, "matches nothing"),
-        (["--graph", "nope"], EXIT_USAGE, "There is: enc."),
+        (["--graph", "nope"], EXIT_USAGE, "The report has: enc."),
         (["--remove-module", ""], EXIT_USAGE, "matches nothing"),
         (["--kernel", "gemm"], EXIT_USAGE, "not NAME=2x"),
         (["--kernel", "gemm=2"], EXIT_USAGE, "not NAME=2x"),
@@ -259,7 +259,7 @@ def test_copies_where_there_are_none(tmp_path: Path) -> None:
     report = program()
     report.drop("CUPTI_ACTIVITY_KIND_MEMCPY")
     with pytest.raises(NsysxError) as caught:
-        whatif.edits(gather(report, tmp_path), Wishes(overlap_copies=True))
+        whatif.edits(gather(report, tmp_path), Changes(overlap_copies=True))
     assert caught.value.exit_code == EXIT_USAGE
 
 

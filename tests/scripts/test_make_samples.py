@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nsysx.replay.whatif import Wishes
+from nsysx.replay.whatif import Changes
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_samples"
 
@@ -193,7 +193,7 @@ def test_every_pair_and_program_exists() -> None:
     module = load()
     for program in module.PROGRAMS.values():
         assert (module.SAMPLES / f"{program.script}.py").is_file()
-    asked = {field.name for field in dataclasses.fields(Wishes)} - {"keep_cache"} | {"no_empty_cache"}
+    asked = {field.name for field in dataclasses.fields(Changes)} - {"keep_cache"} | {"no_empty_cache"}
     for name, pair in module.pairs.PAIRS.items():
         program = ast.parse((module.SAMPLES / "pairs" / f"{pair.file}.py").read_text())
         assert name in {node.name for node in program.body if isinstance(node, ast.FunctionDef)}
