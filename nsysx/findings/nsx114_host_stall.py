@@ -138,6 +138,14 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
     return f"{most['len']} of {seen.height} samples of its stack there are of {name}."
 
 
+def _move_it(case: Case, row: Row) -> Fix:
+    """Return the advice for a pause whose kind is not known."""
+    text = f"Move what {case.program.host} does in this pause before work{in_module(row)} out of the loop"
+    if case.program.python and known_lines(case.profile) is None:
+        text += "; nsysx run --python records what it is"
+    return Fix(text)
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which these stalls sum to 1 % of the step or more."""
     if case.stepless:
@@ -190,12 +198,6 @@ def check(case: Case) -> list[Finding]:
                 f" {units.duration(after)} of it also counts as time after a synchronize: the pause would be harmless if the thread "
                 "ran ahead of the GPU."
             )
-        fix = (
-            mostly.fix
-            if mostly
-            else Fix(f"Move what {case.program.host} does in this pause before work{in_module(row)} out of the loop")
-        )
-        if case.program.python and not mostly and known_lines(case.profile) is None:
-            fix = fix._replace(text=f"{fix.text}; nsysx run --python records what it is")
+        fix = mostly.fix if mostly else _move_it(case, row)
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
     return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")
