@@ -5,13 +5,13 @@ In a program that reads captures:
     s = nsysx.report("run.sqlite")                  the answer, every table, and the events behind them as frames
     nsysx.compare("before.sqlite", "after.sqlite")  before against after
 
-In a program that is profiled, for those who do edit it:
+In a program that is profiled, if you want to edit it:
 
     nsysx.step()                                    a step begins here
     with nsysx.range("augment"): ...                a range with a name
     with nsysx.capture(): ...                       nothing else is captured
 
-``import nsysx`` imports nothing but the standard library; what is heavy is loaded when it is asked for.
+``import nsysx`` imports only the standard library; heavy modules are loaded on first use.
 """
 
 import contextlib as _contextlib
@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = ["NotRecorded", "NsysxError", "__version__", "capture", "compare", "range", "report", "step"]
 
-#: What is loaded when it is asked for, and where it is.
+#: Names loaded on first use, and the modules that have them.
 _LATER = {"report": "nsysx.api", "compare": "nsysx.api", "NotRecorded": "nsysx.api", "NsysxError": "nsysx.errors"}
 
 
@@ -38,12 +38,12 @@ def __dir__():
 
 
 def step() -> None:
-    """Say where a training step begins, for loops in which the probe of ``nsysx run`` would not find it by itself.
+    """Mark where a training step begins, for loops in which the probe of ``nsysx run`` does not find it by itself.
 
-    Call it once per iteration, at its start. Under ``nsysx run`` it ends the step that is open and begins the next; from
-    then on only these calls make steps. Without ``nsysx run`` it does nothing. A program that must not depend on nsysx
-    says the same with plain NVTX, ``with nvtx.annotate(f"step {i}"):`` around the iteration, and the report is then made
-    with ``nsysx report --step-range '^step '``.
+    Call it once per iteration, at its start. Under ``nsysx run`` it ends the open step and begins the next; from then on
+    only these calls make steps. Without ``nsysx run`` it does nothing. A program that must not depend on nsysx can use
+    plain NVTX, ``with nvtx.annotate(f"step {i}"):`` around the iteration, and read the report with
+    ``nsysx report --step-range '^step '``.
 
     >>> nsysx.step()
     """
@@ -54,10 +54,10 @@ def step() -> None:
 
 @_contextlib.contextmanager
 def range(name):
-    """Give what happens inside a name: an NVTX range that reports show as an operation of its own.
+    """Name the code inside: an NVTX range that reports show under "Ranges of your own".
 
     Also a decorator: ``@nsysx.range("augment")``. It needs the package nvtx, costs a third of a microsecond without a profiler,
-    and does nothing where nvtx is not installed.
+    and does nothing if nvtx is not installed.
 
     >>> with nsysx.range("augment"):
     ...     pass
@@ -76,10 +76,10 @@ def range(name):
 
 @_contextlib.contextmanager
 def capture():
-    """Capture only what happens inside, where the program runs under ``nsysx run --steps manual``.
+    """Capture only the code inside, if the program runs under ``nsysx run --steps manual``.
 
-    The window opens with cudaProfilerStart and closes with cudaProfilerStop; nsys takes the first one alone. Without a profiler,
-    without PyTorch or without a GPU it does nothing.
+    The window opens with cudaProfilerStart and closes with cudaProfilerStop; nsys records only the first window. Without a
+    profiler, without PyTorch or without a GPU it does nothing.
 
     >>> with nsysx.capture():
     ...     pass
@@ -92,9 +92,9 @@ def capture():
 
 
 def _profiler(call):
-    """Open or close the window of nsys when the GPU has done what was asked of it."""
+    """Open or close the window of nsys once the GPU has finished the work queued so far."""
     torch = _sys.modules.get("torch")
-    # A torch without CUDA, a driver that does not answer, an error of the program's own that is still to come: it goes on.
+    # A torch without CUDA, a driver that does not answer, a pending CUDA error of the program: the program goes on.
     with _contextlib.suppress(Exception):
         if torch is not None and torch.cuda.is_available():
             torch.cuda.synchronize()

@@ -1,11 +1,11 @@
-"""``nsysx`` and ``python -m nsysx``: the same program, that also says so when it is interrupted before it has begun."""
+"""``nsysx`` and ``python -m nsysx``: the same program, which reports an interrupt even before it has started."""
 
 import os
 import sys
 
 
 def begin() -> None:
-    """Run the command line. What is imported takes a moment in which Ctrl-C would print a traceback."""
+    """Run the command line. Importing it takes a moment, in which Ctrl-C would print a traceback."""
     try:
         from nsysx.cli.process import program
     except KeyboardInterrupt:

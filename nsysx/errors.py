@@ -1,4 +1,4 @@
-"""The one error that people are meant to see."""
+"""The one error that users are meant to see."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EXIT_INTERRUPTED = 130
 
 
 class NsysxError(Exception):
-    """A failure with one line for people: what is wrong, and what to do about it.
+    """A failure with one line for the user: what is wrong, and what to do about it.
 
-    ``message`` names the file or thing; ``slug`` is stable and greppable; ``hint`` says what to do; ``exit_code`` is
-    what the process returns.
+    ``message`` names the file or option and the problem; ``slug`` is stable and greppable; ``hint`` says what to do;
+    ``exit_code`` is the exit code of the process.
     """
 
     def __init__(self, message: str, *, slug: str, hint: str = "", exit_code: int = EXIT_INPUT) -> None:

@@ -5,7 +5,7 @@ A process key is ``globalTid >> 24``, the same for all threads of a process and 
 
 from __future__ import annotations
 
-#: How many bits the tid takes, and the pid above it. Of a column: ``thread >> TID_BITS`` is the process key.
+#: Bits of the tid, and of the pid above it. For a column: ``thread >> TID_BITS`` is the process key.
 TID_BITS = 24
 _LOW = (1 << TID_BITS) - 1
 

@@ -1,7 +1,7 @@
 """Frozen records that cross rooms. Standard library only, so that every room may import them cheaply.
 
-The Summary is the one thing that renderers see, and its ``to_json`` is the contract ``nsysx.summary/1``: additive only
-within a major number. A table that was not recorded is ``None`` there, and ``quality`` says why and what would record it.
+The Summary is all that renderers see, and its ``to_json`` is the contract ``nsysx.summary/1``: only additive within a
+major number. A table that was not recorded is ``None`` there, and ``quality`` says why and how to record it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Column:
     meaning: str
 
 
-#: Whole numbers that name a thing, its place, or how many steps and samples a figure rests on: sums of them mean nothing.
+#: Integers that name something, its place, or the steps and samples behind a figure: their sums mean nothing.
 _NO_SUMS = ("process", "pid", "thread", "device", "rank", "step", "index", "depth", "line", "steps", "samples")
 
 
@@ -42,20 +42,19 @@ _NO_SUMS = ("process", "pid", "thread", "device", "rank", "step", "index", "dept
 class TableSpec:
     """How a table is shown, declared with the analysis that makes it; nothing else needs to know the table.
 
-    ``covers`` says what its sums are over: the "steady" events, those of the "shown device", the "replayed" steps, the "whole"
-    capture, or each of its "rows" something else (column ``steps``). ``place`` orders tables, lowest first.
+    ``covers`` says what its sums cover: the "steady" events, those of the "shown device", the "replayed" steps, the "whole"
+    capture, or for each of its "rows" something else (column ``steps``). ``place`` orders tables, lowest first.
 
-    ``intro`` is a sentence for people, ``first`` names columns in order of importance, ``bar`` the column with bars,
-    ``unknown`` what a null in the first column means, ``hide`` columns that only serve programs, ``labels`` heads that differ
-    from the usual words for a column. ``sums``: whole numbers are sums over the scope, shown per step, but for those that name
-    a thing (see ``is_sum``) and those in ``plain``, such as a largest one; ``per_row``: these columns are sums over the row's own
-    ``steps``. ``depth``: 0 is shown everywhere, 1 is left out of the terminal where there are
-    steps to talk about, 2 is left out unless it is asked for, and the page folds its rows. ``rows``: more than these are never
-    worth a line. ``keep``: where not all rows fit, those that are largest here stay, in their order. ``tree``: rows are modules,
-    shown below what calls them. ``ledger``: drawn as bars of parts, not as a grid. ``unseen``: for
-    programs alone. ``ticket``: how many columns stand in the
-    Markdown for a ticket, 0 for none. ``terms``: the column whose values the glossary explains. ``picture``: which picture of
-    the page stands with it.
+    ``intro`` is its caption, ``first`` names columns in order of importance, ``bar`` the column with bars, ``unknown`` the text
+    for a null in the first column, ``hide`` columns that only serve programs, ``labels`` heads that differ from the usual
+    words for a column. ``sums``: integers are sums over the scope, shown per step, except those that name something (see
+    ``is_sum``) and those in ``plain``, such as a maximum; ``per_row``: these columns are sums over the row's own ``steps``.
+
+    ``depth``: 0 is shown everywhere, 1 is left out of the terminal if there are steps, 2 is left out unless asked for, and the
+    page folds its rows. ``rows``: the most rows worth showing. ``keep``: if not all rows fit, those with the largest value in
+    this column stay, in their order. ``tree``: rows are modules, shown below their callers. ``ledger``: drawn as bars of
+    parts, not as a grid. ``unseen``: only for programs. ``ticket``: the number of columns in the Markdown for a ticket, 0 for
+    none. ``terms``: the column whose values the glossary explains. ``picture``: the picture that the page shows with it.
     """
 
     covers: Literal["steady", "shown device", "replayed", "whole", "rows"] = "whole"
@@ -86,9 +85,9 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One answer as rows. ``rows`` is None when the capture does not hold it; ``reason`` then says why.
+    """One answer as rows. ``rows`` is None if the capture does not hold it; ``reason`` then says why.
 
-    ``scope`` is what its sums were taken over; None where each row has a scope of its own (``steps``), or no sum is given.
+    ``scope`` is what its sums cover; None if each row has its own scope (``steps``), or there are no sums.
     """
 
     key: str
@@ -102,9 +101,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line about how far the capture can be trusted; ``fix`` is the command or change that would cure it.
+    """One line about how far the capture can be trusted; ``fix`` is a command or change that would fix it.
 
-    ``table`` is the key of the table that the capture does not hold, where the line says that one is missing.
+    ``table`` is the key of the missing table if the line is about one.
     """
 
     check: str
@@ -120,18 +119,18 @@ class Check:
 
 
 def in_order(checks: Iterable[Check]) -> tuple[Check, ...]:
-    """Return checks as they are read: trouble first, and the tables that are missing last."""
+    """Return checks in reading order: trouble first, missing tables last."""
     order = {"missing": 0, "warn": 1, "ok": 2}
     return tuple(sorted(checks, key=lambda c: (bool(c.table), 0 if c.table else order[c.status])))
 
 
-#: The name of a device that the report does not name.
+#: The name shown for a device that the report does not name.
 UNKNOWN_GPU = "unknown GPU"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device as a process sees it. Limits are None where the report does not name them."""
+    """One device as a process sees it. Limits are None if the report does not give them (bytes, bytes/s, count)."""
 
     process: int
     pid: int
@@ -148,7 +147,7 @@ class Capture:
     """Allow-listed facts about where the numbers come from. ``utc_epoch_ns`` is event time zero.
 
     ``content_id`` is the same for every export and copy of one capture, and differs between captures. ``driver_version`` and
-    ``sm_clock_mhz``, the median clock of the busiest GPU as `nsysx run --clocks` sampled it, are null where nobody noted them.
+    ``sm_clock_mhz``, the median clock of the busiest GPU as sampled by `nsysx run --clocks`, are null if they were not recorded.
     """
 
     files: tuple[str, ...]
@@ -172,11 +171,11 @@ class Steps:
     """The steps and the rule that found them.
 
     ``steady`` is the first and last index of the steady steps, inclusive. ``whole``: ledgers and per-step tables cover the
-    whole capture, so that nothing of them may be divided by a number of steps. ``trend`` is the course of the steady steps:
+    whole capture, so none of their figures may be divided by a number of steps. ``trend`` is the course of the steady steps:
     kind, change, spread, every, excess_ns, note (words to quote, empty for level steps). ``between`` has one row for each
     stretch after step ``index`` that is not a step, such as an evaluation: index, gpu_ns, gpu_busy_ns, cpu_ns, evaluation. Means
-    are over the steady steps and are what is shown, because the parts of a step add up to its mean; medians are for whoever
-    asks how even the steps are.
+    are over the steady steps and are the figures shown, because the parts of a step add up to its mean; medians show how even
+    the steps are.
     """
 
     source: str
@@ -196,12 +195,12 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What limits the step: one code, one sentence, the numbers it rests on, and what they were taken over.
+    """What limits the step: one code, one sentence, the numbers behind it, and their scope.
 
-    ``parts`` are what the time of the device goes to, by the parts of ``judging.limits`` (ns of one step, or of the whole
-    window without steps); they sum to ``step_ns``, which is the step that the sentence speaks of: without the profiler where
-    ``recorded_ns`` says how long it was with it, else as recorded. ``estimated``: the step without a profiler was not measured.
-    ``host``: what launches the kernels, in words. ``late_rank``: the rank that the others wait for, where the sentence names it.
+    ``parts`` are where the time of the device goes, by the parts of ``judging.limits`` (ns of one step, or of the whole
+    window without steps); they sum to ``step_ns``, the step that the sentence speaks of. ``recorded_ns`` is the step under the
+    profiler if it differs enough to mention, else None. ``estimated``: the step without a profiler was not measured.
+    ``host``: what launches the kernels, in words. ``late_rank``: the rank that the others wait for, if the sentence names it.
     """
 
     code: str
@@ -223,9 +222,9 @@ class Unprofiled:
     ``source`` says how ``step_ns`` is known: ``in_process`` (measured before the capture window of the same process),
     ``second_run`` (measured by ``--calibrate``), ``modelled`` (costs of tracing measured on the machine taken out) or
     ``assumed`` (the same with costs from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound
-    it. ``steps`` were replayed for the rest: ``gpu_busy`` is the share in which the device works, ``idle_causes`` sum to
-    ``gpu_idle_ns``; of ``gpu_busy_ns`` the ``exposed_comm_ns`` are communication with nothing beside it. ``overhead`` is what
-    tracing added to the CPU's time, by class of event.
+    it. The other figures come from replaying ``steps`` steps: ``gpu_busy`` is the share in which the device works,
+    ``idle_causes`` sum to ``gpu_idle_ns``; ``exposed_comm_ns`` is the part of ``gpu_busy_ns`` in communication with nothing
+    beside it. ``overhead`` is what tracing added to the CPU's time, by class of event.
     """
 
     step_ns: int
@@ -249,10 +248,10 @@ class Unprofiled:
 class Finding:
     """The answer of one rule: found, clear, or cannot tell.
 
-    ``bound``: the saving is the most that the change can bring. ``error_ns`` is the error bar of a saving. ``paste`` is code that
-    makes the change, ``condition`` what must hold for it. ``because``: how the detail ends, what a wrong reading is made of.
-    ``title_as_recorded``, ``cost_as_recorded``: its times are of the steps as recorded; all others are of the shown step.
-    ``scope`` is what the cost was taken over, ``saving_scope`` the steps that were replayed for the saving.
+    ``bound``: the saving is an upper bound. ``error_ns`` is the error bar of a saving. ``paste`` is code that makes the change,
+    ``condition`` what must hold for it. ``because``: the end of the detail, on what a wrong reading is made of.
+    ``title_as_recorded``, ``cost_as_recorded``: their times are of the steps as recorded; all others are of the shown step.
+    ``scope`` is what the cost covers, ``saving_scope`` the steps that were replayed for the saving.
     """
 
     code: str
@@ -296,12 +295,12 @@ class Summary:
     unprofiled: Unprofiled | None = None
 
     def rows(self, key: str) -> Sequence[Row]:
-        """Return the rows of a table, empty when it was not recorded."""
+        """Return the rows of a table, empty if it was not recorded."""
         table = self.tables.get(key)
         return (table.rows or ()) if table else ()
 
     def scope_of(self, row: Row) -> Scope:
-        """Return the scope of a row that has one of its own: its ``process`` and its ``steps``."""
+        """Return the scope of a row that has its own: its ``process`` and its ``steps``."""
         shown, process = self.steps.scope or Scope("capture", ()), row.get("process")
         steps = (row["steps"] or 0) if "steps" in row else shown.steps
         of = shown.of if bool(steps) == bool(shown.steps) else "steady" if steps else "capture"

@@ -1,4 +1,4 @@
-"""Writing results: never over somebody's file without being asked, never half a file, and of several files all or none."""
+"""Writing results: never over an existing file unasked, never half a file, and of several files all or none."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from nsysx.errors import EXIT_INPUT, EXIT_USAGE, NsysxError
 def check_output(path: Path, *, force: bool, exit_code: int = EXIT_USAGE) -> None:
     """Raise NsysxError unless ``path`` can be written: its folder exists, takes files, and nothing is overwritten unasked.
 
-    ``force`` allows to replace a file, or a link itself (what it leads to stays); never a device or a pipe.
+    ``force`` allows replacing a file, or a link itself (its target stays); never a device or a pipe.
     """
     folder = path.parent
 
-    def refuse(what: str, slug: str, hint: str) -> NsysxError:
-        return NsysxError(what, slug=slug, hint=hint, exit_code=exit_code)
+    def refuse(message: str, slug: str, hint: str) -> NsysxError:
+        return NsysxError(message, slug=slug, hint=hint, exit_code=exit_code)
 
-    if not os.path.isdir(folder):  # noqa: PTH112 - of a circle of links pathlib raises
-        what = "is not a folder" if os.path.lexists(folder) else "does not exist"
-        raise refuse(f"{folder}: {what}", "output-folder", "Create it or choose another output")
+    if not os.path.isdir(folder):  # noqa: PTH112 - pathlib raises for a cycle of links
+        problem = "is not a folder" if os.path.lexists(folder) else "does not exist"
+        raise refuse(f"{folder}: {problem}", "output-folder", "Create it or choose another output")
     if os.path.isdir(path):  # noqa: PTH112
         raise refuse(f"{path}: is a folder", "output-folder", "Give the name of a file")
     try:
@@ -44,16 +44,17 @@ def check_output(path: Path, *, force: bool, exit_code: int = EXIT_USAGE) -> Non
     if not force and mode is not None:
         raise refuse(f"{path}: exists already", "output-exists", "Use --force or another name")
     try:
-        # Only writing tells: permission bits mean nothing to root, on read-only mounts and on network drives.
+        # Only writing can tell: permission bits mean nothing for root, on read-only mounts and on network drives.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        what = f"{folder}: cannot write there ({error.strerror})"
-        raise refuse(what, "output-folder", "Choose another output") from error
+        raise refuse(
+            f"{folder}: cannot write there ({error.strerror})", "output-folder", "Choose another output"
+        ) from error
 
 
 def check_folder(path: Path) -> None:
-    """Raise NsysxError unless ``path`` is a folder that takes files, or can be made into one."""
+    """Raise NsysxError unless ``path`` is a folder that takes files, or can be created as one."""
     if path.is_dir():
         check_output(path / "table.csv", force=True)
     else:
@@ -62,7 +63,7 @@ def check_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def folder_for(path: Path) -> Iterator[None]:
-    """Make the folder ``path`` where there is none, and take it away again where what is written into it fails."""
+    """Create the folder ``path`` if it does not exist, and remove it again if writing into it fails."""
     made = not path.exists()
     path.mkdir(exist_ok=True)
     try:
@@ -75,7 +76,7 @@ def folder_for(path: Path) -> Iterator[None]:
 
 
 def check_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Raise NsysxError where two outputs are one file, or an output is a report that is read, by whatever names."""
+    """Raise NsysxError if two outputs are the same file, or an output is an input report, under whatever names."""
     seen: dict[object, Path] = {}
     for path in inputs:
         seen |= dict.fromkeys(_identities(path), path)
@@ -83,13 +84,13 @@ def check_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
         for identity in _identities(path):
             if identity in seen:
                 other = seen[identity]
-                what = f"{path}: is the report that is read" if other in inputs else f"{path}: is asked for twice"
-                raise NsysxError(what, slug="output-twice", hint="Choose another output", exit_code=EXIT_USAGE)
+                message = f"{path}: is the report that is read" if other in inputs else f"{path}: is asked for twice"
+                raise NsysxError(message, slug="output-twice", hint="Choose another output", exit_code=EXIT_USAGE)
         seen |= dict.fromkeys(_identities(path), path)
 
 
 def _identities(path: Path) -> Iterator[object]:
-    """Yield what tells a file apart: the place of its name, the place that it leads to, and the file itself."""
+    """Yield what identifies a file: the place of its name, the place that it leads to, and the file itself."""
     yield os.path.realpath(path.parent), path.name
     yield os.path.realpath(path)
     with contextlib.suppress(OSError):
@@ -100,7 +101,7 @@ def _identities(path: Path) -> Iterator[object]:
 def move_into_place(source: Path, target: Path, *, force: bool) -> None:
     """Rename ``source`` to ``target`` in the same folder tree; without ``force`` never over a file, not even one made just now.
 
-    A ``target`` that is a symbolic link is replaced itself; what it points to stays as it is.
+    A ``target`` that is a symbolic link is itself replaced; the file that it points to stays as it is.
     """
     if not force:
         try:
@@ -126,16 +127,16 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 
 def write_texts(texts: Mapping[Path, str], *, force: bool) -> None:
-    """Write each text to its path as UTF-8: all are whole on the disk before the first gets its name. Raises NsysxError."""
+    """Write each text to its path as UTF-8: all are completely on disk before the first gets its name. Raises NsysxError."""
     write_files(texts, force=force)
 
 
-#: What a file is made of: a text, or something that writes bytes.
+#: The content of a file: a text, or a function that writes bytes.
 Content = str | Callable[[BinaryIO], object]
 
 
 def write_files(contents: Mapping[Path, Content], *, force: bool) -> None:
-    """Write each content to its path: all are whole on the disk before the first gets its name. Raises NsysxError."""
+    """Write each content to its path: all are completely on disk before the first gets its name. Raises NsysxError."""
     for path in contents:
         check_output(path, force=force)
     written: dict[Path, Path] = {}
@@ -166,8 +167,8 @@ def write_files(contents: Mapping[Path, Content], *, force: bool) -> None:
                 done.unlink()
         if isinstance(error, NsysxError):
             raise
-        what = f"{path}: could not be written ({error.strerror})"
-        raise NsysxError(what, slug="output-write", hint="Nothing was left behind") from error
+        message = f"{path}: could not be written ({error.strerror})"
+        raise NsysxError(message, slug="output-write", hint="Nothing was left behind") from error
     finally:
         for temporary in written.values():
             with contextlib.suppress(OSError):
@@ -175,24 +176,24 @@ def write_files(contents: Mapping[Path, Content], *, force: bool) -> None:
 
 
 def stdout_fails(error: OSError) -> NsysxError:
-    """Return the error for a stdout that takes no more."""
-    # What is still in the buffer would fail once more at exit, with a message of Python's own.
+    """Return the error for a stdout that cannot be written to."""
+    # The rest of the buffer would fail again at exit, with a message from Python.
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
-    what = f"stdout: could not be written ({error.strerror})"
-    return NsysxError(what, slug="output-write", hint="Write to a file instead", exit_code=EXIT_INPUT)
+    message = f"stdout: could not be written ({error.strerror})"
+    return NsysxError(message, slug="output-write", hint="Write to a file instead", exit_code=EXIT_INPUT)
 
 
 def is_of_stdout(error: OSError) -> bool:
-    """Say whether an error is of a stream, which has no name, and not of a file."""
+    """Return whether an error comes from a stream, which has no file name."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EBADF, errno.EDQUOT)
 
 
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
-    """Turn what goes wrong with writing to stdout, up to its last byte, into NsysxError."""
+    """Turn any failure to write to stdout, up to its last byte, into NsysxError."""
     try:
         yield
         sys.stdout.flush()
@@ -203,7 +204,7 @@ def to_stdout() -> Iterator[None]:
 
 
 class _Closed(io.StringIO):
-    """A stdout that somebody closed before the program began. ``lost``: something was written to it."""
+    """A stdout that was closed before the program began. ``lost``: something was written to it."""
 
     lost = False
 
@@ -213,9 +214,9 @@ class _Closed(io.StringIO):
 
 
 def open_streams() -> None:
-    """Make up for standard streams that are closed: no file that is opened later takes their number, and stderr is quiet.
+    """Replace closed standard streams, so that no file opened later takes their number; stderr then stays silent.
 
-    That holds for the programs that this one starts, too: what nsys opens in a command would get what the command prints.
+    Programs that this one starts need that too: otherwise a file that nsys opens would receive what the command prints.
     """
     for number in range(3):
         try:

@@ -1,4 +1,4 @@
-"""Frozen records of what is drawn and never written as JSON: timelines, queues, counters, executions of one kernel.
+"""Frozen records that are drawn but never written as JSON: timelines, queues, counters, executions of one kernel.
 
 Standard library only, as in `model`; the Summary carries them beside its figures.
 """
@@ -16,7 +16,7 @@ class Span:
 
     ``kind`` is an API kind or phase on a CPU lane and compute, comm, copy, memset on a GPU lane. ``launch_ns`` is when the
     API call of a GPU op began (None when unknown), ``backlog_ns`` how much of a blocking call was waiting for earlier work.
-    A box made of several neighbours has ``covered_ns``: how much of it they fill together.
+    A box merged from several neighbors has ``covered_ns``: how much of it they fill together.
     """
 
     start_ns: int
@@ -40,9 +40,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """How far the CPU runs ahead of one device: GPU time that is launched and not yet run, at instants of a window (ns).
+    """How far the CPU runs ahead of one device: GPU time that is launched but not yet run, at instants of a window (ns).
 
-    Of the ``launches`` in the window, ``dry`` found nothing queued before them. Times of several streams add up.
+    ``dry`` of the ``launches`` in the window found an empty queue. Times of several streams add up.
     """
 
     device: int
@@ -56,7 +56,7 @@ class Queue:
 class Counters:
     """The GPU's own counters at instants of a window (ns from its start): shares of what the device can do, 0 to 1.
 
-    ``shares`` holds a list for each counter that was sampled, by its name for people; None where no sample fell.
+    ``shares`` holds a list per sampled counter, by its name in the picture; None at instants without a sample.
     """
 
     label: str
@@ -66,7 +66,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What a reader sees of one window: CPU threads above, GPU streams below.
+    """The picture of one window: CPU threads above, GPU streams below.
 
     ``marks`` are instants with a name, ns from the start of the window.
     """
@@ -83,7 +83,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Executions of one kernel and launch shape in order of time, evenly thinned out."""
+    """Executions of one kernel and launch shape in order of time, evenly sampled."""
 
     name: str
     grid: str

@@ -1,4 +1,4 @@
-"""The only place that knows the order: files in, Summary out."""
+"""The only place that knows the order of the rooms: files in, Summary out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _table(module: Analysis, given: Profile) -> Table:
 
 
 def _scope(covers: str, given: Profile) -> Scope | None:
-    """Return the scope of a table's sums; None where each row has its own."""
+    """Return the scope of a table's sums; None if each row has its own."""
     if covers == "rows":
         return None
     if covers == "replayed":
@@ -52,7 +52,7 @@ def _scope(covers: str, given: Profile) -> Scope | None:
 
 
 def _replay(given: Profile) -> Row | None:
-    """Return what the replay claims about itself, null when there is none (a check says why)."""
+    """Return the figures of the replay itself, None if there is none (a check says why)."""
     replay = replay_of(given)
     if isinstance(replay, Withheld):
         return None
@@ -67,20 +67,20 @@ def _replay(given: Profile) -> Row | None:
 
 
 def _unprofiled(given: Profile) -> Unprofiled | None:
-    """Return the step without a profiler, null when it cannot be given (a check says why)."""
+    """Return the step without a profiler, None if it is unknown (a check says why)."""
     known = unprofiled_of(given)
     return None if isinstance(known, Withheld) else known
 
 
 def _only(trace: load.Trace, process: int) -> load.Trace:
-    """Return the trace of one process, with what its own probe wrote."""
+    """Return the trace of one process, with the notes of its own probe."""
     kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
     of_process = tuple(p for p in trace.capture.probe if p.get("pid") == ids.pid_of(process))
     return replace(trace, frames=kept, capture=replace(trace.capture, probe=of_process or trace.capture.probe))
 
 
 def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
-    """Return the trace of the rank that was asked for: processes in order of their key, those with GPU work only."""
+    """Return the trace of the chosen rank and device. Raises NsysxError, exit code 4, if the report does not hold them."""
     if rank is not None:
         working = collect.processes(trace)
         if rank not in working:
@@ -96,7 +96,7 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
                 hint=f"It holds: {known}",
                 exit_code=EXIT_EMPTY,
             )
-        # Processes that never use it go. Of the others all devices are read: waits and the replay need what else was queued.
+        # Drop processes that never use it, but keep all devices of the others: waits and the replay need all queued work.
         users = {g.process for g in trace.capture.gpus if g.device == device}
         keep = pl.col("process").is_in(list(users))
         kept = {n: f.filter(keep) if "process" in f.columns else f for n, f in trace.frames.items()}
@@ -106,7 +106,7 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
 
 @dataclass(frozen=True)
 class Options:
-    """What a report is looked at with; picklable, so that a worker can be told."""
+    """How to read a report; picklable, so that it can be sent to workers."""
 
     steps: str | None = None
     step_range: str | None = None
@@ -220,7 +220,7 @@ def _with_ranks(summary: Summary, everyone: Sequence[collect.Rank], shown: int |
 
 
 def _seconds(text: str) -> load.Window:
-    """Return A:B in seconds as ns. Errors: NsysxError, exit code 2."""
+    """Return A:B in seconds as ns. Raises NsysxError, exit code 2."""
     match = re.fullmatch(r"(\d{0,9}(?:\.\d{1,9})?):(\d{0,9}(?:\.\d{1,9})?)", text)
     start, end = (Decimal(match[1] or 0), Decimal(match[2] or 10**9)) if match else (Decimal(0), Decimal(0))
     if start >= end:
@@ -231,12 +231,12 @@ def _seconds(text: str) -> load.Window:
 
 
 def _anything(trace: load.Trace) -> bool:
-    """Return whether anything with an end was read: what has none, such as the names of domains, is read in any window."""
+    """Return whether anything with an end was read: rows without one, such as names of domains, are read in any window."""
     return any(trace.frames[f]["end_ns"].count() for f in ("runtime", "kernel", "memcpy", "memset", "graph", "nvtx"))
 
 
 def gather(path: Path, options: Options) -> Profile:
-    """Return the profile of one report: everything that its analyses are given. Errors as in ``summarize``."""
+    """Return the profile of one report, the input of all analyses. Raises as ``summarize`` does."""
 
     def say(stage: str) -> None:
         if options.progress:
@@ -259,7 +259,7 @@ def gather(path: Path, options: Options) -> Profile:
     say("correlating API calls and GPU work")
     named = nvtx_ranges.read(trace)
     correlated = correlate.correlate(trace)
-    # Memory is time: what has become ranges, calls and GPU ops is let go before more is made of those.
+    # Drop the raw frames once they have become ranges, calls and GPU ops: less memory is faster.
     trace = trace.without("nvtx", "runtime", "kernel", "memcpy", "memset", "graph")
     trace = replace(trace, left_out=trace.left_out + correlated.left_out)
     say("attributing to modules")

@@ -1,4 +1,4 @@
-"""A line on stderr for what takes longer than a second, on a terminal only."""
+"""A status line on stderr while work takes longer than a second, only on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATIENCE_S = 1.0
 
 
 class Progress:
-    """Called with the name of each stage; shows the present one from the second second on, and takes it away at the end."""
+    """Called with the name of each stage; shows the current one after a second, and clears it at the end."""
 
     def __init__(self) -> None:
         self._stage = "working"
@@ -29,7 +29,7 @@ class Progress:
         return self
 
     def __call__(self, stage: str) -> None:
-        """Say what is done now."""
+        """Say which stage begins."""
         with self._lock:
             self._stage = stage
             if self._status is not None:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 class Scope:
     """What a figure was taken over: which processes, devices and steps. The one place that divides by steps and says so.
 
-    ``of``: "steady" and "chosen" (``--steps A:B``) steps, the steady steps that were "replayed", the whole "capture", or the
-    "part" of it that was read (``--time-range``). ``first`` and ``last`` are indices of steps, inclusive. ``steps`` is how
-    many they are; 0 for a capture or a part of one, of which nothing is per step. ``devices`` are CUDA ordinals inside the
-    process; empty where a figure has no device side.
+    ``of``: the "steady" or "chosen" (``--steps A:B``) steps, the steady steps that were "replayed", the whole "capture", or the
+    "part" of it that was read (``--time-range``). ``first`` and ``last`` are indices of steps, inclusive. ``steps`` is their
+    number; 0 for a capture or a part of one, whose figures are not per step. ``devices`` are CUDA ordinals inside the
+    process; empty if a figure has no device side.
     """
 
     of: Literal["steady", "chosen", "replayed", "capture", "part"]
@@ -24,14 +24,14 @@ class Scope:
     steps: int = 0
 
     def per_step(self, total: float) -> float:
-        """Return a sum over this scope as its part of one step; the sum itself where there are no steps.
+        """Return a sum over this scope per step; the sum itself if there are no steps.
 
-        Raises ValueError for several processes: each has steps of its own.
+        Raises ValueError for several processes: each has its own steps.
         """
         return total / self._divisor()
 
     def total(self, per_step: float) -> float:
-        """Return the sum over this scope that a figure per step stands for: the inverse of ``per_step``."""
+        """Return the sum over this scope that a figure per step amounts to: the inverse of ``per_step``."""
         return per_step * self._divisor()
 
     def _divisor(self) -> int:
@@ -41,7 +41,7 @@ class Scope:
 
     @property
     def each(self) -> str:
-        """What a figure is for, in a sentence: "per step", or "in the capture"."""
+        """The scope of a figure in a sentence: "per step", or "in the capture"."""
         return "per step" if self.steps else f"in the {self._whole}"
 
     @property
@@ -65,7 +65,7 @@ class Scope:
         return {"capture": "capture", "chosen": "chosen steps"}.get(self.of, "part that was read")
 
     def replayed(self, *steps: int) -> Scope:
-        """Return these steps, in order, of this scope: those that the replay covers."""
+        """Return this scope over the given steps: those that the replay covers."""
         return replace(
             self, of="replayed", first=min(steps, default=None), last=max(steps, default=None), steps=len(steps)
         )

@@ -1,10 +1,10 @@
-"""Numbers for people: the only place where nanoseconds become microseconds, milliseconds or seconds."""
+"""Numbers as text: the only place where nanoseconds become microseconds, milliseconds or seconds."""
 
 from __future__ import annotations
 
 
 def duration(ns: float | None) -> str:
-    """Return ``ns`` nanoseconds with a unit that keeps three or four digits, "-" for None."""
+    """Return ``ns`` nanoseconds in a unit that keeps three or four digits, "-" for None."""
     if ns is None:
         return "-"
     size = abs(ns)
@@ -18,7 +18,7 @@ def duration(ns: float | None) -> str:
 
 
 def share(part: float | None, whole: float | None) -> str:
-    """Return ``part`` of ``whole`` as a percentage, "-" where it cannot be said."""
+    """Return ``part`` of ``whole`` as a percentage, "-" if either is unknown or ``whole`` is 0."""
     if part is None or not whole:
         return "-"
     percent = 100 * part / whole
@@ -48,10 +48,10 @@ def bandwidth(bytes_per_s: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """Return a whole number with thousands separated, "-" for None."""
+    """Return a number rounded to an integer with thousands separators, "-" for None."""
     return "-" if number is None else f"{number:,.0f}"
 
 
 def several(number: float, one: str, many: str = "") -> str:
-    """Return a number with what it counts: "1 range", "2,500 ranges"; ``many`` where that is not ``one`` with an s."""
+    """Return a number with what it counts: "1 range", "2,500 ranges"; ``many`` is the plural if it is not ``one`` + s."""
     return f"{count(number)} {one if number == 1 else many or f'{one}s'}"

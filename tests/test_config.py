@@ -52,8 +52,8 @@ def test_what_is_typed_counts_more(folder: Path, capsys: Capsys, monkeypatch: Pa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[report]\nforce = true\n", "counts only when it is typed"),
-        ("[run]\nnsys = '/tmp/evil'\n", "counts only when it is typed"),
+        ("[report]\nforce = true\n", "only the command line may set this"),
+        ("[run]\nnsys = '/tmp/evil'\n", "only the command line may set this"),
         ("[report]\nzork = 1\n", "no such option"),
         ("[zork]\n", "is not a command"),
         ("report = 1\n", "is not a command"),

@@ -17,7 +17,7 @@ from nsysx.comparing.comparison import Comparison
 
 @dataclass(frozen=True)
 class Compared:
-    """Before against after. ``answer`` has everything, as ``nsysx compare --json``: parts, tables, comparability."""
+    """Before against after. ``answer`` has everything that ``nsysx compare --json`` has: parts, tables, comparability."""
 
     answer: Comparison
 
@@ -33,17 +33,17 @@ class Compared:
 
     @property
     def difference_ns(self) -> int:
-        """Return after minus before, ns a step; the parts sum to it."""
+        """Return after minus before, ns per step; the parts sum to it."""
         return self.answer.difference_ns
 
     @property
     def parts(self) -> pl.DataFrame:
-        """Return what the difference is made of: kind, name, difference_ns (a step), before_ns, after_ns, ..."""
+        """Return the parts of the difference: kind, name, difference_ns (per step), before_ns, after_ns, ..."""
         rows: list[dict[str, Any]] = self.to_json()["parts"]
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values, by the contract ``nsysx.compare/1``."""
+        """Return the comparison as plain values, by the contract ``nsysx.compare/1``."""
         return self.answer.to_json()
 
     def to_html(self, *, redact: bool = True) -> str:
@@ -69,7 +69,8 @@ def compare(
     """Say whether ``after`` is faster than ``before``, by how much, how sure that is, and what made the difference.
 
     Each side is a report, a Summary (.json), or several captures of one program. ``noise``: captures of one unchanged program,
-    which say how much captures differ here. ``margin``: the share of the step that counts as the same.
+    which show how much captures differ here. ``margin``: the share of the step that counts as the same. Raises NsysxError if a
+    file cannot be read, is no report or Summary, or has no steps.
 
     >>> pair = ("masked_nonzero", "masked_ignore_index")
     >>> c = nsysx.compare(*(f"sample_reports/{name}.sqlite.xz" for name in pair))

@@ -1,4 +1,4 @@
-"""What the functions of the library are given, and how a page stands in a notebook."""
+"""The files that the library's functions take, and pages in a notebook."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ from nsysx.replay.engine import Replay, replay_of
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What a step takes with something changed, in the time without a profiler. All ns are per step.
+    """How long a step takes with something changed, without the profiler's time. All ns are per step.
 
     ``step_ns`` = ``now_ns`` - ``saving_ns``. ``error_ns`` is the error bar of the saving. ``limit`` says what limits the step
-    then, ``moves_to`` names the wait that grew most, None for none. ``changes`` says in words what was changed.
+    then, ``moves_to`` names the wait that grew most, None for none. ``changes`` describes the changes in words.
     """
 
     changes: tuple[str, ...]
@@ -40,18 +40,18 @@ class WhatIf:
 
 
 class Report:
-    """A capture that was read. ``nsysx.report`` makes it.
+    """A capture that was read; ``nsysx.report`` returns it.
 
     Records: ``summary`` and its parts ``verdict``, ``findings``, ``unprofiled``, ``capture``, ``quality``, ``totals``.
 
-    Frames (polars), every one also by ``frame(name)``; ``names()`` lists them, ``columns(name)`` describes their columns:
+    Frames (polars), each also as ``frame(name)``; ``names()`` lists them, ``columns(name)`` describes their columns:
 
     - ``steps``: a row per step of the shown process: start_ns, end_ns, cpu_ns, gpu_ns and its parts, phases.
     - tables of the report, as in its JSON: ``modules``, ``kernels``, ``waits``, ``api_calls``, ``copies``, ``phases``, ...
     - the events: ``calls`` (a row per CUDA API call) and ``ops`` (a row per kernel, copy, memset; ``op.call`` joins
       ``calls.call``), both with module, phase and step; ``ranges``, ``blocking_calls``, ``gpu_idle``, ``memory_events``, ...
 
-    Times are ns from the begin of the session. What the capture does not hold raises NotRecorded, with what would record it.
+    Times are ns from the start of the session. A frame that the capture does not hold raises NotRecorded, with a way to record it.
 
     >>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
     >>> s.steps.select("index", "steady").row(5)
@@ -72,7 +72,7 @@ class Report:
         self._file, self._profile = file, profile
 
     def __fspath__(self) -> str:
-        """Return the path of the file, so that a report can stand wherever its path can: ``nsysx.compare(a, b)``."""
+        """Return the path of the file, so that a report can be used wherever its path can: ``nsysx.compare(a, b)``."""
         return str(self._file)
 
     def __repr__(self) -> str:
@@ -93,7 +93,7 @@ class Report:
 
     @property
     def unprofiled(self) -> Unprofiled | None:
-        """The step as it runs without a profiler, None where that cannot be said."""
+        """The step as it runs without a profiler, None if unknown."""
         return self.summary.unprofiled
 
     @property
@@ -108,7 +108,7 @@ class Report:
 
     @property
     def totals(self) -> Mapping[str, Any]:
-        """Counts and times (ns) of everything; None for what the report has no table for."""
+        """Counts and times (ns) of everything; a value is None if the report has no table for it."""
         return self.summary.totals
 
     # ---- frames -----------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Report:
     def modules(self) -> pl.DataFrame:
         """A row per module, summed over the steady steps: ``path``, ``cls``, ``calls``, ``forward_gpu_ns``, ``backward_gpu_ns``.
 
-        ``self_gpu_ns`` is without its children; ``launch_ns``, ``queue_ns``, ``wait_ns`` and ``sync_ns`` are those of its own calls;
+        ``self_gpu_ns`` excludes its children; ``launch_ns``, ``queue_ns``, ``wait_ns`` and ``sync_ns`` cover its own calls and ops;
         ``idle_blamed_ns`` is GPU idle time that ended with its work.
         """
         return self.frame("modules")
@@ -139,8 +139,8 @@ class Report:
     def waits(self) -> pl.DataFrame:
         """A row per place that waits, summed over the steady steps: ``api``, ``module``, ``phase``, ``file``, ``line``, ``calls``.
 
-        ``total_ns`` is the sum of ``backlog_ns`` (work launched before), ``own_op_ns`` (its own copy) and ``host_ns``;
-        ``idle_caused_ns`` is what that cost the GPU, ``saving_ns`` what the steps gain without it.
+        ``total_ns`` is the sum of ``backlog_ns`` (work launched earlier), ``own_op_ns`` (its own copy) and ``host_ns``;
+        ``idle_caused_ns`` is the GPU idle time that it causes, ``saving_ns`` what the steps save without it.
         """
         return self.frame("waits")
 
@@ -172,11 +172,11 @@ class Report:
         return "steps", *self.summary.tables, *event_frames.BY_NAME
 
     def names(self) -> list[str]:
-        """Return the names of all frames, of those that the capture does not hold too."""
+        """Return the names of all frames, including those that the capture does not hold."""
         return sorted(self._known())
 
     def frame(self, name: str) -> pl.DataFrame:
-        """Return a frame by its name. Raises NotRecorded where the capture does not hold it, KeyError for no such frame."""
+        """Return a frame by its name. Raises NotRecorded if the capture does not hold it, KeyError for no such frame."""
         if name == "steps":
             return parquet.steps(self.summary)
         if name in self.summary.tables:
@@ -184,7 +184,7 @@ class Report:
         return event_frames.event_frame(self._profile, name)
 
     def columns(self, name: str) -> pl.DataFrame:
-        """Return what the columns of a frame are: column, type, unit, meaning. Raises KeyError for no such frame.
+        """Return a description of a frame: column, type, unit, meaning. Raises KeyError for no such frame.
 
         >>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
         >>> s.columns("ops").filter(column="queue_ns").row(0)
@@ -219,9 +219,9 @@ class Report:
         no_host: bool = False,
         no_comm: bool = False,
     ) -> WhatIf:
-        """Return what the step takes with all these changes made: the options of ``nsysx whatif``, with the same meaning.
+        """Return how long the step takes with all these changes made: the options of ``nsysx whatif``, with the same meaning.
 
-        Errors: NsysxError where nothing is asked, a name matches nothing, or the replay may not be trusted.
+        Raises NsysxError if nothing is asked, a name matches nothing, or there is no trusted replay.
 
         >>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
         >>> answer = s.whatif(remove_module="MaskedLoss")
@@ -248,10 +248,10 @@ class Report:
         if not isinstance(replay, Replay):
             raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
         if not replay.trusted:
-            what = (
+            message = (
                 f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
             )
-            raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
+            raise NsysxError(message, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
         asked = changes.edits(profile, wanted)
         if not asked:
             raise NsysxError("whatif: nothing is changed", slug="whatif-empty", exit_code=EXIT_USAGE)
@@ -278,7 +278,7 @@ class Report:
         return markdown.render(self.summary, redact=redact)
 
     def _repr_html_(self) -> str:
-        """Return the first screen of the page, for notebooks: in a frame of its own, so that neither touches the other."""
+        """Return the first screen of the page for notebooks, in a frame of its own."""
         from nsysx.render import html_page
 
         return framed(html_page.first(self.summary), "The answer of nsysx")
@@ -297,11 +297,11 @@ def report(
     rank: int | None = None,
     jobs: int | None = None,
 ) -> Report:
-    """Read a report, or the reports of all ranks of one job, and return what ``nsysx report`` says of it.
+    """Read a report, or the reports of all ranks of one job, and return what ``nsysx report`` says about it.
 
     ``steps`` is "A:B" or "all", ``step_range`` a regular expression for the ranges that are the steps, ``time_range`` "A:B" in
-    seconds of the session. Several files are ranks of one job: the tables show ``rank`` (by default the first), ``ranks``
-    compares all; ``jobs`` of them are read at once. Errors: NsysxError for what cannot be read, is not a report or holds nothing.
+    seconds of the session. Several files are ranks of one job: the tables show ``rank`` (by default that of the first file),
+    ``ranks`` compares all; ``jobs`` files are read at once. Raises NsysxError if a file cannot be read, is no report or is empty.
 
     >>> s = nsysx.report("sample_reports/gpt.sqlite.xz")
     >>> s.totals["kernels"], s.modules.height > 10

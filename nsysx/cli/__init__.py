@@ -1,1 +1,1 @@
-"""The command line: a file a command, each a few lines that call a room; `process` turns errors into exit codes."""
+"""The command line: one file per command, each a few lines that call a room; `process` turns errors into exit codes."""

@@ -25,18 +25,18 @@ app = typer.Typer(
 
 
 def _add(command: Callable[..., None], short: str, **more: Any) -> None:
-    """Add a command. ``short`` is what the list of commands says of it, in 64 characters."""
+    """Add a command. ``short`` is its line in the list of commands, 64 characters at most."""
     app.command(short_help=short, epilog=below(command.__name__), **more)(command)
 
 
 _add(run.run, "Profile CMD, unedited, and report.", context_settings={"allow_interspersed_args": False})
 _add(report.report, "Say where the step time went.")
 _add(compare.compare, "Say whether AFTER is faster than BEFORE, and why.", cls=compare.SeveralFiles)
-_add(check.check, "Hold a report against a budget, for CI.")
-_add(whatif.whatif, "Say what the step would take with something changed.")
+_add(check.check, "Check a report against a budget, for CI.")
+_add(whatif.whatif, "Say what a change would save.")
 _add(export.export, "Hand a report to other tools: Parquet, Perfetto.")
 _add(calibrate.calibrate, "Measure once what tracing costs on this machine.")
-_add(doctor.doctor, "Say what works here, and what to do about what does not.")
+_add(doctor.doctor, "Say what works here, and how to fix what does not.")
 _add(explain.explain, "Explain a finding, a CUDA call or a word.")
 
 
@@ -47,7 +47,7 @@ def _version(wanted: bool) -> None:
 
 
 def _kept(context: typer.Context, verbose: bool) -> None:
-    """Take over the options that a file in this folder keeps, before the command is parsed."""
+    """Apply the options kept in a file in this folder, before the command is parsed."""
     group = context.command
     commands = {
         name: {p.name for p in command.params if p.name and p.param_type_name == "option"}

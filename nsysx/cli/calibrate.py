@@ -11,7 +11,7 @@ import typer
 def calibrate(
     nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use.")] = None,
 ) -> None:
-    """Measure once what tracing costs on this machine, so that reports made here know the step without a profiler."""
+    """Measure once what tracing costs on this machine, so that reports made here can tell the step without a profiler."""
     from nsysx.recording import calibrate as room
     from nsysx.recording.find_nsys import find_nsys
     from nsysx.recording.talk import say

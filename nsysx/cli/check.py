@@ -1,4 +1,4 @@
-"""``nsysx check``: a report held against a budget."""
+"""``nsysx check``: a report checked against a budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
 
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
-    budget: Annotated[Path | None, typer.Option(metavar="F", help="What the steps may cost, as TOML.")] = None,
+    budget: Annotated[Path | None, typer.Option(metavar="F", help="The limits, as TOML.")] = None,
     baseline: Annotated[Path | None, typer.Option(metavar="F", help="Summary that relative limits refer to.")] = None,
     init: Annotated[bool, typer.Option("--init", help="Print a budget that this report meets.")] = False,
     claims: Annotated[
@@ -29,15 +29,15 @@ def check(
     step_range: StepRange = None,
     force: Force = False,
 ) -> None:
-    """Hold a report against a budget: exit code 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
+    """Check a report against a budget. Exit code: 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
     from nsysx.outputs import check_output
 
     if (budget is not None) + init + (claims is not None) != 1:
-        what = "check wants one of --budget, --init and --claims"
-        raise NsysxError(what, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
+        message = "check wants one of --budget, --init and --claims"
+        raise NsysxError(message, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
     if (json, markdown, junit).count("-") + github > 1:
-        what = "only one of --json -, --markdown -, --junit - and --github can have stdout"
-        raise NsysxError(what, slug="two-results", exit_code=EXIT_USAGE)
+        message = "only one of --json -, --markdown -, --junit - and --github can write to stdout"
+        raise NsysxError(message, slug="two-results", exit_code=EXIT_USAGE)
     for path in files_of((json, markdown, junit)):
         check_output(path, force=force)
     from nsysx.ranks import parallel_reading

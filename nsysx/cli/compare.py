@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class SeveralFiles(TyperCommand):
-    """Lets ``--before A B --after C`` name several files each; for the parser that is one option per file."""
+    """Lets ``--before A B --after C`` take several files each; the parser sees one option per file."""
 
     _OPTIONS = ("--before", "--after", "--noise")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return what is left of ``args``, as click does."""
+        """Return the remaining ``args``, as click does."""
         split: list[str] = []
         option: str | None = None
         for arg in args:
@@ -38,9 +38,9 @@ Files = Annotated[
     list[Path] | None, typer.Argument(metavar="BEFORE AFTER", help="Reports (.sqlite) or Summaries (.json).")
 ]
 Before = Annotated[
-    list[Path] | None, typer.Option(metavar="FILE...", help="Captures of the side before; ranks count as one.")
+    list[Path] | None, typer.Option(metavar="FILE...", help="Captures before the change; ranks count as one.")
 ]
-After = Annotated[list[Path] | None, typer.Option(metavar="FILE...", help="Captures of the side after.")]
+After = Annotated[list[Path] | None, typer.Option(metavar="FILE...", help="Captures after the change.")]
 Noise = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE...", help="Captures of one unchanged program, to measure how much captures differ."),
@@ -73,7 +73,9 @@ def compare(
 
     named = _sides(files, before, after, noise)
     if json == markdown == "-":
-        raise NsysxError("--json - and --markdown - both want stdout", slug="two-results", exit_code=EXIT_USAGE)
+        raise NsysxError(
+            "--json - and --markdown - cannot both write to stdout", slug="two-results", exit_code=EXIT_USAGE
+        )
     targets = files_of((html, json, markdown))
     for path in targets:
         check_output(path, force=force)
@@ -91,7 +93,7 @@ def compare(
 
 
 def _sides(files: Files, before: Before, after: After, noise: Noise) -> list[tuple[str, list[Path]]]:
-    """Return the captures of each side by its name. Errors: NsysxError, exit code 2, where there are not two sides."""
+    """Return the captures of each side by its name. Raises NsysxError, exit code 2, unless there are two sides."""
     if not files:
         files_before, files_after = before, after
     elif before or after or len(files) != 2:
@@ -107,7 +109,7 @@ def _sides(files: Files, before: Before, after: After, noise: Noise) -> list[tup
 def _write(
     answer: Comparison, html: Html, json: Json, markdown: Markdown, *, top: int, force: bool, redact: bool
 ) -> None:
-    """Write the comparison to where it was asked for, to the terminal where to no place."""
+    """Write the comparison to every target asked for, or to the terminal if there is none."""
     if html is not None:
         from nsysx.outputs import write_text
         from nsysx.render import compare_page

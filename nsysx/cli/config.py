@@ -1,4 +1,4 @@
-"""Options that a folder keeps: ``nsysx.toml``, or ``[tool.nsysx]`` in its ``pyproject.toml``; what is typed counts more."""
+"""Options kept in a folder: ``nsysx.toml``, or ``[tool.nsysx]`` in its ``pyproject.toml``; the command line overrides them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from nsysx.errors import EXIT_USAGE, NsysxError
 
-#: What no file of a folder may decide: what is overwritten, which program is run, what is read or written where.
+#: Options that no such file may set: what is overwritten, which program runs, and where results go.
 _TYPED_ONLY = frozenset(
     {"force", "nsys", "nsys_arg", "html", "json", "markdown", "csv", "brief", "junit", "to", "perfetto", "output"}
 )
-#: No file of options is as long; what is, is not read.
+#: No file of options is this long; a longer one is not read.
 _MOST_BYTES = 1_000_000
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the options of a file, none where there is no such file or it says nothing of nsysx. Errors: NsysxError."""
+    """Return the options in a file, none if there is no such file or nothing about nsysx in it. Raises NsysxError."""
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return {}
@@ -40,10 +40,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def options(commands: dict[str, set[str]], folder: Path) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Return the file that counts in ``folder`` and its options by command, "" and nothing where there is none.
+    """Return the file that counts in ``folder`` and its options by command, or "" and nothing.
 
-    ``commands`` names the options of each command. Errors: NsysxError, exit code 2, for what is not TOML, no option, or one that
-    only counts when it is typed.
+    ``commands`` names the options of each command. Raises NsysxError, exit code 2, if the file is not TOML, or for an option
+    that does not exist or may only be typed.
     """
     for name in ("nsysx.toml", "pyproject.toml"):
         settings = _read(folder / name)
@@ -53,15 +53,15 @@ def options(commands: dict[str, set[str]], folder: Path) -> tuple[str, dict[str,
 
 
 def _checked(file: str, command: str, values: Any, commands: dict[str, set[str]]) -> dict[str, Any]:
-    def wrong(what: str, hint: str) -> NsysxError:
-        return NsysxError(f"{file}: {what}", slug="bad-config", hint=hint, exit_code=EXIT_USAGE)
+    def wrong(problem: str, hint: str) -> NsysxError:
+        return NsysxError(f"{file}: {problem}", slug="bad-config", hint=hint, exit_code=EXIT_USAGE)
 
     if command not in commands or not isinstance(values, dict):
         raise wrong(f"[{command}] is not a command", f"There are: {', '.join(sorted(commands))}")
     named = {key.replace("-", "_"): value for key, value in values.items()}
     for key in named:
         if key in _TYPED_ONLY:
-            raise wrong(f"[{command}] {key}: counts only when it is typed", "Take it out of the file")
+            raise wrong(f"[{command}] {key}: only the command line may set this", "Take it out of the file")
         if key not in commands[command]:
             known = ", ".join(sorted(commands[command] - _TYPED_ONLY)).replace("_", "-")
             raise wrong(f"[{command}] {key}: no such option", f"There are: {known}")

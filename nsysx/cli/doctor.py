@@ -1,4 +1,4 @@
-"""``nsysx doctor``: what works here, and what to do about what does not."""
+"""``nsysx doctor``: what works here, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsysx.errors import EXIT_USAGE, NsysxError
 
 
 def doctor(
-    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to examine.")] = None,
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to check.")] = None,
     install_nsys: Annotated[
         bool,
         typer.Option("--install-nsys", help="First install Nsight Systems for this user, on Debian, without root."),
@@ -22,7 +22,7 @@ def doctor(
         Path | None, typer.Option(metavar="DIR", help="Install into DIR. Default: a folder that run searches.")
     ] = None,
 ) -> None:
-    """Say what works here and what to do about what does not. Exit code 0 when run will work."""
+    """Say what works here and how to fix what does not. Exit code 0 if nsysx run will work."""
     from nsysx.recording import doctor as examination
 
     if install_nsys:

@@ -1,4 +1,4 @@
-"""Examples that stand below the help of each command. ``# `` begins what an example does."""
+"""Examples shown below the help of each command. ``# `` precedes what an example does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXAMPLES = {
         ("python train.py", "writes train.sqlite and its page train.html"),
         ("--steps auto -- python train.py", "24 steps, once they repeat"),
         ("--python --lines -- python train.py", "which lines the GPU waits for"),
-        ("-o job --per-rank -- torchrun --nproc-per-node 8 train.py", "a report of each rank"),
+        ("-o job --per-rank -- torchrun --nproc-per-node 8 train.py", "one report per rank"),
     ),
     "report": (
         ("train.sqlite", "the answer"),
@@ -24,11 +24,11 @@ EXAMPLES = {
     ),
     "check": (
         ("run.sqlite --init > budget.toml", "a budget that this report keeps"),
-        ("run.sqlite --budget budget.toml --junit nsysx.xml", "1 where it is broken"),
+        ("run.sqlite --budget budget.toml --junit nsysx.xml", "exit code 1 if broken"),
     ),
     "whatif": (
         ("train.sqlite", "everything that could be changed"),
-        ("train.sqlite --remove-wait losses.py:47", "this wait goes"),
+        ("train.sqlite --remove-wait losses.py:47", "without this wait"),
         ("train.sqlite --graph all", "a step in one CUDA graph"),
     ),
     "export": (
@@ -47,11 +47,11 @@ EXAMPLES = {
 
 
 def below(command: str) -> str:
-    """Return the examples of a command as they stand below its help, each with what it does beside it or in the next line."""
-    shown = [(f"  nsysx {command} {words}".rstrip(), f"  # {what}") for words, what in EXAMPLES[command]]
-    longest = max((len(line) for line, what in shown if len(line) + len(what) <= _WIDTH), default=0)
+    """Return the examples of a command for its help, each with a comment beside it or on the next line."""
+    shown = [(f"  nsysx {command} {words}".rstrip(), f"  # {comment}") for words, comment in EXAMPLES[command]]
+    longest = max((len(line) for line, comment in shown if len(line) + len(comment) <= _WIDTH), default=0)
     lines = ["\b", "Examples:"]  # \b keeps the lines apart
-    for line, what in shown:
-        fits = len(line) + len(what) <= _WIDTH
-        lines += [f"{line:<{min(longest, _WIDTH - len(what))}}{what}"] if fits else [line, f"    {what}"]
+    for line, comment in shown:
+        fits = len(line) + len(comment) <= _WIDTH
+        lines += [f"{line:<{min(longest, _WIDTH - len(comment))}}{comment}"] if fits else [line, f"    {comment}"]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from nsysx.errors import EXIT_USAGE, NsysxError
 
 
 def _rule_manual(name: str) -> str | None:
-    """Return the manual of a finding; polars is only loaded for what can be one."""
+    """Return the manual of a finding, None if there is none; polars is only loaded for names that could be findings."""
     if not name.upper().startswith("NSX") and "-" not in name:
         return None
     from nsysx import findings
@@ -25,11 +25,11 @@ def explain(
         typer.Argument(metavar="[NAME]...", help="Codes of findings, CUDA API functions, words of a report."),
     ] = None,
 ) -> None:
-    """Print the manual of a finding, or what a CUDA call or word means; without a name, list what is known.
+    """Print the manual of a finding, or what a CUDA call or word means; without a name, list all names.
 
     "definitions" are the exact words of a report, "columns" all tables of the JSON; the key of a table gives one. "many-ranks"
-    says how reports are read on Slurm and Kubernetes, "frameworks" what is known of Trainer, Lightning, generate and others,
-    "accuracy" how near the numbers come and what tracing costs.
+    says how to read reports on Slurm and Kubernetes, "frameworks" what to expect of Trainer, Lightning, generate and others,
+    "accuracy" how accurate the numbers are and what tracing costs.
     """
     from nsysx.render import dictionary, glossary
 
@@ -47,7 +47,7 @@ def explain(
         if text is None:
             near = ", ".join(glossary.nearest(name)) or "none; nsysx explain lists all names"
             raise NsysxError(
-                f"{name[:100]!r} is not explained", slug="no-such-name", hint=f"Near: {near}", exit_code=EXIT_USAGE
+                f"{name[:100]!r} is unknown", slug="no-such-name", hint=f"Near: {near}", exit_code=EXIT_USAGE
             )
         texts.append(text)
     emit("\n\n".join(texts))

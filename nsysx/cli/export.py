@@ -31,11 +31,11 @@ def export(
     from nsysx.progress import Progress
 
     if to_nsys is not None:
-        what = (
+        message = (
             "--to-nsys: no nsys that was tried (up to 2025.3) brings the writer (nsys_writer) that nvtx hands ranges to"
         )
         hint = f"nsysx export FILE --perfetto {file.stem}.pftrace shows them in a timeline"
-        raise NsysxError(what, slug="export-to-nsys", hint=hint, exit_code=EXIT_USAGE)
+        raise NsysxError(message, slug="export-to-nsys", hint=hint, exit_code=EXIT_USAGE)
     if to is None and perfetto is None:
         hint = f"nsysx export FILE --perfetto {file.stem}.pftrace"
         raise NsysxError("export wants --to DIR or --perfetto F", slug="export-what", hint=hint, exit_code=EXIT_USAGE)

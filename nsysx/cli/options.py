@@ -1,4 +1,4 @@
-"""Options that several commands take, and what they may be."""
+"""Options that several commands share, and their allowed values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Reports = Annotated[
         help="Exports (.sqlite, packed too), .nsys-rep, or a folder; several are ranks of one job.",
     ),
 ]
-ShownRank = Annotated[int | None, typer.Option(help="Analyse only this rank.")]
+ShownRank = Annotated[int | None, typer.Option(help="Analyze only this rank.")]
 Html = Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F.")]
 Markdown = Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket.")]
-Steps = Annotated[str | None, typer.Option(metavar="A:B", help="Analyse only these steps.")]
-StepsOrAll = Annotated[str | None, typer.Option(metavar="A:B|all", help="Analyse only these steps.")]
+Steps = Annotated[str | None, typer.Option(metavar="A:B", help="Analyze only these steps.")]
+StepsOrAll = Annotated[str | None, typer.Option(metavar="A:B|all", help="Analyze only these steps.")]
 TimeRange = Annotated[str | None, typer.Option(metavar="A:B", help="Read only this part of the session, in seconds.")]
 StepRange = Annotated[str | None, typer.Option(metavar="RE", help="NVTX ranges that are the steps.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Reports to read at once. Default: one per core.")]
@@ -29,7 +29,7 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite output fil
 
 
 def require_one_of(option: str, value: str | None, choices: tuple[str | None, ...]) -> None:
-    """Raise NsysxError, exit code 2, where an option has none of its values."""
+    """Raise NsysxError, exit code 2, if an option has none of its allowed values."""
     if value not in choices:
         known = ", ".join(c for c in choices if c)
         raise NsysxError(f"{option} {value}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)

@@ -20,20 +20,20 @@ from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxErr
 def program() -> NoReturn:
     """Run the command line as a process of its own: the console entry point.
 
-    It ends without taking the interpreter apart: freeing a million objects one by one takes a tenth of a small report's
-    time, and nobody waits for it. What was registered to run at exit has run by then, because this was registered first.
+    It ends without tearing down the interpreter: freeing a million objects one by one would take a tenth of a small report's
+    time for nothing. Other exit handlers have run by then, because this one was registered first.
     """
     code: object = EXIT_RUN_FAILED
 
     def leave() -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
-                stream.flush()  # one that fails is reported by Python, which then ends in its own way
+                stream.flush()  # if this fails, Python reports it and exits in its own way
         os._exit(code if isinstance(code, int) else 0)
 
     atexit.register(leave)
     signal.signal(signal.SIGINT, _interrupted)
-    # A process that ends after one answer has no cycles worth looking for; it would cost a twentieth of the start.
+    # A process that ends after one answer has no garbage worth collecting, and looking would cost a twentieth of the start.
     gc.disable()
     try:
         main()
@@ -42,7 +42,7 @@ def program() -> NoReturn:
         raise
 
 
-#: Whether somebody pressed Ctrl-C: typer makes an exit code of it, which commands may have for other reasons.
+#: Interrupts so far: typer turns Ctrl-C into an exit code that commands may also return for other reasons.
 _interrupts: list[int] = []
 
 
@@ -62,7 +62,7 @@ def _said(error: NsysxError) -> int:
 
 
 def exit_code_of_command() -> int:
-    """Run the command that ``sys.argv`` names; say what went wrong in a line, and return the exit code."""
+    """Run the command in ``sys.argv``; report a failure in one line, and return the exit code."""
     from nsysx.outputs import is_of_stdout, open_streams, stdout_fails, to_stdout
 
     open_streams()
@@ -79,7 +79,7 @@ def exit_code_of_command() -> int:
         talk("nsysx: interrupted")
         return EXIT_INTERRUPTED
     except Exception as error:
-        # Newer typer brings its own copy of click, so what a usage error is can only be told by what it offers.
+        # Newer typer brings its own copy of click, so a usage error can only be recognized by its methods.
         explain = getattr(error, "format_message", None)
         if explain is not None:
             context = getattr(error, "ctx", None)

@@ -1,4 +1,4 @@
-"""``nsysx report``: where the step time went, here or as a page, JSON, Markdown or CSV."""
+"""``nsysx report``: where the step time went, in the terminal or as a page, JSON, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _print_schema(wanted: bool) -> None:
 
 Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")]
 Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")]
-Device = Annotated[int | None, typer.Option(help="Analyse only this GPU.")]
+Device = Annotated[int | None, typer.Option(help="Analyze only this GPU.")]
 Cluster = Annotated[str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")]
 Brief = Annotated[str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON.")]
 Full = Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")]
@@ -54,7 +54,7 @@ JsonSchema = Annotated[
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The outputs that were asked for: a file's name each, "-" for stdout, None for no such output."""
+    """The outputs asked for: the name of a file, "-" for stdout, or None."""
 
     html: Path | None
     json: str | None
@@ -63,10 +63,10 @@ class _Wanted:
     csv: str | None
 
     def require_possible(self, *, force: bool) -> list[Path]:
-        """Return the files and the folder to write. Errors: NsysxError where they cannot all be written."""
+        """Return the files and the folder to write. Raises NsysxError unless all of them can be written."""
         if (self.json, self.markdown, self.brief).count("-") > 1:
-            what = "--json -, --markdown - and --brief - each want stdout for themselves"
-            raise NsysxError(what, slug="two-results", exit_code=EXIT_USAGE)
+            message = "only one of --json -, --markdown - and --brief - can write to stdout"
+            raise NsysxError(message, slug="two-results", exit_code=EXIT_USAGE)
         if self.csv is not None and not self.csv.strip():
             raise NsysxError("--csv: no folder is named", slug="output-name", exit_code=EXIT_USAGE)
         targets = files_of((self.html, self.json, self.markdown, self.brief))
@@ -78,7 +78,7 @@ class _Wanted:
         return [*targets, Path(self.csv)]
 
     def texts(self, summary: Summary, *, redact: bool) -> dict[str, str]:
-        """Return what was asked for as texts, by the name of the file or "-"; the CSV tables are not among them."""
+        """Return the outputs as texts by the name of the file or "-", without the CSV tables."""
         texts: dict[str, str] = {}
         if self.html is not None:
             from nsysx.render import html_page
@@ -120,7 +120,7 @@ def report(
     no_redact: NoRedact = False,
     json_schema: JsonSchema = False,
 ) -> None:
-    """Say where the step time went: tables here, or a page, JSON, Markdown or CSV."""
+    """Say where the step time went: in the terminal, or as a page, JSON, Markdown or CSV."""
     from nsysx.progress import Progress
 
     wanted = _Wanted(html, json, markdown, brief, csv)
@@ -160,7 +160,7 @@ def report(
 
 
 def _write(summary: Summary, texts: dict[str, str], wanted: _Wanted, *, force: bool) -> list[Path]:
-    """Write the texts that are for files, and the tables as CSV; return the files."""
+    """Write the texts that go to files, and the tables as CSV; return the files."""
     written = {Path(name): text for name, text in texts.items() if name != "-"}
     if wanted.csv is not None:
         return list(_write_tables(summary, Path(wanted.csv), written, force=force))
@@ -169,7 +169,7 @@ def _write(summary: Summary, texts: dict[str, str], wanted: _Wanted, *, force: b
 
 
 def _write_tables(summary: Summary, folder: Path, others: dict[Path, str], *, force: bool) -> dict[Path, str]:
-    """Write the tables that were recorded, each to its file, together with the ``others``: all or none."""
+    """Write the recorded tables, each to its own file, together with the ``others``: all or none."""
     from nsysx.render import csv_text
 
     tables = {folder / f"{key}.csv": table for key, table in summary.tables.items() if table.rows is not None}
@@ -179,7 +179,7 @@ def _write_tables(summary: Summary, folder: Path, others: dict[Path, str], *, fo
     return texts
 
 
-#: More names than these are not repeated in the commands that the answer proposes.
+#: If more files than this were given, the commands that the answer suggests abbreviate them.
 _MOST_TYPED = 4
 
 

@@ -35,14 +35,14 @@ CaptureSteps = Annotated[
     str | None,
     typer.Option(
         metavar="A:B|auto|manual",
-        help="Capture steps A to B-1 alone, or (auto) 24 of them once they repeat, or (manual) what the program itself puts "
-        "into `with nsysx.capture():`. Default: the whole run.",
+        help="Capture only steps A to B-1, or (auto) 24 steps once they repeat, or (manual) what the program itself puts in "
+        "`with nsysx.capture():`. Default: the whole run.",
     ),
 ]
 Lines = Annotated[bool, typer.Option("--lines", help="Record the Python line of each wait and copy.")]
 Memory = Annotated[bool, typer.Option("--memory", help="Record device memory allocations.")]
 Graphs = Annotated[
-    str, typer.Option(metavar="node|graph", help="Each node of a CUDA graph, or each launch of one as a whole.")
+    str, typer.Option(metavar="node|graph", help="Trace each node of a CUDA graph, or only each graph launch.")
 ]
 Osrt = Annotated[bool, typer.Option("--osrt", help="Also record operating system calls; slows the host.")]
 Python = Annotated[
@@ -63,7 +63,7 @@ Ops = Annotated[
     typer.Option(
         "--ops",
         help="Record operators with their shapes in the few steps whose modules are marked: FLOP/s and MFU. "
-        "Those steps become slower on the CPU.",
+        "Slows those steps on the CPU.",
     ),
 ]
 Clocks = Annotated[
@@ -73,19 +73,21 @@ GpuMetrics = Annotated[
     bool,
     typer.Option(
         "--gpu-metrics",
-        help="Sample the GPU's counters: SMs, tensor cores, memory bandwidth. Where refused, the run goes on without.",
+        help="Sample the GPU's counters: SMs, tensor cores, memory bandwidth. If refused, the run goes on without them.",
     ),
 ]
 Depth = Annotated[int | None, typer.Option(min=0, help="Mark modules down to this depth. Default: all.")]
 Only = Annotated[str | None, typer.Option(metavar="REGEX", help="Mark only modules whose path matches. Default: all.")]
 Marks = Annotated[
     str,
-    typer.Option(metavar="few|all|off", help="Mark modules in a few steps that the others repeat, in all, or in none."),
+    typer.Option(
+        metavar="few|all|off", help="Mark modules in a few steps that others repeat, in all steps, or in none."
+    ),
 ]
 Backward = Annotated[
     str,
     typer.Option(
-        metavar="marks|ops|off", help="Split backward by module (marks), also by operator (ops), or not at all (off)."
+        metavar="marks|ops|off", help="Split backward by module (marks), by operator too (ops), or not at all (off)."
     ),
 ]
 PerRank = Annotated[
@@ -94,9 +96,7 @@ PerRank = Annotated[
 Calibrate = Annotated[
     bool, typer.Option("--calibrate", help="Run CMD once more without the profiler, to measure what profiling costs.")
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check what can be checked and print the commands; run nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the setup and print the commands; run nothing.")]
 
 
 def run(
@@ -145,16 +145,16 @@ def run(
 
 
 def _check_words(graphs: str, marks: str, backward: str) -> None:
-    """Raise NsysxError for a word that an option does not know."""
+    """Raise NsysxError if an option has a word that it does not know."""
     require_one_of("--graphs", graphs, ("node", "graph"))
     require_one_of("--marks", marks, ("few", "all", "off"))
     require_one_of("--backward", backward, ("marks", "ops", "off", "phase"))
 
 
 def _report_run(result: Result) -> bool:
-    """Write the page of a run and note its headline; return whether the report can be told at all.
+    """Write the page of a run and note its headline; return whether the report can be read at all.
 
-    The capture is safe already: nothing here may hide that.
+    The capture is already safe, and no failure here may hide that.
     """
     from nsysx.outputs import write_text
     from nsysx.progress import Progress
@@ -194,7 +194,7 @@ def _report_run(result: Result) -> bool:
 
 
 def _say_result(result: Result, *, told: bool) -> None:
-    """Print the notes, the problems, what was written and, where the report can be ``told``, the next command."""
+    """Print the notes, the problems, the files written and, if the report can be read (``told``), the next command."""
     from nsysx.recording.capture import say
 
     for note in result.notes:

@@ -1,4 +1,4 @@
-"""What a command says: results on stdout or in files, everything else on stderr."""
+"""The output of commands: results on stdout or in files, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Columns of a terminal: fewer hold no table; then as many as terminals usually have.
+#: Columns of a terminal: below the first no table fits, and the second, the usual width, is used instead.
 _NARROWEST, _USUAL_WIDTH = 20, 80
 
 
@@ -31,7 +31,7 @@ def wrote(path: Path) -> None:
 
 
 def harmless(line: str) -> str:
-    """Return a line in which names from a report move no cursor and hide nothing."""
+    """Return a line made safe: names from a report cannot move the cursor or hide anything."""
     from nsysx.render.safe_text import clean
 
     return clean(line, 2000)
@@ -39,9 +39,9 @@ def harmless(line: str) -> str:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Write the result to stdout inside; if its reader goes away (``| head``) the process ends quietly, as cat does.
+    """Write the result to stdout inside; if its reader goes away (``| head``), the process ends quietly, as cat does.
 
-    Only inside: whoever writes to a pipe of its own afterwards (a pool of workers of which one died) wants an error, not the end.
+    Only inside: code that later writes to a pipe of its own (a pool with a dead worker) needs an error, not the end.
     """
     from nsysx.outputs import to_stdout
 
@@ -70,7 +70,7 @@ def deliver(target: str, text: str, *, force: bool) -> None:
 
 
 def console() -> Console:
-    """Return the terminal, as wide as terminals usually are where it does not know its size (``COLUMNS=0``)."""
+    """Return the terminal, at the usual width if its size is unknown (``COLUMNS=0``)."""
     from rich.console import Console
 
     terminal = Console()

@@ -1,4 +1,4 @@
-"""``nsysx whatif``: what the step would take with something changed."""
+"""``nsysx whatif``: how long the step would take with something changed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RemoveModule = Annotated[list[str] | None, typer.Option(metavar="MODULE", help="
 OverlapCopies = Annotated[
     bool, typer.Option("--overlap-copies", help="Pin copies to the GPU and hide them behind kernels.")
 ]
-PinCopies = Annotated[bool, typer.Option("--pin-copies", help="Pin copies to the GPU, each on its stream.")]
+PinCopies = Annotated[bool, typer.Option("--pin-copies", help="Pin copies to the GPU, each on its own stream.")]
 RemoveAlloc = Annotated[bool, typer.Option("--remove-alloc", help="Remove allocator calls from the steps.")]
 RemoveSyncCalls = Annotated[
     list[str] | None, typer.Option(metavar="KIND", help="Remove these synchronize calls (device, stream, event).")
 ]
 FuseOptimizer = Annotated[bool, typer.Option("--fuse-optimizer", help="Do the optimizer's work in one launch.")]
 NoEmptyCache = Annotated[
-    bool, typer.Option("--no-empty-cache", help="Remove frees from the steps, and the mallocs that follow from them.")
+    bool, typer.Option("--no-empty-cache", help="Remove frees from the steps, and the mallocs that they cause.")
 ]
 
 
@@ -50,7 +50,7 @@ def whatif(
     step_range: StepRange = None,
     rank: ShownRank = None,
 ) -> None:
-    """Say what the step would take with something changed; without an option, list what could be."""
+    """Say how long the step would take with something changed; without an option, list what can be changed."""
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()

@@ -1,4 +1,4 @@
-"""The events behind the tables as frames that anybody may use: codes as words, packed columns unpacked, every column declared."""
+"""The events behind the tables as public frames: codes as words, packed columns unpacked, every column declared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nsysx.reading import schema
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame: ``of`` makes it of a profile and raises NotRecorded; its columns are exactly ``columns``, in their order."""
+    """One frame: ``of`` makes it from a profile or raises NotRecorded; its columns are exactly ``columns``, in order."""
 
     name: str
     title: str
@@ -35,17 +35,17 @@ def _c(name: str, dtype: str, meaning: str, unit: str = "") -> Column:
 _PROCESS = _c("process", "Int64", "process key: the upper 40 bits of a thread key")
 _DEVICE = _c("device", "Int64", "CUDA ordinal inside the process")
 _THREAD = _c("thread", "Int64", "thread key; its lower 24 bits are the tid")
-_START, _END = _c("start_ns", "Int64", "begin, from the session's", "ns"), _c("end_ns", "Int64", "end likewise", "ns")
+_START, _END = _c("start_ns", "Int64", "start, since the session's", "ns"), _c("end_ns", "Int64", "end, likewise", "ns")
 _PLACE = (
     _c("phase", "String", "phase of the step in which it was called: forward, backward, optimizer, ...; null for none"),
     _c("module", "String", "module in which it was called, by its path; null for none"),
-    _c("grade", "String", "how that is known: thread, seq, sequence, time, none; see nsysx explain definitions"),
+    _c("grade", "String", "how the module is known: thread, seq, sequence, time, none; see nsysx explain definitions"),
     _c("recompute", "Boolean", "called by a forward that checkpointing runs again in backward"),
     _c("step", "Int64", "index of the step of its process in which it was called; null for none"),
 )
 _SHAPE = ("grid_x", "grid_y", "grid_z")
 _BLOCK = ("block_x", "block_y", "block_z", "registers_per_thread", "shared_memory_bytes")
-#: Codes of ``GPU_OPS`` that are words here, and what is packed there.
+#: Columns of ``GPU_OPS`` with codes, and the columns with words that replace them here.
 _CODED = {"copy_kind": "copy_direction", "src_kind": "source_memory", "dst_kind": "target_memory"}
 
 
@@ -60,7 +60,7 @@ def _shape_columns() -> tuple[Column, ...]:
 
 
 def _declared(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return columns of events with names as text: what reads Parquet knows nothing of categories."""
+    """Return columns of events with names as text: not every reader of Parquet knows categories."""
     kept = (c for c in columns if c.name not in (*_CODED, "grid", "block"))
     return tuple(Column(c.name, "String" if c.dtype == "Categorical" else c.dtype, c.unit, c.meaning) for c in kept)
 
@@ -80,7 +80,7 @@ RANGES = (
     _START,
     _END,
     _c("label", "String", "the text of the NVTX range"),
-    _c("kind", "String", "what it stands for: step, phase, module, backward_module, op, range"),
+    _c("kind", "String", "what it marks: step, phase, module, backward_module, op, range"),
     _c("name", "String", "path of the module, name of the phase or operator, text without its counter"),
     _c("cls", "String", "class of the module, empty for others"),
     _c("number", "Int64", "number of the step or sequence number of the operator, -1 without"),
@@ -88,7 +88,7 @@ RANGES = (
     _c("own", "Boolean", "written by the probe of nsysx run"),
     _c("crossing", "Boolean", "ended by another thread"),
     _c("open", "Boolean", "never closed; it ends with the capture here"),
-    _c("repeated", "Boolean", "not recorded in this step: taken over from a marked step that made the same calls"),
+    _c("repeated", "Boolean", "not recorded in this step: copied from a marked step that made the same calls"),
 )
 WAITS = (
     _c("call", "Int64", "row of calls"),
@@ -98,10 +98,10 @@ WAITS = (
     _END,
     _c("name", "String", "API function"),
     _c("awaited", "String", "what it waits for: device, stream, event, ..."),
-    _c("backlog_ns", "Int64", "of its time: waiting for work that was queued before", "ns"),
-    _c("own_op_ns", "Int64", "of its time: waiting for its own copy", "ns"),
-    _c("host_ns", "Int64", "of its time: the rest; the three sum to it", "ns"),
-    _c("idle_caused_ns", "Int64", "time for which the device idled because of it", "ns"),
+    _c("backlog_ns", "Int64", "part of its time: waiting for work queued earlier", "ns"),
+    _c("own_op_ns", "Int64", "part of its time: waiting for its own copy", "ns"),
+    _c("host_ns", "Int64", "the remaining part of its time", "ns"),
+    _c("idle_caused_ns", "Int64", "idle time of the device that it causes", "ns"),
 )
 IDLE = (
     _PROCESS,
@@ -109,8 +109,8 @@ IDLE = (
     _START,
     _END,
     _c("cause", "String", "what the host was doing: " + ", ".join(CAUSES)),
-    _c("op", "Int64", "row of ops that ended the gap, null at the end"),
-    _c("began_in", "Int64", "row of calls in which the device ran dry, null for none"),
+    _c("op", "Int64", "row of the op that ended the gap, null at the end"),
+    _c("began_in", "Int64", "row of the call in which the device ran dry, null for none"),
 )
 PHASE_SPANS = (
     _PROCESS,
@@ -127,18 +127,18 @@ CPU_STEPS = (
     _START,
     _END,
     _c("warmup", "Boolean", "before the steady steps"),
-    _c("steady", "Boolean", "one of those that averages are taken over"),
+    _c("steady", "Boolean", "averages are taken over it"),
     _c("cut", "Boolean", "the last one, which may be cut off"),
 )
 GPU_STEPS = (_PROCESS, _DEVICE, _c("index", "Int64", "index of the step"), _START, _END)
 MEMORY = (
     _PROCESS,
     _DEVICE,
-    _c("time_ns", "Int64", "when, from the session's begin", "ns"),
+    _c("time_ns", "Int64", "time since the session's start", "ns"),
     _c("address", "Int64", "address"),
     _c("bytes", "Int64", "bytes that were allocated or freed", "bytes"),
     _c("memory_kind", "String", "device, pinned, managed, ..."),
-    _c("freed", "Boolean", "freed, else allocated"),
+    _c("freed", "Boolean", "true if freed, false if allocated"),
 )
 THREADS = (
     _PROCESS,
@@ -188,7 +188,7 @@ def _ops(given: Profile) -> pl.DataFrame:
 
 
 def opened_ops(given: Profile) -> pl.DataFrame:
-    """Return the GPU ops with words for codes and what is packed unpacked; no rows where none were recorded."""
+    """Return the GPU ops with codes as words and packed columns unpacked; no rows if none were recorded."""
     kinds, memories = schema.COPY_KINDS, schema.MEMORY_KINDS
     return given.ops.with_columns(
         step_of(given, given.ops["process"], given.ops["call_start_ns"]),
@@ -242,9 +242,9 @@ FRAMES = (
     Frame("ranges", "NVTX ranges with their meaning", RANGES, _ranges),
     Frame("phase_spans", "Innermost phases of each thread", PHASE_SPANS, lambda given: given.attributed.phase_spans),
     Frame("blocking_calls", "Calls that can block, split into what they wait for", WAITS, _waits),
-    Frame("gpu_idle", "Pieces of the time in which a device idles, each with its cause", IDLE, _idle),
+    Frame("gpu_idle", "Pieces of a device's idle time, each with its cause", IDLE, _idle),
     Frame("cpu_steps", "Steps on the CPU", CPU_STEPS, lambda given: given.steps.cpu),
-    Frame("gpu_steps", "Steps on each device; neighbours touch", GPU_STEPS, lambda given: given.steps.gpu),
+    Frame("gpu_steps", "Steps on each device", GPU_STEPS, lambda given: given.steps.gpu),
     Frame("memory_events", "Allocations and frees", MEMORY, _memory),
     Frame("threads", "Threads", THREADS, _threads),
 )
@@ -252,14 +252,14 @@ BY_NAME = {frame.name: frame for frame in FRAMES}
 
 
 def event_frame(given: Profile, name: str) -> pl.DataFrame:
-    """Return a frame of FRAMES by its name. Raises NotRecorded where the report does not hold it, KeyError for no such name."""
+    """Return a frame of FRAMES by its name. Raises NotRecorded if the report does not hold it, KeyError for no such name."""
     frame = BY_NAME[name]
     types = declared.schema(frame.columns)
     made: pl.DataFrame = frame.of(given).select(pl.col(column).cast(dtype) for column, dtype in types.items())
     return made
 
 
-#: What a mapping of names to times becomes: its type does not depend on which names occur.
+#: The type of a mapping of names to times: it does not depend on which names occur.
 _TIMES = pl.List(pl.Struct({"name": pl.String, "ns": pl.Int64}))
 
 
@@ -281,14 +281,14 @@ def _plain(column: Column, value: Any) -> Any:
 
 
 def table_frame(columns: Sequence[Column], rows: Sequence[Row]) -> pl.DataFrame:
-    """Return rows of a table as a frame, typed as ``column_type`` says whatever is in them."""
+    """Return rows of a table as a frame with the types of ``column_type``, whatever their values."""
     return pl.DataFrame([
         pl.Series(c.name, [_plain(c, row.get(c.name)) for row in rows], dtype=column_type(c)) for c in columns
     ])  # fmt: skip
 
 
 def summary_table(summary: Summary, key: str) -> pl.DataFrame:
-    """Return a table of a Summary as a frame. Raises KeyError for no such table, NotRecorded where it was not recorded."""
+    """Return a table of a Summary as a frame. Raises KeyError for no such table, NotRecorded if it was not recorded."""
     table = summary.tables[key]
     if table.rows is None:
         raise NotRecorded(table.reason)

@@ -1,4 +1,4 @@
-"""Slices on tracks that can only nest: what overlaps without nesting goes beside."""
+"""Slices on tracks that can only nest: slices that overlap without nesting go to another lane."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nsysx.frames.intervals import I64
 
 
 def _nests(start: I64, end: I64) -> bool:
-    """Say whether sorted intervals (by start, the longest first) are each inside or outside each other."""
+    """Return whether intervals, sorted by start with the longest first, all nest: each pair is disjoint or nested."""
     if len(start) < 2 or (start[1:] >= end[:-1]).all():
         return True
     # As brackets: at each depth, every interval must end before the next one of that depth begins.
@@ -29,7 +29,7 @@ def _nests(start: I64, end: I64) -> bool:
 
 
 def assign(start: I64, end: I64) -> npt.NDArray[np.intp]:
-    """Return the lane of each interval, 0 for all where they nest; else the first lane in which it nests."""
+    """Return the lane of each interval: 0 for all if they nest, else the first lane in which it nests."""
     lane = np.zeros(len(start), np.intp)
     order = np.lexsort((-end, start))
     if _nests(start[order], end[order]):
@@ -42,7 +42,7 @@ def assign(start: I64, end: I64) -> npt.NDArray[np.intp]:
 
 
 def _room_for(ends: list[list[int]], begin: int, finish: int) -> int:
-    """Return the first lane in which an interval nests. ``ends`` has the ends of what is open in each, and may get a new one."""
+    """Return the first lane in which an interval nests. ``ends``: the ends of open intervals by lane; may grow by a lane."""
     for lane, stack in enumerate(ends):
         while stack and stack[-1] <= begin:
             stack.pop()

@@ -13,26 +13,26 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.export import frames
 from nsysx.model import Column, Summary
 
-#: The file that describes all others, and the Summary beside them.
+#: The dictionary of all columns, the Summary, and the text that describes the folder.
 DICTIONARY, SUMMARY, README = "columns.parquet", "summary.json", "README.md"
 
 STEPS = (
     Column("index", "Int64", "", "place of the step in the shown process, from 0"),
     Column("number", "Int64", "", "number that the program gave it, -1 without"),
-    Column("start_ns", "Int64", "ns", "begin on the CPU, from the session's"),
+    Column("start_ns", "Int64", "ns", "start on the CPU, since the session's"),
     Column("end_ns", "Int64", "ns", "end on the CPU"),
     Column("warmup", "Boolean", "", "before the steady steps"),
-    Column("steady", "Boolean", "", "one of those that averages are taken over"),
+    Column("steady", "Boolean", "", "averages are taken over it"),
     Column("cut", "Boolean", "", "the last one, which may be cut off"),
     Column("cpu_ns", "Int64", "ns", "length on the CPU"),
     Column("device", "Int64", "", "the shown device, null without GPU work"),
-    Column("gpu_start_ns", "Int64", "ns", "begin on the device, null likewise"),
+    Column("gpu_start_ns", "Int64", "ns", "start on the device, null likewise"),
     Column("gpu_end_ns", "Int64", "ns", "end on the device, null likewise"),
     Column("gpu_ns", "Int64", "ns", "length on the device: compute + comm + copy + memset + idle"),
     Column("gpu_compute_ns", "Int64", "ns", "device computes"),
     Column("gpu_comm_ns", "Int64", "ns", "device communicates and computes nothing"),
-    Column("gpu_copy_ns", "Int64", "ns", "device copies, and nothing of the above"),
-    Column("gpu_memset_ns", "Int64", "ns", "device sets memory, and nothing of the above"),
+    Column("gpu_copy_ns", "Int64", "ns", "device copies and does none of the above"),
+    Column("gpu_memset_ns", "Int64", "ns", "device sets memory and does none of the above"),
     Column("gpu_idle_ns", "Int64", "ns", "device idles"),
     Column("phases", "Object", "ns", "time of each innermost phase on the CPU"),
 )
@@ -55,9 +55,9 @@ def _sources(
 
 
 def everything(given: Profile, summary: Summary) -> dict[str, pl.DataFrame]:
-    """Return every frame that was recorded, and ``columns``: frame, rows, column, type, unit, meaning, reason.
+    """Return every frame that was recorded, and ``columns``: frame, title, rows, column, type, unit, meaning, reason.
 
-    A frame that was not recorded is in ``columns`` alone, with null rows and the reason.
+    A frame that was not recorded is only in ``columns``, with null rows and the reason.
     """
     recorded: dict[str, pl.DataFrame] = {}
     lines: list[dict[str, object]] = []
@@ -87,14 +87,14 @@ def everything(given: Profile, summary: Summary) -> dict[str, pl.DataFrame]:
 
 
 def _readme(columns: pl.DataFrame) -> str:
-    """Return the dictionary for people. Meanings are ours: nothing in it comes from the report but the number of rows."""
+    """Return the dictionary as Markdown. Its meanings are ours: only the number of rows comes from the report."""
     lines = [
-        "# What lies in this folder",
+        "# The files in this folder",
         "",
-        "Times are ns from the begin of the Nsight Systems session, sizes bytes. `call` and `op` join `calls`, `ops`,",
+        "Times are ns since the start of the Nsight Systems session, sizes are bytes. `call` and `op` join `calls`, `ops`,",
         "`blocking_calls` and `gpu_idle`. `columns.parquet` holds this text as a table, `summary.json` is what",
-        "`nsysx report --json` writes. Frames named `table_...` are its tables. Names of kernels, files, threads and ranges stand",
-        "here as the program gave them.",
+        "`nsysx report --json` writes. Frames named `table_...` are its tables. Names of kernels, files, threads and ranges are",
+        "as the program gave them.",
     ]
     for (name,), part in columns.group_by("frame", maintain_order=True):
         rows, title, reason = part.select("rows", "title", "reason").row(0)
@@ -120,7 +120,7 @@ def _write(frame: pl.DataFrame, file: BinaryIO) -> None:
 def files(
     given: Profile, summary: Summary, folder: Path, text: str
 ) -> Mapping[Path, str | Callable[[BinaryIO], object]]:
-    """Return what to write into ``folder``, by path; ``text`` is the Summary as JSON."""
+    """Return the contents of the files in ``folder``, by path; ``text`` is the Summary as JSON."""
     made = everything(given, summary)
     parts: dict[Path, str | Callable[[BinaryIO], object]] = {
         folder / f"{name}.parquet": partial(_write, frame) for name, frame in made.items()

@@ -5,12 +5,12 @@
         steps and phases, modules, ranges
       GPU 0 (NVIDIA H200)
         stream 7             kernels, copies, memsets
-        queue of GPU 0       launched and not begun
+        queue of GPU 0       launched but not started
         memory of GPU 0      as the driver hands it out
 
 It is written as TrackEvent packets (https://perfetto.dev/docs/reference/synthetic-track-event) without a library, because the
-packets of a million events are a few tables of numbers. Times are those of the report; where some lie before the session
-began, all are moved.
+packets of a million events are a few tables of numbers. Times are those of the report; if some lie before the session
+began, all are shifted.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _ops(build: Builder, given: Profile, ops: pl.DataFrame) -> None:
         gpu = build.tracks.add(name, build.process(process))
         for (_context, stream), part in _by(of_device, "context", "stream"):
             track = build.spread(gpu, f"stream {stream}", _ints(part, "start_ns"), _ints(part, "end_ns"))
-            # An arrow points forward in time: work that begins before its call, by an error of the clocks, has it reversed.
+            # Arrows point forward in time: if a clock error puts work before its call, the arrow is reversed.
             early = (part["start_ns"] < part["call_start_ns"]).fill_null(False).to_numpy()
             for rows, ends in ((~early, True), (early, False)):
                 _work(build, part.filter(pl.Series(rows, dtype=pl.Boolean)), track[rows], ends)
@@ -184,7 +184,7 @@ def _memory(build: Builder, given: Profile, window: tuple[int, int] | None) -> N
 
 
 def _window(given: Profile) -> tuple[int, int] | None:
-    """Return what the chosen steps span on CPU and GPU, None where nothing was chosen."""
+    """Return the span of the chosen steps on CPU and GPU (ns), None if no steps were chosen."""
     if given.whole.scope.of != "chosen":
         return None
     both = [f.select("start_ns", "end_ns") for f in (given.steps.cpu_windows, given.steps.windows)]
@@ -193,7 +193,7 @@ def _window(given: Profile) -> tuple[int, int] | None:
 
 
 def trace(given: Profile, *, redact: bool = True) -> Trace:
-    """Return a report as a trace; of ``--steps A:B`` only these. ``redact`` hides home folders in names."""
+    """Return a report as a trace, with ``--steps A:B`` only those steps. ``redact`` hides home folders in names."""
     build, window = Builder(given, redact=redact), _window(given)
     ops = frames.opened_ops(given)
     _calls(build, given.calls, ops)

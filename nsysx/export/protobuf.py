@@ -1,6 +1,6 @@
 """Protocol buffers by whole columns: packets of one layout differ only in numbers, and each number has a fixed place.
 
-Numbers are varints that are padded to a fixed width, which the encoding allows: a continuation bit with nothing behind it.
+Numbers are varints padded to a fixed width, which the encoding allows: continuation bits followed by zeros.
 https://protobuf.dev/programming-guides/encoding/
 """
 

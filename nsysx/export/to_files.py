@@ -1,4 +1,4 @@
-"""``nsysx export``: a report read once, and everything that was asked for written, all of it or none."""
+"""``nsysx export``: a report read once, and all outputs written, or none of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsysx.render import json_text
 def write(
     file: Path, options: pipeline.Options, *, to: Path | None, perfetto: Path | None, force: bool, redact: bool
 ) -> list[str]:
-    """Write ``to``/*.parquet and the trace ``perfetto``, and return a line about each. Errors: NsysxError."""
+    """Write ``to``/*.parquet and the trace ``perfetto``, and return a line about each. Raises NsysxError."""
     say = options.progress or (lambda _stage: None)
     job = pipeline.gather_job([file], options)
     given = job.profile

@@ -190,7 +190,7 @@ class Builder:
             self.args.setdefault(arg, len(self.args) + 1)
         columns = {"track": slices.track, "name": slices.name, "category": slices.category, **slices.args}
         self._begins(slices, {**columns, "time": slices.start}, place)
-        # What lasts ends before others begin at that instant, the inner first; what does not, right after its own begin.
+        # A slice with a duration ends before others begin at that instant, the inner one first; one without, right after its begin.
         ends = (np.where(lasting, 0, 1), np.where(lasting, -place, place + 1))
         self.events.append(_Events(_END_PACKET, {"track": slices.track, "time": slices.end}, ends))
 

@@ -41,7 +41,7 @@ def test_a_misspelt_name_is_met_with_its_neighbours() -> None:
     done = explain("cudaHostAloc")
     assert done.returncode == 2
     assert not done.stdout
-    assert done.stderr.startswith("nsysx: error: 'cudaHostAloc' is not explained. Near: cudaHostAlloc")
+    assert done.stderr.startswith("nsysx: error: 'cudaHostAloc' is unknown. Near: cudaHostAlloc")
     assert len(done.stderr.splitlines()) == 1
 
 
