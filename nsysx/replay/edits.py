@@ -174,12 +174,11 @@ def _chosen(chain: Chain, calls: frozenset[int] | None) -> Iterator[tuple[int, I
 
 def _each_op(chain: Chain, ops: frozenset[int], change: Callable[[Op], Op]) -> list[int]:
     """Change these ops; return the indices of the items that contain any of them."""
-    touched = []
-    for i, item in enumerate(chain.items):
-        if any(op.op in ops for op in item.ops):
-            chain.items[i] = item._replace(ops=tuple(change(op) if op.op in ops else op for op in item.ops))
-            touched.append(i)
-    return touched
+    places = chain.places_of(ops)
+    for i in places:
+        item = chain.items[i]
+        chain.items[i] = item._replace(ops=tuple(change(op) if op.op in ops else op for op in item.ops))
+    return places
 
 
 def _remove_ops(chain: Chain, ops: frozenset[int]) -> None:
