@@ -103,7 +103,7 @@ class Status:
         self.write()
 
     def write(self) -> None:
-        """Write the probe file at once, if NSYSX_PROBE_DIR names a folder."""
+        """Write the probe file, completely or not at all, if NSYSX_PROBE_DIR names a folder."""
         folder = self.out.environ.get("NSYSX_PROBE_DIR")
         if not folder:
             return

@@ -165,7 +165,7 @@ def content_id(frames: Mapping[str, pl.DataFrame], utc_epoch_ns: int | None) -> 
 
 
 def _pid_of(global_pid: object) -> int | None:
-    return (global_pid >> 24) & 0xFFFFFF if isinstance(global_pid, int) else None
+    return ids.pid_of(ids.process_of(global_pid)) if isinstance(global_pid, int) else None
 
 
 def _matters(severity: object, text: str) -> bool:

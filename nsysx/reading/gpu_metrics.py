@@ -61,7 +61,8 @@ def _pieces(connection: sqlite3.Connection, metrics: list[int], window: Window |
     types: dict[str, pl.DataType] = {"time_ns": pl.Int64(), "key": pl.Int64(), "value": pl.Int64()}
     chosen = f'"metricId" IN ({", ".join(map(str, metrics))})'
     if window is not None:
-        chosen += f' AND "timestamp" >= {window[0]} AND "timestamp" < {window[1]}'
+        # A sample has the time at which its interval ends, so the one at the end of the window lies inside.
+        chosen += f' AND "timestamp" BETWEEN {window[0]} AND {window[1]}'
     ends: list[int | None] = [None, *selecting.borders(connection, TABLE), None]
     pieces = []
     for after, last in itertools.pairwise(ends):

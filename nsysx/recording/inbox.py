@@ -38,7 +38,7 @@ PASSED_ON = ENDING | STOPPING | _OTHERS
 _SI_KERNEL = 0x80
 #: A scheduler signals the processes of a job one after another, and the witness may be the last.
 _WITNESS_S = 0.1
-#: A signal that the witness got longer ago than this belongs to an earlier one of ours.
+#: A signal that the witness got longer ago than this is not the one that has just arrived here.
 _FRESH_NS = 1_000_000_000
 
 

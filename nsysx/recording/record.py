@@ -151,10 +151,11 @@ class Recorder:
         recording.code = None if target.lost else status if status >= 0 else 128 - status
         stand_in.exit(status)
         self._wait_for_report(profile)
-        if nsys_left and profile.process.returncode:
-            recording.trouble = f"nsys was ended (by signal {-profile.process.returncode}) while the command ran"
+        if nsys_left and (code := profile.process.returncode):
+            how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+            recording.trouble = f"nsys {how} while the command ran"
         elif nsys_left:
-            recording.trouble = "nsys gave up while the command ran"
+            recording.trouble = "nsys ended while the command ran"
 
     def _attend(self, target: Target, profile: NsysProcess, stand_in: StandIn) -> bool:
         """Wait for the command's end and pass signals on to it; return whether nsys ended first."""

@@ -77,7 +77,7 @@ def choose(profile: Profile) -> Window | Withheld:
     tiles = gpu.filter(pl.col("index").is_between(first, last))
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
     if recorded <= 0:
-        return Withheld("the steady steps hold no GPU time")
+        return Withheld("the steady steps contain no GPU time")
     begin, finish = (int(x) for x in tiles.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0))
     span = (finish - begin) // (last - first + 1)
     start, end = _begun(profile, cpu, device, first, last) or (

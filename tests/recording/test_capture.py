@@ -84,6 +84,11 @@ elif words[0] == "profile":
         print("Local Endpoint is not available")
         sys.exit(1)
     command = words[next(place for place, word in enumerate(words[1:], 1) if not word.startswith("-")) :]
+    if mode == "leaves":
+        os.spawnv(os.P_NOWAIT, command[0], command)
+        import time
+        time.sleep(0.3)
+        sys.exit(1)
     code = os.waitstatus_to_exitcode(os.spawnv(os.P_WAIT, command[0], command) << 8)
     if mode == "crash":
         os.abort()
@@ -844,6 +849,15 @@ def test_an_nsys_that_does_nothing_once_leaves_no_fault(fake: FakeNsys, monkeypa
     monkeypatch.setattr(nsys_process, "IDLE_S", 0.5)
     result = run(fake.does("hangs-once"), "pass")
     assert (result.exit_code, result.problems, fake.calls("profile")) == (0, [], 2)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_nsys_that_leaves_the_command_is_named_by_how_it_ended(
+    fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_process, "_ORPHANS_S", 0.3)
+    result = run(fake.does("leaves"), "import time; time.sleep(1)")
+    assert "nsys failed with exit code 1 while the command ran" in [problem.message for problem in result.problems]
 
 
 def test_time_in_which_nobody_looked_is_no_idleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
