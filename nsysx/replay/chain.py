@@ -82,9 +82,7 @@ class Chain:
     limit: int = 0
     borders: frozenset[int] = frozenset()
     closing: int = -1
-    _places: dict[int, int] = field(
-        default_factory=dict, repr=False, compare=False
-    )  # shared by copies: no edit moves an op
+    _places: dict[int, int] = field(default_factory=dict, repr=False)  # shared by copies: no edit moves an op
 
     def places_of(self, ops: Collection[int]) -> list[int]:
         """Return the places of the items that contain any of these ops, in order."""
