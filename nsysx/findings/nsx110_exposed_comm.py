@@ -152,5 +152,8 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     elif row["bubble_ns"] is not None:
         fix = "The stages of a pipeline wait for each other: more micro-batches, or an interleaved schedule"
     else:
-        fix = "The ranks arrive at different times and none is always last: fewer collectives mean fewer waits"
+        fix = (
+            "The ranks arrive at different times and none is always last: give every rank as much work in each step (batches of "
+            "like length), or use fewer collectives"
+        )
     return replace(finding, detail=detail, fix=fix)
