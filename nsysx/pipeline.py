@@ -84,8 +84,8 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
     if rank is not None:
         working = collect.processes(trace)
         if rank not in working:
-            what = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
-            raise NsysxError(what, slug="rank-range", exit_code=EXIT_EMPTY)
+            message = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
+            raise NsysxError(message, slug="rank-range", exit_code=EXIT_EMPTY)
         trace = _only(trace, working[rank])
     if device is not None:
         if device not in {g.device for g in trace.capture.gpus}:
@@ -135,8 +135,8 @@ def summarize(
 
     ``steps`` is A:B or "all"; ``time_range`` is A:B in seconds of the session: nothing else is read. ``timelines`` also
     gathers the picture data; ``progress`` is told each stage. Of several reports the tables show ``rank`` (by default the
-    first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``parallel_reading.run``. Errors:
-    NsysxError, exit code 3 for what cannot be read, 4 when there is nothing to analyse, 2 for bad options.
+    first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``parallel_reading.run``. Raises
+    NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to analyze, 2 for bad options.
     """
     options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
     return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
@@ -144,10 +144,10 @@ def summarize(
 
 @dataclass(frozen=True)
 class Job:
-    """The profile of the report to show, with what those of the other ranks say about it, and a record of every rank.
+    """The profile of the report to show, completed by the reports of the other ranks, and a record of every rank.
 
     ``files`` are the names of several reports and ``report`` the place of the shown one among them; ``shown`` is the number of the
-    rank to show, None where one report is all.
+    rank to show, None if there is only one report.
     """
 
     profile: Profile
@@ -160,7 +160,7 @@ class Job:
 def gather_job(
     files: Sequence[Path], options: Options, *, workers: int | None = None, cluster: str | None = None
 ) -> Job:
-    """Return what the analyses are given of a report, or of the reports of all ranks of one job. As for ``summarize``."""
+    """Return the input of the analyses for a report, or for the reports of all ranks of one job. Raises as ``summarize`` does."""
     if len({opening.real(p) for p in files}) != len(files):
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
     if len(files) == 1:
@@ -224,9 +224,9 @@ def _seconds(text: str) -> load.Window:
     match = re.fullmatch(r"(\d{0,9}(?:\.\d{1,9})?):(\d{0,9}(?:\.\d{1,9})?)", text)
     start, end = (Decimal(match[1] or 0), Decimal(match[2] or 10**9)) if match else (Decimal(0), Decimal(0))
     if start >= end:
-        what = f"--time-range {text}: not a range of time"
+        message = f"--time-range {text}: not a range of time"
         hint = "Write A:B in seconds from the start of the session, such as 1.5:4"
-        raise NsysxError(what, slug="time-range-syntax", hint=hint, exit_code=EXIT_USAGE)
+        raise NsysxError(message, slug="time-range-syntax", hint=hint, exit_code=EXIT_USAGE)
     return int(start * 10**9), int(end * 10**9)
 
 
@@ -247,15 +247,15 @@ def gather(path: Path, options: Options) -> Profile:
     trace = load.load(path, options.progress, window=window)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
-        what = f"{path.name}: holds no CUDA and no NVTX rows"
+        message = f"{path.name}: holds no CUDA and no NVTX rows"
         off = trace.run.get("probe_off")
         hint = f"No ranges from the probe: {off.get('reason')}; {off.get('fix')}" if isinstance(off, dict) else _PROFILE
-        raise NsysxError(what, slug="nothing-recorded", hint=hint, exit_code=EXIT_EMPTY)
+        raise NsysxError(message, slug="nothing-recorded", hint=hint, exit_code=EXIT_EMPTY)
     if window is not None and not _anything(trace):
         lasts = trace.capture.duration_ns
         hint = f"The session lasts {lasts / 1e9:.3f} s" if lasts else "Give a part of the session, in seconds"
-        what = f"--time-range {options.time_range}: nothing was recorded then"
-        raise NsysxError(what, slug="time-range-empty", hint=hint, exit_code=EXIT_EMPTY)
+        message = f"--time-range {options.time_range}: nothing was recorded then"
+        raise NsysxError(message, slug="time-range-empty", hint=hint, exit_code=EXIT_EMPTY)
     say("correlating API calls and GPU work")
     named = nvtx_ranges.read(trace)
     correlated = correlate.correlate(trace)
@@ -280,7 +280,7 @@ def gather(path: Path, options: Options) -> Profile:
 
 
 def summary_of(job: Job, options: Options) -> Summary:
-    """Return the Summary of what ``gather_job`` has gathered with these options."""
+    """Return the Summary of a job that ``gather_job`` gathered with these options."""
     summary = _with_ranks(_judged(job.profile, options), job.ranks, job.shown)
     return replace(summary, capture=replace(summary.capture, files=job.files)) if job.files else summary
 

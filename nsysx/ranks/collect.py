@@ -79,7 +79,7 @@ class Rank:
     """One rank, small enough to be sent between machines. ``report`` is the number of the report that it comes from.
 
     ``window``, ``parts`` and ``idle_causes`` cover its steady steps, whose single ledgers are ``tiles``; without steady steps
-    they cover the whole capture, and ``tiles`` is None.
+    they cover the whole capture, ``steps`` is 0 and ``tiles`` is None.
 
     ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: unknown) hold its collectives in order of their start; ``belongs`` says
     which of ``series`` each is part of. ``exposed`` are the stretches [start, end) of communication that no compute hides.
@@ -284,7 +284,8 @@ def _ledger(
     if steady:
         return figures, tiles
     median = (steps["end_ns"] - steps["start_ns"]).median()
-    return figures | {"steps": steps.height, "step_ns": int(median) if isinstance(median, (int, float)) else None}, None
+    # The window is then no number of steps, so nothing may be divided by one.
+    return figures | {"steps": 0, "step_ns": int(median) if isinstance(median, (int, float)) else None}, None
 
 
 def _exposed(activity: StepFunction) -> tuple[I64, I64]:

@@ -32,7 +32,12 @@ COLUMNS = (
     Column("device", "Int64", "", "CUDA ordinal inside the process"),
     Column("gpu", "String", "", "card"),
     Column("host", "Int64", "", "machine, numbered in order; null if the report does not name it"),
-    Column("steps", "Int64", "", "steps that the sums cover: those that are steady on all ranks"),
+    Column(
+        "steps",
+        "Int64",
+        "",
+        "steps that the sums cover: those that are steady on all ranks; 0 if they cover the whole capture",
+    ),
     Column("step_ns", "Int64", "ns", "median steady step on the device"),
     Column("window_ns", "Int64", "ns", "the steady steps on the device timeline"),
     Column("compute_ns", "Int64", "ns", "part of window_ns: at least one compute kernel runs"),

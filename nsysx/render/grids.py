@@ -183,7 +183,10 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     columns = [c for c in columns if c not in empty or c is columns[0]]
     empty = [c for c in empty if c not in columns]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
-    scope = "per step, mean of each row's own steps" if spec.per_row else table.scope.label if table.scope else ""
+    scope = table.scope.label if table.scope else ""
+    if spec.per_row:
+        with_steps = any(r.get("steps") for r in table.rows or ())
+        scope = "per step, mean of each row's own steps" if with_steps else Scope("capture", ()).label
 
     def cell(row: Row, column: Column) -> Cell:
         value = row.get(column.name)

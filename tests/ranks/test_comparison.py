@@ -18,7 +18,7 @@ from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
 from nsysx.ranks import collect, comparison, rank_checks
 from nsysx.reading import nccl_notes
-from nsysx.render import json_text
+from nsysx.render import grids, json_text
 from tests.builder import Process, Report, Thread
 
 PERIOD, TRANSFER, STEPS = 1_000_000, 50_000, 12
@@ -193,6 +193,15 @@ def test_without_collectives_nothing_is_claimed(tmp_path: Path) -> None:
             assert row[key] is None
         assert row["straggler"] is False
     assert checks(path)["collectives"].status == "missing"
+
+
+def test_the_whole_capture_is_not_divided_by_steps(tmp_path: Path) -> None:
+    summary = summarize([one_report(tmp_path / "all.sqlite", [300_000, 400_000])], steps="all")
+    rows = summary.rows("ranks")
+    assert [r["steps"] for r in rows] == [0, 0]
+    assert all(r["window_ns"] > (STEPS - 1) * PERIOD for r in rows)
+    shown = grids.grid(summary.tables["ranks"], top=5, redact=False, width=80)
+    assert shown.scope == "in the whole capture"
 
 
 def test_one_rank_is_not_compared(tmp_path: Path) -> None:

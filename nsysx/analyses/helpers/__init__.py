@@ -1,1 +1,1 @@
-"""What several tables of this room are made from."""
+"""Computations that several tables of this room share."""

@@ -1,8 +1,8 @@
-"""Cache flush and retry of PyTorch's allocator, as it shows in the API calls, and what memory calls moved.
+"""Cache flushes and retries of PyTorch's allocator, as they show in the API calls, and the bytes that memory calls moved.
 
-When neither the cache nor the device (or the process's share of it) has a block, the allocator gives all that it caches back
-to the driver, one free call per segment, and asks again: ``num_alloc_retries``. In a report that is a run of free calls on one
-thread that is followed at once by an allocation, with no launch, copy or long pause in between.
+When neither the cache nor the device (or the process's share of it) has a block, the allocator returns its whole cache to the
+driver, one free call per segment, and tries again: ``num_alloc_retries``. In a report that is a run of free calls on one
+thread, followed at once by an allocation, with no launch, copy or long pause in between.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import polars as pl
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 
-#: From free to free, and from the last free to the retry, the allocator goes straight on; a program that calls
-#: empty_cache() and then allocates takes longer than this in Python.
+#: The allocator goes straight from free to free, and from the last free to the retry (ns); a program that calls empty_cache()
+#: and then allocates takes longer than this in Python.
 _PAUSE_NS = 100_000
 _FREES = r"^(cudaFree|cuMemFree|cuMemUnmap|cuMemRelease)(Async)?$"
 _ALLOCS = r"^(cudaMalloc|cuMemAlloc|cuMemCreate|cuMemMap|cuMemSetAccess)(Async)?(_v2)?$"
-#: Giving memory back takes longer than this; cudaFree(0), by which libraries wake the driver, does not.
+#: Freeing memory takes longer than this (ns); cudaFree(0), which libraries use to start the driver, does not.
 _EMPTY_FREE_NS = 10_000
 #: Calls that the allocator itself makes on the way: they do not end a run.
 _ALONG = r"EventSynchronize|EventQuery|EventDestroy|EventRecord|IsCapturing|GetDevice|SetDevice|AddressFree|AddressReserve|MemGetInfo"
@@ -34,7 +34,7 @@ def bytes_of_calls(profile: Profile) -> pl.DataFrame:
         return pl.DataFrame(schema={"call": pl.Int64, "bytes": pl.Int64})
     calls = profile.attributed.api_calls
     memory = calls["kind"].is_in(["alloc", "free", "host_alloc"])
-    # Of a call in a call under one id, the outer one stands for both.
+    # For nested calls under one id, the outer one stands for both.
     calls = (
         calls.select("process", "correlation_id", "call")
         .filter(memory)
@@ -71,7 +71,7 @@ def _members(profile: Profile) -> pl.DataFrame:
 
     retries = np.searchsorted(top, np.flatnonzero(alloc & ~along))
     retries = retries[free[top[retries - 1]] & follows(retries)]
-    # A run of frees is what lies before a retry up to the first call that is not a free or does not follow at once.
+    # A run of frees reaches back from a retry to the first call that is not a free or does not follow at once.
     freed = np.flatnonzero(free[top])
     begins = np.flatnonzero(~(follows(freed) & free[top[freed - 1]]))
     rows: list[tuple[int, int, str]] = []

@@ -167,7 +167,7 @@ def _ordered_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int
 
 
 def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) -> tuple[I64, I64, I64]:
-    """Return per record (estimate, earliest, latest) of when the device reached it; latest _FAR where nothing bounds it."""
+    """Return per record (estimate, earliest, latest) of when the device reached it (ns); latest is _FAR if unbounded."""
     n = records.height
     process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
     start = records["start_ns"].to_numpy()
@@ -213,7 +213,7 @@ def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> St
     s, e = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     sets = [kind.is_in(["kernel", "graph"]), kind == "memcpy", kind == "memset"]
     masks = [m.to_numpy() for m in sets]
-    # A record is an op without length: what follows it was waited for anew.
+    # A record is an op without length: a wait for the work after it is a new one.
     begin = np.concatenate([s, times])
     finish = np.concatenate([e, times])
     issued = np.concatenate([ops["call_end_ns"].fill_null(-_FAR).to_numpy(), records["end_ns"].to_numpy()])
@@ -259,7 +259,7 @@ def windows(profile: Profile) -> Windows:
 
 
 def _pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int, str]]:
-    """Return (start record, end record, how they were paired) of each process: by its readings where these are seen."""
+    """Return (start record, end record, how they were paired) for each process: by its readings if those are visible."""
     pairs: list[tuple[int, int, str]] = []
     for (process,), of_process in records.group_by("process", maintain_order=True):
         asked_there = asked.filter(pl.col("process") == process)
@@ -271,7 +271,7 @@ def _pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int, s
 
 
 def _inside(profile: Profile, records: pl.DataFrame, reached: I64, pairs: tuple[I64, I64, I64]) -> dict[str, I64]:
-    """Return what the windows [start, end) hold: kernels, gpu_ops, and the PARTS (ns).
+    """Return the contents of the windows [start, end): kernels, gpu_ops, and the PARTS (ns).
 
     ``reached`` is when the device reached each record; ``pairs`` are the first record, start and end of each window.
     """

@@ -1,7 +1,7 @@
-"""Which place in the program a window between two CUDA events belongs to, where a loop times several places in turn.
+"""Which place in the program a window between two CUDA events belongs to, if a loop times several places in turn.
 
-No stack says where an event was recorded. But a loop over three timed calls reads three windows in each round, always in the
-same order: what runs inside of each, and what runs before it, comes again every third window.
+No stack says where an event was recorded. But a loop over three timed calls reads three windows per round, always in the
+same order: the work inside each window, and the work before it, repeats every third window.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import polars as pl
 
 from nsysx.frames.intervals import I64
 
-#: So many places in one loop are told apart, and so many whole rounds are needed.
+#: Most places in one loop that are told apart, and fewest whole rounds that this takes.
 _MOST_PLACES, _ROUNDS = 16, 3
 _KINDS = ("kernel", "memcpy", "memset")
 
@@ -49,7 +49,7 @@ def placed(pairs: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _before(part: pl.DataFrame, ops: pl.DataFrame) -> I64:
-    """Return which kinds of work the stream begins between the window before and each window, as bits."""
+    """Return which kinds of work the stream starts between the previous window and each window, as bits."""
     start = part["start_ns"].to_numpy()
     after = np.concatenate((start[:1], part["end_ns"].to_numpy()[:-1]))
     bits = np.zeros(part.height, np.int64)
@@ -60,7 +60,7 @@ def _before(part: pl.DataFrame, ops: pl.DataFrame) -> I64:
 
 
 def _period(signs: Sequence[tuple[object, ...]]) -> int:
-    """Return after how many windows the same come again, 1 where they are all alike or in no order; the first may differ."""
+    """Return after how many windows the same ones recur, 1 if all are alike or in no order; the first may differ."""
     for turns in range(1, min(_MOST_PLACES, len(signs) // _ROUNDS) + 1):
         if all(one == two for one, two in zip(signs[turns:-turns], signs[2 * turns :], strict=True)):
             return turns

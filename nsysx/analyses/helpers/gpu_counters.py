@@ -1,4 +1,4 @@
-"""Means of the GPU's counters over what ran alone while they were sampled."""
+"""Means of the GPU's counters over samples taken while an op ran alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsysx.events import gpu_samples
 from nsysx.events.profile import NotRecorded, Profile
 
 _FIX = "nsysx run --gpu-metrics -- CMD"
-#: Column -> the samples' column that it is the mean of.
+#: Column -> the column of the samples whose mean it is.
 MEANS = {
     "sm_active": "sm_active",
     "tensor_active": "tensor_active",

@@ -1,4 +1,4 @@
-"""The GPU calls of each thread in order, and what stands around a piece of work: what a stopwatch on the host sees."""
+"""The GPU calls of each thread in order, and the calls around a piece of work: what a stopwatch on the host sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsysx.model import Column
 
 Mask = npt.NDArray[np.bool_]
 WAYS = ("both", "before", "after", "none")
-#: What a table of readings says of each way; what it shows of them, in order, beside the readings of events; what it hides.
+#: The columns of a table of readings for each way; those that it shows, in order, with the readings of events; those it hides.
 OF_WAYS = tuple(
     column
     for way, words in zip(WAYS, ("before and after", "only before", "only after", "nowhere"), strict=True)
@@ -42,13 +42,13 @@ def median(values: I64, chosen: Mask | None = None) -> float | None:
 
 
 def total(*parts: float | None) -> float | None:
-    """Return the sum, None when a part is not known."""
+    """Return the sum, None if a part is unknown."""
     known = [p for p in parts if p is not None]
     return sum(known) if len(known) == len(parts) else None
 
 
 class Backlog:
-    """How long the GPU goes on with what was launched before an instant. ``backlog`` makes it once."""
+    """How long the GPU keeps working on what was launched before an instant. ``backlog`` makes it once."""
 
     def __init__(self, profile: Profile) -> None:
         ops = profile.attributed.gpu_ops
@@ -84,7 +84,7 @@ def backlog(profile: Profile) -> Backlog:
 
 
 class GpuCalls:
-    """The GPU calls of all threads, in order, with what stands before and after each. ``gpu_calls`` makes it once."""
+    """The GPU calls of all threads, in order, with the calls before and after each. ``gpu_calls`` makes it once."""
 
     def __init__(self, profile: Profile) -> None:
         calls = profile.attributed.api_calls  # numbered by thread and time
@@ -150,7 +150,7 @@ def gpu_calls(profile: Profile) -> GpuCalls:
 
 
 def readings(measured: dict[str, float | None], composed: dict[str, float | None]) -> dict[str, object]:
-    """Return NAME_ns and NAME_from of the four ways, measured where that is known."""
+    """Return NAME_ns and NAME_from of the four ways: measured if known, else composed."""
     columns: dict[str, object] = {}
     for way in WAYS:
         value = measured[way] if measured[way] is not None else composed[way]

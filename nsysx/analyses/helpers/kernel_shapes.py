@@ -1,4 +1,4 @@
-"""Kernels of the steady steps by launch shape, and what the shape says: blocks, waves, occupancy, number format."""
+"""Kernels of the steady steps by launch shape, and what the shape implies: blocks, waves, occupancy, number format."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from nsysx.frames.intervals import I64
 from nsysx.reading import schema
 from nsysx.reading.trace import DeviceLimits
 
-#: What a row of ``shapes`` is about: one kernel, launched in one way, on one kind of device.
+#: The columns that identify a row of ``shapes``: one kernel, launched in one way, on one kind of device.
 SHAPE = ("name", "grid", "block", "card")
 #: A grid of at most this many blocks per SM leaves a fifth of the SMs or more without any.
 SMALL = 0.8
-#: From this share of empty places on the last wave is worth a word.
+#: From this share of empty block slots on, the last wave is worth mentioning.
 TAIL = 0.25
 SMALL_GRID, LAST_WAVE, FP32 = "fewer blocks than SMs", "last wave", "FP32 beside tensor cores"
 DRAM = "DRAM bandwidth"
 
 
 def cards(profile: Profile) -> dict[tuple[int, int], int]:
-    """Return (process, device) -> the number of its kind: devices with the same limits are of one kind."""
+    """Return (process, device) -> the number of its kind; devices with equal limits are of one kind."""
     kinds: dict[DeviceLimits, int] = {}
     card_of = {}
     for place in sorted(profile.ledgers.activity):
         limits = profile.trace.limits.get(place, DeviceLimits())
-        # Which of several equal devices it is makes no difference.
+        # Equal devices are interchangeable.
         same = DeviceLimits(**{n: getattr(limits, n) for n in DeviceLimits.__dataclass_fields__ if n != "gpu"})
         card_of[place] = kinds.setdefault(same, len(kinds))
     return card_of
@@ -54,7 +54,7 @@ def _unpacked(packed: pl.Series, fields: tuple[tuple[str, int], ...]) -> list[I6
 
 
 def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
-    """Add what the launch says to the shapes of one kind of device; null where the report lacks what that needs."""
+    """Add what the launch implies to the shapes of one kind of device; null if the report lacks the limits for it."""
     limits, name = _limits(profile, card)
     tensor = kernel_math.has_tensor_cores(name, limits.compute)
     known = rows.select("grid", "block").with_row_index("row").drop_nulls()
@@ -115,7 +115,7 @@ _COUNTED = {"samples": pl.Int64, **dict.fromkeys(("dram", "tensor_active", "sm_a
 
 
 def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add samples, dram, tensor_active, sm_active, null where the GPU's counters were not sampled, and the limit they say."""
+    """Add samples, dram, tensor_active and sm_active, null if the GPU's counters were not sampled, and the limit they show."""
     try:
         samples = profile.once(gpu_counters.samples)
     except NotRecorded:

@@ -11,7 +11,7 @@ from nsysx.frames.lookup import totals
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
 
-#: A channel takes about 1024 pending commands; a launch blocks when it is full. A little less, for what is not recorded.
+#: A channel holds about 1024 pending commands, and a launch blocks when it is full. Slightly less here: not all are recorded.
 FULL_QUEUE = 900
 #: Without overhead rows, a launch blocked when the queue was full and it took this many times the median launch.
 BLOCKED_FACTOR = 5
@@ -21,11 +21,11 @@ def _borders(profile: Profile) -> dict[int, tuple[I64, I64]]:
     """Return process -> (when its GPU ops were launched, when they ended), each sorted."""
     launched = profile.attributed.gpu_ops.select("process", "call_start_ns", "end_ns")
     if (window := profile.trace.window) is not None:
-        # What has no call then was launched before the part that was read.
+        # Ops without a call were launched before the part that was read.
         launched = launched.with_columns(pl.col("call_start_ns").fill_null(window[0]))
     launched = launched.drop_nulls("call_start_ns")
     process, begun, ended = (c.to_numpy() for c in launched.get_columns())
-    # Clock conversion may end an op before its call; it still was not pending earlier than its call.
+    # Clock conversion may end an op before its call; it still was not pending before its call.
     ended = np.maximum(ended, begun)
     borders = {}
     for of in launched["process"].drop_nulls().unique().to_list():
@@ -54,7 +54,7 @@ def overhead_inside(trace: Trace, calls: pl.DataFrame, types: tuple[int, ...]) -
         return ns
     ids = calls["correlation_id"].fill_null(0).to_numpy()
     named = np.flatnonzero(np.isin(ids, rows["correlation_id"].to_numpy()))
-    # Of several calls under one id, the outer one stands for the launch.
+    # For several calls under one id, the outer one stands for the launch.
     place = (
         calls.select(*key, pl.col("start_ns").alias("a"), pl.col("end_ns").alias("b"))[named]
         .with_columns(pl.Series("row", named, dtype=pl.Int64))

@@ -1,7 +1,7 @@
-"""What each API call cost once, apart from what it costs every time: the base of the first-call bill.
+"""The one-time cost of each API call, apart from what it costs every time: the basis of the first-call bill.
 
 ``cost`` of a call is its self time without waiting for the GPU (a full launch queue included) and without the profiler's own
-time. Of it, once and never again:
+time. The one-time part of it:
 
 - library and module loading, driver start: all of it;
 - allocation and creation calls before the first steady step, of functions that fewer than every second steady step calls: all. A cache
@@ -28,7 +28,7 @@ from nsysx.reading import schema
 #: API functions that load code or start the driver.
 LOADS = r"LoadData|LoadFatBinary|LibraryLoad|ModuleLoad|cuLink|^cuInit$|PrimaryCtxRetain|^cuCtxCreate"
 _CREATES = r"Create"
-#: Calls per steady step from which on a function belongs to every step: a cache that grows now and then is still being filled.
+#: From this many calls per steady step on, a function belongs to every step; with fewer, a cache is still being filled.
 _RECURS = 0.5
 _EVIDENCE = ("in full", "measured", "only call", "above median")
 
@@ -57,12 +57,12 @@ def split(profile: Profile) -> Split:
 
 
 def costs(profile: Profile) -> pl.DataFrame:
-    """Return the calls that cost something once, see ``Split.paid``."""
+    """Return the calls with a one-time cost, see ``Split.paid``."""
     return split(profile).paid
 
 
 def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
-    """Return the calls in which the profiler was busy with itself, and for how long (ns); calls of 0 ns may be among them."""
+    """Return the calls in which the profiler itself was busy, and for how long (ns, possibly 0)."""
     overheads = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for (of,), part in profile.trace.overhead.drop_nulls("thread").group_by("thread"):
         # Calls are sorted by (thread, start). Those that overlap a busy stretch lie between the first that reaches beyond
@@ -81,7 +81,7 @@ def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
 
 
 def _recurring(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return which functions are called in the steady steps of their process again and again, not once by chance."""
+    """Return which functions are called regularly in the steady steps of their process, not just once by chance."""
     inside = np.flatnonzero(calls_in(calls, profile.steps.cpu_windows))
     made = np.bincount(of[inside], minlength=functions.height)
     steps = dict(profile.steps.cpu.filter("steady").group_by("process").len().iter_rows())
@@ -172,7 +172,7 @@ def _firsts(of: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> tuple[
         (pl.col("calls") == 1).any().alias("single"),
         pl.col("cost_ns").slice(1).min().alias("cheapest"),
     )
-    # A kernel that ran once is compared with the later launches of other kernels.
+    # A kernel that ran only once is compared with the later launches of other kernels.
     mixed = np.zeros(int(of.max(initial=-1)) + 1, np.bool_)
     mixed[functions.filter(pl.col("single") & (pl.col("all") > pl.col("groups")))["function"].to_numpy()] = True
     rows = np.flatnonzero(mixed[of]) if mixed.any() else np.empty(0, np.int64)
@@ -182,7 +182,7 @@ def _firsts(of: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> tuple[
     )
     for more, key in ((_later(group, first, cost), "group"), (functions, "function"), (others, "function")):
         firsts = firsts.join(more, on=key, how="left", maintain_order="left")
-    # Where each call launched another kernel, a call costs at most what the cheapest of the later ones did.
+    # If each call launched a different kernel, a call costs at most as much as the cheapest of the later ones.
     cheapest = pl.when(pl.col("all") == pl.col("groups")).then("cheapest")
     above = pl.col("cost_ns") - pl.coalesce("later", "other", cheapest, pl.lit(0.0))
     above = above.round(0).cast(pl.Int64).clip(lower_bound=0)
@@ -224,7 +224,7 @@ def _split(profile: Profile) -> Split:
     group, firsts = _firsts(of, kernel, len(kernels), calls["start_ns"].to_numpy(), cost)
     bill, bills = _bills(group, firsts, functions, cost)
 
-    # What was paid once is known of few calls: only they are looked at.
+    # Few calls have a one-time cost, so only those are handled.
     loads = functions["name"].str.contains(LOADS).to_numpy()
     filling = _filling(profile, calls, of, functions)
     inside = overhead_inside(profile.trace, calls, schema.OVERHEAD_ONE_TIME)

@@ -1,4 +1,4 @@
-"""GPU work by operator: what each execution of one took, computed, and in which format, and the fastest product to compare with."""
+"""GPU work by operator: time, FLOPs and number format of each execution, and the fastest product to compare with."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 
 FIX = "nsysx run --ops -- CMD"
-#: A product says how fast the device can be if it takes this long (ns): shorter ones are mostly launch, first and last wave.
+#: A product shows how fast the device can be if it takes this long (ns): shorter ones are mostly launch, first and last wave.
 LONG_NS = 50_000
 #: ... and was executed so often that its median is not one lucky execution.
 _LEAST = 3
-#: Plain matrix products: what a device is fastest at.
+#: Plain matrix products, the fastest work of a device.
 _PLAIN = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_addmm_activation")
 CALIBRATED, SEEN = "nsysx calibrate", "fastest product of this report"
 
@@ -24,10 +24,10 @@ CALIBRATED, SEEN = "nsysx calibrate", "fastest product of this report"
 HALF = "16 bits"
 _EITHER = r"wgmma_f16|_f16_"
 
-#: What the names of kernels say of the backward of a convolution; conversions of layout belong to either.
+#: Kernel names that tell which gradient of a convolution they compute; layout conversions belong to either.
 _GRADIENTS = {"input": "dgrad", "weight": "wgrad", "layout": "[nN](chw|hwc)To"}
 
-#: What an execution is of, and where it was.
+#: The columns that say what was executed, and where.
 PLACE = ("name", "shapes", "caller", "module", "phase")
 
 
@@ -47,7 +47,7 @@ def of(profile: Profile) -> Operators:
 
 
 def _why_not(profile: Profile) -> str:
-    """Return why there are no operators, with what the probe says about it."""
+    """Return why there are no operators, with the probe's reason."""
     for told in profile.trace.capture.probe:
         said = told.get("operators")
         if isinstance(said, dict):
@@ -57,7 +57,7 @@ def _why_not(profile: Profile) -> str:
 
 
 def _formats(names: pl.Series, families: pl.Series) -> pl.Series:
-    """Return the number format of kernels that multiply, as far as their names say."""
+    """Return the number format of kernels that multiply, as far as their names tell."""
     formats = kernel_math.number_format(names, families)
     # cuDNN calls both by one name, and a device is equally fast at both.
     either = lookup.matching(names, _EITHER) & families.is_in(kernel_math.PRODUCTS).fill_null(False).to_numpy()
@@ -85,7 +85,7 @@ def _work(profile: Profile) -> pl.DataFrame:
 
 
 def _sums() -> list[pl.Expr]:
-    """Return what is summed over the GPU ops of one execution."""
+    """Return the sums over the GPU ops of one execution."""
     ns, multiplies = pl.col("ns"), pl.col("multiplies")
     spelled = (multiplies == pl.any_horizontal(*_GRADIENTS)).all()
     return [
@@ -142,7 +142,7 @@ def executions(profile: Profile) -> pl.DataFrame:
 
 
 def _calibrated(profile: Profile) -> dict[str, Peak]:
-    """Return the products that ``nsysx calibrate`` timed on the machine of the report, by format."""
+    """Return number format -> the fastest product that ``nsysx calibrate`` timed on the machine of the report."""
     told = profile.trace.run.get("machine_profile")
     products = told.get("products") if isinstance(told, dict) else None
     names = {g.name for g in profile.trace.capture.gpus if g.device == profile.device and g.process == profile.process}
@@ -179,7 +179,7 @@ def peaks(profile: Profile) -> dict[str, Peak]:
 
 
 def with_ideal(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``ideal_ns``: how long the operations take at the fastest product of their format; null where that is not known."""
+    """Add ``ideal_ns``: how long the operations take at the speed of the fastest product of their format; null if unknown."""
     rate = {name: peak.flops_per_s for name, peak in profile.once(peaks).items()}
     per_s = pl.col("number_format").replace_strict(rate, default=None, return_dtype=pl.Float64)
     return rows.with_columns(ideal_ns=pl.col("flops") / per_s * 1e9)

@@ -1,4 +1,4 @@
-"""Pauses of Python (``Ranges.pauses``) with the step, the phase and the idle time of the GPU that they lie in."""
+"""Pauses of Python (``Ranges.pauses``) with their step and phase, and the idle time of the GPU during them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsysx.events.profile import NotRecorded, Profile
 
 
 def _idle(profile: Profile, process: int, start: pl.Series, end: pl.Series) -> pl.Series:
-    """Return how much of each [start, end) a device of the process had no work: the shown one, else its first; null without."""
+    """Return how long in each [start, end) a device of the process (the shown one, else its first) idled; null without one."""
     devices = sorted(d for p, d in profile.ledgers.activity if p == process)
     device = profile.device if process == profile.process else next(iter(devices), None)
     if device is None or device not in devices:
@@ -22,7 +22,7 @@ def _idle(profile: Profile, process: int, start: pl.Series, end: pl.Series) -> p
 
 
 def _phases(profile: Profile, rows: pl.DataFrame) -> pl.Series:
-    """Return the phase of the thread in which each begins, null outside."""
+    """Return the phase in which each pause begins on its thread, null outside of phases."""
     spans = profile.attributed.phase_spans.select(
         "thread", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"), "phase"
     ).sort("_a")
@@ -33,7 +33,7 @@ def _phases(profile: Profile, rows: pl.DataFrame) -> pl.Series:
 
 
 def _modules(profile: Profile, rows: pl.DataFrame) -> pl.Series:
-    """Return the module in which each begins, null outside and where that is not known."""
+    """Return the module in which each pause begins, null outside of modules or if unknown."""
     thread = rows["thread"].fill_null(-1).to_numpy()
     modules = attribute.between_calls(profile.ranges, profile.attributed, thread, rows["start_ns"].to_numpy())
     return modules.set(modules.is_in(list(profile.attributed.without_path)).fill_null(False), None)
@@ -43,7 +43,7 @@ def placed(profile: Profile, kind: str) -> pl.DataFrame:
     """Return the pauses of one kind of the whole capture in order of time, with duration_ns, step, steady, phase, module,
     gpu_idle_ns.
 
-    Raises NotRecorded where no probe told that it notes them.
+    Raises NotRecorded unless a probe said that it notes them.
     """
     rows = profile.ranges.pauses.filter(pl.col("kind") == kind)
     told = {p for p in profile.ranges.notes["process"].unique().to_list() if noted.listened(profile.ranges.notes, p)}

@@ -1,4 +1,4 @@
-"""The steps of the shown process as the Summary has them: a row per step, what lies between them, their mean and median."""
+"""The steps of the shown process for the Summary: a row per step, the stretches between steps, mean and median."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
 
 
 def _between(profile: Profile) -> tuple[Row, ...]:
-    """Return one row for each stretch between two steps of the shown process that is not a step, on its busiest device."""
+    """Return one row for each stretch between two steps of the shown process that is itself no step, on its busiest device."""
     table = profile.steps
     between = table.between.filter(pl.col("process") == table.process)
     device = profile.device

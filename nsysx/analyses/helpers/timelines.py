@@ -1,4 +1,4 @@
-"""The picture data: what a reader sees of one step, and of the times of one kernel, bounded in size however much there is."""
+"""Data for pictures of one step and of the times of one kernel, bounded in size whatever the size of the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsysx.frames.intervals import I64
 from nsysx.pictures import Counters, Lane, Queue, Span, Strip, Timeline
 from nsysx.reading import schema
 
-#: More boxes than this in a lane are narrower than a pixel: neighbours of one kind are merged.
+#: With more boxes than this in a lane they are narrower than a pixel, and neighbors of one kind are merged.
 _SPANS = 1500
 #: Lanes of a picture, threads among them, and letters of a kernel's name.
 _LANES, _THREADS, _LABEL = 12, 4, 200
@@ -23,7 +23,7 @@ _LANES, _THREADS, _LABEL = 12, 4, 200
 _MOST_QUEUES = 2
 #: Instants at which the queue is drawn: two pixels each.
 _INSTANTS = 480
-#: Less queued than this does not reach over a launch: the device runs dry.
+#: A shorter queue (ns) does not last until the next launch: the device runs dry.
 _DRY_NS = 1_000
 _STRIPS, _DOTS = 10, 300
 _OPS = ("process", "device", "stream", "start_ns", "end_ns", "cls", "name", "call_start_ns", "thread")
@@ -32,7 +32,7 @@ _CLOSE = 10
 
 
 def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
-    """Merge neighbours of one kind that are closer than a pixel; return the spans and how many vanished."""
+    """Merge neighbors of one kind that are closer than a pixel; return the spans and how many vanished."""
     if len(spans) <= _SPANS:
         return tuple(spans), 0
     pixel = max(width // _SPANS, 1)
@@ -64,7 +64,7 @@ def _overlapping(frame: pl.DataFrame, process: int, start: int, end: int) -> pl.
 
 
 def queued(ops: pl.DataFrame, at: I64) -> I64:
-    """Return the GPU time (ns) of ``ops`` that is launched before each instant and not yet run then, summed over streams."""
+    """Return the GPU time (ns) of ``ops`` that is launched but not yet run at each instant, summed over streams."""
     ops = ops.filter(pl.col("call_start_ns").is_not_null())
     if not ops.height or not len(at):
         return np.zeros(len(at), np.int64)
@@ -85,9 +85,9 @@ def queued(ops: pl.DataFrame, at: I64) -> I64:
 
 
 def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue, ...]:
-    """Return the queues of the first devices that are given work in [start, end)."""
+    """Return the queues of the first devices that get work in [start, end)."""
     ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
-    # What is launched after the window or done before it is never in the queue.
+    # Ops launched after the window or done before it are never in the queue.
     seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
     at = np.linspace(start, end, _INSTANTS).astype(np.int64)
     queues = []
@@ -107,7 +107,7 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
     return tuple(queues)
 
 
-#: What is drawn of the GPU's counters: column of the samples, and its name for people.
+#: The GPU counters in the picture: column of the samples, and its label.
 _COUNTERS = {"sm_active": "SMs", "tensor_active": "tensor cores", "dram": "DRAM bandwidth"}
 
 
@@ -247,7 +247,7 @@ def timelines(profile: Profile) -> tuple[Timeline, ...]:
 
 
 def _closer(profile: Profile, process: int) -> tuple[int, int] | None:
-    """Return the window of a few launches in a row, with all that they start, in which the GPU works most of the time."""
+    """Return the window of a few consecutive launches, with all work that they start, in which the GPU works most."""
     ops = profile.attributed.gpu_ops.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null())
     ops = ops.sort("call_start_ns", "op")
     if ops.height < 2 * _CLOSE:
@@ -263,9 +263,9 @@ def _closer(profile: Profile, process: int) -> tuple[int, int] | None:
 
 
 def zoom(profile: Profile, window: Timeline) -> Timeline | None:
-    """Return a few GPU operations in a row of a step, those that are as busy as the step is as a whole; None where it has few.
+    """Return a few consecutive GPU operations of a step, as busy as the step as a whole; None if it has few.
 
-    So the gaps that are seen are usual ones, not the longest.
+    So the gaps in the picture are typical ones, not the longest.
     """
     busy = _overlapping(profile.attributed.gpu_ops.select(_OPS), profile.steps.process, window.start_ns, window.end_ns)
     busy = busy.filter(pl.col("call_start_ns").is_not_null())
@@ -286,7 +286,7 @@ def zoom(profile: Profile, window: Timeline) -> Timeline | None:
 
 
 def strips(profile: Profile) -> tuple[Strip, ...]:
-    """Return the times of the kernels that take longest in all, one entry per launch shape, as ``kernel_spread`` has them."""
+    """Return the times of the kernels with the longest totals, one entry per launch shape, as in ``kernel_spread``."""
     kernels = profile.ops.select("name", "grid", "block", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start
     grouped = (
         kernels.filter(profile.ops["op_kind"] == "kernel")

@@ -1,4 +1,4 @@
-"""What a report holds in all: counts and times of calls and GPU work."""
+"""The totals of a report: counts and times of calls and GPU work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsysx.model import Row
 
 
 def totals(profile: Profile) -> Row:
-    """Return counts and times of everything, null for what the report has no table for."""
+    """Return counts and times (ns) of everything, None if the report has no table for it."""
     time = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     by_op = profile.ops.group_by("op_kind").agg(pl.len(), time).with_columns(pl.col("op_kind").cast(pl.String))
     by_kind = {k: (n, ns) for k, n, ns in by_op.iter_rows()}
