@@ -150,7 +150,7 @@ def begun(path: Path, calls: int) -> None:
 @pytest.mark.parametrize("name", samples.DISTINCT)
 def test_sample(name: str, tmp_path: Path) -> None:
     path = samples.unpack(name, tmp_path)
-    begun(path, 8_000)
+    begun(path, 4_000)
     compare(path)
     innermost(path)
 
