@@ -27,6 +27,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import allocator
+from nsysx.analyses.helpers import allocator_retries
 from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
@@ -54,15 +55,18 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
     cost = case.lost_to("alloc_bound")
     rows = case.rows("allocator")
-    flushes = [r for r in case.rows("alloc_flushes") if r["steady"]]
+    # The table has the flushes of all processes, each by its own steps.
+    flushes = allocator_retries.flushes(case.profile)
+    flushes = flushes.filter(case.is_call(flushes["call"]))
     detail = f"{case.often(calls.height, 'call', 'calls')} to allocate or free memory take {units.duration(taken)} of CPU time"
     detail += f" {case.per} ({case.share(taken)} of the step); the GPU idles {units.duration(cost)} for them."
-    if flushes:
-        detail += f" The cache was flushed and refilled {len(flushes)} times in {case.steps} steps."
-        freed = [r["freed_bytes"] for r in flushes if r["freed_bytes"] is not None]
-        if freed:
-            least = "At least " if len(freed) < len(flushes) else ""
-            detail += f" {least}{units.size(sum(freed))} was freed."
+    if flushes.height:
+        times = units.several(flushes.height, "time")
+        detail += f" The cache was flushed and refilled {times} in {case.steps} steps."
+        freed = flushes["freed_bytes"].drop_nulls()
+        if len(freed):
+            least = "At least " if len(freed) < flushes.height else ""
+            detail += f" {least}{units.size(float(freed.sum()))} was freed."
     text = [pl.col(c).cast(pl.String) for c in ("name", "module")]
     sums = calls.group_by(text).agg(pl.len().alias("calls"), pl.col("ns").sum())
     sums = sums.sort("ns", "name", "module", descending=[True, False, False], nulls_last=True)

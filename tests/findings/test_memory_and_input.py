@@ -31,6 +31,25 @@ def test_memory_calls_in_steady_steps_are_thrash(tmp_path: Path) -> None:
     assert finding.where["module"] == "net"
 
 
+def warming(program: Program, number: int) -> None:
+    """A step that allocates; the first also loads code for 2 ms."""
+    if number == 0:
+        program.call("cuLibraryLoadData", 2_000)
+    thrashing(program, number)
+
+
+@pytest.mark.parametrize(("code", "steps"), [("NSX104", None), ("NSX103", "all")])
+def test_another_process_of_the_report_adds_nothing(tmp_path: Path, code: str, steps: str | None) -> None:
+    alone = Program().steps(warming).finding(tmp_path, code, steps=steps)
+    both, peer = Program().steps(warming), Program()
+    peer.report, peer.process = both.report, both.report.process(200)
+    peer.main = peer.process.thread(200, "python")
+    peer.steps(warming)
+    together = both.finding(tmp_path, code, steps=steps)
+    assert alone.verdict == "found"
+    assert (together.title, together.detail) == (alone.title, alone.detail)
+
+
 def test_steps_without_memory_calls_are_clear_and_unknown_steps_cannot_be_told(tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, "NSX104").verdict == "clear"
     assert stepless(thrashing).finding(tmp_path, "NSX104").verdict == "cannot_tell"

@@ -186,7 +186,7 @@ def test_garbage_collections_that_make_steps_slow_are_named_with_their_period(tm
     row = next(r for r in finding.evidence if r["part"] == "garbage collection")
     assert row["more in slow steps_ns"] == pytest.approx(8_000_000, rel=0.01)
     (stall,) = found.findings(tmp_path, "NSX114")
-    assert stall.title.endswith(": garbage collection")
+    assert stall.title.endswith("(garbage collection)")
     assert "100 % of that is garbage collection" in stall.detail
 
 
