@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.judging import probe_checks, sample_checks, tracing
 from nsysx.judging.limits import MIGRATIONS
-from nsysx.judging.shared_gpu import shared_gpu
+from nsysx.judging.other_work import shared_gpu
 from nsysx.model import Check, Table, in_order
 from nsysx.reading.trace import REVERSED, LeftOut, Trace
 from nsysx.replay.engine import Withheld, replay_of, unprofiled_of

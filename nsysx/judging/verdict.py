@@ -19,6 +19,7 @@ from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.judging import gpu_work, tracing
 from nsysx.judging.limits import CODES, Limits, limits_of, worth
+from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
 from nsysx.model import Row, Verdict
 
@@ -208,6 +209,8 @@ def _clause(profile: Profile, limits: Limits, code: str) -> str:
         case "input_bound":
             return "waits for the next batch of input data"
         case "sync_bound":
+            if 2 * other_gpus(profile).meanwhile_ns > limits.lost[code]:
+                return f"has no work: another GPU works then, and {host} waits{_site(profile)} for both"
             return f"has no work, because {host} waits for it{_site(profile)} before sending more"
         case "alloc_bound":
             return f"waits while memory is allocated and freed{_calls(profile, 'alloc', 'free', 'host_alloc')}"

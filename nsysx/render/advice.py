@@ -39,7 +39,7 @@ _DOUBT = {"attribution": "part of the GPU time is tied to code only by when it r
 _ABOUT: Mapping[str, tuple[str, ...]] = {
     "launch_bound": ("NSX102", "NSX113", "NSX114", "NSX123"),
     "input_bound": ("NSX106",),
-    "sync_bound": ("NSX101",),
+    "sync_bound": ("NSX101", "NSX125"),
     "alloc_bound": ("NSX104",),
     "warmup": ("NSX103",),
     "comm_bound": ("NSX110",),

@@ -1,4 +1,4 @@
-"""Two processes on one GPU: each waits for the other, and the report says so."""
+"""Two processes on one GPU, and one process on two: each part waits for the other, and the report says so."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def told(path: Path, *, gpus: tuple[int, int] | None, other_us: int = 400) -> li
 def test_the_work_of_the_other_is_told_by_its_share(tmp_path: Path) -> None:
     (check,) = told(tmp_path, gpus=(3, 3))
     assert check.status == "warn"
-    assert check.detail.startswith("process 200 works on the same GPU for 40 % of the steps, 40 % while this one")
+    assert check.detail.startswith("process 200 works on the same GPU for 40 % of the steps, 40 % while")
 
 
 @pytest.mark.parametrize(("gpus", "other_us"), [((0, 1), 400), (None, 400), ((3, 3), 5)])

@@ -1,0 +1,73 @@
+"""Work of others while the shown device works or idles: of other processes on the same GPU, and of the process's other GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsysx import ids, units
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import coverage, overlay
+from nsysx.model import Check
+
+#: Work of others for less than this share of the steps changes no figure that is shown.
+_NOTABLE = 0.01
+
+
+@dataclass(frozen=True)
+class OtherWork:
+    """How long others work in the steady steps (ns), and how much of that while the shown device idles."""
+
+    busy_ns: int
+    meanwhile_ns: int
+    devices: tuple[int, ...] = ()
+
+
+def _of(profile: Profile, places: Sequence[tuple[int, int]]) -> OtherWork:
+    """Return the work of these (process, device) in the steady steps of the shown device."""
+    start, end = profile.window
+    if profile.device is None or not places or end <= start:
+        return OtherWork(0, 0)
+    others = [profile.ledgers.activity[place] for place in places]
+    work = coverage([(f.times[:-1][f.labels > 0], f.times[1:][f.labels > 0]) for f in others])
+    shown = profile.ledgers.activity[profile.process, profile.device]
+    times, (working, labels) = overlay([work, shown], start, end)
+    ns, busy = np.diff(times), working > 0
+    return OtherWork(
+        int(ns[busy].sum()), int(ns[busy & (labels <= 0)].sum()), tuple(sorted({device for _, device in places}))
+    )
+
+
+def other_gpus(profile: Profile) -> OtherWork:
+    """Return the work of the shown process's other GPUs."""
+    return profile.once(_other_gpus)
+
+
+def _other_gpus(profile: Profile) -> OtherWork:
+    process, shown = profile.process, profile.device
+    return _of(profile, [(p, device) for p, device in profile.ledgers.activity if p == process and device != shown])
+
+
+def shared_gpu(profile: Profile) -> list[Check]:
+    """Return a warning if other processes work on the shown GPU during the steady steps; nothing if the report does not say."""
+    limits = profile.trace.limits
+    if profile.device is None or (shown := limits.get((profile.process, profile.device))) is None or shown.gpu is None:
+        return []
+    others = [
+        place
+        for place in profile.ledgers.activity
+        if place[0] != profile.process and (known := limits.get(place)) is not None and known.gpu == shown.gpu
+    ]
+    work, whole = _of(profile, others), profile.window[1] - profile.window[0]
+    if not work.busy_ns or work.busy_ns < _NOTABLE * whole:
+        return []
+    pids = sorted({ids.pid_of(process) for process, _ in others})
+    who = f"process {pids[0]} works" if len(pids) == 1 else f"{len(pids)} other processes work"
+    detail = (
+        f"{who} on the same GPU for {units.share(work.busy_ns, whole)} of the steps, {units.share(work.meanwhile_ns, whole)} while "
+        "this one leaves it idle: kernel and idle times include waiting for that work"
+    )
+    fix = "give each process its own GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or CUDA_VISIBLE_DEVICES"
+    return [Check("shared gpu", "warn", detail, fix)]
