@@ -98,6 +98,7 @@ SHOWN = TableSpec(
         "custom",
     ),
     hide=HIDDEN,
+    labels={"queue_ns": "queued", "host_ns": "host before"},
     depth=1,
 )
 _ROWS = 30

@@ -255,9 +255,10 @@ class Report:
         asked = changes.edits(profile, wanted)
         if not asked:
             raise NsysxError("whatif: nothing is changed", slug="whatif-empty", exit_code=EXIT_USAGE)
-        done = replay.saving(*(edit for _, edit in asked))
+        real_ns, factor = changes.of_steady(replay)
+        done = replay.saving(*(edit for _, edit in asked)).scaled(factor)
         words = tuple(words for words, _ in asked)
-        return WhatIf(words, replay.real_ns, done.step_ns, done.saving_ns, done.bar_ns, done.next_limit, done.moves_to)
+        return WhatIf(words, real_ns, done.step_ns, done.saving_ns, done.bar_ns, done.next_limit, done.moves_to)
 
     # ---- outputs ----------------------------------------------------------------------------------------------------
 

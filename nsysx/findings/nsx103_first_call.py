@@ -65,7 +65,7 @@ def check(case: Case) -> list[Finding]:
         bill = int(costs.filter(pl.col("process") == case.process)["one_time_ns"].sum())
         if bill < _IN_WINDOW * window:
             return case.clear(RULE, "the window holds next to no one-time cost")
-        title = f"{units.duration(bill)} of the time shown is one-time cost"
+        title = f"{units.duration(bill)} of CPU time is one-time cost"
         detail = (
             f"The figures cover the whole capture ({units.duration(window)}), warm-up included; "
             f"{units.duration(bill)} of its CPU time was spent only once: loading code, first allocations."

@@ -30,6 +30,7 @@ from nsysx.replay.engine import (
     replay_of,
     unprofiled_of,
 )
+from nsysx.replay.unprofiled import steady_lengths
 
 #: Copy kinds of unified memory: pages that move when touched, without a call (``schema.COPY_KINDS``).
 MIGRATIONS = (11, 12)
@@ -172,7 +173,7 @@ def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits
     gives, because ranks then wait less for each other. The remainder of the real step is divided between host code and launches
     as in that replay; waits keep the share that they have as recorded.
     """
-    real, with_it = _lengths(profile, known, recorded)
+    real, with_it = steady_lengths(profile, known, recorded.steps)
     window, steps = real * recorded.steps, recorded.steps
     much = recorded.window_ns > (1 + SAME) * window
     stay = {p: ns for p, ns in recorded.parts.items() if p not in ("host", "launch", "sync", "profiler")}
@@ -200,21 +201,6 @@ def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits
     )
 
 
-def _lengths(profile: Profile, known: Unprofiled, recorded: Limits) -> tuple[int, int]:
-    """Return the steady step without a profiler and as recorded (ns).
-
-    A modeled step is the mean of the replayed steps. If the steady steps are more than those, it is scaled by the ratio of the
-    two recorded means.
-    """
-    first, last = profile.steps.steady or (0, -1)
-    of_gpu = (pl.col("process") == known.process) & (pl.col("device") == known.device)
-    tiles = profile.steps.gpu.filter(of_gpu & pl.col("index").is_between(first, last))
-    if known.steps == recorded.steps or tiles.height != recorded.steps or not known.recorded_ns:
-        return known.step_ns, known.recorded_ns
-    mean = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // tiles.height
-    return known.step_ns if known.measured_steps else known.step_ns * mean // known.recorded_ns, mean
-
-
 def _estimated(known: Unprofiled) -> bool:
     return known.source in ("modelled", "assumed")
 
@@ -224,7 +210,7 @@ def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -
 
     ``much``: tracing changes the step enough to mention.
     """
-    real, with_it = _lengths(profile, known, recorded)
+    real, with_it = steady_lengths(profile, known, recorded.steps)
     window = real * recorded.steps
     busy = round(window * known.gpu_busy)
     of = (profile, recorded.process, recorded.device)

@@ -1,7 +1,8 @@
-"""What the cards of the answer say: what to do first, what that is worth, how sure both are, and what else was found."""
+"""What the answer's cards say: what to do first, what it is worth, how sure both are, and what else was found."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,14 +18,16 @@ from nsysx.render.safe_text import clean, file_name
 
 #: Below this part of the step a saving is not a line of its own.
 NOTABLE = 0.01
-#: Lines under "also found", and of them those of one rule.
+#: A finding whose saving is not known is a line of its own where it costs at least this part of the step.
+_MUCH = 0.2
+#: Most lines under "also found", and most of them from one rule.
 _MOST_ALSO, _MOST_OF_A_RULE = 5, 2
-#: A step without a profiler that is known this closely is no reason for doubt, wherever it is from (share of the step).
+#: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
 _CLOSE = 0.03
 
-#: What to warn of before anything else is read: checks of the capture that make every number doubtful.
+#: Capture checks whose failure makes every number doubtful: the reader is warned before anything else.
 ALARMS = frozenset({"gpu work", "launches without kernel", "lost ranges", "bad times", "exit code", "shared gpu"})
-#: What makes the cause itself doubtful.
+#: Capture checks whose failure makes the cause itself doubtful.
 _DOUBTS = ALARMS | {
     "diagnostics",
     "dropped GPU events",
@@ -33,9 +36,9 @@ _DOUBTS = ALARMS | {
     "replay",
     "probe ranges",
 }
-#: The same in fewer words than the check has.
+#: Shorter words for a check than its own.
 _DOUBT = {"attribution": "part of the GPU time is tied to code only by when it ran."}
-#: Rules about the cause that a verdict names. Without steps no saving ranks what was found: advice is then one of these.
+#: Rules about the cause that a verdict names. Without steps there is no saving to rank findings by, so one of these gives the advice.
 _ABOUT: Mapping[str, tuple[str, ...]] = {
     "launch_bound": ("NSX102", "NSX113", "NSX114", "NSX123"),
     "input_bound": ("NSX106",),
@@ -46,9 +49,9 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
     "copy_bound": ("NSX105", "NSX121"),
     "gpu_bound": ("NSX112", "NSX116", "NSX117", "NSX118", "NSX119", "NSX120", "NSX122", "NSX124"),
 }
-#: Rules whose advice names its place: the whole program, or the loader.
+#: Rules whose advice already names its place: the whole program, or the loader.
 _WHOLE = ("NSX102", "NSX106", "NSX112")
-#: The wait that a late rank causes is that of its peers' communication: one time, told once.
+#: What a late rank makes its peers wait shows as their communication: the same time, reported once.
 _SAME_TIME = {"NSX111": ("NSX110",)}
 
 Level = Literal["certain", "likely", "unknown"]
@@ -67,7 +70,7 @@ class Sure:
 
 @dataclass(frozen=True, slots=True)
 class Also:
-    """Another finding in one line; ``saving_ns`` is None where it is not time of the step. Savings overlap: do not add."""
+    """Another finding in one line; ``saving_ns`` is None where no saving is known. Savings overlap: do not add them."""
 
     code: str
     text: str
@@ -76,14 +79,14 @@ class Also:
 
 
 def by_saving(summary: Summary) -> list[Finding]:
-    """Return what was found, what saves most first."""
+    """Return what was found, largest saving first."""
     return [f for f in summary.findings or () if f.verdict == "found"]
 
 
 def first(summary: Summary) -> Finding | None:
-    """Return the finding that the first card is about: what saves most, but never another than the verdict's cause.
+    """Return the finding for the first card: the one that saves most, or one about the verdict's cause that saves as much.
 
-    Without steps there are no savings: how the program times itself comes first, then what is about the verdict's cause.
+    Without steps there are no savings: a finding about how the program times itself comes first, then one about the cause.
     """
     ranked, step = by_saving(summary), step_time.step_ns(summary)
     if step is None:
@@ -97,14 +100,14 @@ def first(summary: Summary) -> Finding | None:
         return next((f for f in ranked if f.code == "NSX111"), None)
     if not worth:
         return None
-    # Of savings that cannot be told apart, the one of the cause that the sentence names.
+    # Among savings that cannot be told apart, prefer the cause that the sentence names.
     about, most = _ABOUT.get(summary.verdict.code, ()), worth[0].saving_ns_per_step or 0
     alike = (f for f in worth if most - (f.saving_ns_per_step or 0) <= (worth[0].error_ns or 0))
     return worth[0] if worth[0].code in about else next((f for f in alike if f.code in about), worth[0])
 
 
 def place(where: Row, texts: Texts) -> str:
-    """Return a place in the program as text. What lies in a phase and in no module goes by the phase, which is said once."""
+    """Return a place in the program as text: module, phase and line, each named once."""
     module = bare(str(where.get("module") or ""))
     parts = dict.fromkeys(texts(name, 120) for name in (module, where.get("phase") or "") if name)
     if where.get("file"):
@@ -114,9 +117,9 @@ def place(where: Row, texts: Texts) -> str:
 
 
 def to_do(chosen: Finding | None, summary: Summary, texts: Texts) -> tuple[str, str, str, str]:
-    """Return what to do, code to paste, what must hold for it, and where."""
+    """Return what to do, code to paste, the condition for it, and the place."""
     if chosen is not None:
-        # Whole programs are compiled: the place of a finding is then only where most of it is.
+        # A whole program is compiled at once; the finding's place is only where most of its cost is.
         where = "" if chosen.code in _WHOLE else place(chosen.where, texts)
         condition = " ".join(filter(None, (chosen.condition, _spread_evenly(chosen, summary))))
         return texts(chosen.fix or chosen.title, 400), chosen.paste, texts(condition, 300), where
@@ -132,7 +135,7 @@ def to_do(chosen: Finding | None, summary: Summary, texts: Texts) -> tuple[str, 
 
 
 def _spread_evenly(chosen: Finding, summary: Summary) -> str:
-    """Return what the step takes when no rank has more to compute than another, "" where a rank is late for another reason."""
+    """Return how long the step is when all ranks compute the same amount, "" where a rank is late for another reason."""
     rows = [r for r in summary.rows("ranks") if r.get("exposed_wait_ns") is not None]
     late = step_time.rank_waited_for(summary)
     if chosen.code != "NSX111" or late is None or late.get("late_cause") != "compute" or not rows:
@@ -142,12 +145,12 @@ def _spread_evenly(chosen: Finding, summary: Summary) -> str:
 
 
 def is_bound(chosen: Finding | None, summary: Summary) -> bool:
-    """Return whether the change brings at most what is given: work that a rank has more of can go, or only move."""
+    """Return whether the saving is an upper bound: a rank's extra work may go away, or only move to the others."""
     return chosen is not None and (chosen.bound or bool(_spread_evenly(chosen, summary)))
 
 
 def worth(chosen: Finding | None, summary: Summary) -> tuple[int | None, str]:
-    """Return the step after the change (ns; None where that cannot be said), and what to say of it."""
+    """Return the step after the change (ns; None where it is not known), and a remark on it."""
     now = step_time.step_ns(summary)
     if chosen is None:
         return None, _without_a_change(summary)
@@ -158,24 +161,38 @@ def worth(chosen: Finding | None, summary: Summary) -> tuple[int | None, str]:
         return None, _sentence(chosen.confidence)
     if is_bound(chosen, summary):
         return now - saving, "at best"
-    return now - saving, f"saves {units.duration(saving)} of each step"
+    return now - saving, f"saves {units.duration(saving)}"
 
 
 def _without_a_change(summary: Summary) -> str:
-    """Return what to say of the worth where no change is advised."""
+    """Return the remark on the worth where no change is advised."""
     if step_time.ledger_row(summary) is None:
         return "Nothing can be said before the GPU's work is in the report."
     return "The parts below say where the time is."
 
 
 def _of_reading(chosen: Finding) -> str:
-    """Return what a program's clocks would read without what is not the kernel's; the detail where it is no such finding."""
+    """Return the kernel's own time and what a clock adds to it; for any other finding, its detail."""
     ways = {str(r.get("way")): r.get("reads_ns") for r in chosen.evidence}
     kernel, both = ways.get(KERNEL_ITSELF), ways.get(BOTH_SIDES)
     if kernel and both:
         reads = f"With a synchronize on both sides a clock reads {units.duration(both)}: that adds the launch and the return."
         return f"The kernel takes {units.duration(kernel)}. {reads}"
-    return chosen.detail.removesuffix(chosen.because).rstrip()
+    return _whole_sentences(chosen.detail.removesuffix(chosen.because).rstrip())
+
+
+#: Letters of a detail on a card: what goes beyond is told with the finding.
+_CARD = 220
+
+
+def _whole_sentences(text: str) -> str:
+    """Return the first sentences of a text that fit on a card; a longer first one as it is."""
+    kept = ""
+    for sentence in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text):
+        if kept and len(kept) + len(sentence) >= _CARD:
+            break
+        kept += f" {sentence}" if kept else sentence
+    return kept
 
 
 def _sentence(text: str) -> str:
@@ -184,22 +201,22 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-#: Where a step without a profiler comes from: what that says, and what would make it surer.
+#: How the step without the profiler is known: how sure that makes it, in words, and the command that would make it surer.
 _SOURCES: Mapping[str, tuple[Level, str, str]] = {
     "in_process": ("likely", "The step without profiler was measured in the same process", ""),
     "second_run": ("likely", "The step without profiler was measured in a second run", ""),
     "modelled": ("likely", "What tracing costs on this machine is taken out of the step", "nsysx run --calibrate"),
     "assumed": ("unknown", "What tracing costs is from a table, not from this machine", "nsysx run --calibrate"),
 }
-#: What the share of a step in which the cause shows is called, and the columns of a step that hold it.
+#: By cause: the name of the share of a step in which it shows, and the columns of a step that add up to it.
 _SHARES = {
     "gpu_bound": ("GPU busy", ("gpu_compute_ns", "gpu_comm_ns", "gpu_copy_ns", "gpu_memset_ns")),
     "comm_bound": ("Communication alone takes", ("gpu_comm_ns",)),
     "copy_bound": ("Copies alone take", ("gpu_copy_ns",)),
 }
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
-#: Where a GPU that idles under the profiler may work more of the real step than this, its idle time is not a sure limit; and none
-#: at all where it may have no idle time worth a word.
+#: A GPU that idles under the profiler may be busy in the real step. Above the first share its idle time is only a likely limit,
+#: above the second an unknown one.
 _MOSTLY_BUSY, _ALL_BUSY = 0.75, 0.95
 
 
@@ -210,17 +227,19 @@ def sure(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Sure, 
 
 
 def _cause(summary: Summary, chosen: Finding | None, texts: Texts) -> Sure:
-    """Return how sure the cause is: the share that it takes in each of the steady steps."""
+    """Return how sure the cause is, from the share that it takes in each steady step."""
     about = "What limits it"
     if summary.steps.source == "capture" and chosen is not None and chosen.code in READINGS:
         return Sure("What the clocks read", "certain", "The kernels are recorded with times of their own.")
+    if step_time.ledger_row(summary) is None:
+        return Sure(about, "unknown", "No GPU work is in the capture.")
     if summary.steps.source == "capture":
         return Sure(about, "unknown", "No steps were found, so start-up and steady work are not told apart.")
     if summary.verdict.code == "unknown":
         return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
     late = step_time.rank_waited_for(summary)
     warned = [c for c in summary.quality if c.status == "warn" and c.check in _DOUBTS]
-    more = f" But: {_DOUBT.get(warned[0].check) or texts(warned[0].detail, 110)}" if warned else ""
+    more = f" But: {_DOUBT.get(warned[0].check) or texts(warned[0].detail, 150)}" if warned else ""
     if late is not None and late.get("last_share") is not None:
         share = units.share(late["last_share"], 1)
         level: Level = "likely" if warned else "certain"
@@ -233,7 +252,9 @@ def _cause(summary: Summary, chosen: Finding | None, texts: Texts) -> Sure:
     low, high = units.share(min(shares), 1), units.share(max(shares), 1)
     spread = low if low == high else f"{low} to {high}"
     if len(shares) < 3:
-        return Sure(about, "likely", f"{name} {spread}, but only {len(shares)} steady steps with GPU work.{more}")
+        return Sure(
+            about, "likely", f"{name} {spread}, in only {len(shares)} steady step{'s' * (len(shares) > 1)}.{more}"
+        )
     if summary.verdict.code == "comm_bound" and len(summary.rows("ranks")) < 2:
         alone = f"{name} {spread} in all {len(shares)} steps. Whether links are slow or a rank is late, this report alone cannot tell."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
@@ -247,11 +268,15 @@ def _cause(summary: Summary, chosen: Finding | None, texts: Texts) -> Sure:
 
 
 def _size(summary: Summary, chosen: Finding, texts: Texts) -> Sure:
-    """Return how sure the size of the change is: by where it comes from, and by what tracing did to the step."""
+    """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.unprofiled
     how = _sentence(texts(chosen.confidence, 160))
     if is_bound(chosen, summary):
-        how = f"An upper bound: {how[:1].lower()}{how[1:]}"
+        how = (
+            f"An upper bound, {how[:1].lower()}{how[1:]}"
+            if how.startswith("Give")
+            else f"An upper bound. {how}".strip()
+        )
     if real is None:
         return Sure(
             about, "unknown", f"{how} The step is as long as the profiler made it.".strip(), "nsysx run --calibrate"
@@ -271,17 +296,19 @@ def _size(summary: Summary, chosen: Finding, texts: Texts) -> Sure:
 
 
 def also(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Also, ...]:
-    """Return the other findings that are worth a line; the same rule in repeated blocks is one line."""
+    """Return the other findings worth a line; one rule in repeated blocks is one line."""
     step, lines = step_time.step_ns(summary), dict[str, Also]()
     same = _SAME_TIME.get(chosen.code, ()) if chosen else ()
     for f in by_saving(summary):
         if f is chosen or f.code in same or f.code == "NSX190":
             continue
         saving = step_time.saving_ns(summary, f)
-        if step is not None and (saving is None or saving < NOTABLE * step or saving < (f.error_ns or 0)):
+        if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
+            continue
+        if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.error_ns or 0)):
             continue
         title = folded_path(texts(f.title, 110))
-        text = step_time.title(summary, f, f"repeated blocks{title[1:]}" if title.startswith("*:") else title)
+        text = step_time.title(summary, f, f"Repeated blocks{title[1:]}" if title.startswith("*:") else title)
         key = f"{f.code} {_without_numbers(text)}"
         if key not in lines or (lines[key].saving_ns or 0) < (saving or 0):
             lines[key] = Also(f.code, text, saving if step is not None else None, f.bound)
@@ -293,28 +320,28 @@ def also(summary: Summary, chosen: Finding | None, texts: Texts) -> tuple[Also, 
 
 
 def _without_numbers(text: str) -> str:
-    """Return a text without its digits: two lines that differ in numbers alone are about one thing."""
+    """Return a text without its digits: lines that differ only in numbers are about one thing."""
     return "".join(c for c in text if not c.isdigit() and c != ".")
 
 
 def report_name(summary: Summary) -> str:
-    """Return the name of the (first) report, without the folders that it lies in."""
+    """Return the name of the (first) report, without its folders."""
     return summary.capture.files[0].rpartition("/")[2] if summary.capture.files else "REPORT"
 
 
-#: From this part of the step on that the GPU waits for host code, a run is worth while that says which lines of it.
+#: Where the GPU waits for host code for this share of the step, a run that finds the lines is worthwhile.
 _MUCH_HOST_CODE = 0.1
 
 
 def _host_code_unseen(summary: Summary) -> bool:
-    """Return whether the GPU waits for host code of a program of ours, and no stack of it was sampled."""
+    """Return whether the GPU waits for the host code of a probed program whose stacks were not sampled."""
     lines, step = summary.tables.get("host_lines"), summary.verdict.step_ns or 0
     much = summary.verdict.parts.get("host", 0) >= _MUCH_HOST_CODE * step > 0
     return much and bool(summary.capture.probe) and lines is not None and lines.rows is None
 
 
 def commands(summary: Summary, chosen: Finding | None, typed: str = "") -> tuple[str, ...]:
-    """Return what to ask next of the reports, as they were ``typed`` where that is known."""
+    """Return the commands to run next; ``typed`` is how the reports were named on the command line, where that is known."""
     name = typed or clean(report_name(summary), 80)
     said = [f"nsysx explain {chosen.code}"] if chosen else []
     if summary.replay is not None:

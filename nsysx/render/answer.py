@@ -1,8 +1,8 @@
 """The answer in ten seconds: what limits the step, what to do, what that is worth and how sure it is.
 
-One record, made from a Summary, from which the first screen of the page, the terminal, Markdown and ``--brief`` are drawn, so that
-the four never differ. Everything in it is text that is safe to show and numbers in ns of one step, and that step is the one
-of which the verdict speaks (``step_time``).
+One record, made from a Summary. The first screen of the page, the terminal, Markdown and ``--brief`` are all drawn from it, so the
+four never differ. It holds text that is safe to show and times in ns of one step: the step that the verdict speaks of
+(``step_time``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from nsysx.render.safe_text import clean, scrub
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The first screen. ``now_ns`` is the step, ``then_ns`` the step after the change (None: cannot be said in time).
+    """The first screen. ``now_ns`` is the step, ``then_ns`` the step after the change (None: not known).
 
-    ``bound``: the change brings at most that. ``real``: times are without the profiler, or a profiler hardly changes them;
+    ``bound``: the saving is an upper bound. ``real``: times are without the profiler, or the profiler hardly changes them;
     ``profiled_ns`` is the step as recorded.
     """
 
@@ -47,7 +47,7 @@ class Answer:
 
 
 def _texts(redact: bool) -> Texts:
-    """Return what makes a string harmless and at most so many characters long."""
+    """Return a function that makes a string harmless and cuts it to a length."""
 
     def text(value: object, limit: int) -> str:
         raw = str(value)[: 4 * limit]
@@ -57,29 +57,43 @@ def _texts(redact: bool) -> Texts:
 
 
 def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None) -> tuple[str, ...]:
-    """Return program, GPU, steps and step time."""
-    gpus = [clean(g.name, 40) for g in summary.capture.gpus if g.name]
+    """Return the report's name, the GPU, the steps and the step time."""
+    gpus = [clean(g.name, 60) for g in summary.capture.gpus if g.name]
     said = [advice.report_name(summary)]
     if len(summary.capture.files) > 1:
         said[0] += f" and {len(summary.capture.files) - 1} more"
-    kinds = sorted(set(gpus))
+    kinds, ranks = sorted(set(gpus)), len(summary.rows("ranks"))
+    if ranks > len(gpus):  # one report a rank: the capture is the first one's
+        said.append(f"{ranks} ranks")
     said += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
     first, last = summary.steps.steady or (0, -1)
     if now is None:
         said.append("no steps found")
         return tuple(texts(s, 80) for s in said)
-    said.append(f"{last - first + 1} steady of {summary.steps.count} steps")
+    said.append(f"{last - first + 1} steady of {summary.steps.count} steps{_spread(summary)}")
     said += _step_words(summary, units.duration(now), units.duration(profiled))
     return tuple(texts(s, 80) for s in said)
 
 
+#: Steady steps whose longest is this many times their shortest are not told by their mean alone.
+_UNEQUAL = 1.5
+
+
+def _spread(summary: Summary) -> str:
+    """Return the shortest and the longest steady step as recorded, "" where they are about the same."""
+    steady = [ns for r in summary.steps.rows if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
+    if not steady or max(steady) < _UNEQUAL * min(steady):
+        return ""
+    return f", {units.duration(min(steady))} to {units.duration(max(steady))}"
+
+
 def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
-    """Return how long the step is, without and with the profiler, and the bounds of one that was not measured."""
+    """Return the length of the step without and with the profiler, and its bounds where it was not measured."""
     real, differs = summary.unprofiled, step_time.in_recorded_time(summary)
     if step_time.as_recorded(summary):
         return [f"{now} a step{' under the profiler' if real is None or differs else ''}"]
     about = differs and summary.verdict.estimated and real is not None
-    # The sentence says the recorded one where it is far from the step.
+    # Where the two are far apart, the sentence gives the recorded step.
     under = f" ({recorded} under the profiler)" if recorded != now and not differs else ""
     said = [f"{'about ' * about}{now} a step{under}"]
     if about and real is not None:

@@ -1,4 +1,4 @@
-"""The answer as text: some twenty lines for a terminal, and as many of Markdown for a ticket."""
+"""The answer as text: about twenty lines for a terminal, and as many lines of Markdown for a ticket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsysx.render.bars import Bar
 
 
 def change(said: Answer) -> str:
-    """Return "15.4 ms → 3.2 ms at best", "" where no step after the change can be said."""
+    """Return "15.4 ms → 3.2 ms at best", "" where the step after the change is not known."""
     if said.now_ns is None or said.then_ns is None:
         return ""
     best = " at best" if said.bound else ""
@@ -22,12 +22,12 @@ def change(said: Answer) -> str:
 
 
 def parts_text(bar: Bar) -> str:
-    """Return the parts of a bar in words, as they stand."""
+    """Return the parts of a bar in words, in order."""
     return ", ".join(bars.words(p, bar.total_ns) for p in bar.parts if p.label)
 
 
 def also_worth(line: Also) -> str:
-    """Return what another finding is worth: "up to 1.2 ms", "" where it is not time of the step."""
+    """Return what another finding is worth: "up to 1.2 ms", "" where it saves no step time."""
     return "" if line.saving_ns is None else f"{'up to ' if line.bound else ''}{units.duration(line.saving_ns)}"
 
 

@@ -1,4 +1,4 @@
-"""The bars of the answer: one picture, chosen by the cause, as parts that sum to the whole of each bar."""
+"""The bars of the answer: one picture, chosen by the cause. The parts of each bar sum to its whole."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from nsysx.model import Finding, Row, Summary
 from nsysx.render import step_time
 from nsysx.render.safe_text import clean, shorten_kernel
 
-#: A part of a bar below this share is shown with the other small ones.
+#: GPU work that no module launched.
+NO_MODULE = "(not attributed)"
+#: Parts of a bar below this share are shown together.
 _SMALL = 0.02
 #: Bars in a picture, and named parts of a bar by module or kind of work.
 _MOST_BARS, _MOST_NAMED = 8, 5
-#: Single steps that show how long each waits for its batch: more say the same.
+#: Single steps shown to say how long each waits for its batch; more would say the same.
 _MOST_BATCHES = 3
-#: Windows of cuda.Event in a picture, and how far above the usual one a reading may be to stand beside the others.
+#: cuda.Event windows in a picture, and how many times the median a reading may be before it is left out.
 _MOST_WINDOWS, _FAR = 6, 20
-#: Two sums that differ by less than this are those of the same work (share).
+#: Two sums that differ by less than this are the same work (share).
 _SAME = 0.01
-#: From this share of the step on, what the GPU works on is the picture.
+#: A GPU busy for this share of the step is pictured by what it works on.
 _BUSY = 0.8
 
-#: What the GPU does or waits for, in the words of somebody who writes PyTorch: kind (a colour), label, idle. By the parts of
-#: the verdict.
+#: What the GPU does or waits for, in a PyTorch user's words, by part of the verdict: kind (a colour), label, idle.
 PARTS = {
     "work": ("compute", "computes", False),
     "comm": ("comm", "only communicates", False),
@@ -65,7 +66,7 @@ class Bar:
 
 
 def folded_path(path: str) -> str:
-    """Return a name with the numbers of repeated blocks as "*": "blocks.3.attn" and "blocks.7.attn" are one."""
+    """Return a name with block numbers as "*", so that "blocks.3.attn" and "blocks.7.attn" are the same."""
     return re.sub(r"(?<=[A-Za-z_]\.)\d+(?![\w])|(?<![\w.])\d+(?=\.[A-Za-z_])|^\d+$", "*", path)
 
 
@@ -82,13 +83,13 @@ def folded_label(pattern: str, rows: Iterable[Row]) -> str:
 
 
 def each(summary: Summary, row: Row | None = None) -> Callable[[float], float]:
-    """Return what makes a sum over steps (those of a row, else the shown ones) the part of one of them."""
+    """Return a function from a sum over steps (the row's own, else the shown ones) to the part of one step."""
     scope = summary.steps.scope if row is None else summary.scope_of(row)
     return scope.per_step if scope is not None else float
 
 
 def merged(parts: Iterable[Part], total: float) -> tuple[Part, ...]:
-    """Return the parts, those below 2 % as one."""
+    """Return the parts, with those below 2 % as one."""
     shown = [p for p in parts if p.ns >= _SMALL * total and p.ns > 0]
     small = [p for p in parts if 0 < p.ns < _SMALL * total]
     if len(small) < 2:
@@ -97,9 +98,9 @@ def merged(parts: Iterable[Part], total: float) -> tuple[Part, ...]:
 
 
 def step_parts(summary: Summary) -> list[Part]:
-    """Return what the busiest GPU does in one step and what it waits for, in the order of the verdict; nothing that takes no time.
+    """Return what the busiest GPU does in one step and what it waits for, in the verdict's order, without empty parts.
 
-    Host code and launches on their way are one part: they are one cause, of which the sentence gives one number.
+    Host code and launches on their way are one part, because they are one cause and the sentence gives one number for them.
     """
     said = summary.verdict
     host, launch = (said.parts.get(part, 0) for part in ("host", "launch"))
@@ -116,14 +117,14 @@ def step_parts(summary: Summary) -> list[Part]:
 
 
 def _with_launches(parts: Mapping[str, int], both: int) -> dict[str, int]:
-    """Return the parts with launches on their way as part of the host's."""
+    """Return the parts, with launches on their way counted as the host's."""
     return {
         ("host" if part == "launch" else part): both if part in ("host", "launch") else ns for part, ns in parts.items()
     }
 
 
 def step_bar(summary: Summary) -> Bar | None:
-    """Return one step on the busiest GPU: what it does, and what it waits for, as the verdict has it."""
+    """Return one step on the busiest GPU: what it does and what it waits for, by the verdict's parts."""
     row, said = step_time.ledger_row(summary), summary.verdict
     if row is None or not said.step_ns:
         return None
@@ -133,7 +134,7 @@ def step_bar(summary: Summary) -> Bar | None:
 
 
 def _rank_bars(summary: Summary, late: Row) -> tuple[Bar, ...]:
-    """Return one bar a rank: what it computes, what it waits for another. The late one is always among them."""
+    """Return one bar per rank: its computing, and its wait for another rank. The late rank is always among them."""
     rows = list(summary.rows("ranks"))
     if len(rows) > _MOST_BARS:
         rows = [*[r for r in rows if r is not late][: _MOST_BARS - 1], late]
@@ -154,7 +155,7 @@ def _rank_bars(summary: Summary, late: Row) -> tuple[Bar, ...]:
 
 
 def _named(sums: list[tuple[str, float]], label: str, rest: str) -> Bar | None:
-    """Return a bar of the largest sums, those of less than 2 % with the rest."""
+    """Return a bar of the largest sums; those below 2 % go with the rest."""
     total = sum(ns for _, ns in sums)
     top = [(name, ns) for name, ns in sorted(sums, key=lambda e: -e[1])[:_MOST_NAMED] if ns >= _SMALL * total]
     if total <= 0 or not top:
@@ -165,7 +166,7 @@ def _named(sums: list[tuple[str, float]], label: str, rest: str) -> Bar | None:
 
 
 def _to_shown(summary: Summary) -> float:
-    """Return what GPU work as recorded counts in the shown step: the verdict's is that of the replayed steps."""
+    """Return the factor from recorded GPU work to GPU work in the shown step, whose parts are those of the replayed steps."""
     row, step = step_time.ledger_row(summary), step_time.step_ns(summary)
     recorded = each(summary)(row["busy_ns"]) if row is not None and step is not None else 0.0
     busy = sum(p.ns for p in step_parts(summary) if not p.idle)
@@ -173,11 +174,11 @@ def _to_shown(summary: Summary) -> float:
 
 
 def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
-    """Return the GPU's own work of one step by module, repeated ones folded, largest first: label, ns, rows."""
+    """Return the GPU work of one step by module, repeated modules folded, largest first: label, ns, rows."""
     of, groups = each(summary), dict[str, list[Row]]()
     for row in summary.rows("modules"):
         if row["self_gpu_ns"]:
-            groups.setdefault(folded_path(str(row["path"] or "(no module)")), []).append(row)
+            groups.setdefault(folded_path(str(row["path"] or NO_MODULE)), []).append(row)
     sums = [
         (clean(folded_label(path, rows), 60), of(sum(r["self_gpu_ns"] for r in rows)), rows)
         for path, rows in groups.items()
@@ -191,7 +192,7 @@ def _module_bar(summary: Summary) -> Bar | None:
 
 
 def _opened(summary: Summary, first: Finding | None) -> Bar | None:
-    """Return what the module of a finding about mask work runs, by where its kernels come from."""
+    """Return the GPU work of a mask finding's module, by the operations that its kernels come from."""
     if first is None or first.code != "NSX120" or not first.where.get("module") or not first.cost_ns_per_step:
         return None
     sums, shown = dict[str, float](), _to_shown(summary)
@@ -203,7 +204,7 @@ def _opened(summary: Summary, first: Finding | None) -> Bar | None:
     if rest < -1 or not sums:
         return None
     name = clean(first.where["module"], 40)
-    # Of a module that is all mask work this is the module; of another, its mask work.
+    # Where the module does nothing but mask work, the bar is the module; else it is only its mask work.
     whole = next((ns for label, ns, _ in module_sums(summary) if label == name), None)
     label = name if whole is not None and abs(whole - first.cost_ns_per_step) <= _SAME * whole else f"masks in {name}"
     parts = [Part(clean(k, 50), ns, f"m{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
@@ -211,7 +212,7 @@ def _opened(summary: Summary, first: Finding | None) -> Bar | None:
 
 
 def _family_bar(summary: Summary) -> Bar | None:
-    """Return the GPU's work of one step by what it does."""
+    """Return the GPU work of one step by kind."""
     of, shown = each(summary), _to_shown(summary)
     rows = summary.rows("kernel_families")
     unknown = sum(r["total_ns"] for r in rows if str(r["family"]) == "other")
@@ -225,14 +226,14 @@ _LAMBDA = re.compile(r"<(?:\w+::)*(\w+)\((?=.*lambda)")
 
 
 def _kernel_bar(summary: Summary) -> Bar | None:
-    """Return the GPU's work of one step by kernel: of programs whose kernels are of no known kind."""
+    """Return the GPU work of one step by kernel, for programs whose kernels are of no known kind."""
     of, shown, table = each(summary), _to_shown(summary), summary.tables.get("kernel_limits")
     if table is None or table.scope is None or not table.scope.steps:
         return None
     sums: dict[str, float] = {}
     for row in table.rows or ():
         full = str(row["name"])[:2000]
-        # Of a kernel that runs a lambda, the function that the lambda stands in.
+        # A kernel that runs a lambda is named by the function that contains the lambda.
         inner = _LAMBDA.search(full)
         name = inner[1] if inner else re.sub(r"^void |[<(].*", "", full)
         name = shorten_kernel(clean(name or "kernel", 200), 40)
@@ -241,7 +242,7 @@ def _kernel_bar(summary: Summary) -> Bar | None:
 
 
 def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return the steady steps in order: how long the GPU waits for the batch of each, and how long for nothing."""
+    """Return the first steady steps: how long the GPU waits for the batch of each, and the rest of the step."""
     rows = [r for r in summary.rows("data_loader") if r["steady"] and r["step_ns"]]
     bars = []
     for row in rows[:_MOST_BATCHES]:
@@ -252,7 +253,7 @@ def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
 
 
 def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return a usual step and the one in which the allocator gives most memory back, by what the GPU does in them."""
+    """Return the median step and the step that loses most time to the allocator's cudaFree, by what the GPU does in them."""
     steps = {r["index"]: r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")}
     lost: dict[int, int] = {}
     for row in summary.rows("alloc_flushes"):
@@ -275,7 +276,7 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
 
 
 def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return, of the kernel that the program times itself, its true time and what each way of timing reads."""
+    """Return the true time of the kernel that the program times itself, and what each way of timing reads."""
     rows = [r for r in summary.rows("stopwatch") if r.get("both_ns") is not None or r.get("after_ns") is not None]
     custom = [r for r in rows if r.get("custom")] or rows
     if not custom:
@@ -283,9 +284,9 @@ def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
     ways = (
         ("the kernel itself", "kernel_ns", "compute"),
         ("synchronize before and after", "both_ns", "launch"),
-        ("synchronize only before", "before_ns", "outside"),
+        ("synchronize only before", "before_ns", "other"),
         ("synchronize only after", "after_ns", "sync"),
-        ("no synchronize", "none_ns", "outside"),
+        ("no synchronize", "none_ns", "other"),
     )
     return tuple(
         Bar(label, custom[0][key], (Part("", custom[0][key], kind),)) for label, key, kind in ways if custom[0].get(key)
@@ -293,16 +294,16 @@ def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
 
 
 class _Windows(NamedTuple):
-    """The windows of events as bars. ``first``: the very first is one of them."""
+    """cuda.Event windows as bars. ``first``: the very first window is one of them."""
 
     bars: tuple[Bar, ...]
     first: bool
 
 
 def _window_bars(summary: Summary) -> _Windows | None:
-    """Return what the first cuda.Event windows read, in order: how much of it is kernels.
+    """Return what the first cuda.Event windows read, in order, and how much of it is kernels.
 
-    One that reads far more than is usual, as the very first does, would press the others flat and is left out.
+    A window that reads far more than the median, as the very first often does, would flatten the others and is left out.
     """
     windows = list(enumerate(sorted(summary.rows("event_windows"), key=lambda r: r["start_ns"]), 1))
     usual = sorted(r["reading_ns"] for _, r in windows)[len(windows) // 2] if windows else 0
@@ -328,9 +329,9 @@ def _window_bar(label: str, row: Row) -> Bar:
 
 
 def _turn_bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return the median window of each place that a loop times in turn; none where it times one.
+    """Return the median window of each place that a loop times in turn; none where there is only one place.
 
-    Of an even number of windows it is the mean of the two in the middle, as the median is.
+    With an even number of windows it is the mean of the two in the middle, as a median is.
     """
     places = sorted((r for r in summary.rows("events") if r.get("turns")), key=lambda r: r["site"])
     bars = []
@@ -348,7 +349,7 @@ def _reading_ns(window: Row) -> int:
 
 
 def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, ...]]:
-    """Return the bars that show the cause, with a title."""
+    """Return a title and the bars that show the cause."""
     late = step_time.rank_waited_for(summary)
     if late is not None:
         return "One step, rank by rank", _rank_bars(summary, late)
@@ -365,7 +366,7 @@ def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, .
     if step is None:
         return "", ()
     if summary.steps.whole or summary.steps.source == "capture":
-        return "The whole capture on the GPU", (step,)
+        return f"The GPU {whole_words(summary)}", (step,)
     more: Iterable[Bar | None] = ()
     if code == "NSX106":
         more = _loader_bars(summary)
@@ -377,6 +378,17 @@ def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, .
     if code in ("NSX104", "NSX106") and not step_time.as_recorded(summary):
         title += "; below, single steps as recorded"
     return title, (step, *(b for b in more if b is not None))
+
+
+#: The window of a capture without steps is shorter than the GPU's by this share where long pauses are left out.
+_PAUSED = 0.02
+
+
+def whole_words(summary: Summary) -> str:
+    """Return what part of a capture without steps is shown."""
+    row, shown = step_time.ledger_row(summary), summary.verdict.step_ns
+    paused = row is not None and shown is not None and row["window_ns"] > (1 + _PAUSED) * shown
+    return "from its first to its last work" + ", without long pauses" * paused
 
 
 def words(part: Part, total: float) -> str:

@@ -1,9 +1,9 @@
 """The answer for programs: a few kB of JSON with stable ids, numbers with their units and scope, and how to check each.
 
-It answers without the tables of ``--json``: what limits the step and how long the step is without a profiler (``verdict``,
+It needs none of the tables of ``--json``. It says what limits the step and how long the step is without a profiler (``verdict``,
 ``step``, ``gpu``), what to change, what that saves and when to stop (``findings``), what waits cost and where they move
-(``waits``), what launches cost (``launches``), what is paid once (``paid_once``), what the program's own clocks read over the true
-time of the kernels (``clocks``), and what is not known and which flag would record it (``unknown``).
+(``waits``), what launches cost (``launches``), what is paid only once (``paid_once``), what the program's own clocks read beside
+the true kernel times (``clocks``), and what is not known and which flag would record it (``unknown``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nsysx.render.safe_text import clean, harmless_json, scrub, shorten_kernel
 
 BRIEF_SCHEMA = "nsysx.brief/1"
 
-#: Rows of each list: more than anybody acts on.
+#: Most rows of each list: more than anybody acts on.
 _MOST_FINDINGS, _MOST_ROWS, _MOST_BARS, _MOST_UNKNOWN = 12, 3, 8, 8
 
 Json = dict[str, Any]
@@ -41,7 +41,7 @@ def _where(row: Row) -> Json:
 
 
 def of(summary: Summary, *, redact: bool = True) -> str:
-    """Return the answer of a Summary as JSON; times are ns, of one step where ``over`` names steps."""
+    """Return the answer of a Summary as JSON. Times are in ns, and per step where ``over`` names steps."""
     said = answers.build(summary, redact=redact)
     content = {
         "schema": BRIEF_SCHEMA,
@@ -73,7 +73,7 @@ def of(summary: Summary, *, redact: bool = True) -> str:
 
 
 def _step(summary: Summary, said: Answer) -> Json:
-    """Return the step as recorded and without the profiler, with its bounds; null where there are no steps."""
+    """Return the step as recorded and without the profiler, with its bounds; null values where there are no steps."""
     real = summary.unprofiled
     low, high = step_time.bounds_ns(summary) or (None, None)
     return {
@@ -88,7 +88,7 @@ def _step(summary: Summary, said: Answer) -> Json:
 
 
 def _bar(bar: bars.Bar) -> Json:
-    """Return one more bar of the first screen: a rank, a module, a window, a way of timing."""
+    """Return another bar of the first screen: a rank, a module, a window or a way of timing."""
     parts = [{"what": p.label, "ns": round(p.ns), "idle": p.idle} for p in bar.parts if p.label]
     return {"label": bar.label, "total_ns": round(bar.total_ns), "parts": parts}
 
@@ -132,7 +132,7 @@ def _findings(summary: Summary, said: Answer) -> list[Json]:
 
 
 def _id(finding: Finding, seen: dict[str, int]) -> str:
-    """Return what a finding is called: its code and place, which the same finding of another report has too."""
+    """Return a finding's id: its code and place, which the same finding has in other reports, too."""
     place = "/".join(_text(finding.where[k], 80) for k in ("module", "phase", "file", "line") if finding.where.get(k))
     name = finding.code + (f"@{place}" if place else "")
     seen[name] = seen.get(name, 0) + 1
@@ -167,7 +167,7 @@ def _saving(finding: Finding, summary: Summary, now: int | None) -> Json | None:
 
 
 def _stop(finding: Finding, saving: Json | None, now: int | None) -> str:
-    """Return when the change is known not to work."""
+    """Return the observation that shows that the change did not work."""
     if saving is None or now is None:
         return f"a report of the changed program still has {finding.code} here"
     if not saving["low"]:
@@ -181,7 +181,7 @@ def _stop(finding: Finding, saving: Json | None, now: int | None) -> str:
 def _rows(
     summary: Summary, key: str, largest: str, make: Callable[[Row, Scope | None], Json], *, measured: str = ""
 ) -> list[Json] | None:
-    """Return the rows of a table with most in the column ``largest``; null where the table was not recorded."""
+    """Return the top rows of a table by the column ``largest``; null where the table was not recorded."""
     table = summary.tables.get(key)
     if table is None or table.rows is None:
         return None
@@ -193,7 +193,7 @@ def _rows(
 
 
 def _each(value: float | None, scope: Scope | None) -> int | None:
-    """Return a sum of a table as its part of one step; the sum itself where it has no steps."""
+    """Return a table's sum per step; the sum itself where the table has no steps."""
     return None if value is None else round(scope.per_step(value) if scope else value)
 
 
@@ -215,7 +215,7 @@ def _launch(row: Row, scope: Scope | None) -> Json:
 
 
 def _paid_once(summary: Summary) -> Json | None:
-    """Return the CPU time that is paid once in a run, and what for; null where the start was not recorded."""
+    """Return the CPU time that a run pays only once, and what for; null where the start was not recorded."""
     table = summary.tables.get("first_calls")
     if table is None or table.rows is None:
         return None
@@ -230,7 +230,7 @@ def _paid_once(summary: Summary) -> Json | None:
 
 
 def _clock(row: Row, _: Scope | None) -> Json:
-    """Return what a clock on the CPU reads around a kernel, by where it synchronizes; medians."""
+    """Return what a CPU clock around a kernel reads, by where the program synchronizes; medians."""
     return {
         "kernel": shorten_kernel(_text(row["name"], 400), 100),
         "kernel_ns": _ns(row["kernel_ns"]),
@@ -242,7 +242,7 @@ def _clock(row: Row, _: Scope | None) -> Json:
 
 
 def _window(row: Row, _: Scope | None) -> Json:
-    """Return what the windows between two cuda.Events read at one place: medians, and the first."""
+    """Return what the windows between two cuda.Events at one place read: the first and the median."""
     return {
         "windows": row["windows"],
         "first_ns": _ns(row["first_ns"]),

@@ -1,4 +1,4 @@
-"""A check for people and for CI: terminal, Markdown, JUnit XML and the annotations of GitHub."""
+"""A budget check for people and for CI: terminal, Markdown, JUnit XML and GitHub annotations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsysx.render.safe_text import clean
 _WORDS = {0: "kept", 1: "broken", 4: "nothing measured", 5: "inconclusive"}
 _MARKS = {"kept": "ok  ", "broken": "FAIL", "inconclusive": "??  ", "not_measured": "--  "}
 _ORDER = {"broken": 0, "inconclusive": 1, "not_measured": 2, "kept": 3}
-#: What XML 1.0 cannot hold, not even escaped.
+#: Characters that XML 1.0 cannot contain, not even escaped.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -23,7 +23,7 @@ def _sorted(verdict: Verdict) -> list[Result]:
 
 
 def terminal(verdict: Verdict) -> str:
-    """Return one line per budget, what is broken first."""
+    """Return one line per budget, broken ones first."""
     head = f"Budget {_WORDS[verdict.exit_code]}: {clean(verdict.capture, 80)}"
     return "\n".join([head, *(f"{_MARKS[r.status]} {clean(r.detail, 300)}" for r in _sorted(verdict))])
 
@@ -62,7 +62,7 @@ def _value(text: str, *, prop: bool = False) -> str:
 
 
 def github(verdict: Verdict) -> str:
-    """Return workflow commands of GitHub: an error per broken line, a warning for what could not be decided."""
+    """Return GitHub workflow commands: an error per broken line, a warning per undecided one."""
     lines = []
     for r in _sorted(verdict):
         if r.status == "kept":
@@ -78,7 +78,7 @@ def github(verdict: Verdict) -> str:
 
 
 def claims(checked: Sequence[Claim]) -> str:
-    """Return the numbers of a text, those without support first."""
+    """Return the numbers in a text, unsupported ones first."""
     lines = [f"FAIL line {c.line}: {clean(c.text, 60)} is not in the Summary" for c in checked if c.source is None]
     lines += [
         f"ok   line {c.line}: {clean(c.text, 60)} = {clean(c.source, 120)}" for c in checked if c.source is not None

@@ -1,4 +1,4 @@
-"""The pictures of a comparison as inline SVG: both steps on one scale, a waterfall, the steps one by one. Only text is escaped in."""
+"""The pictures of a comparison as inline SVG: both steps on one scale, a waterfall, the steps one by one. All text is escaped."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BAR = 26
 _ORDER = ("compute", "comm", "copy", "memset", "idle")
 _NAMES = {"comm": "communication", "copy": "copies", "memset": "memsets"}
 _SLOWER, _FASTER = "#D55E00", "#009E73"
-#: Bars of the waterfall, the rest as one.
+#: Bars of the waterfall; the rest is one more.
 _FALLS = 8
-#: Dots of one side; more are thinned evenly.
+#: Most dots per side; more are thinned evenly.
 _DOTS = 400
 
 

@@ -1,4 +1,4 @@
-"""A comparison as one page that opens anywhere and loads nothing, in the style of the report page."""
+"""A comparison as one self-contained page in the style of the report page."""
 
 from __future__ import annotations
 

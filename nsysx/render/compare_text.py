@@ -56,7 +56,7 @@ class _Printer:
 
 
 def terminal(answer: Comparison, console: Console) -> None:
-    """Print the answer, what to be careful about, its parts, and what changed most."""
+    """Print the answer, its caveats, its parts, and what changed most."""
     out = _Printer(console)
     out.text(clean(answer.sentence, 1500), _STYLES[answer.verdict])
     warned = view.warnings(answer)

@@ -23,7 +23,7 @@ TITLES = {
 }
 LABELS = {"faster": "Faster", "slower": "Slower", "same": "Same", "cannot_tell": "Cannot tell"}
 HEADS = ("name", "before", "after", "difference", "interval", "count", "verdict")
-#: What is not known on either side, and matters all the same.
+#: Checks that matter even when neither side knows the answer.
 _WORTH_SAYING = {"what a step is", "kernels"}
 _LEDGER = {"comm": "exposed communication", "copy": "exposed copies", "memset": "memset"}
 
@@ -102,12 +102,12 @@ def part_line(part: Part, width: int, before_ns: int) -> Line:
 
 
 def changed(rows: Sequence[Difference]) -> list[Difference]:
-    """Return the rows of which something can be said: changed, added or removed."""
+    """Return the rows that changed, were added or were removed."""
     return [r for r in rows if r.verdict in ("faster", "slower") or r.status in ("added", "removed")]
 
 
 def warnings(answer: Comparison) -> list[str]:
-    """Return what makes the sides differ beside the program, and what is not known, harmless."""
+    """Return the differences between the captures besides the program, as harmless text."""
     return [clean(x.detail, 600) for x in answer.comparability if x.status == "differs"]
 
 
@@ -118,12 +118,12 @@ def unknowns(answer: Comparison) -> list[str]:
 
 
 def share_head(answer: Comparison) -> str:
-    """Return the head of the column of shares of the side before."""
+    """Return the head of the column of shares, which are of the side before."""
     return "of capture" if answer.whole else "of step"
 
 
 def basis(answer: Comparison) -> str:
-    """Return what the interval rests on, and the smallest change that could have been seen."""
+    """Return what the interval is based on, and the smallest change that could have been detected."""
     steps = [sum(len(c) for c in answer.steps[k]) for k in answer.steps]
     text = f"Over {steps[0]} steps before and {steps[1]} after; the interval covers {answer.basis}."
     if answer.whole:

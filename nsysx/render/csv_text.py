@@ -11,20 +11,20 @@ from typing import Any
 from nsysx.model import Table
 from nsysx.render.safe_text import clean
 
-#: What makes a spreadsheet take a text for a formula; the full-width forms do where the locale is Chinese or Japanese.
+#: What makes a spreadsheet take a text for a formula; the full-width forms do in Chinese and Japanese locales.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")
-#: The longest text that the usual spreadsheets keep in a cell is 32,767 characters.
+#: Common spreadsheets keep at most 32,767 characters in a cell.
 _LONGEST = 32_000
 
 
 def _text(value: str) -> str:
-    """Return a text that no spreadsheet runs and no terminal obeys."""
+    """Return the text so that no spreadsheet runs it and no terminal obeys it."""
     formula = value.lstrip(" ").startswith(_FORMULA)
     return ("'" if formula else "") + clean(value, _LONGEST)
 
 
 def _cell(value: Any) -> Any:
-    """Return one value: numbers as they are, nothing for null, nested values as JSON."""
+    """Return one value: numbers as they are, an empty text for null, nested values as JSON."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -37,7 +37,7 @@ def _cell(value: Any) -> Any:
 
 
 def render(table: Table) -> str:
-    """Return ``table`` with its column names in the first line. A table that was not recorded has that line only."""
+    """Return ``table`` with its column names in the first line. A table that was not recorded has only that line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow([c.name for c in table.columns])

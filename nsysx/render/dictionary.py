@@ -1,4 +1,4 @@
-"""The data dictionary: every table of the JSON and every column, from the declarations that the tables themselves are made by."""
+"""The data dictionary: every table of the JSON and every column, from the declarations that make the tables themselves."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _tables() -> dict[str, tuple[str, tuple[Column, ...], TableSpec]]:
 
 
 def keys() -> list[str]:
-    """Return the keys of all tables, in the order in which they are shown."""
+    """Return the keys of all tables, in the order of the page."""
     tables = _tables()
     return sorted(tables, key=lambda key: (tables[key][2].place, key))
 
 
 def table(key: str) -> str | None:
-    """Return one table as text: what it answers, what it covers, each column with type and unit; None for no table."""
+    """Return one table as text: what it answers, what it covers, each column with type and unit; None where there is none."""
     known = _tables().get(key.strip())
     if known is None:
         return None
@@ -53,11 +53,11 @@ def columns() -> str:
 
 
 def _file(name: str) -> Callable[[], str]:
-    """Return what reads a Markdown file of the package."""
+    """Return a function that reads a Markdown file of the package."""
     return lambda: (files("nsysx") / name).read_text(encoding="utf-8").rstrip()
 
 
-#: Texts that ``nsysx explain`` prints under a name of their own.
+#: Texts that ``nsysx explain`` prints by name.
 TEXTS = {
     "definitions": _file("definitions.md"),
     "columns": columns,

@@ -1,4 +1,4 @@
-"""Labelled facts about a capture and its steps: allow-listed, and nothing that is not known."""
+"""Labelled facts about a capture and its steps: allow-listed, and only what is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fact:
 
 
 def steps_line(summary: Summary) -> str:
-    """Return one line about the steps: how many, which rule, how long."""
+    """Return one line about the steps: how many there are, and which rule found them."""
     steps = summary.steps
     if not steps.count:
         return clean(steps.rule or "No steps were found: the numbers cover the whole capture.", 300)
@@ -40,7 +40,7 @@ def steps_line(summary: Summary) -> str:
 
 
 def step_times(summary: Summary) -> str:
-    """Return the mean steady step as text, "" when it is not known; and that of the replay where it is another."""
+    """Return the mean steady step as text, with the replay's where it is another; "" where it is not known."""
     steps, replay = summary.steps, summary.replay or {}
     if steps.source == "capture":
         return ""
@@ -58,7 +58,7 @@ def step_times(summary: Summary) -> str:
 
 
 def shown_facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
-    """Return the few numbers that stand beside the verdict. What is not known is left out, never shown as zero."""
+    """Return the few numbers beside the verdict. What is not known is left out, never shown as zero."""
     steps, totals = summary.steps, summary.totals
     facts = []
     stepped = steps.source != "capture"
@@ -88,7 +88,7 @@ _PROBE_FIELDS = ("python", "torch", "nvtx", "backend", "ranges_pushed", "reason"
 
 
 def capture_facts(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
-    """Return the allow-listed facts about the capture; nothing else of it is ever shown."""
+    """Return the allow-listed facts about the capture; nothing else about it is ever shown."""
     capture = summary.capture
     facts = [
         Fact(

@@ -1,4 +1,4 @@
-"""Findings as text: what they cost and save, in the time of the shown step or named as recorded."""
+"""Findings as text: what they cost and save, in the time of the shown step, or marked as recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nsysx import units
 from nsysx.model import Column, Finding, Row, Summary, Table
-from nsysx.render import step_time
+from nsysx.render import advice, step_time
 from nsysx.render.advice import NOTABLE
 from nsysx.render.grids import Grid, Texts, grid
 from nsysx.render.safe_text import clean, file_name
@@ -34,7 +34,8 @@ def _where(where: Row, texts: Texts) -> str:
     """Return a place in the program as text."""
     parts = []
     if where.get("module"):
-        parts.append(f"module {texts(where['module'], 120)}")
+        name = str(where["module"])
+        parts.append("repeated blocks" if name == "*" else f"module {texts(name, 120)}")
     if where.get("phase"):
         parts.append(texts(where["phase"], 40))
     if where.get("file"):
@@ -44,30 +45,44 @@ def _where(where: Row, texts: Texts) -> str:
 
 
 def no_first(summary: Summary) -> str:
-    """Return why there is nothing to do first."""
+    """Return why no change is advised."""
     if summary.replay is None or not summary.replay.get("trusted", True):
         return "What a change would save cannot be said: there is no replay of steady steps that could be trusted."
     return "Nothing that was looked for saves 1 % of the step."
 
 
+def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Return the rows with one column of names where each row has a name in only one of the first two: a part, or a kernel."""
+    heads = list(dict.fromkeys(k for row in rows for k in row))
+    texts = [k for k in heads if all(isinstance(row.get(k, ""), str) for row in rows)]
+    if len(texts) < 2 or any(bool(row.get(texts[0])) == bool(row.get(texts[1])) for row in rows):
+        return rows
+    one, other = texts[:2]
+    return tuple(
+        {one: row.get(one) or row[other], **{k: v for k, v in row.items() if k not in (one, other)}} for row in rows
+    )
+
+
 def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> FindingView:
-    """Return a finding as text: its saving in the time of the shown step, its cost named where it is not."""
+    """Return a finding as text. Its saving is time of the shown step; its cost says so where it is as recorded."""
     saving = step_time.saving_ns(summary, finding)
     cost = "" if finding.cost_ns_per_step is None else units.duration(finding.cost_ns_per_step)
     evidence = None
     if finding.evidence:
-        names = {k: v for row in finding.evidence for k, v in row.items()}
+        rows = _one_name(finding.evidence)
+        names = {k: v for row in rows for k, v in row.items()}
         columns = tuple(
             Column(k, "Int64" if isinstance(v, int | float) else "String", "", "") for k, v in names.items()
         )
-        table = Table("", "Evidence", columns, finding.evidence)
+        table = Table("", "Evidence", columns, rows)
         evidence = grid(table, top=20, redact=texts.redact, width=width)
+    title = texts(finding.title, 200)
+    if title.startswith("*:"):
+        title = f"Repeated blocks{title[1:]}"
     return FindingView(
         code=clean(finding.code, 20),
         verdict=finding.verdict,
-        title=step_time.title(summary, finding, texts(finding.title, 200))
-        if finding.verdict == "found"
-        else texts(finding.title, 200),
+        title=step_time.title(summary, finding, title) if finding.verdict == "found" else title,
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, texts),
         cost=cost,
@@ -81,9 +96,12 @@ def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> 
 
 
 def findings_of(summary: Summary, texts: Texts, width: int) -> tuple[FindingView, ...] | None:
-    """Return the findings: found first by saving, then what cannot be told, then what is clear."""
+    """Return the findings: that of the first screen, the others found by saving, those that cannot be told, those that are clear."""
     if summary.findings is None:
         return None
-    order = {"found": 0, "cannot_tell": 1, "clear": 2}
-    ranked = sorted(summary.findings, key=lambda f: (order[f.verdict], -(f.saving_ns_per_step or 0), f.code))
+    order, chosen = {"found": 0, "cannot_tell": 1, "clear": 2}, advice.first(summary)
+    ranked = sorted(
+        summary.findings,
+        key=lambda f: (f is not chosen, order[f.verdict], -(f.saving_ns_per_step or 0), f.code),
+    )
     return tuple(finding_of(f, summary, texts, width) for f in ranked)

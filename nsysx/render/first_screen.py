@@ -1,4 +1,4 @@
-"""The first screen of the page: the answer, with its pictures as boxes that need no script, scale to any width and print."""
+"""The first screen of the page: the answer, its pictures drawn as boxes that need no script, fit any width and print well."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nsysx.render.answer_text import also_worth
 from nsysx.render.bars import Bar, Part
 from nsysx.render.safe_text import clean, shorten_kernel
 
-#: The width of the widest bar at 1280 pixels, with and without labels at its left, and what words of a part need (CSS pixels).
+#: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
 _WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
-#: A gap at least this wide gets its length written into it.
+#: A gap at least this wide is labelled with its length (share of the window).
 _LABELLED_GAP = 0.07
-#: Idle of less than this is no reason to look closer.
+#: Less idle time than this is not worth an enlarged picture (share of the step).
 _WORTH_A_LOOK = 0.2
-#: What enlarges well: a window of more than this holds no single kernels.
+#: Single kernels cannot be made out in a window longer than this.
 _ZOOM_NS = 5_000_000
 
 
@@ -39,7 +39,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A bar as boxes, and the words for each part: with the part stands whether the bar has room for them."""
+    """A bar as boxes, and a legend: each part, its words, and whether they already fit inside the bar."""
 
     label: str
     value: str
@@ -66,7 +66,7 @@ class Zoom:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Everything that the first screen draws."""
+    """Everything on the first screen."""
 
     answer: Answer
     now: str
@@ -84,7 +84,8 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
     for part in bar.parts:
         width = 100 * part.ns / bar.total_ns if bar.total_ns else 0.0
         words = pictures.words(part, bar.total_ns)
-        inside = len(words) * _LETTER + _MARGIN <= width * room
+        # A bar of one part is named and measured by its label.
+        inside = len(bar.parts) > 1 and len(words) * _LETTER + _MARGIN <= width * room
         boxes.append(Box(left, width, part.kind, part.idle, words if inside else "", words))
         if part.label:
             legend.append((part, words, inside))
@@ -93,7 +94,7 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
 
 
 def _gaps(spans: Sequence[Span], length: int) -> list[Box]:
-    """Return the gaps between spans that have room for their length, labelled."""
+    """Return the gaps between spans that have room for a label, each with its length."""
     gaps, at = [], 0
     for span in sorted(spans, key=lambda s: s.start_ns):
         gap = span.start_ns - at

@@ -1,4 +1,4 @@
-"""CUDA calls, operations of PyTorch and the words of a report in plain language, for the page and for ``nsysx explain``.
+"""CUDA calls, PyTorch operations and the words of a report in plain language, for the page and for ``nsysx explain``.
 
 The text is data: ``glossary.toml`` beside this file, read once, when the first name is looked up.
 """
@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from nsysx.model import Summary
 
-#: What is explained, in the order of ``nsysx explain``: CUDA calls, operations of PyTorch, words of a report.
+#: What is explained, in the order of ``nsysx explain``: CUDA calls, PyTorch operations, words of a report.
 KINDS = ("call", "operation", "word")
 
 
@@ -32,7 +32,7 @@ class Entry:
 
 @cache
 def entries(kind: str = "") -> tuple[Entry, ...]:
-    """Return all that is explained, or what is of one kind, in the order of the file."""
+    """Return all entries, or those of one kind, in the order of the file."""
     if kind:
         return tuple(entry for entry in entries() if entry.kind == kind)
     if sys.version_info >= (3, 11):
@@ -52,13 +52,13 @@ _SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
 
 def lookup(name: str) -> Entry | None:
-    """Return what is known about a CUDA call (any version suffix), an operation or a word of the report, else None."""
+    """Return the entry for a CUDA call (with any version suffix), an operation or a word of the report, else None."""
     bare = _SUFFIX.sub("", name.strip())
     return _by_name().get(bare.lower()) or _by_name().get(re.sub(r"_v\d+", "", bare).lower())
 
 
 def nearest(name: str) -> list[str]:
-    """Return up to five explained names that look like ``name``, the likeliest first."""
+    """Return up to five explained names similar to ``name``, the most similar first."""
     import difflib
 
     close = difflib.get_close_matches(_SUFFIX.sub("", name.strip()).lower()[:200], list(_by_name()), n=10, cutoff=0.5)
@@ -67,7 +67,7 @@ def nearest(name: str) -> list[str]:
 
 
 def manual(entry: Entry) -> str:
-    """Return an entry as text for a terminal: name, what it does, when it is normal, what makes it cheaper."""
+    """Return an entry as text for a terminal: its name, what it does, when that is normal, what makes it cheaper."""
     import textwrap
 
     parts = [entry.name if not entry.aliases else f"{entry.name}  (also {', '.join(entry.aliases)})"]
@@ -78,7 +78,7 @@ def manual(entry: Entry) -> str:
 
 
 def key(name: str) -> str:
-    """Return the anchor of ``name`` in the glossary, "" when it is not explained. Made of our own words only."""
+    """Return the anchor of ``name`` in the glossary, "" where it is not explained. It is made of our own words only."""
     entry = lookup(name)
     return anchor(entry) if entry else ""
 
@@ -89,7 +89,7 @@ def anchor(entry: Entry) -> str:
 
 
 def used(summary: Summary) -> tuple[Entry, ...]:
-    """Return the entries for the calls that ``summary`` names, then all the words."""
+    """Return the entries for the calls that ``summary`` names, then all words."""
     names: Iterable[str] = (
         str(row.get(table.shown.terms) or "")[:200]
         for table in summary.tables.values()

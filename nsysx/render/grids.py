@@ -1,4 +1,4 @@
-"""Tables ready to print: which rows and columns, in which order, and each cell as text."""
+"""Tables ready to print: the rows and columns to show, their order, and each cell as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell: what is printed, what it sorts by, the whole name where it was shortened, and its glossary key."""
+    """One cell: its text, what it sorts by, the whole name where it was shortened, its glossary key, and its share of a bar."""
 
     text: str
     sort: float | str | None = None
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One table ready to print. ``rows`` is None where the capture holds no answer; ``reason`` then says why."""
+    """One table ready to print. ``rows`` is None where the capture lacks the data; ``reason`` then says why."""
 
     key: str
     title: str
@@ -62,7 +62,7 @@ class Texts:
         return clean(scrub(text) if self.redact else text, limit)
 
     def cell(self, value: object, column: str) -> tuple[str, str]:
-        """Return a text for a cell, and the whole text if that is longer."""
+        """Return the text of a cell, and the whole text if that is longer."""
         if column == "file" and self.redact:
             value = file_name(str(value)[:2000], True)
         full = self(value, 600)
@@ -71,7 +71,7 @@ class Texts:
 
 
 def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = None) -> Cell:
-    """Return the cell of one value; whole numbers are sums over ``scope``."""
+    """Return the cell of one value; integers are sums over ``scope``, and are shown per step."""
     if value is None or value == "":
         return Cell("-", None)
     if isinstance(value, bool):
@@ -100,9 +100,9 @@ def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = No
 
 
 def _tree(rows: Sequence[Row], top: int) -> list[Row]:
-    """Return the ``top`` module rows by GPU time with the modules that call them, each followed by what it calls.
+    """Return the ``top`` module rows by GPU time, with the modules that call them, each followed by those that it calls.
 
-    Siblings stand in order of GPU time, so the first line of every level is the one to look at.
+    Siblings are in order of GPU time, so the first line of every level is the one to look at.
     """
     by_path: dict[Any, Row] = {}
     for row in rows:
@@ -113,7 +113,7 @@ def _tree(rows: Sequence[Row], top: int) -> list[Row]:
         return -float((row.get("forward_gpu_ns") or 0) + (row.get("backward_gpu_ns") or 0)), str(path)
 
     def chain(path: Any) -> list[Any]:
-        above = {path: None}  # in order, and quick to look into
+        above = {path: None}  # ordered, with quick look-ups
         while (up := by_path[path].get("parent")) is not None and up in by_path and up not in above:
             above[up] = None
             path = up
@@ -130,28 +130,29 @@ def _tree(rows: Sequence[Row], top: int) -> list[Row]:
 
 
 def _scope_of(row: Row, column: Column, spec: TableSpec, table: Table) -> Scope | None:
-    """Return what a cell is a sum over, None where it is none."""
+    """Return what a cell is a sum over, None where it is no sum."""
     if column.name in spec.per_row:
         return Scope("steady", (), steps=row.get("steps") or 0)
     return table.scope if spec.is_sum(column) else None
 
 
 def _sorted(table: Table, spec: TableSpec) -> list[Row]:
-    """Return the rows by the bar column, largest first; as given where there is no such column."""
+    """Return the rows with the largest in the bar column first; as given where there is no such column."""
     rows = list(table.rows or ())
     if spec.bar and any(c.name == spec.bar for c in table.columns):
         rows.sort(key=lambda r: (r.get("what") == "rest", -(r.get(spec.bar) or 0)))
     return rows
 
 
-def head(column: Column, spec: TableSpec) -> Head:
-    """Return the head of a column: its words are the table's own, else those of every such column."""
+def head(column: Column, spec: TableSpec, *, first: bool = False) -> Head:
+    """Return the head of a column, in the table's own words for it or else the usual ones; a null ``first`` cell has words."""
     text = clean(spec.labels.get(column.name, ""), 40) or label(column.name)
-    return Head(column.name, text, clean(plain(column.meaning), 300), is_numeric(column))
+    null = spec.unknown if first and spec.unknown else "a dash"
+    return Head(column.name, text, clean(plain(column.meaning, null), 300), is_numeric(column))
 
 
 def _shown(table: Table, spec: TableSpec, top: int) -> tuple[list[Row], int]:
-    """Return the rows of a table that are shown, in their order, and how many there were to choose from."""
+    """Return the rows to show, in order, and how many there were to choose from."""
     rows = module_rows.folded(table.rows or (), table.columns) if spec.tree else _sorted(table, spec)
     count = len(rows)
     if spec.tree:
@@ -163,7 +164,7 @@ def _shown(table: Table, spec: TableSpec, top: int) -> tuple[list[Row], int]:
 
 
 def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
-    """Return ``table`` ready to print: at most ``top`` rows, columns that hold nothing left out and named.
+    """Return ``table`` ready to print: at most ``top`` rows, without empty columns, which are only named.
 
     Sums over steps are shown per step.
     """
@@ -212,7 +213,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         key=table.key,
         title=title,
         intro=spec.intro,
-        heads=tuple(head(c, spec) for c in columns),
+        heads=tuple(head(c, spec, first=c is columns[0]) for c in columns),
         rows=tuple(tuple(line) for line in cells),
         reason="" if table.rows else "nothing of this kind in the capture",
         folded=max(0, count - len(rows)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
@@ -26,9 +27,10 @@ from nsysx.render import (
 from nsysx.render.charts.canvas import Picture
 from nsysx.render.charts.colours import KIND_COLOURS
 from nsysx.render.grids import Grid, Texts
+from nsysx.render.labels import number
 from nsysx.render.safe_text import clean, shorten_kernel, without_homes
 
-#: Modules and kinds of work in a bar: one colour each, none that means a kind of GPU work elsewhere.
+#: Colours for modules and kinds of work in a bar; none of them means a kind of GPU work elsewhere.
 _MODULE_COLOURS = {
     f"m{i}": c for i, c in enumerate(("#117733", "#44AA99", "#88CCEE", "#DDCC77", "#CC6677", "#AA4499", "#882255"))
 }
@@ -37,7 +39,7 @@ _TEMPLATES = files("nsysx.render") / "templates"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture on the page: what it says in words, and what stands under it."""
+    """A picture on the page, with its text alternative and its caption."""
 
     picture: Picture
     alt: str
@@ -50,7 +52,7 @@ class Figure:
 
 
 def _sha256(text: str) -> str:
-    """Return the hash of an inline script as a content policy names it."""
+    """Return the hash of an inline script in the form that a content security policy takes."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -62,13 +64,14 @@ def _ledger_figure(shown: view.View) -> Figure | None:
     return Figure(charts.ledger(ledgers, shown.per_step), " ".join(entry.sentence() for entry in ledgers), "")
 
 
-def _steps_figure(shown: view.View) -> Figure | None:
-    """Return the picture of the steps in order, where there are several."""
+def _steps_figure(shown: view.View, count: int) -> Figure | None:
+    """Return the picture of the steps in order, None for fewer than two; the capture has ``count`` steps."""
     bars = shown.steps
     if len(bars) < 2:
         return None
     steady = [bar for bar in bars if bar.steady]
-    text = f"{len(bars)} {'GPU' if shown.steps_on_gpu else 'CPU'} steps"
+    text = f"{len(bars)} of {count} steps" if len(bars) < count else f"{count} steps"
+    text += f" on the {'GPU' if shown.steps_on_gpu else 'CPU'}"
     if steady:
         low, high = min(steady, key=lambda b: b.length_ns), max(steady, key=lambda b: b.length_ns)
         text += (
@@ -79,7 +82,7 @@ def _steps_figure(shown: view.View) -> Figure | None:
 
 
 def _lane_words(entry: Timeline) -> str:
-    """Return what the lanes show: how busy the busiest stream is, and the longest wait."""
+    """Return what the lanes show in words: how busy the busiest stream is, and the longest wait."""
     length = max(1, entry.end_ns - entry.start_ns)
     said = []
     busy = [
@@ -102,7 +105,7 @@ def _lane_words(entry: Timeline) -> str:
 
 
 def _queue_words(queue: Queue, several: bool) -> str:
-    """Return how far the CPU runs ahead."""
+    """Return in words how far the CPU runs ahead."""
     name = f" (GPU {queue.device})" if several else ""
     dry = f"{units.count(queue.dry)} of {units.count(queue.launches)} launches find an empty queue"
     return f"The CPU is up to {units.duration(max(queue.queued_ns))} of GPU work ahead{name}; {dry}."
@@ -115,8 +118,13 @@ def _counter_words(counters: Counters) -> str:
     return f"{clean(counters.label, 40)}, mean of the window: {said}."
 
 
+def _distinct(timelines: Sequence[Timeline]) -> tuple[Timeline, ...]:
+    """Return the timelines, each window once: the typical step of few can be the slowest, too."""
+    return tuple({(entry.start_ns, entry.end_ns): entry for entry in reversed(timelines)}.values())[::-1]
+
+
 def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
-    """Return the pictures of single windows, on one time scale where that leaves all of them readable."""
+    """Return the pictures of single windows, on one time scale where all stay readable on it."""
     entries = summary.timelines[:4]
     lengths = [entry.end_ns - entry.start_ns for entry in entries]
     common = max(lengths) if lengths and max(lengths) <= 2 * min(lengths) else None
@@ -134,7 +142,7 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
 
 
 def _strips_figure(summary: Summary) -> Figure | None:
-    """Return the picture of the times of single executions, with the verdicts of the table."""
+    """Return the picture of single execution times, with the table's verdicts."""
     rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.rows("kernel_spread")}
     known = [(s, rows[s.name, s.grid, s.block]) for s in summary.strips if (s.name, s.grid, s.block) in rows]
     if not known:
@@ -145,7 +153,7 @@ def _strips_figure(summary: Summary) -> Figure | None:
     if len(known) == 1:
         text = f"The kernel that takes most time is {'not steady' if loose else 'steady'}"
     for strip, row, verdict in loose[:3]:
-        spread = "" if row.get("spread") is None else f", spread {units.share(row['spread'], 1)}"
+        spread = "" if row.get("spread") is None else f", spread {number(row['spread'], 'spread', '')}"
         text += f"; {shorten_kernel(clean(strip.name, 200), 40)}: {verdict}{spread}"
     caption = f"{text}. Each dot is one execution, first at the top (ringed), last at the bottom."
     return Figure(charts.strips([s for s, _ in known], verdicts), caption, caption)
@@ -201,21 +209,21 @@ def _lines_figure(summary: Summary) -> Figure | None:
     return Figure(drawn[0], drawn[1], drawn[1]) if drawn else None
 
 
-#: Pictures that stand in the section of a table, by the name under which a table asks for one (``TableSpec.picture``).
 def _pictured(summary: Summary, redact: bool) -> Summary:
-    """Return the Summary with what pictures of tables are made of; redacted, since names are drawn and read aloud, too."""
+    """Return the Summary that the pictures are made from: redacted where asked, since pictures and their alternatives show names."""
     if not redact:
         return summary
     tables = {key: without_homes(t) if t.shown.picture else t for key, t in summary.tables.items()}
     return replace(summary, tables=tables, strips=without_homes(summary.strips))
 
 
+#: Pictures in the section of a table, by the name with which a table asks for one (``TableSpec.picture``).
 _FIGURES = {"strips": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure, "lines": _lines_figure}
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One closed line of the page: what is inside, and the tables that open below it."""
+    """One closed line of the page: a hint of what is inside, and the tables that open below it."""
 
     key: str
     title: str
@@ -223,7 +231,7 @@ class Group:
     grids: tuple[Grid, ...]
 
 
-#: The closed lines in order, with their tables; a table that stands nowhere is for experts.
+#: The closed lines in order, with their tables; a table that is in none of them is for experts.
 _GROUPS = (
     (
         "where",
@@ -256,14 +264,14 @@ _GROUPS = (
 
 
 def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int, stepped: bool) -> str:
-    """Return what a closed line says is inside; ``stepped``: the capture has steps."""
+    """Return a closed line's hint of what is inside; ``stepped``: the capture has steps."""
     if key == "where":
         devices = sum(entry.device for entry in shown.ledgers)
         threads = len(shown.ledgers) - devices
         return f"{devices} GPU{'s' * (devices != 1)}, {threads} CPU thread{'s' * (threads != 1)}{', step by step' * stepped}"
     if key == "timelines":
         if timelines == 1:
-            return "one window"
+            return "a typical step" if stepped else "one window"
         return "a typical step and the slowest one" if stepped else f"{timelines} windows"
     if key == "all-findings":
         count = sum(f.verdict == "found" for f in shown.findings or ())
@@ -278,7 +286,7 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
 
 
 def _groups(shown: view.View, timelines: int, stepped: bool) -> tuple[Group, ...]:
-    """Return the closed lines that have something inside."""
+    """Return the closed lines that are not empty."""
     placed = {key for _, _, keys in _GROUPS for key in keys}
     known = {g.key: g for g in shown.grids if g.rows}
     groups = []
@@ -293,11 +301,12 @@ def _groups(shown: view.View, timelines: int, stepped: bool) -> tuple[Group, ...
             "words": bool(shown.glossary),
         }
         if grids or drawn.get(key, False):
+            title = title if stepped or key != "where" else "Where the time goes"
             groups.append(Group(key, title, _inside(key, shown, grids, timelines, stepped), grids))
     return tuple(groups)
 
 
-#: No ticket system takes more, and no reader.
+#: Ticket systems take no larger attachment, and no reader wants one (bytes).
 MAX_BYTES = 8_000_000
 
 
@@ -314,7 +323,7 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
 
 
 def first(summary: Summary, *, redact: bool = True) -> str:
-    """Return the first screen alone as a page: the answer with its bars, without tables and pictures."""
+    """Return the first screen alone as a page: the answer with its bars, without tables and charts."""
     return _render(summary, redact, 1, whole=False)
 
 
@@ -328,6 +337,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    summary = replace(summary, timelines=_distinct(summary.timelines))
     drawn = _timeline_figures(summary, redact) if whole else []
     pictured = _pictured(summary, redact)
     page = environment.get_template("page.html.j2").render(
@@ -338,7 +348,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         script=script,
         script_hash=_sha256(script),
         ledger_figure=_ledger_figure(shown) if whole else None,
-        steps_figure=_steps_figure(shown) if whole else None,
+        steps_figure=_steps_figure(shown, summary.steps.count) if whole else None,
         waterfall=step_waterfall.build(summary) if whole else (),
         modules=module_icicle.build(summary, redact=redact) if whole else (),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,

@@ -12,7 +12,7 @@ from nsysx.render import safe_text
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as what JSON can say: no NaN, no infinity, no lone surrogate, no tuple."""
+    """Return ``value`` as something JSON can express: no NaN, no infinity, no lone surrogate, no tuple."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -29,7 +29,7 @@ def _plain(value: Any) -> Any:
 
 
 def _lines(value: Any, indent: int, encode: Callable[[Any], str]) -> str:
-    """Return JSON text with a line for each key of the first two levels, and for each row of a table."""
+    """Return JSON text with one line for each key of the first two levels and for each row of a table."""
     if isinstance(value, dict) and value and indent < 2:
         items = [f"{encode(str(k))}: {_lines(v, indent + 1, encode)}" for k, v in value.items()]
         opened, closed = "{", "}"
@@ -53,6 +53,6 @@ def text_of(data: dict[str, Any]) -> str:
         text = _lines(data, 0, encode)
         text.encode()
     except (TypeError, ValueError):
-        # Something that JSON cannot say: rare, and to look for it first would take longer than all the rest.
+        # Something that JSON cannot express: rare, and looking for it first would take longer than all the rest.
         text = _lines(_plain(data), 0, encode)
     return safe_text.harmless_json(text) + "\n"

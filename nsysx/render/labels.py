@@ -1,4 +1,4 @@
-"""Words for columns, parts of ledgers, causes and verdicts, and numbers with their units: the same in every output."""
+"""Words for columns, ledger parts, causes and verdicts, and numbers with their units: the same in every output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERDICTS = {
     "unknown": "cannot tell",
 }
 
-#: What a part of a ledger is called, in the order in which it is drawn.
+#: Colour and name of each part of a ledger, in drawing order.
 GPU_PARTS = {
     "compute_ns": ("compute", "compute"),
     "comm_ns": ("comm", "communication"),
@@ -120,21 +120,26 @@ _LABELS = {
     "reading_ns": "reading",
     "start_ns": "time",
     "time_ns": "time",
+    "ns": "time",
 }
 
-#: Columns whose text is the program's own, and is shown as it is.
+#: Columns whose text is the program's own and is shown unchanged.
 _NAMES = frozenset(
     {"name", "path", "parent", "cls", "module", "phase", "api", "file", "function", "kernel", "removed", "moves_to"}
 )
-#: A value that the code names, such as "queue_full"; and the parts of a meaning that only the code's reader understands.
+#: An identifier such as "queue_full", and phrases in a column's meaning that only readers of the code understand.
 _CODE = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
 _FOR_CODE = re.compile(r"[;,] null likewise|[;,] see [a-z]+_from\b")
 _UNIT_SUFFIX = re.compile(r"_(?:ns|bytes|bytes_per_s|per_s)$")
+#: Columns that are shares whatever their unit says.
+_SHARES = ("share", "error", "spread", "occupancy")
+#: A spread from here on reads better as so many times the median than in per cent; below the other, digits say nothing.
+_MANY_TIMES, _LEAST = 10, 0.01
 _TEXT_TYPES = ("String", "Utf8", "Categorical", "Enum", "Boolean", "List", "Struct", "Object")
 
 
 def label(name: str) -> str:
-    """Return a column's name for people: its unit goes, because every cell carries it."""
+    """Return a column's name for people, without its unit, which every cell has."""
     text = _LABELS.get(name) or _UNIT_SUFFIX.sub("", name).replace("_", " ")
     for word, full in (("gpu", "GPU"), ("cpu", "CPU"), ("api", "API"), ("l2", "L2")):
         text = re.sub(rf"\b{word}\b", full, text)
@@ -142,20 +147,25 @@ def label(name: str) -> str:
 
 
 def worded(value: str, name: str) -> str:
-    """Return the text of a cell: what the code names is words, as "queue full"; names of the program stay as they are."""
+    """Return the text of a cell: identifiers become words ("queue full"), names from the program stay as they are."""
     if name == "family":
         return WORDS.get(value, value)
-    return value.replace("_", " ") if name not in _NAMES and _CODE.fullmatch(value) else value
+    return _spaced(value) if name not in _NAMES and _CODE.fullmatch(value) else value
 
 
-def plain(meaning: str) -> str:
-    """Return what a column means in the words of its reader, who sees labels and a dash for null."""
-    text = _CODE.sub(lambda m: _UNIT_SUFFIX.sub("", m[0]).replace("_", " "), _FOR_CODE.sub("", meaning))
-    return re.sub(r"\bnull\b", "a dash", text.replace(", 0 to 1", "")).replace(", ...", " and so on")
+def _spaced(identifier: str) -> str:
+    """Return an identifier as words: "queue full", "cold L2"."""
+    return re.sub(r"\bl2\b", "L2", identifier.replace("_", " "))
+
+
+def plain(meaning: str, null: str = "a dash") -> str:
+    """Return a column's meaning for a reader who sees labels, and ``null`` for null."""
+    text = _CODE.sub(lambda m: _spaced(_UNIT_SUFFIX.sub("", m[0])), _FOR_CODE.sub("", meaning))
+    return re.sub(r"\bnull\b", lambda _: null, text.replace(", 0 to 1", "")).replace(", ...", " and so on")
 
 
 def is_numeric(column: Column) -> bool:
-    """Return whether a column holds numbers that are worth adding, comparing and right-aligning."""
+    """Return whether a column holds numbers to add, compare and right-align."""
     return not column.dtype.startswith(_TEXT_TYPES)
 
 
@@ -163,18 +173,22 @@ def number(value: Any, name: str, unit: str) -> str:
     """Return one number of a column with its unit; "-" for None and for what is not a number."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
-    if unit == "ns" or name.endswith("_ns"):
+    if unit == "ns" or name == "ns" or name.endswith("_ns"):
         return units.duration(value)
     if unit in ("bytes/s", "B/s", "bytes_per_s") or name.endswith("_per_s"):
         return units.bandwidth(value)
     if unit in ("bytes", "B") or name.endswith("_bytes") or name == "bytes":
         return units.size(value)
-    if unit in ("share", "fraction", "ratio", "1") or name in ("share", "error", "spread") or name.endswith("_share"):
+    if name == "spread" and value >= _MANY_TIMES:
+        return f"{value:,.0f} x"
+    if unit in ("share", "fraction", "ratio", "1") or name in _SHARES or name.endswith("_share"):
         return units.share(value, 1)
     if unit in ("%", "percent"):
         return units.share(value, 100)
     if float(value).is_integer():
         text = units.count(value)
+    elif 0 < value < _LEAST:
+        text = f"<{_LEAST}"
     else:
         text = f"{value:,.2g}" if abs(value) < 1 else f"{value:,.1f}"
     return f"{text} {clean(unit, 20)}" if unit and unit not in ("count", "calls", "rows") else text

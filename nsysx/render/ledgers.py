@@ -1,4 +1,4 @@
-"""Ledgers as parts that sum to their window, and the steps of the step-by-step picture."""
+"""Ledgers as parts that sum to their window, and the steps for the step-by-step picture."""
 
 from __future__ import annotations
 
@@ -44,10 +44,13 @@ class StepBar:
 
 
 def process_words(summary: Summary, process: Any) -> str:
-    """Return what tells a process apart: nothing when there is one, else its rank or pid."""
+    """Return what tells a process apart: nothing where there is only one, else its rank or pid."""
     pids = {g.process: g.pid for g in summary.capture.gpus}
     if len(pids) < 2 and len(summary.capture.processes) < 2:
         return ""
+    ranks = [r["rank"] for r in summary.rows("ranks") if r["process"] == process]
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} "
     row = next((r for r in summary.capture.processes if r.get("process") == process), {})
     if row.get("rank") is not None:
         return f"rank {row['rank']} "
@@ -56,7 +59,7 @@ def process_words(summary: Summary, process: Any) -> str:
 
 
 def busy_threads(summary: Summary) -> list[Row]:
-    """Return the rows of the CPU ledger without threads that spend under 1 % in CUDA calls; the first always stays."""
+    """Return the rows of the CPU ledger, without threads that spend under 1 % in CUDA calls; the first row always stays."""
     rows = list(summary.rows("cpu_ledger"))
 
     def busy(row: Row) -> bool:
@@ -67,7 +70,7 @@ def busy_threads(summary: Summary) -> list[Row]:
 
 
 def ledgers_of(summary: Summary) -> Iterable[Ledger]:
-    """Yield the ledgers of the devices, then of the threads, each per its own steps."""
+    """Yield the ledgers of the devices, then of the threads, each as the mean of its own steps."""
     names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
     for row in summary.rows("gpu_ledger"):
         scope = summary.scope_of(row)
@@ -87,13 +90,19 @@ def ledgers_of(summary: Summary) -> Iterable[Ledger]:
     for row in busy_threads(summary):
         scope = summary.scope_of(row)
         parts = [Part(text, scope.per_step(row.get(name) or 0), kind) for name, (kind, text) in CPU_PARTS.items()]
-        # A thread may be named by a path; its name also goes into the words for those who do not see the picture.
-        thread = clean(scrub(str(row.get("thread_name") or row.get("name") or row.get("thread"))[:500]), 30)
+        # A thread's name may be a path, and it is also in the text alternative of the picture.
+        thread = clean(scrub(str(row.get("thread_name") or row.get("name") or _tid(row))[:500]), 30)
         yield _ledger(summary, row, f"CPU {process_words(summary, row.get('process'))}thread {thread}", False, parts)
 
 
+def _tid(row: Row) -> object:
+    """Return the number of a thread as the operating system knows it."""
+    thread = row.get("thread")
+    return ids.tid_of(thread) if isinstance(thread, int) else thread
+
+
 def _ledger(summary: Summary, row: Row, where: str, device: bool, parts: Sequence[Part]) -> Ledger:
-    """Return one ledger; it says how many steps it is the mean of where those are not the shown ones."""
+    """Return one ledger; its label says how many steps it is the mean of, where those are not the shown ones."""
     scope, shown = summary.scope_of(row), summary.steps.scope
     text = clean(where, 60)
     if shown is not None and scope.steps != shown.steps:
@@ -102,7 +111,7 @@ def _ledger(summary: Summary, row: Row, where: str, device: bool, parts: Sequenc
 
 
 def step_bars(summary: Summary) -> tuple[StepBar, ...]:
-    """Return the steps for their picture: on the GPU where every step has a GPU side, else on the CPU."""
+    """Return the steps for their picture: on the GPU where most steps have a GPU side, else on the CPU."""
     rows = [r for r in summary.steps.rows if not r.get("cut")]
     steady = summary.steps.steady or (0, -1)
     on_gpu = bool(rows) and sum(r.get("gpu_ns") is not None for r in rows) * 2 > len(rows)

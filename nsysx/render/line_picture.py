@@ -1,4 +1,4 @@
-"""The picture of the lines that the GPU waits for: what the table says, by phase, module, line and framework function."""
+"""The picture of the lines that the GPU waits for: the table by phase, module, line and framework function."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from nsysx.render import charts
 from nsysx.render.charts import Part, Picture
 from nsysx.render.safe_text import clean, file_name
 
-#: The rows of boxes from above, and what a box is called that the table does not name.
+#: The rows of boxes from top to bottom, and the name of a box where the table has none.
 _LEVELS = {"phase": "outside phases", "module": "outside modules", "line": "?", "framework": ""}
 
 
 def _place(row: Row) -> str:
-    """Return a line without its folders; what was not sampled by its own name."""
+    """Return a line of code without its folders; a row without a line by its own name."""
     if not row["file"]:
         return str(row["function"])
     line = "" if row["line"] is None else f":{row['line']}"
@@ -21,13 +21,13 @@ def _place(row: Row) -> str:
 
 
 def build(summary: Summary) -> tuple[Picture, str] | None:
-    """Return the picture and what it says in words, None where fewer than two rows have idle time."""
+    """Return the picture and its text, None where fewer than two rows have idle time."""
     table = summary.tables.get("host_lines")
     rows = [r for r in (table.rows if table else None) or () if r["idle_ns"]]
     if table is None or len(rows) < 2:
         return None
     per_step = table.scope.per_step if table.scope else float
-    # What no row names is not a level of the picture.
+    # A level that no row names is left out.
     used = [name for name in _LEVELS if name == "line" or any(r[name] for r in rows)]
     parts = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""The boxes of a timeline as data in the page, from which its script draws what a reader zooms into. The still picture stays."""
+"""The boxes of a timeline as data in the page, which its script draws when a reader zooms in. The still picture stays."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from nsysx.pictures import Lane, Timeline
 from nsysx.render.charts.colours import KIND_COLOURS, KIND_NAMES, phase_colour
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
-#: A page with this data stays below it (bytes); the pictures that would not fit are stills only.
+#: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
 MOST_BYTES = 950_000
 _LABEL = 80
 
 
 def _names(lanes: Sequence[Lane], redact: bool) -> list[str]:
-    """Return what the lanes are called; threads with phases and CUDA calls tell which."""
+    """Return the names of the lanes; where a thread has two, each says what it shows."""
     called = [clean(lane.label, 60) for lane in lanes]
     which = {"phases": ": phases", "api": ": CUDA calls"}
     names = [
@@ -29,8 +29,8 @@ def _names(lanes: Sequence[Lane], redact: bool) -> list[str]:
 def data(picture: Timeline, *, redact: bool = True) -> str:
     """Return the lanes as JSON: ``ns`` of the window, ``text`` and ``colour`` tables, and for each lane ``name`` and ``at``.
 
-    ``at`` is flat, four numbers a box: ns from the end of the box before it, ns long, its colour and its text as indices. A box of
-    several neighbours has the percent that they fill as a fifth of the ``fill`` list, by its number.
+    ``at`` is flat, four numbers per box: ns since the end of the box before it, length in ns, and indices of colour and text.
+    ``fill`` has, by number of the box, the percentage of it that is filled, for boxes that stand for several neighbours.
     """
     texts: dict[str, int] = {}
     colours: dict[str, int] = {}
@@ -64,12 +64,12 @@ def data(picture: Timeline, *, redact: bool = True) -> str:
 
 
 def token(number: int) -> str:
-    """Return what stands in the page for the data of a picture until it is known how large the page is: no name holds it."""
+    """Return the placeholder for a picture's data until the size of the page is known. No name can contain it."""
     return f"\x01live{number}\x01"
 
 
 def fill(page: str, texts: Sequence[str]) -> str:
-    """Return the page with the data of as many pictures as it may hold, in their order."""
+    """Return the page with the data of as many pictures as fit, in order."""
     size = len(page.encode())
     for number, text in enumerate(texts):
         quoted = escape(text)

@@ -1,7 +1,7 @@
 """The answer for a ticket: GitHub, GitLab, Slack and Jira show it, and no name in it can become markup, a mention or a link.
 
-Names of kernels, modules and files hold signs that begin markup somewhere: they are set as code, where every sign stands for
-itself and which reads well before it is rendered too. Only what code does not make harmless everywhere is escaped sign by sign.
+Names of kernels, modules and files contain signs that start markup somewhere. They are set as code, where every sign stands for
+itself, and which also reads well unrendered. Only what code does not make harmless everywhere is escaped sign by sign.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from nsysx.model import Summary
 from nsysx.render import answer
 from nsysx.render.answer_text import markdown_lines
 
-#: A word that holds a sign which begins markup; an underscore inside a word does not, in any of them.
+#: A word that contains a sign that starts markup; an underscore inside a word never does.
 _MARKUP = re.compile(r"[\\`*\[\]<>#|~@&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|://|www\.")
-#: What code does not make harmless in all of them: what ends code or a cell, mentions, links, macros of Jira, and what a
-#: parser that knows no code would take for an HTML tag with something to load or to run.
+#: What code does not make harmless in all of them: what ends code or a table cell, mentions, links, Jira macros, and what a
+#: parser without code spans would take for an HTML tag that loads or runs something.
 _NEVER_CODE = re.compile(r"[`|@$]|\]\(|\[~|!\[|://|www\.|\{[a-z]+[:}]|<[!/?#]|=\S", re.IGNORECASE)
-#: The signs that are escaped there. Those of words in between are not: a blank, a letter or a digit begins nothing.
+#: The signs that are escaped there; blanks, letters and digits start nothing.
 _SIGN = re.compile(r"([\\`*\[\]<>#|~@&${}!=]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-#: Signs that begin nothing where they stand alone between blanks.
+#: Signs that start nothing when they stand alone between blanks.
 _ALONE = frozenset(("<", ">", "->", "=>", "&", "#", "*", "~", "$", "@"))
 #: A word, without the punctuation around it.
 _WORD = re.compile(r"(?P<before>[(\"']*)(?P<core>.*?)(?P<after>[.,:;!?\"']*)", re.DOTALL)
-#: What opens and closes the brackets of a name; an arrow closes none, and "a < b" opens none.
+#: Opening and closing brackets of a name; an arrow closes none, and "a < b" opens none.
 _OPENS, _CLOSES = re.compile(r"(?<=\w)<|(?<=[\w>])\("), re.compile(r"(?<!-)>|\)")
-#: So many words may stand between the brackets of one name.
+#: Most words between the brackets of one name.
 _LONGEST_NAME = 24
 
 
 def escape(text: str) -> str:
-    """Return ``text`` such that Markdown shows it as it is: no markup, HTML, mention, issue link, table cell or formula."""
+    """Return ``text`` so that Markdown shows it unchanged: no markup, HTML, mention, issue link, table cell or formula."""
     marked = "".join(_words(text))
-    # At the start of a line only the sign that would begin a list or a heading is escaped.
+    # At the start of a line, only a sign that would start a list or a heading is escaped.
     marked = re.sub(r"^(\s*)([-+=!>#*])", lambda m: f"{m[1]}&#{ord(m[2])};", marked)
     return re.sub(r"^(\s*\d+)([.)])(?=\s|$)", lambda m: f"{m[1]}&#{ord(m[2])};", marked)
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yield the words and the blanks between them, words with signs of markup as code."""
-    parts = re.split(r"(\s+)", text)  # every second one is blank
+    """Yield the words and the blanks between them; words with markup signs are code."""
+    parts = re.split(r"(\s+)", text)  # every other one is blank
     at = 0
     while at < len(parts):
         word, taken = parts[at], 1
         if at % 2 == 0 and word not in _ALONE and _MARKUP.search(word):
-            # A name goes on over blanks until its brackets are closed.
+            # A name continues over blanks until its brackets are closed.
             opened = _open(word)
             while opened > 0 and at + taken + 1 < len(parts) and taken < 2 * _LONGEST_NAME:
                 opened += _open(parts[at + taken + 1])
@@ -64,7 +64,7 @@ def _open(word: str) -> int:
 
 
 def _code(name: str) -> str:
-    """Return a name as code, the punctuation around it outside; escaped where code is not enough."""
+    """Return a name as code, with the punctuation around it outside; escaped where code is not enough."""
     parts = _WORD.fullmatch(name)
     assert parts is not None
     before, core, after = parts["before"], parts["core"], parts["after"]

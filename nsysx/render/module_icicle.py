@@ -1,6 +1,6 @@
-"""The GPU time of one step by module as an icicle: what calls stands above what it calls, repeated blocks are one box.
+"""The GPU time of one step by module as an icicle: callers above what they call, repeated blocks as one box.
 
-A box is as wide as the GPU time of its modules and of all that they call, so what no box stands under is their own.
+A box is as wide as the GPU time of its modules and of all that they call; the part with no box below it is their own.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field, replace
 
 from nsysx import units
 from nsysx.model import Row, Summary
-from nsysx.render.bars import each, folded_path
+from nsysx.render.bars import NO_MODULE, each, folded_path
 from nsysx.render.first_screen import Box, LaneBoxes
 from nsysx.render.safe_text import clean, scrub
 
-#: Levels that are drawn, and the share of the step below which a module is none of its own boxes.
+#: Most levels drawn, and the share of the GPU work below which a module gets no box.
 _MOST_LEVELS, _LEAST = 7, 0.004
-#: Shades of a box, by the share of its time that is its own.
+#: Number of shades of a box, by the share of its time that is its own.
 _SHADES = 4
 
 
 @dataclass(slots=True)
 class _Node:
-    """Modules that are drawn as one box: repeated ones with their children together."""
+    """Modules drawn as one box: repeated ones, with all their children."""
 
     name: str
     rows: list[Row] = field(default_factory=list)
@@ -32,7 +32,7 @@ class _Node:
 
 
 def _children(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
-    """Return the rows by what calls them; one that names nobody of the table stands at the top."""
+    """Return the rows by their caller; a row whose caller is not in the table is at the top."""
     rows = list(rows)
     known = {r["path"] for r in rows}
     called: dict[str | None, list[Row]] = {}
@@ -43,13 +43,13 @@ def _children(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
 
 
 def _nodes(rows: list[Row], called: dict[str | None, list[Row]], level: int) -> list[_Node]:
-    """Return the modules of one level, repeated ones of a class as one, what takes most first."""
+    """Return the modules of one level, repeated ones of one class together, largest first."""
     nodes: dict[tuple[str, str], _Node] = {}
     for row in rows:
-        pattern = folded_path(str(row["path"] or "(no module)"))
+        pattern = folded_path(str(row["path"] or NO_MODULE))
         nodes.setdefault((pattern, str(row.get("cls") or "")), _Node(pattern)).rows.append(row)
     for node in nodes.values():
-        # Work of no module has no path, and what stands at the top has no caller: the one does not call the other.
+        # Work outside modules has no path, and modules at the top have no caller: that does not make them children.
         below = [r for row in node.rows if row["path"] is not None for r in called.get(row["path"], ())]
         node.own_ns = sum(row["self_gpu_ns"] or 0 for row in node.rows)
         node.below = _nodes(below, called, level + 1) if below and level < 4 * _MOST_LEVELS else []
@@ -58,10 +58,10 @@ def _nodes(rows: list[Row], called: dict[str | None, list[Row]], level: int) -> 
 
 
 def _label(node: _Node, above: str) -> str:
-    """Return what a box is called under the one above it: "attn", "blocks x 8", "Conv2d x 10"."""
+    """Return the name of a box below the one above it: "attn", "blocks x 8", "Conv2d x 10"."""
     name = node.name
     if len(node.rows) == 1:
-        name = str(node.rows[0]["path"] or "(no module)")
+        name = str(node.rows[0]["path"] or NO_MODULE)
     short = name[len(above) + 1 :] if above and name.startswith(f"{above}.") else name
     if len(node.rows) > 1:
         kind = str(node.rows[0].get("cls") or "")
@@ -71,7 +71,7 @@ def _label(node: _Node, above: str) -> str:
 
 
 def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
-    """Return the levels from the top as boxes in percent of the GPU's work of one step; none without modules.
+    """Return the levels from the top down as boxes, in percent of the GPU work of one step; none without modules.
 
     ``redact`` hides what names a person or machine.
     """
@@ -83,13 +83,13 @@ def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
     of = each(summary)
     levels: list[list[Box]] = []
     todo = [(0, 0.0, "", roots)]
-    for level, left, above, nodes in todo:  # grows while it is read
+    for level, left, above, nodes in todo:  # grows while it is iterated
         if level == _MOST_LEVELS:
             continue
         for node in nodes:
             width = 100 * node.all_ns / whole
             if width < 100 * _LEAST:
-                break  # all that follow are smaller
+                break  # all that follow are smaller still
             if level == len(levels):
                 levels.append([])
             levels[level].append(_box(node, left, width, above, of(node.all_ns), of(node.own_ns), of(whole)))

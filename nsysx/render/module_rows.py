@@ -1,4 +1,4 @@
-"""Repeated blocks of a model as one row of the table of modules: fifty like rows say less than "8 x blocks.*.attn"."""
+"""Repeated blocks of a model as one row of the modules table: "8 x blocks.*.attn" says more than fifty similar rows."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from nsysx.model import Column, Row
 from nsysx.render.bars import folded_label, folded_path
 
-#: Evidence from the strongest to the weakest: that of a fold is its weakest.
+#: Grades of attribution from strongest to weakest; a folded row has the weakest of its members.
 _GRADES = ("thread", "seq", "sequence", "time", "none")
 
 
 def _key(row: Row) -> tuple[str, str, str]:
-    """Return what repeated modules have in common: pattern of the path, class, pattern of what calls them."""
+    """Return what repeated modules have in common: the pattern of their paths, their class, the pattern of their callers."""
     return folded_path(str(row["path"] or "")), str(row.get("cls") or ""), folded_path(str(row.get("parent") or ""))
 
 
 def folded(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
-    """Return the rows with repeated modules as one row, in the order of the first of each: whole numbers are summed.
+    """Return the rows with repeated modules as one row, in the order of each group's first; integers are summed.
 
-    ``parent`` names the row in which the caller stands now, so that the rows are a tree as before.
+    ``parent`` names the row that now holds the caller, so the rows are still a tree.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
@@ -28,7 +28,7 @@ def folded(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
     taken: dict[str, int] = {}
     for key, members in groups.items():
         name = folded_label(key[0], members) if len(members) > 1 else str(members[0]["path"])
-        # Different modules of one pattern are told apart by class, else by number.
+        # Different groups with one pattern are told apart by class, else by number.
         if name in taken and key[1]:
             name = f"{name} ({key[1]})"
         taken[name] = taken.get(name, 0) + 1

@@ -26,19 +26,19 @@ _NAMESPACES = re.compile(r"\b(?:[A-Za-z_]\w*::)+(?=[A-Za-z_~])")
 
 
 def _visible(char: str) -> str:
-    """Return ``char`` as an escape that can be read and does nothing."""
+    """Return ``char`` as a readable escape that does nothing."""
     code = ord(char)
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-#: What JSON lets stand and a terminal or an editor obeys: DEL and the controls behind it, marks of direction, line separators.
+#: What JSON leaves unescaped and a terminal or an editor obeys: DEL and the controls after it, direction marks, line separators.
 _ACTIVE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def harmless_json(text: str) -> str:
-    """Return JSON text that says the same with what is active in it written as escapes."""
+    """Return the same JSON text with its active characters written as escapes."""
     if text.isascii() and "\x7f" not in text:
         return text
     return _ACTIVE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -47,11 +47,11 @@ def harmless_json(text: str) -> str:
 def clean(value: object, limit: int = 200) -> str:
     """Return ``value`` as one line of at most ``limit`` characters in which nothing is invisible or active.
 
-    The text is cut before it is looked at, so that a name of a megabyte costs nothing. A cut shows as an ellipsis.
+    The text is cut before it is examined, so that a name of a megabyte costs nothing. A cut shows as an ellipsis.
     """
     text = str(value)
     cut = len(text) > limit
-    if not cut and text.isascii() and text.isprintable():  # nearly all names are; it saves a look at each character
+    if not cut and text.isascii() and text.isprintable():  # nearly all names are, and need no look at each character
         return text
     out: list[str] = []
     marks = length = 0
@@ -71,7 +71,7 @@ def clean(value: object, limit: int = 200) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return ``text`` within ``width`` characters: what is left out is in the middle, because both ends tell most."""
+    """Return ``text`` within ``width`` characters, shortened in the middle because both ends tell most."""
     if len(text) <= width:
         return text
     if width < 3:
@@ -84,7 +84,7 @@ def shorten(text: str, width: int) -> str:
 def shorten_kernel(name: str, width: int) -> str:
     """Return a C++ kernel name within ``width``.
 
-    What says least goes first: return type, argument list, namespaces, inner template arguments.
+    The least telling parts go first: return type, argument list, namespaces, inner template arguments.
     """
     text = name.removeprefix("void ")
     if len(text) <= width:
@@ -101,12 +101,12 @@ def shorten_kernel(name: str, width: int) -> str:
 
 
 def shorten_path(path: str, width: int) -> str:
-    """Return a file's path within ``width``: its end is what tells."""
+    """Return a file's path within ``width``; its end tells most."""
     return path if len(path) <= width else f"…{path[len(path) - width + 1 :]}" if width > 1 else "…"[:width]
 
 
 def shorten_cell(text: str, column: str, width: int) -> str:
-    """Return the text of a cell within ``width``, cut where the kind of column bears it best."""
+    """Return the text of a cell within ``width``, cut where that hurts this kind of column least."""
     if column == "file":
         return shorten_path(text, width)
     if column in ("name", "kernel") and ("::" in text or "<" in text):
@@ -115,7 +115,7 @@ def shorten_cell(text: str, column: str, width: int) -> str:
 
 
 def shorten_column(names: Sequence[str], column: str, width: int) -> list[str]:
-    """Return the cells of a column within ``width``; different names that would look alike show where they differ."""
+    """Return the cells of a column within ``width``; names that would look alike are cut to show where they differ."""
     out = [shorten_cell(name, column, width) for name in names]
     looks: dict[str, set[str]] = {}
     for name, text in zip(names, out, strict=True):
@@ -129,14 +129,14 @@ def shorten_column(names: Sequence[str], column: str, width: int) -> list[str]:
     for index, (name, text) in enumerate(zip(names, out, strict=True)):
         seen = numbers.setdefault(text, {})
         number = seen.setdefault(name, len(seen) + 1)
-        if number > 1:  # no room to show the difference: at least show that there is one
+        if number > 1:  # no room for the difference: at least show that there is one
             mark = f" #{number}"
             out[index] = (text[: max(0, width - len(mark))] + mark)[:width]
     return out
 
 
 def _leaving(names: set[str]) -> dict[str, int]:
-    """Return where each name leaves every other one: among sorted names, the neighbours are the most alike."""
+    """Return where each name departs from every other one: among sorted names, neighbours are the most alike."""
     ordered = sorted(names)
     shared = [
         next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
@@ -146,7 +146,7 @@ def _leaving(names: set[str]) -> dict[str, int]:
 
 
 def _tell_apart(name: str, text: str, differs: int, width: int) -> str:
-    """Return the head of ``text``, then ``name`` from just before ``differs``, where it leaves every other name."""
+    """Return the head of ``text``, then ``name`` from just before ``differs``, where it departs from every other name."""
     head = text[: max(0, (width - 1) // 2)].rstrip("…")
     rest = _NAMESPACES.sub("", name[max(0, differs - 6) :])
     room = width - len(head) - 1

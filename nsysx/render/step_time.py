@@ -1,4 +1,4 @@
-"""The one step that everything is told in: without a profiler where the verdict knows it, else as recorded."""
+"""The one step that all times refer to: without the profiler where the verdict knows it, else as recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
 def step_ns(summary: Summary) -> int | None:
     """Return the mean steady step that the verdict speaks of (ns); None without steps.
 
-    Ranks are compared as they were recorded, and so is the step in which one waits for another.
+    Ranks are compared as recorded, and so the step in which one waits for another is as recorded, too.
     """
     steps = summary.steps
     if steps.whole or steps.source == "capture":
@@ -24,7 +24,7 @@ def step_ns(summary: Summary) -> int | None:
 
 
 def recorded_ns(summary: Summary) -> int | None:
-    """Return the mean of the same steps as recorded (ns), on the GPU where it has work; None without steps."""
+    """Return the mean of the same steps as recorded (ns), on the GPU where they have GPU work; None without steps."""
     steps = summary.steps
     if steps.whole or steps.source == "capture":
         return None
@@ -32,9 +32,9 @@ def recorded_ns(summary: Summary) -> int | None:
 
 
 def bounds_ns(summary: Summary) -> tuple[int, int] | None:
-    """Return the least and the most that the shown step can be (ns); None where no step without a profiler is known.
+    """Return the least and the most that the shown step can be (ns); None where the step without the profiler is not known.
 
-    A modelled step is known for the replayed steps: what it may be off by is the same share of the shown one.
+    A modelled step is that of the replayed steps: its error is taken to be the same share of the shown step.
     """
     real, step = summary.unprofiled, step_ns(summary)
     if real is None:
@@ -44,7 +44,7 @@ def bounds_ns(summary: Summary) -> tuple[int, int] | None:
 
 
 def real_step_ns(summary: Summary) -> int | None:
-    """Return the mean steady step without a profiler (ns): the shown one, unless that is as recorded; None where not known."""
+    """Return the mean steady step without the profiler (ns): the shown step unless that is as recorded; None where not known."""
     if summary.unprofiled is None:
         return None
     return summary.unprofiled.step_ns if as_recorded(summary) else step_ns(summary) or summary.unprofiled.step_ns
@@ -57,22 +57,22 @@ def saving_ns(summary: Summary, finding: Finding) -> int | None:
 
 
 def as_recorded(summary: Summary) -> bool:
-    """Return whether the shown step is one as recorded: nothing else is known, or it is told rank by rank."""
+    """Return whether the shown step is as recorded: because nothing else is known, or because ranks are compared."""
     return summary.unprofiled is None or rank_waited_for(summary) is not None
 
 
 def in_recorded_time(summary: Summary) -> bool:
-    """Return whether times of the capture are not those of the shown step, and so must be named as recorded."""
+    """Return whether times of the capture differ from those of the shown step, and so must be marked as recorded."""
     return summary.verdict.recorded_ns is not None
 
 
 def told(summary: Summary, text: str) -> str:
-    """Return a text with times of the capture, which are named so where the shown step is another."""
+    """Return a text with times of the capture, marked as recorded where the shown step is another."""
     return f"{text}, as recorded" if in_recorded_time(summary) and _TIME.search(text) else text
 
 
 def title(summary: Summary, finding: Finding, text: str) -> str:
-    """Return the title of a finding; times in it that are not of the shown step are named so."""
+    """Return the title of a finding; times in it that are not of the shown step are marked as recorded."""
     return told(summary, text) if finding.title_as_recorded else text
 
 

@@ -1,4 +1,4 @@
-"""The step of the verdict as a waterfall: each part begins where the one before it ends, and the last row is the whole."""
+"""The verdict's step as a waterfall: each part begins where the one before it ends, and the last row is the whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsysx.render.first_screen import Box
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """One row: a part of the step where it stands, in percent of the step, and its time and share as text."""
+    """One row: a part of the step at its place (percent of the step), with its time and share as text."""
 
     label: str
     value: str
@@ -21,16 +21,16 @@ class Fall:
 
 
 def build(summary: Summary) -> tuple[Fall, ...]:
-    """Return the parts of the step, what the GPU does first and then what it waits for, each largest first, and the whole."""
+    """Return the parts of the step (what the GPU does, then what it waits for, each largest first) and the whole."""
     said = summary.verdict
     if step_time.ledger_row(summary) is None or not said.step_ns or step_time.rank_waited_for(summary) is not None:
-        return ()  # of ranks that are compared the first screen shows the step, as recorded
+        return ()  # where ranks are compared, the first screen shows the step as recorded
     whole = said.step_ns
     falls, left = [], 0.0
     for part in sorted(bars.step_parts(summary), key=lambda p: (p.idle, -p.ns)):
         falls.append(_fall(part.label, part.kind, part.idle, part.ns, left, whole))
         left += 100 * part.ns / whole
-    name = "the step" if step_time.step_ns(summary) is not None else "the capture"
+    name = "the step" if step_time.step_ns(summary) is not None else bars.whole_words(summary)
     return (*falls, _fall(name, "other", False, whole, 0.0, whole))
 
 

@@ -1,4 +1,4 @@
-"""The contract `nsysx.summary/1` as a JSON Schema, made from the records and columns themselves, so that they cannot drift apart."""
+"""The contract `nsysx.summary/1` as a JSON Schema, made from the records and columns themselves so that they cannot drift apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPES = {"Int64": "integer", "Float64": "number", "String": "string", "Boolean"
 
 
 def _record(kind: Any, *, nullable: bool = False) -> dict[str, Any]:
-    """Return the schema of a frozen record: every field is there."""
+    """Return the schema of a frozen record, whose fields are all required."""
     names = [f.name for f in fields(kind)]
     return {
         "type": ["object", "null"] if nullable else "object",
@@ -24,7 +24,7 @@ def _record(kind: Any, *, nullable: bool = False) -> dict[str, Any]:
 
 
 def _table(columns: Sequence[model.Column]) -> dict[str, Any]:
-    """Return the schema of a table: rows, or null where the capture does not hold it (`quality` says why)."""
+    """Return the schema of a table: rows, or null where the capture lacks the data (`quality` says why)."""
     properties: dict[str, Any] = {}
     for c in columns:
         properties[c.name] = {"description": f"{c.meaning}{f' ({c.unit})' if c.unit else ''}"}

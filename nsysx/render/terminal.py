@@ -1,4 +1,4 @@
-"""The report on a terminal: the order of the page, at home in 80 columns, in a pipe, without colour and without Unicode."""
+"""The report on a terminal, in the order of the page; it works in 80 columns, in a pipe, without colour and without Unicode."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MIN_NAME = 16
 _MAX_PROSE = 100
 
-#: What ``sections`` may name besides the keys of tables.
+#: What ``sections`` may name besides keys of tables.
 SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "quality")
 
 
 class _Out:
-    """Prints onto one console: keeps to its width and its characters, and leaves no space at the end of a line."""
+    """Prints on one console, within its width and character set, without spaces at the ends of lines."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -45,7 +45,7 @@ class _Out:
         self.unicode = self.encoding.lower().replace("-", "").startswith("utf") and not console.options.ascii_only
 
     def plain(self, text: str) -> str:
-        """Return ``text`` in characters that can be shown here."""
+        """Return ``text`` in characters that this console can show."""
         if self.unicode:
             return text
         return text.translate(_ASCII).encode(self.encoding, "backslashreplace").decode(self.encoding)
@@ -59,14 +59,14 @@ class _Out:
         self.console.print(line, soft_wrap=True)
 
     def line(self, text: str, style: str = "", indent: int = 0, first: tuple[str, str] = ("", "")) -> None:
-        """Print a paragraph, wrapped, every line of it ``indent`` in; ``first`` is a styled piece in front."""
+        """Print a wrapped paragraph with every line indented by ``indent``; ``first`` is a styled piece in front."""
         body = Text.assemble((self.plain(first[0]), first[1]), (self.plain(text), style))
         for row in body.wrap(self.console, min(self.width, _MAX_PROSE) - indent):
             row.rstrip()
             self.console.print(Text(" " * indent) + row, soft_wrap=True)
 
     def head(self, text: str, note: str = "") -> None:
-        """Print the head of a section after an empty line."""
+        """Print the heading of a section after an empty line."""
         self.console.print()
         self.line(f"  {note}" if note else "", "dim", first=(text, "bold"))
 
@@ -87,7 +87,7 @@ class _Out:
 
 
 def _ledgers(out: _Out, ledgers: Sequence[Ledger]) -> None:
-    """Print the ledgers in one set of columns, their bars on one time scale."""
+    """Print the ledgers in one set of columns, with their bars on one time scale."""
     named = [[(f"idle: {p.label}" if p.idle else p.label, p) for p in ledger.parts if p.ns] for ledger in ledgers]
     wide = min(max([len(name) for rows in named for name, _ in rows], default=0), max(14, out.width - 34))
     room = max(6, min(40, out.width - wide - 22))
@@ -103,7 +103,7 @@ def _ledgers(out: _Out, ledgers: Sequence[Ledger]) -> None:
 
 
 def _fit(grid: Grid, width: int) -> list[tuple[int, int]]:
-    """Return the columns of ``grid`` that fit into ``width``, most important first, with their widths."""
+    """Return the columns of ``grid`` that fit ``width``, most important first, with their widths."""
     rows = grid.rows or ()
     natural = [max([len(h.label), *(cell_len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
     least = [n if grid.heads[i].numeric else min(n, _MIN_NAME) for i, n in enumerate(natural)]
@@ -122,7 +122,7 @@ def _fit(grid: Grid, width: int) -> list[tuple[int, int]]:
 
 
 def _grid(out: _Out, grid: Grid) -> None:
-    """Print one table: the columns that fit."""
+    """Print one table, with the columns that fit."""
     if not grid.rows:
         out.head(grid.title)
         out.line(grid.reason if grid.rows is not None else f"Not recorded: {grid.reason}", "dim")
@@ -141,7 +141,7 @@ def _grid(out: _Out, grid: Grid) -> None:
 
 
 def _quality(out: _Out, shown: view.View) -> None:
-    """Print what limits the trust in the numbers, and what would cure it."""
+    """Print what limits the trust in the numbers, and what would fix it."""
     bad = [c for c in shown.quality if c.status != "ok"]
     out.head("Quality", f"{len(shown.quality) - len(bad)} of {len(shown.quality)} checks passed")
     for check in bad:
@@ -152,7 +152,7 @@ def _quality(out: _Out, shown: view.View) -> None:
 
 
 def _first(out: _Out, first: FindingView) -> None:
-    """Print the change that is worth most."""
+    """Print the change worth most."""
     out.head("What to do first")
     worth = f": saves {first.saving} per step" if first.saving else ""
     sure = f" ({first.confidence})" if first.saving and first.confidence else ""
@@ -163,7 +163,7 @@ def _first(out: _Out, first: FindingView) -> None:
 
 
 def _findings(out: _Out, findings: Iterable[FindingView]) -> None:
-    """Print what is worth a change with its fix, and one line for each other finding that was made."""
+    """Print each finding, with its fix where that is worth making."""
     shown = [f for f in findings if f.verdict == "found"]
     if not shown:
         return
@@ -177,14 +177,14 @@ def _findings(out: _Out, findings: Iterable[FindingView]) -> None:
 
 
 def _folded(summary: Summary) -> list[str]:
-    """Return the tables that are only named: they hold what few readers come for."""
-    # Without steps it is an experiment with single operations, and the tables about those are the answer.
+    """Return the tables that are only named, because few readers come for them."""
+    # A capture without steps is an experiment with single operations, and the tables about those are the answer.
     deepest = 1 if summary.steps.source == "capture" else 0
     return [key for key in view.table_keys(summary) if summary.rows(key) and summary.tables[key].shown.depth > deepest]
 
 
 def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
-    """Print ``summary`` onto ``console``: ``top`` rows of each table; ``sections`` names tables or words of SECTIONS.
+    """Print ``summary`` on ``console``: ``top`` rows of each table; ``sections`` names tables or words of SECTIONS.
 
     Raises NsysxError for a section that does not exist.
     """

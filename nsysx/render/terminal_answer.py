@@ -1,4 +1,4 @@
-"""The answer on a terminal: a sentence, a bar, what to do, what it is worth, how sure, and what to ask next."""
+"""The answer on a terminal: a sentence, a bar, what to do, what it is worth, how sure that is, and what to ask next."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from nsysx.render.bars import Bar
 #: Characters for the parts of a bar in turn, busy and idle, with and without Unicode.
 _BUSY, _IDLE = "█▓▒", "░·"
 _BUSY_ASCII, _IDLE_ASCII = "#%=", ".-"
-#: Parts of a bar that are named; the rest is in the picture of the page.
+#: Parts of a bar that are named; the page names the rest.
 _MOST_NAMED = 4
 _WIDEST = 100
 _MOST_LINES, _MOST_LINES_OF_CODE = 25, 5
-#: Bars, other findings and lines of code that are shown, from all to the least: the first that fit are taken.
+#: Numbers of bars, other findings and lines of code to show, from most to fewest: the first that fit are taken.
 _LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1, 3), (1, 1, 2))
 
 
@@ -42,7 +42,7 @@ def _bar(bar: Bar, width: int, plain: bool) -> tuple[str, list[str]]:
 
 
 def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[str]:
-    """Return bars on one scale below each other, each with its words."""
+    """Return bars on one scale, one below the other, each with its words."""
     longest = max(b.total_ns for b in bars) or 1
     label = min(30, max(len(b.label) for b in bars))
     lines = []
@@ -56,13 +56,13 @@ def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[str]:
 
 
 def _code(paste: str, width: int) -> list[str]:
-    """Return the first lines of code to paste; a comment that has no room goes, a line never does."""
+    """Return the first lines of code to paste; a comment is dropped where it has no room, a line never is."""
     rows = [row for row in paste.splitlines() if row.strip()][:_MOST_LINES_OF_CODE]
     return [row if len(row) <= width else row.partition("  #")[0].rstrip() for row in rows]
 
 
 def lines(summary: Summary, width: int, *, plain: bool = False, typed: str = "") -> list[tuple[str, str]]:
-    """Return (text, style) of each line: at most 25 where the words allow it, by leaving out what matters least."""
+    """Return (text, style) of each line: at most 25 where that is possible by leaving out what matters least."""
     said = answers.build(summary, redact=False, typed=typed)
     width = max(40, min(width, _WIDEST))
     for bars, also, code in _LEFT:
@@ -73,7 +73,7 @@ def lines(summary: Summary, width: int, *, plain: bool = False, typed: str = "")
 
 
 def _lines(said: Answer, width: int, plain: bool, bars: int, also: int, code: int) -> list[tuple[str, str]]:
-    """Return (text, style) of each line, with at most so many bars, other findings and lines of code."""
+    """Return (text, style) of each line, with at most the given numbers of bars, other findings and lines of code."""
     out: list[tuple[str, str]] = [(line, "dim") for line in wrapped(" · ".join(said.facts), width, indent=0)]
     out += [(line, "bold") for line in wrapped(said.sentence, width, indent=0)]
     out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(alarm, width, "Read with care: ", 0)]
@@ -107,7 +107,7 @@ def _lines(said: Answer, width: int, plain: bool, bars: int, also: int, code: in
 
 
 def render(summary: Summary, console: Console, typed: str = "") -> None:
-    """Print the answer onto a console. ``typed`` is how the reports were named on the command line."""
+    """Print the answer on a console. ``typed`` is how the reports were named on the command line."""
     encoding = (console.encoding or "ascii").lower().replace("-", "")
     plain = not encoding.startswith("utf") or console.options.ascii_only
     for text, style in lines(summary, console.width, plain=plain, typed=typed):

@@ -51,8 +51,26 @@ class View:
     hidden: tuple[str, ...] = ()
     no_first: str = ""
 
+    @property
+    def cannot_tell(self) -> list[tuple[list[tuple[str, str]], str, str]]:
+        """What the capture cannot tell: (title, code) of each finding for one reason, the reason, and what would record it."""
+        groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for f in self.findings or ():
+            if f.verdict == "cannot_tell":
+                groups.setdefault((f.detail, f.fix), []).append((f.title, f.code))
+        return [(names, *reason) for reason, names in groups.items()]
 
-#: Checks that make the numbers themselves doubtful where they fail: said at the top, not only among the other checks.
+    @property
+    def missing(self) -> list[tuple[list[str], str]]:
+        """The tables that are not in the capture: titles of all that are missing for one reason, and the reason."""
+        groups: dict[str, list[str]] = {}
+        for g in self.grids:
+            if not g.rows:
+                groups.setdefault(g.reason, []).append(g.title)
+        return [(titles, reason) for reason, titles in groups.items()]
+
+
+#: Checks whose failure makes the numbers themselves doubtful: reported at the top, not only among the other checks.
 _ALARMS = frozenset(
     {
         "gpu work",
@@ -69,7 +87,7 @@ _ALARMS = frozenset(
 
 
 def _label(summary: Summary) -> str:
-    """Return what the verdict is called; a program that times itself is called that."""
+    """Return the name of the verdict; a program that times itself has one of its own."""
     first = advice.first(summary)
     if summary.steps.source == "capture" and first is not None and first.code in READINGS:
         return "own timing"
@@ -82,7 +100,7 @@ def _shown(summary: Summary) -> int | None:
 
 
 def _wait_line(summary: Summary, texts: Texts) -> list[str]:
-    """Return what removing the longest wait is worth: the first question of whoever sees a long one."""
+    """Return what removing the longest wait is worth, the first question of anybody who sees a long wait."""
     table = summary.tables.get("waits")
     waits = [r for r in summary.rows("waits") if r.get("saving_ns") is not None]
     windows = [r["window_ns"] for r in summary.rows("gpu_ledger") if r.get("process") == _shown(summary)]
@@ -94,7 +112,8 @@ def _wait_line(summary: Summary, texts: Texts) -> list[str]:
     wait, saving = (table.scope.per_step(row[c]) for c in ("total_ns", "saving_ns"))
     place = f" in {texts(row['module'], 80)}" if row.get("module") else ""
     lasts = f"The longest wait, {texts(row['api'], 80)}{place}, lasts {units.duration(wait)} per step"
-    line = f"{step_time.told(summary, lasts)}; without it the step is {units.duration(saving)} shorter"
+    shorter = f"{units.duration(saving)} shorter" if saving >= 1 else "no shorter"
+    line = f"{step_time.told(summary, lasts)}; without it the step is {shorter}"
     if not row.get("moves_to"):
         return [line]
     little = saving < 0.2 * wait
@@ -102,31 +121,31 @@ def _wait_line(summary: Summary, texts: Texts) -> list[str]:
 
 
 def _evidence(summary: Summary, texts: Texts) -> tuple[str, ...]:
-    """Return what the verdict rests on, a sentence each."""
+    """Return what the verdict rests on, one sentence each."""
     lines = (*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts))
     return tuple(line[:1].upper() + line[1:] for line in lines)
 
 
 def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
-    """Return the checks; tables that are not there are named once, by their own reason."""
+    """Return the checks, without those of missing tables, which give their own reason."""
     order = ("warn", "missing", "ok")
     checks = sorted((c for c in summary.quality if not c.table), key=lambda c: order.index(c.status))
     return tuple(Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in checks)
 
 
 def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
-    """Return the test whether a section is to be shown."""
+    """Return a predicate: is a section to be shown?"""
     chosen = None if sections is None else frozenset(sections)
     return lambda name: chosen is None or name in chosen
 
 
 def ledger_keys(summary: Summary) -> list[str]:
-    """Return the keys of the tables that are shown as ledgers."""
+    """Return the keys of the tables shown as ledgers."""
     return [k for k, t in summary.tables.items() if t.shown.ledger]
 
 
 def table_keys(summary: Summary) -> list[str]:
-    """Return the keys of the tables that are shown as grids, in their order."""
+    """Return the keys of the tables shown as grids, in order."""
     grids = [(t.shown.place, k) for k, t in summary.tables.items() if not (t.shown.ledger or t.shown.unseen)]
     return [key for _, key in sorted(grids)]
 
@@ -136,8 +155,8 @@ def build(
 ) -> View:
     """Return everything that is shown of ``summary``.
 
-    ``top`` bounds the rows of each table, ``width`` the characters of a name, ``sections`` (keys of tables, "ledger", "first")
-    what is made at all; ``redact`` hides home folders, the folders of files, and options.
+    ``top`` bounds the rows of each table and ``width`` the characters of a name; ``sections`` (keys of tables, "ledger",
+    "first") limits what is made at all; ``redact`` hides home folders, the folders of files, and options.
     """
     texts = Texts(redact, width)
     wanted = _wanted(sections)

@@ -91,6 +91,11 @@ class Outcome:
     moves_to: str | None
     bar_ns: int = 0
 
+    def scaled(self, factor: float) -> Outcome:
+        """Return the same outcome for a step that is ``factor`` times as long."""
+        before, saving = round((self.step_ns + self.saving_ns) * factor), round(self.saving_ns * factor)
+        return Outcome(before - saving, saving, self.next_limit, self.moves_to, round(self.bar_ns * factor))
+
 
 @dataclass(frozen=True)
 class Moved:
@@ -126,6 +131,10 @@ class Replay:
         #: The least error bar of a saving, per step (ns): the error of the unchanged replay, at least the validated one.
         self.bar_ns = round(max(self.error, VALIDATED_ERROR) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
+
+    def steady(self) -> tuple[int, int]:
+        """Return the mean of all steady steps, without tracing and as recorded (ns): reports speak of it, and fewer may be replayed."""
+        return unprofiled.steady_lengths(self._profile, self.unprofiled, self._profile.scope.steps)
 
     def saving(self, *edits: Edit) -> Outcome:
         """Return the step with all these edits made together."""

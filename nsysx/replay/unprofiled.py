@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
@@ -167,6 +168,21 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
         relieved.chain(scale, host, waits, work),
         shown,
     )
+
+
+def steady_lengths(profile: Profile, known: Unprofiled, steps: int) -> tuple[int, int]:
+    """Return the mean steady step without a profiler and as recorded (ns); ``steps`` are steady.
+
+    A modeled step is the mean of the replayed steps. If the steady steps are more than those, it is scaled by the ratio of the
+    two recorded means.
+    """
+    first, last = profile.steps.steady or (0, -1)
+    of_gpu = (pl.col("process") == known.process) & (pl.col("device") == known.device)
+    tiles = profile.steps.gpu.filter(of_gpu & pl.col("index").is_between(first, last))
+    if known.steps == steps or tiles.height != steps or not known.recorded_ns:
+        return known.step_ns, known.recorded_ns
+    mean = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // tiles.height
+    return known.step_ns if known.measured_steps else known.step_ns * mean // known.recorded_ns, mean
 
 
 def _other_ranks(profile: Profile) -> list[Modelled]:

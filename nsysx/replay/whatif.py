@@ -311,42 +311,60 @@ def lines(profile: Profile, changes: Changes) -> list[str]:
             return bounds(profile, replay)
         what = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
         raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
-    known = replay.unprofiled
-    answer = [
-        f"recorded   {units.duration(replay.recorded_ns)} a step, mean of {replay.steps} steady steps",
-        f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {units.share(replay.error, 1)}",
-        f"real       {units.duration(replay.real_ns)} without profiler ({units.duration(known.low_ns)} to "
-        f"{units.duration(known.high_ns)}, {known.source.replace('_', ' ')}); all that follows is in this time",
-    ]
+    said = _head(profile, replay)
     if not asked:
-        return [*answer, "", *_listed(profile, replay)]
+        return [*said, "", *_listed(profile, replay)]
+    real_ns, factor = of_steady(replay)
     shown = asked if len(asked) == 1 else [*asked, ("all of it together", None)]
     for words, edit in shown:
         outcome = replay.saving(edit) if edit is not None else replay.saving(*(e for _, e in asked))
-        answer += ["", words, *_answer(outcome, replay)]
-        for other_words, other_edit in alternatives(edit) if edit is not None else []:
-            second = replay.saving(other_edit)
-            answer.append(f"  {other_words}: step {units.duration(second.step_ns)}, {_worth(second, replay)}")
-    return answer
+        said += ["", words, *_answer(outcome.scaled(factor), real_ns)]
+        for other, way in alternatives(edit) if edit is not None else []:
+            second = replay.saving(way).scaled(factor)
+            said.append(f"  {other}: step {units.duration(second.step_ns)}, {_worth(second, real_ns)}")
+    return said
+
+
+def of_steady(replay: Replay) -> tuple[int, float]:
+    """Return the mean of all steady steps without tracing (ns), which reports speak of, and how long that is in replayed steps."""
+    real_ns, _ = replay.steady()
+    return real_ns, real_ns / replay.real_ns if replay.real_ns else 1.0
+
+
+def _head(profile: Profile, replay: Replay) -> list[str]:
+    """Return how long the step is: as recorded, as replayed, and without the profiler."""
+    steady, known = profile.scope.steps, replay.unprofiled
+    real_ns, recorded_ns = replay.steady()
+    recorded = f"recorded   {units.duration(recorded_ns)} a step, mean of {steady} steady steps"
+    if replay.steps < steady:
+        recorded += f"; {replay.steps} of them are replayed, mean {units.duration(replay.recorded_ns)}"
+    low, high = (units.duration(ns * real_ns / max(known.step_ns, 1)) for ns in (known.low_ns, known.high_ns))
+    return [
+        recorded,
+        f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {units.share(replay.error, 1)}",
+        f"real       {units.duration(real_ns)} without profiler ({low} to {high}, {known.source.replace('_', ' ')}); "
+        "all that follows is in this time",
+    ]
 
 
 def _listed(profile: Profile, replay: Replay) -> list[str]:
-    rows = candidates(profile, replay)
-    wide = max((len(option) for option, _, _ in rows), default=0)
-    return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, replay)}" for option, _, o in rows]
+    real_ns, factor = of_steady(replay)
+    rows = [(option, outcome.scaled(factor)) for option, _, outcome in candidates(profile, replay)]
+    wide = max((len(option) for option, _ in rows), default=0)
+    return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, real_ns)}" for option, o in rows]
 
 
-def _worth(outcome: Outcome, replay: Replay) -> str:
-    share = units.share(abs(outcome.saving_ns), replay.real_ns)
+def _worth(outcome: Outcome, real_ns: float) -> str:
+    share = units.share(abs(outcome.saving_ns), real_ns)
     if outcome.saving_ns < 0:
         return f"may lose {units.duration(-outcome.saving_ns)} ({share})"
     return f"saves {units.duration(outcome.saving_ns)} ({share}) +- {units.duration(outcome.bar_ns)}"
 
 
-def _answer(outcome: Outcome, replay: Replay) -> list[str]:
+def _answer(outcome: Outcome, real_ns: float) -> list[str]:
     answer = [
         f"  step     {units.duration(outcome.step_ns)}",
-        f"  {_worth(outcome, replay).replace(' ', '    ', 1)}",
+        f"  {_worth(outcome, real_ns).replace(' ', '    ', 1)}",
         f"  limit    {outcome.next_limit}",
     ]
     if outcome.moves_to:

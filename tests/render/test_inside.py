@@ -60,7 +60,7 @@ def test_work_of_no_module_is_not_below_itself(full: Summary) -> None:
     rows = [row("pair", None, MS), {**row("", None, 9 * MS), "path": None}]
     table = replace(full.tables["modules"], rows=tuple(rows))
     (top,) = module_icicle.build(replace(full, tables={**full.tables, "modules": table}))
-    assert [b.text for b in top.boxes] == ["(no module)", "pair"]
+    assert [b.text for b in top.boxes] == ["(not attributed)", "pair"]
     assert sum(b.width for b in top.boxes) == pytest.approx(100)
     alone = replace(table, rows=({**row("pair", None, 0)}, rows[1]))
     assert not module_icicle.build(replace(full, tables={**full.tables, "modules": alone})), "one box says nothing"

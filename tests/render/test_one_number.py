@@ -61,7 +61,7 @@ def _findings(found: list[Finding], said: answer.Answer) -> list[str]:
     bad += [
         f"{a.code} saves more than the step" for a in said.also if a.saving_ns and a.saving_ns > (said.now_ns or 1e18)
     ]
-    saved = re.search(r"saves (.*) of each step", said.worth)
+    saved = re.search(r"saves (.*)", said.worth)
     if saved and said.now_ns and said.then_ns is not None and saved[1] != units.duration(said.now_ns - said.then_ns):
         bad.append(f"now less then is not {saved[1]}")
     return bad

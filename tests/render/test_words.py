@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import io
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from nsysx import analyses
-from nsysx.render import grids, markdown, terminal, terminal_answer, view
+from nsysx.render import brief, grids, markdown, terminal, terminal_answer, view
 from tests.render.test_page import Page
 from tests.samples import DISTINCT, Samples
 
@@ -56,6 +58,22 @@ NAMES_OF_THE_PROGRAM = (
 )
 
 
+#: Keys of the brief whose text is for programs.
+FOR_PROGRAMS = {"schema", "code", "id", "source", "level", "unit", "paste"}
+
+
+def sentences(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the texts of a brief that a reader is shown."""
+    if isinstance(value, str) and key not in FOR_PROGRAMS:
+        yield value
+    elif isinstance(value, dict):
+        for inner, of in value.items():
+            yield from sentences(of, inner)
+    elif isinstance(value, list):
+        for of in value:
+            yield from sentences(of, key)
+
+
 @pytest.fixture(scope="module")
 def outputs(recorded: Samples) -> Callable[[str], dict[str, str]]:
     """A function from a sample's name to the text of each of its outputs."""
@@ -66,6 +84,7 @@ def outputs(recorded: Samples) -> Callable[[str], dict[str, str]]:
         texts = {
             "page": html.unescape(Page(recorded.page(name).read_text(encoding="utf-8")).words()),
             "markdown": html.unescape(markdown.render(summary)),
+            "brief": "\n".join(sentences(json.loads(brief.of(summary)))),
         }
         for title, render in (("terminal", terminal_answer.render), ("--full", terminal.render)):
             file = io.StringIO()

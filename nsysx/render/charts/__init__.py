@@ -1,4 +1,4 @@
-"""Pictures of a report, a family a file: bars as SVG whose text stays text, dense timelines as PNG at twice the pixels."""
+"""Pictures of a report, one family per file: bars as SVG whose text stays text, dense timelines as PNG at double resolution."""
 
 from nsysx.render.charts.canvas import Picture as Picture
 from nsysx.render.charts.host_icicle import Part as Part

@@ -1,4 +1,4 @@
-"""What every picture is drawn on: matplotlib with our settings, and the file that comes of it.
+"""What every picture is drawn on: matplotlib with our settings, and the file that it writes.
 
 matplotlib is imported only when a picture is asked for, is used without pyplot, and ignores the user's own settings.
 """
@@ -60,7 +60,7 @@ def settings() -> Iterator[None]:
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update(ours)
-        warnings.simplefilter("ignore")  # glyphs that the font lacks: the name is in the table too
+        warnings.simplefilter("ignore")  # about glyphs that the font lacks: the name is in the table, too
         noise.setLevel(logging.ERROR)
         try:
             yield
@@ -76,7 +76,7 @@ def new_figure(width: int, height: int) -> Any:
 
 
 def svg(figure: Any, width: int, height: int) -> Picture:
-    """Return ``figure`` as SVG: the same bytes for the same picture."""
+    """Return ``figure`` as SVG; the same picture gives the same bytes."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
@@ -85,7 +85,7 @@ def svg(figure: Any, width: int, height: int) -> Picture:
 
 
 def png(figure: Any, width: int, height: int) -> Picture:
-    """Return ``figure`` as PNG with two pixels for each CSS pixel."""
+    """Return ``figure`` as PNG at two pixels per CSS pixel."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)

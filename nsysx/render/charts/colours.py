@@ -1,4 +1,4 @@
-"""Colours that mean something: one colour is one kind of work on every picture, and every colour has its name beside it.
+"""Colours with a meaning: one colour is one kind of work in every picture, and every colour has its name beside it.
 
 The palette is Okabe and Ito's, which colour-blind readers can tell apart.
 """
@@ -56,7 +56,7 @@ PHASE_COLOURS = {
 _PALE = ("#CFE2CF", "#E6D3C5", "#CDD9E5", "#E9E3C8", "#DCCFE0")
 INK = "#1b1b1b"
 NEUTRAL = "#6b6b6b"
-#: The page behind a picture, and a shade of it: a dark page has dark ones (``canvas``).
+#: The page behind a picture, and a shade of it; ``canvas`` makes both dark on a dark page.
 PAPER, PAPER_SHADE = "#fdfdfd", "#ececec"
 
 
@@ -68,7 +68,7 @@ def luminance(colour: str) -> float:
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever reads better on ``colour``."""
+    """Return black or white, whichever is easier to read on ``colour``."""
     light = luminance(colour)
     return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
 
@@ -79,12 +79,12 @@ def mix(colour: str, share: float) -> str:
 
 
 def shade(colour: str) -> str:
-    """Return ``colour`` a little darker: borders that are not mistaken for gaps."""
+    """Return ``colour`` a little darker, for borders that are not mistaken for gaps."""
     return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * 0.8):02x}" for i in (1, 3, 5))
 
 
 def phase_colour(name: str, seen: dict[str, str]) -> str:
-    """Return the colour of a phase; phases of the user's own get one in the order in which they come."""
+    """Return the colour of a phase; the user's own phases get colours in order of appearance."""
     if name in PHASE_COLOURS:
         return PHASE_COLOURS[name]
     return seen.setdefault(name, _PALE[len(seen) % len(_PALE)])

@@ -1,4 +1,4 @@
-"""The lines that the GPU waits for, as an icicle: each box lies below what it is a part of, and is as wide as its time."""
+"""The lines that the GPU waits for, as an icicle: each box is below the one that it is a part of, and as wide as its time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nsysx.render.charts.colours import KIND_COLOURS, NEUTRAL, mix, phase_colour
 from nsysx.render.safe_text import clean, shorten
 
 _ROW, _ABOVE, _BELOW, _SIDE = 24, 8, 40, 6
-#: A letter takes about this much of the width (CSS pixels); a box too narrow for so many letters has none.
+#: The width of a letter (CSS pixels), and the fewest letters worth writing on a box.
 _LETTER, _FEWEST = 5.7, 4
-#: A box narrower than this cannot be seen, and is left to the table (CSS pixels).
+#: A box narrower than this cannot be seen and is only in the table (CSS pixels).
 _NARROWEST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Time (ns) of one row: its name at each level, outermost first. What is ``unknown`` is drawn grey."""
+    """Time (ns) of one row, with its name at each level, outermost first. ``unknown`` time is drawn grey."""
 
     names: tuple[str, ...]
     ns: float
@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box: its level, begin and end (ns), what is written on it, and how it is painted."""
+    """A box: its level, start and end (ns), its name, and how it is painted."""
 
     level: int
     start: float
@@ -40,7 +40,7 @@ class Box:
 
 
 def boxes(parts: Sequence[Part]) -> list[Box]:
-    """Return the boxes: of each level those with one name below one box above together, largest first."""
+    """Return the boxes: on each level, parts with one name below one box are together, largest first."""
     drawn: list[Box] = []
 
     def place(rows: list[Part], level: int, start: float) -> None:
@@ -59,7 +59,7 @@ def boxes(parts: Sequence[Part]) -> list[Box]:
 
 
 def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120) -> Picture:
-    """Return the icicle of these parts; ``levels`` names the rows of boxes from above. Times are per step where the parts are."""
+    """Return the icicle of these parts; ``levels`` names its rows from top to bottom. Times are per step where the parts are."""
     drawn = boxes(parts)
     whole = max((box.end for box in drawn), default=1.0) or 1.0
     height = _ROW * len(levels) + _ABOVE + _BELOW
@@ -99,7 +99,7 @@ def _draw(axes: Any, box: Box, divisor: float, pixel: float, seen: dict[str, str
     if letters < _FEWEST:
         return
     name, time = clean(box.name, 200), units.duration(box.end - box.start)
-    if len(name) > letters:  # the folder of a framework's file says least
+    if len(name) > letters:  # the folder of a framework's file tells least
         name = name.rpartition("/")[2]
     text = f"{name}  {time}" if len(name) + len(time) + 2 <= letters else shorten(name, letters)
     axes.text(

@@ -1,4 +1,4 @@
-"""The times of single executions of the kernels that take most."""
+"""The times of single executions of the kernels that take most time."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import Any
 
 from nsysx import units
 from nsysx.pictures import Strip
-from nsysx.render.charts.canvas import Picture, new_figure, settings, side_text, svg
+from nsysx.render.charts.canvas import Picture, new_figure, settings, svg
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL
 from nsysx.render.safe_text import clean, shorten_kernel
 
-_ROW, _LEFT, _RIGHT = 34, 400, 190
-#: Ends of the axis over the median that are tried, and the share of dots that may lie beyond.
+#: Height of a row and margin at the sides (CSS pixels). Names stand above their dots, so that a phone shows both.
+_ROW, _SIDE = 46, 26
+#: Axis ends to try, over the median, and the share of dots that may lie beyond.
 _LIMITS, _BEYOND = (1.5, 2.0, 4.0, 8.0), 0.02
 
 
 def _axis_end(ratios: Sequence[float]) -> float:
-    """Return how far from the median the axis goes: the least that leaves few dots outside."""
+    """Return how far from the median the axis goes: the least end that leaves few dots outside."""
     out = {limit: sum(not 1 / limit <= r <= limit for r in ratios) for limit in _LIMITS}
     return next((limit for limit, count in out.items() if count <= _BEYOND * len(ratios)), _LIMITS[-1])
 
 
-def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120) -> Picture:
+def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 660) -> Picture:
     """Return the times of each kernel as dots in order of time from top to bottom, over their median; the first ringed.
 
-    ``verdicts`` stand beside them. A dot outside the axis is drawn at its edge as an arrow head.
+    ``verdicts`` stand above them. A dot outside the axis is drawn at its edge as an arrow head.
     """
     medians = [sorted(e.durations_ns)[len(e.durations_ns) // 2] or 1 for e in entries]
     high = _axis_end([ns / median for e, median in zip(entries, medians, strict=True) for ns in e.durations_ns])
@@ -33,17 +34,16 @@ def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120)
     with settings():
         height = _ROW * len(entries) + 64
         figure = new_figure(width, height)
-        axes = figure.add_axes((_LEFT / width, 40 / height, 1 - (_LEFT + _RIGHT) / width, _ROW * len(entries) / height))
-        axes.axvline(1, color=NEUTRAL, linewidth=0.8)
+        axes = figure.add_axes((_SIDE / width, 40 / height, 1 - 2 * _SIDE / width, _ROW * len(entries) / height))
         for index, (entry, verdict) in enumerate(zip(entries, verdicts, strict=True)):
             y = len(entries) - 1 - index
             if index % 2 == 0:
                 axes.axhspan(y - 0.5, y + 0.5, color="#7f7f7f", alpha=0.08, linewidth=0)
+            axes.plot([1, 1], [y - 0.48, y + 0.12], color=NEUTRAL, linewidth=0.8)
             _draw_dots(axes, entry, y, medians[index], high)
-            said = f"{units.count(entry.count)} runs, median {units.duration(medians[index])}"
-            side_text(axes, shorten_kernel(clean(entry.name, 200), 56), y, (-10, 4))
-            side_text(axes, said, y, (-10, -7), size=7.5, colour=NEUTRAL)
-            side_text(axes, clean(verdict, 40), y, (12, 0), size=8.5)
+            said = f"{units.count(entry.count)} runs, median {units.duration(medians[index])}: {clean(verdict, 40)}"
+            _above(axes, shorten_kernel(clean(entry.name, 200), 50), y, INK, right=False)
+            _above(axes, said, y, NEUTRAL, right=True)
         axes.set_xscale("log")
         axes.set_xlim(low, high)
         axes.set_xticks(
@@ -59,11 +59,26 @@ def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 1120)
         return svg(figure, width, height)
 
 
+def _above(axes: Any, text: str, y: float, colour: str, *, right: bool) -> None:
+    """Write a text at the top of the row ``y``, from the left or up to the right end."""
+    axes.annotate(
+        text,
+        (float(right), y + 0.48),
+        (-2 if right else 2, 0),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="top",
+        fontsize=8,
+        color=colour,
+    )
+
+
 def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) -> None:
     """Draw one kernel's executions, the first at the top, those beyond the axis as arrow heads at its edge."""
     low = 1 / high
-    step = 0.7 / max(1, len(entry.durations_ns) - 1)
-    places = [(ns / median, y + 0.35 - i * step) for i, ns in enumerate(entry.durations_ns)]
+    step = 0.48 / max(1, len(entry.durations_ns) - 1)
+    places = [(ns / median, y + 0.06 - i * step) for i, ns in enumerate(entry.durations_ns)]
     inside = [(x, at) for x, at in places if low <= x <= high]
     if inside:
         axes.scatter(

@@ -11,12 +11,12 @@ from nsysx.render.charts.canvas import Picture, new_figure, settings, svg, time_
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, PAPER, PAPER_SHADE, ink_on
 from nsysx.render.ledgers import Ledger
 
-#: Kinds whose colour is a light grey: slabs of it would be all that is seen on a dark page.
+#: Kinds whose colour is a light grey, which would dominate a dark page.
 _QUIET = frozenset({"outside", "idle"})
 
 
 def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) -> Picture:
-    """Return the ledgers as bars on one time scale: what ran in plain colour, idle time hatched by its cause."""
+    """Return the ledgers as bars on one time scale: work in plain colour, idle time hatched by its cause."""
     with settings():
         row = 46
         height = row * len(ledgers) + 48
@@ -33,7 +33,7 @@ def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) 
             for part in entry.parts:
                 if part.ns <= 0:
                     continue
-                # What is not the GPU's or a call's is drawn in tones of the paper, which a dark page makes dark.
+                # Host code and plain idle time are drawn in tones of the paper, which are dark on a dark page.
                 base = PAPER_SHADE if part.kind in _QUIET else KIND_COLOURS.get(part.kind, KIND_COLOURS["other"])
                 colour = PAPER if part.idle else base
                 axes.barh(

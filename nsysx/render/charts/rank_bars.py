@@ -1,4 +1,4 @@
-"""The ranks of a job beside each other."""
+"""The ranks of a job side by side."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RANK_PARTS = (
     ("memset", KIND_COLOURS["memset"], ""),
     ("idle", "#ececec", ""),
 )
-#: Ranks that are drawn as bars; more are a heat map.
+#: Most ranks drawn as bars; more are drawn as a heat map.
 _RANK_BARS = 32
 _ROW, _MAP_ROW = 24, 26
 
 
 def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
-    """Return the ranks beside each other: a bar of their step each, or above 32 ranks a heat map of its parts.
+    """Return the ranks side by side: one bar per rank, or a heat map of the parts for more than 32 ranks.
 
     A row has ``rank``, ``straggler`` and the ns per step of each label of RANK_PARTS.
     """
@@ -54,7 +54,7 @@ def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
 
 
 def _draw_parts(axes: Any, rows: Sequence[Row], y: Sequence[float], divisor: float) -> None:
-    """Draw the parts of each rank's step one behind the other, what is waiting hatched."""
+    """Draw the parts of each rank's step one after the other, with waiting hatched."""
     left = [0.0] * len(rows)
     for name, colour, hatch in RANK_PARTS:
         values = [r[name] / divisor for r in rows]
@@ -77,7 +77,7 @@ def _draw_parts(axes: Any, rows: Sequence[Row], y: Sequence[float], divisor: flo
 def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int) -> Picture:
     """Return many ranks as a heat map: a column for each rank, a line for each part of its step.
 
-    A part that is nowhere a hundredth of the longest step has no line; the straggler has an arrow above its column.
+    A part that is below 1 % of the longest step everywhere has no line; the straggler has an arrow above its column.
     """
     longest = max(sum(r[name] for name, _, _ in RANK_PARTS) for r in rows)
     parts = [name for name, _, _ in RANK_PARTS if max(r[name] for r in rows) > 0.01 * longest] or ["compute"]

@@ -1,4 +1,4 @@
-"""The steps in order, stacked by what they consist of."""
+"""The steps in order, each a stack of its parts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from nsysx.render.charts.colours import INK, KIND_COLOURS, KIND_NAMES, NEUTRAL, 
 from nsysx.render.ledgers import StepBar
 from nsysx.render.safe_text import clean, shorten
 
-#: Bars in the picture; more steps are shown as the mean of neighbours.
+#: Most bars in the picture; more steps are shown as means of neighbours.
 _MAX_STEPS = 160
-#: Where the axis ends, over the longest steady step: one warm-up step of seconds would press all others flat.
+#: End of the axis over the longest steady step: one warm-up step of seconds would flatten all others.
 _CUT = 2.2
+#: The room that a label needs, and the width of the axes (CSS pixels).
+_LABEL_PX, _AXES_PX = 54, 1060
 
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """The bars to draw: neighbours in one group, where each stands, how wide they are, and the divisor of the axis."""
+    """The bars to draw: groups of neighbours, their places, their width, and the divisor of the axis."""
 
     groups: tuple[Sequence[StepBar], ...]
     x: tuple[float, ...]
@@ -34,9 +36,9 @@ class _Stack:
 
 
 def steps(bars: Sequence[StepBar], on_gpu: bool, width: int = 1120, height: int = 230) -> Picture:
-    """Return the steps in order, stacked by kind of GPU work or by phase, those that are not steady paler and hatched.
+    """Return the steps in order, stacked by kind of GPU work or by phase; steps that are not steady are paler and hatched.
 
-    Many steps are shown as the mean of neighbours; with GPU parts a tick marks the length of the CPU step.
+    Many steps are shown as means of neighbours; with GPU parts, a tick marks the length of the CPU step.
     """
     size = -(-len(bars) // _MAX_STEPS)
     groups = tuple(bars[i : i + size] for i in range(0, len(bars), size))
@@ -69,7 +71,7 @@ def _part(bar: StepBar, name: str) -> float:
 
 
 def _draw_parts(axes: Any, stack: _Stack, names: Sequence[str], on_gpu: bool) -> None:
-    """Stack the named parts of each step, and what they leave of its length."""
+    """Stack the named parts of each step, and the rest of its length."""
     seen: dict[str, str] = {}
     bottom = [0.0] * len(stack.groups)
     for name in names:
@@ -87,7 +89,7 @@ def _draw_parts(axes: Any, stack: _Stack, names: Sequence[str], on_gpu: bool) ->
 
 
 def _draw_unsteady(axes: Any, stack: _Stack, top: float) -> None:
-    """Hatch the steps that no average counts, and write the length of those that leave the picture."""
+    """Hatch the steps that are in no average, and write the length of those that do not fit the picture."""
     length = stack.mean(lambda bar: bar.length_ns)
     odd = [
         (a, h) for a, group, h in zip(stack.x, stack.groups, length, strict=True) if not any(b.steady for b in group)
@@ -103,10 +105,15 @@ def _draw_unsteady(axes: Any, stack: _Stack, top: float) -> None:
             linewidth=0,
             label="not steady",
         )
+    labelled, room = None, _LABEL_PX * (max(stack.x[-1], stack.x[0] + 9) - stack.x[0] + 2) / _AXES_PX
     for a, h in zip(stack.x, length, strict=True):
         if h > top * 1.04:
             text = units.duration(h * stack.divisor)
-            axes.text(a, top * 1.05, text, ha="center", va="bottom", fontsize=8, color=INK)
+            if labelled is None or a - labelled >= room:
+                axes.text(a, top * 1.05, text, ha="center", va="bottom", fontsize=8, color=INK)
+                labelled = a
+            else:  # beside a label there is room only inside the bar
+                axes.text(a, top * 0.97, text, ha="center", va="top", rotation=90, fontsize=8, color=INK)
 
 
 def _draw_cpu_steps(axes: Any, stack: _Stack) -> None:

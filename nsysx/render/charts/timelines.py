@@ -1,4 +1,4 @@
-"""One window as lanes: CPU threads above, GPU streams below, and what is queued for each device."""
+"""One window as lanes: CPU threads above, GPU streams below, and the work queued for each device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from nsysx.render.charts.canvas import Picture, new_figure, png, settings, time_
 from nsysx.render.charts.colours import INK, KIND_COLOURS, KIND_NAMES, NEUTRAL, ink_on, phase_colour, shade
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
-#: Arrows from a launch to its kernel: more would hide the lanes.
+#: Most arrows from a launch to its kernel; more would hide the lanes.
 _MAX_ARROWS = 8
 
 
 def _split(spans: Sequence[Span], pixel_ns: float) -> tuple[list[Span], dict[int, dict[str, float]]]:
-    """Return the boxes that are wide enough to draw, and for all others how much of each pixel every kind fills, 0 to 1.
+    """Return the boxes that are wide enough to draw and, for all others, how much of each pixel every kind fills (0 to 1).
 
-    A box may never look longer than it is: a GPU that is busy for a tenth of each pixel must not look busy.
+    No box may look longer than it is: a GPU that is busy for a tenth of each pixel must not look busy.
     """
     wide: list[Span] = []
     filled: dict[int, dict[str, float]] = {}
@@ -39,8 +39,8 @@ def _split(spans: Sequence[Span], pixel_ns: float) -> tuple[list[Span], dict[int
 def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_ns: int | None = None) -> Picture:
     """Return one window as lanes: CPU threads above (waits hatched), GPU streams below, arrows from launch to start.
 
-    Under them stands what is queued for each device, and its counters where they were sampled. ``span_ns`` is the length of the
-    time axis, for pictures that are compared; at least the window.
+    Below them is the work queued for each device, and its counters where they were sampled. ``span_ns`` is the length of the
+    time axis, for pictures to be compared; it is at least the window.
     """
     with settings():
         row, deep = 30, 54
@@ -102,7 +102,7 @@ def _lane_name(axes: Any, x: float, y: float, text: str) -> None:
 
 
 def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: float) -> None:
-    """Draw how much GPU time is launched and not yet run, with its peak as text."""
+    """Draw how much GPU work is launched and has not yet run, with its peak as text."""
     x = [at / divisor for at in queue.at_ns]
     most = max(max(queue.queued_ns), 1)
     axes.fill_between(x, [ns / most for ns in queue.queued_ns], 0, color=KIND_COLOURS["comm"], alpha=0.55, linewidth=0)
@@ -119,7 +119,7 @@ _COUNTER_COLOURS = (NEUTRAL, KIND_COLOURS["compute"], KIND_COLOURS["sync"])
 
 
 def _draw_counters(axes: Any, counters: Counters, divisor: float, window: int, pixel: float) -> None:
-    """Draw the shares of a device's counters, each as a line, with their names in its colour."""
+    """Draw the shares of a device's counters, each as a line, with its name in the same colour."""
     x = [at / divisor for at in counters.at_ns]
     for position, (name, shares) in enumerate(counters.shares.items()):
         colour = _COUNTER_COLOURS[position % len(_COUNTER_COLOURS)]
@@ -145,7 +145,7 @@ def _lane_colour(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
 def _draw_lane(
     axes: Any, lane: Lane, y: float, divisor: float, pixel: float, seen: dict[str, str], redact: bool
 ) -> None:
-    """Draw one lane: wide boxes with their names, and the rest as columns as high as the time that they fill."""
+    """Draw one lane: wide boxes with their names, the rest as columns as high as the share of time that they fill."""
     wide, filled = _split(lane.spans, pixel)
     low, height = y - 0.36, 0.72
     boxes: dict[str, list[tuple[float, float]]] = {}
@@ -187,7 +187,7 @@ def _draw_lane(
         left, right, base = column * pixel / divisor, (column + 1) * pixel / divisor, low
         scale = 1 / max(1.0, sum(kinds.values()))
         for kind in sorted(kinds):
-            top = base + max(0.05, kinds[kind] * scale) * height  # the least thing that happened still shows as a line
+            top = base + max(0.05, kinds[kind] * scale) * height  # even the shortest box shows as a line
             corners = [(left, base), (right, base), (right, top), (left, top)]
             columns.setdefault(_lane_colour(lane, kind, seen), []).append(corners)
             base = top
@@ -210,7 +210,7 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
     ]
     ops.sort(key=lambda op: op[0].start_ns - op[0].end_ns)
     longest: dict[tuple[int | None, int | None], tuple[Span, int]] = {}
-    for op in ops:  # of all that one graph launch started, the longest
+    for op in ops:  # the longest of all that one graph launch started
         longest.setdefault((op[0].launch_ns, op[0].launch_lane), op)
     for span, index in list(longest.values())[:_MAX_ARROWS]:
         assert span.launch_ns is not None
@@ -234,7 +234,7 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
 
 
 def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -> None:
-    """Write the name of each colour under the picture."""
+    """Write the name of each colour below the picture."""
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, label=name) for name, colour in kinds.items()]

@@ -171,7 +171,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     said.textContent = found ? found.text + ": " + duration(found.end - found.start) + (found.fill < 1 ? ", " + Math.round(100 * found.fill) + " % of it filled" : "") + ", begins at " + duration(found.start) : "";
   }
   add("Look closer", function () {
-    if (data) { box.removeChild(canvas); box.removeChild(said); data = null; open.textContent = "Look closer"; more.forEach(function (b) { b.hidden = true; }); return; }
+    if (data) { box.removeChild(canvas); box.removeChild(said); data = null; open.textContent = "Look closer"; more.forEach(function (b) { b.hidden = true; }); still.classList.remove("replaced"); return; }
     read();
     open.textContent = "Close";
     canvas = document.createElement("canvas");
@@ -211,6 +211,15 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   add("Whole window", function () { look(0, data.ns); });
   var more = Array.prototype.slice.call(box.children, before);
   more.forEach(function (b) { b.hidden = true; });
+  /* A phone shows a third of the still picture: there the whole window is drawn at once, as wide as the screen. */
+  var still = figure.querySelector(".scroll"), group = figure.closest("details");
+  function narrow() {
+    if (data || !group.open || !window.matchMedia("screen and (max-width:720px)").matches) return;
+    open.click();
+    still.classList.add("replaced");
+    group.removeEventListener("toggle", narrow);
+  }
+  if (group) { group.addEventListener("toggle", narrow); narrow(); }
   window.addEventListener("resize", function () { if (data) draw(); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () { if (data) draw(); });
 });
