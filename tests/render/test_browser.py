@@ -168,9 +168,9 @@ def test_the_keyboard_reaches_every_control(browser, pages):
 def test_a_link_to_a_word_opens_the_glossary(browser, pages):
     visit(browser, pages["full"], fragment="#g-cudaLaunchKernel")
     assert js(browser, "return document.getElementById('g-cudaLaunchKernel').getBoundingClientRect().top") < 900
-    js(browser, "document.querySelector('#glossary details').open = false; location.hash = '#g-kernel'")
+    js(browser, "document.getElementById('words').open = false; location.hash = '#g-kernel'")
     time.sleep(0.2)
-    assert js(browser, "return document.querySelector('#glossary details').open")
+    assert js(browser, "return document.getElementById('words').open")
 
 
 def words(browser) -> str:

@@ -143,7 +143,8 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     g.fillStyle = soft;
     g.font = "11px system-ui, sans-serif";
     var step = Math.pow(10, Math.floor(Math.log10((to - from) / 4)));
-    while ((to - from) / step > 8) step *= (to - from) / step > 16 ? 5 : 2;
+    var most = Math.max(2, Math.min(8, (wide - left) / 72));
+    while ((to - from) / step > most) step *= (to - from) / step > 2 * most ? 5 : 2;
     for (var t = Math.ceil(from / step) * step; t <= to; t += step) {
       var x = left + (t - from) * scale;
       g.fillRect(x, 0, 0.5, high - AXIS + 4);
