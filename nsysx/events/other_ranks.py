@@ -20,8 +20,8 @@ class Modelled:
 class OtherRanks:
     """``waiting_ns``: GPU op -> how long that collective waits for another rank (ns), for all ranks of the report.
 
-    ``alone``: the steps of the ranks of the other reports, as they would be if those never waited.
+    ``alone``: the steps of the ranks of the other reports, as they would be if those never waited; None if one cannot be replayed.
     """
 
     waiting_ns: Mapping[int, int]
-    alone: tuple[Modelled, ...]
+    alone: tuple[Modelled, ...] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import polars as pl
@@ -188,7 +189,7 @@ def profiling_cost(profile: Profile) -> list[Check]:
                 "profiling cost", "missing", "the run without the profiler has no step in common with the steady ones"
             )
         ]
-    without, with_ = (sorted(column)[len(both) // 2] for column in zip(*both, strict=True))
+    without, with_ = (statistics.median(column) for column in zip(*both, strict=True))
     share = (with_ - without) / without
     detail = (
         f"a step took {units.duration(without)} without the profiler and {units.duration(with_)} with it: profiling cost "

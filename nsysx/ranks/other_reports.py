@@ -35,8 +35,9 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
     if not any(len({ranks[r].report for r in group}) > 1 and _of(ranks, group, report) for _, group in aligned.groups):
         return profile
     working = _working(aligned)
-    others = {(r.report, r.process): n for n, r in enumerate(ranks) if r.report != report and r.by_communication}
-    alone = tuple(_alone(ranks[n], working[n]) for n in others.values())
+    others = {(r.report, r.process): n for n, r in enumerate(ranks) if r.report != report and len(r.start_ns)}
+    known = all(ranks[n].by_communication for n in others.values())
+    alone = tuple(_alone(ranks[n], working[n]) for n in others.values()) if known else None
     waiting: dict[int, int] = {}
     for rank, worked in zip(ranks, working, strict=True):
         if rank.report == report:

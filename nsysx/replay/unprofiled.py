@@ -69,19 +69,20 @@ class Model:
         return Modelled(step, min(low, round(step * (1 - bar))), max(high, round(step * (1 + bar))))
 
     def alone(self) -> Modelled:
-        """Return this rank's step if it never waited for another rank.
+        """Return this rank's step if it never waited for another rank; as recorded if the others do not show the waiting."""
+        return replace(self.at(0.0), by_step=self.by_step()) if self.with_peers else self.as_recorded()
 
-        If the other ranks do not show the waiting, it waits as recorded; the lower bound then assumes that tracing made the other
-        ranks as much slower as this one.
+    def as_recorded(self) -> Modelled:
+        """Return this rank's step if it waits for other ranks as recorded.
+
+        The lower bound assumes that tracing made the other ranks as much slower as this one.
         """
-        if self.with_peers:
-            return replace(self.at(0.0), by_step=self.by_step())
-        as_recorded = self.at(1.0)
+        with_waits = self.at(1.0)
         if not self.relieved.waits or not self.added.totals:
-            return as_recorded
+            return with_waits
         least = self._at_least(0.0)
-        low = max(least, as_recorded.step_ns - (self.step(0.0, 1.0, 0.0) - least))
-        return replace(as_recorded, low_ns=min(as_recorded.low_ns, low))
+        low = max(least, with_waits.step_ns - (self.step(0.0, 1.0, 0.0) - least))
+        return replace(with_waits, low_ns=min(with_waits.low_ns, low))
 
     def by_step(self) -> dict[int, int]:
         """Return number of a step -> its length (ns) if this rank never waited for another; {} if a step's start is not known."""
@@ -129,9 +130,10 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
     work = 1.0
     if measured is None:
         scale, host, count, source = 1.0, added.host, 0, added.source
-        known = of_job([model.alone(), *(_other_ranks(profile) if model.with_peers else ())])
+        others = _other_ranks(profile) if model.with_peers else None
+        known = model.as_recorded() if others is None else of_job([model.alone(), *others])
         waits, most = 1.0, known.high_ns
-        if model.with_peers:  # tracing makes no step shorter
+        if others is not None:  # tracing makes no step shorter
             recorded = model.step(0.0)
             waits = _waiting(min(known.step_ns, recorded), lambda part: model.step(1.0, host, part))
             most = min(most, round(recorded * (1 + _LEAST_BAR)))
@@ -185,11 +187,13 @@ def steady_lengths(profile: Profile, known: Unprofiled, steps: int) -> tuple[int
     return known.step_ns if known.measured_steps else known.step_ns * mean // known.recorded_ns, mean
 
 
-def _other_ranks(profile: Profile) -> list[Modelled]:
-    """Return the step of each other rank of the job by itself; ranks that cannot be replayed are left out."""
+def _other_ranks(profile: Profile) -> list[Modelled] | None:
+    """Return the step of each other rank of the job by itself; None if one cannot be replayed, which may be the slowest."""
     windows = [(other, choose(other)) for other in peers.others(profile)]
-    of_report = [Model(other, window).alone() for other, window in windows if not isinstance(window, Withheld)]
-    return [*of_report, *(profile.other_ranks.alone if profile.other_ranks else ())]
+    elsewhere = profile.other_ranks.alone if profile.other_ranks else ()
+    if elsewhere is None or any(isinstance(window, Withheld) for _, window in windows):
+        return None
+    return [*(Model(other, window).alone() for other, window in windows if isinstance(window, Window)), *elsewhere]
 
 
 #: Shares of its communication for which a rank's step is computed in advance, for those who know how long it waits.

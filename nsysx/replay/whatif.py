@@ -358,7 +358,7 @@ def _worth(outcome: Outcome, real_ns: float) -> str:
     share = units.share(abs(outcome.saving_ns), real_ns)
     if outcome.saving_ns < 0:
         return f"may lose {units.duration(-outcome.saving_ns)} ({share})"
-    return f"saves {units.duration(outcome.saving_ns)} ({share}) +- {units.duration(outcome.bar_ns)}"
+    return f"saves {units.duration(outcome.saving_ns)} ({share}), give or take {units.duration(outcome.bar_ns)}"
 
 
 def _answer(outcome: Outcome, real_ns: float) -> list[str]:
