@@ -328,7 +328,9 @@ def lines(profile: Profile, changes: Changes) -> list[str]:
 def of_steady(replay: Replay) -> tuple[int, float]:
     """Return the mean of all steady steps without tracing (ns), which reports speak of, and how long that is in replayed steps."""
     real_ns, _ = replay.steady()
-    return real_ns, real_ns / replay.real_ns if replay.real_ns else 1.0
+    known_ns = replay.unprofiled.step_ns
+    factor = real_ns / known_ns if known_ns else 1.0
+    return round(replay.real_ns * factor), factor
 
 
 def _head(profile: Profile, replay: Replay) -> list[str]:
