@@ -23,6 +23,10 @@ NAMES = sorted(f.name.removesuffix(".sqlite.xz") for f in SAMPLES.glob("*.sqlite
 #: Ranks that look like another one of theirs, for tests that are slow.
 _ALIKE = ("ddp_four.rank1", "ddp_four.rank2", "ddp_per_rank.rank1")
 DISTINCT = [name for name in NAMES if name not in _ALIKE]
+#: One of each kind of program, for tests that take seconds for each.
+KINDS = (
+    "copies", "custom_add", "ddp", "event_linear", "gpt", "masked_nonzero", "masked_slow_loader", "tiny_stack", "varlen",
+)  # fmt: skip
 
 #: Before any test makes tracing free: the samples were recorded under a profiler.
 RECORDED_COSTS = costs.ASSUMED

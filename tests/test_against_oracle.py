@@ -147,7 +147,7 @@ def begun(path: Path, calls: int) -> None:
                 report.execute(f"DELETE FROM {table} WHERE start > ?", last)
 
 
-@pytest.mark.parametrize("name", samples.DISTINCT)
+@pytest.mark.parametrize("name", samples.KINDS)
 def test_sample(name: str, tmp_path: Path) -> None:
     path = samples.unpack(name, tmp_path)
     begun(path, 4_000)

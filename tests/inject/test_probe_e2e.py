@@ -81,8 +81,12 @@ class Run:
         assert len(with_ranges) == processes, self.files
         for pid, file in armed.items():
             found = collections.Counter(ranges.decode(t).kind for t in self.texts.get(pid, ()))
-            assert {k: v for k, v in file["ranges"].items() if v} == dict(found)
-            assert file["ranges_pushed"] == sum(found.values())
+            counted = collections.Counter({k: v for k, v in file["ranges"].items() if v})
+            lost = counted - found
+            assert not found - counted
+            # A worker that its loader ends with a signal loses the last range of each name, as any process does.
+            assert not lost or (pid not in with_ranges and set(lost.values()) == {1}), lost
+            assert file["ranges_pushed"] == sum(counted.values())
             assert file["errors"] == []
             assert 20 < file["pair_cost_ns"] < 100_000
             assert file["nvtx"] and file["torch"] and file["ppid"]
