@@ -100,8 +100,7 @@ def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:
 
 def communication(profile: Profile) -> list[int]:
     """Return the communication ops of the shown process."""
-    ops = profile.attributed.gpu_ops.select("op", "process", "cls")
-    return ops.filter((pl.col("process") == profile.process) & (pl.col("cls") == "comm"))["op"].to_list()
+    return list(unknown(profile).whole_ns)
 
 
 def others(profile: Profile) -> Iterator[Profile]:
