@@ -47,7 +47,7 @@ def step() -> None:
 
     >>> nsysx.step()
     """
-    probe = _sys.modules.get("nsysx_probe")
+    probe = _sys.modules.get("nsysx_probe.probe")
     if probe is not None:
         probe.step()
 

@@ -1,6 +1,6 @@
 """NVTX rows -> ranges with a meaning: step, phase, module, autograd op, or just a range.
 
-nsysx's own ranges say what they are (``inject.nsysx_ranges``). A stranger's are read by how people commonly name them:
+nsysx's own ranges say what they are (``inject.nsysx_probe.ranges``). A stranger's are read by how people commonly name them:
 ``step 12``, ``forward``, ``blocks.0.attn:Attention``, and the ``aten::mul, seq = 7`` of ``emit_nvtx``.
 """
 
@@ -17,7 +17,7 @@ import polars as pl
 from nsysx.events import framework_ranges, pauses
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.inject import nsysx_ranges
+from nsysx.inject.nsysx_probe import ranges as vocabulary
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
 
@@ -91,8 +91,8 @@ class Ranges:
 
 def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
     """Return (kind, name, cls, number, recompute) of a range text."""
-    if by_probe or text.startswith(nsysx_ranges.PREFIX):
-        label = nsysx_ranges.decode(text)
+    if by_probe or text.startswith(vocabulary.PREFIX):
+        label = vocabulary.decode(text)
         return label.kind, label.name, label.cls, label.number, "recompute" in label.flags
     if match := _OP.match(text):
         # What has no sequence number is not an operator of autograd, but a range of Python's that emit_nvtx wrote.
@@ -122,7 +122,7 @@ def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
     for process, domain, name in numbers:
         if process is None or domain is None:
             continue
-        is_library, is_own = bool(name and _LIBRARY_DOMAINS.match(name)), name == nsysx_ranges.DOMAIN
+        is_library, is_own = bool(name and _LIBRARY_DOMAINS.match(name)), name == vocabulary.DOMAIN
         if is_library or is_own:
             in_domain = ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
             (library if is_library else by_probe)[in_domain] = True
@@ -151,7 +151,7 @@ def read(trace: Trace) -> Ranges:
     is_mark = kind_of_event == schema.NVTX_MARK
     texts, label = lookup.distinct(rows["text"])
     labels = ["<unnamed>" if text is None else text for text in texts]
-    by_probe |= np.array([text.startswith(nsysx_ranges.PREFIX) for text in labels])[label]
+    by_probe |= np.array([text.startswith(vocabulary.PREFIX) for text in labels])[label]
     # What a text means is found once per text, for those that the probe wrote and for a stranger's.
     occurring, which = lookup.numbered(2 * label + by_probe)
     meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]

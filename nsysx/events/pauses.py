@@ -1,6 +1,6 @@
 """Times in which Python itself stood still, as the probe noted them: garbage collections and compilations of torch.compile.
 
-The probe sends a mark between two steps for each that ended before (``inject.nsysx_pauses``), with its length and how long ago
+The probe sends a mark between two steps for each that ended before (``inject.nsysx_probe.pauses``), with its length and how long ago
 it ended; here it gets its own place in time. What a mark says is checked like all that a report holds.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from nsysx.inject import nsysx_ranges
+from nsysx.inject.nsysx_probe import ranges as vocabulary
 
 #: Longer than any pause (ns, a day), and older than any that waits for its mark.
 _LONGEST_NS = 86_400 * 10**9
@@ -95,4 +95,4 @@ def listened(notes: pl.DataFrame, process: int) -> bool:
     return False
 
 
-KINDS = nsysx_ranges.PAUSES
+KINDS = vocabulary.PAUSES

@@ -1,6 +1,6 @@
 """Module ranges of steps that the probe did not mark, told from a marked step whose sequence of calls they repeat.
 
-The probe marks modules in few steps only (``inject.nsysx_marking``) and says where with ``info`` marks. Here each step
+The probe marks modules in few steps only (``inject.nsysx_probe.marking``) and says where with ``info`` marks. Here each step
 without marks is held against the marked ones, thread by thread: launches (API, kernel, grid, block), copies, memsets,
 waits and the borders of phases are one sequence. Where they repeat those of a marked step, that step's module ranges and
 backward marks are copied, with their times carried over between the calls that correspond. So a range holds exactly the
@@ -27,7 +27,7 @@ from nsysx.events.correlate import Correlated
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges, Repeats
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.inject.nsysx_ranges import PHASES
+from nsysx.inject.nsysx_probe.ranges import PHASES
 
 #: Kinds of calls that a program makes in the same order each time. Allocations and queries of events come as they please.
 _KEPT = "^(launch|graph_launch|copy|memset|sync)$"

@@ -11,10 +11,10 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - there may be no pathlib
 
 if sys.version_info >= (3, 9):  # noqa: UP036 - see above
-    import nsysx_bootstrap
+    from nsysx_probe import bootstrap  # type: ignore[import-not-found] # this folder is on the program's path, not on mypy's
 
-    nsysx_bootstrap.start()
-    nsysx_bootstrap.next_sitecustomize(_here)
+    bootstrap.start()
+    bootstrap.next_sitecustomize(_here)
 else:
     _path = sys.path[:]
     _ours = sys.modules.pop("sitecustomize", None)

@@ -9,7 +9,7 @@ import polars as pl
 
 from nsysx import ids, units
 from nsysx.events.profile import Profile
-from nsysx.inject import nsysx_ranges
+from nsysx.inject.nsysx_probe import ranges as vocabulary
 from nsysx.model import Check, Row
 
 
@@ -46,7 +46,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
         ]
     # The probe's own notes travel as marks too; they are not ranges of the program.
     pushed = sum(
-        sum(_whole(n) for kind, n in p["ranges"].items() if kind not in ("info", *nsysx_ranges.PAUSES))
+        sum(_whole(n) for kind, n in p["ranges"].items() if kind not in ("info", *vocabulary.PAUSES))
         for p in trace.capture.probe
         if isinstance(p.get("ranges"), dict)
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nsysx.errors import EXIT_RUN_FAILED, NsysxError
-from nsysx.inject import nsysx_calibration
+from nsysx.inject.nsysx_probe import calibration
 
 SCHEMA = "nsysx.tracing_costs/1"
 #: Each process is timed without and with tracing; a fourth process did not change the median.
@@ -109,7 +109,7 @@ def _failed(what: str, hint: str) -> NsysxError:
 def _measure(nsys: Path, python: str, stem: Path) -> dict[str, Any]:
     """Run the measuring program once under nsys; return its timings and the calls that its traced steps made."""
     result, report, sqlite = (stem.with_suffix(s) for s in (".json", ".nsys-rep", ".sqlite"))
-    program = [python, str(Path(nsysx_calibration.__file__)), str(result)]
+    program = [python, str(Path(calibration.__file__)), str(result)]
     options = "--trace=cuda,nvtx --sample=none --cpuctxsw=none --cuda-graph-trace=node"
     window = "--capture-range=cudaProfilerApi --capture-range-end=stop --force-overwrite=true"
     _call([str(nsys), "profile", *options.split(), *window.split(), f"--output={report}", *program])
@@ -140,7 +140,7 @@ def traced_calls(export: sqlite3.Connection) -> dict[str, Any]:
     Raises NsysxError if the export lacks the range of the traced steps, or launches inside it.
     """
     window = "SELECT start, end FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId WHERE coalesce(text, value) = ?"
-    spans = export.execute(window, (nsysx_calibration.STEPS_RANGE,)).fetchall()
+    spans = export.execute(window, (calibration.STEPS_RANGE,)).fetchall()
     if not spans:
         raise _failed("the capture has no NVTX range", "nsysx doctor tries a capture")
     start, end = spans[-1]
@@ -173,7 +173,7 @@ def costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for run in runs:
         added = {name: _added(pair) for name, pair in run["calls"].items()}
         added["range"] = added.pop("range_pair") / 2
-        added["graph_node"] = max(added.pop("graph_nodes") - added["graph_launch"], 0.0) / nsysx_calibration.NODES
+        added["graph_node"] = max(added.pop("graph_nodes") - added["graph_launch"], 0.0) / calibration.NODES
         added["nested"] = added["other"]
         counts = {name: n / run["steps"] for name, n in run["counts"].items()}
         whole = sum(added[name] * n for name, n in counts.items())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import nsysx_ranges as bare
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nsysx_probe import ranges as bare
 
-from nsysx.inject import nsysx_ranges as ranges
+from nsysx.inject.nsysx_probe import ranges as ranges
 
 WORD = st.text(min_size=1, max_size=300)
 

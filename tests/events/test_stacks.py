@@ -54,7 +54,7 @@ def place(folder: Path, *frames: str) -> tuple[str, str, int, str | None]:
             (f"{SITE}/vllm/worker.py", "run", 7, "vllm/worker.py:run"),
         ),
         (  # the probe's own frames are nobody's
-            [f"{SITE}/nsysx/inject/nsysx_probe.py:5 call", "/home/me/a.py:3 f"],
+            [f"{SITE}/nsysx/inject/nsysx_probe/probe.py:5 call", "/home/me/a.py:3 f"],
             ("/home/me/a.py", "f", 3, None),
         ),
         (["<ipython-input-3-abc>:2 <module>"], ("<ipython-input-3-abc>", "<module>", 2, None)),

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import nsysx_marking
-import nsysx_steps
-import nsysx_window
+import nsysx_probe.marking
+import nsysx_probe.steps
+import nsysx_probe.window
 import pytest
 import torch
-from nsysx_clock import StepClock
+from nsysx_probe.clock import StepClock
 from torch import nn
 
 from tests.inject.test_probe import NET, Lab, Net, armed
@@ -138,7 +138,7 @@ def test_an_exception_in_a_network_without_marks() -> None:
 
 def test_steps_that_are_never_alike_are_marked_ever_more_seldom() -> None:
     switched: list[bool] = []
-    marking = nsysx_marking.Marking("few", switched.append)
+    marking = nsysx_probe.marking.Marking("few", switched.append)
     for i in range(600):
         marking.step_begins(i)
         marking.step_ended(i, (i, i), True)
@@ -147,7 +147,7 @@ def test_steps_that_are_never_alike_are_marked_ever_more_seldom() -> None:
 
 
 def test_a_shape_that_comes_at_regular_distances_is_marked() -> None:
-    marking = nsysx_marking.Marking("few", lambda _on: None)
+    marking = nsysx_probe.marking.Marking("few", lambda _on: None)
     for i in range(60):
         marking.step_begins(i)
         marking.step_ended(i, (20 if i % 10 == 9 else 10, 0), True)
@@ -179,7 +179,7 @@ def test_a_window_is_chosen_once_steps_repeat() -> None:
     lab = Lab(NSYSX_STEPS="auto", NSYSX_MARKS="few")
     try:
         train(Net(), 60)
-        assert lab.tape.texts("step") == [f"step {16 + i}" for i in range(nsysx_window.AUTO_STEPS)]
+        assert lab.tape.texts("step") == [f"step {16 + i}" for i in range(nsysx_probe.window.AUTO_STEPS)]
         assert lab.probe.status.record()["unrecorded_steps"]["count"] >= 10
     finally:
         lab.close()
@@ -262,7 +262,7 @@ def test_naming_many_modules_is_linear() -> None:
 def count(*events: str, states: Callable[[], int] = lambda: 0) -> int:
     """Feed events to Steps and return how many steps it found."""
     begun: list[int] = []
-    steps = nsysx_steps.Steps(begun.append, lambda: None, states)
+    steps = nsysx_probe.steps.Steps(begun.append, lambda: None, states)
     for event in events:
         what, _, key = event.partition(" ")
         if what == "fwd":

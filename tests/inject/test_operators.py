@@ -16,8 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nsysx_operators
-import nsysx_output
+import nsysx_probe.operators
+import nsysx_probe.output
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -192,8 +192,8 @@ def test_what_torch_writes_gives_the_flops_that_torch_counts(tape_of_a_step: lis
 
 def recorder(wanted: str = "shapes") -> tuple[Any, Any]:
     """Return the recorder and where it notes what went wrong, in this process."""
-    out = nsysx_output.Output(None, {})
-    return nsysx_operators.Operators(torch, out, wanted), out
+    out = nsysx_probe.output.Output(None, {})
+    return nsysx_probe.operators.Operators(torch, out, wanted), out
 
 
 def test_a_torch_without_nvtx_says_so_and_goes_on() -> None:
@@ -227,13 +227,13 @@ def test_a_backward_on_several_threads_is_recognized() -> None:
         return SimpleNamespace(_input_metadata=given, next_functions=((after, 0), (None, 0)))
 
     def alone(*nodes: Any) -> bool:
-        return nsysx_operators._one_thread([SimpleNamespace(grad_fn=n) for n in nodes])
+        return nsysx_probe.operators._one_thread([SimpleNamespace(grad_fn=n) for n in nodes])
 
     assert alone(node("cuda:0", after=node("cuda:0", "cpu"))), "a node works where its first tensor of a device is"
     assert not alone(node("cuda:0", after=node("cpu")))
     assert not alone(node("cuda:0"), node("cuda:1"))
     real = (torch.ones(2, requires_grad=True) * 2).sum()
-    assert nsysx_operators._one_thread(real) and nsysx_operators._one_thread(
+    assert nsysx_probe.operators._one_thread(real) and nsysx_probe.operators._one_thread(
         [torch.autograd.graph.get_gradient_edge(real)]
     )
 
@@ -244,7 +244,7 @@ def test_without_shapes_where_several_threads_run_a_backward(monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(torch._C._autograd, "_enable_profiler", lambda config, _: turned.append(operators.shapes))
         patch.setattr(torch._C._autograd, "_disable_profiler", lambda: None)
-        patch.setattr(nsysx_operators, "_one_thread", lambda _: False)
+        patch.setattr(nsysx_probe.operators, "_one_thread", lambda _: False)
         operators.in_step(True)
         operators.before_backward(())
     assert turned == [True, False] and "several threads" in out.errors[0] and operators.record()["shapes"] is False

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nsysx_pauses
-import nsysx_ranges as ranges
+import nsysx_probe.pauses
 import polars as pl
 import pytest
 import torch
+from nsysx_probe import ranges
 from torch import nn
 
 from nsysx.events import nvtx_ranges, pauses
@@ -44,7 +44,7 @@ def without_the_heap_of_all_tests() -> Iterator[None]:
 def listening() -> Iterator[list[Any]]:
     """What a listener keeps of every collection, however short."""
     kept: list[Any] = []
-    listen = nsysx_pauses.listener(kept, long_ns=0)
+    listen = nsysx_probe.pauses.listener(kept, long_ns=0)
     gc.callbacks.append(listen)
     yield kept
     gc.callbacks.remove(listen)
@@ -72,7 +72,7 @@ def test_a_collection_is_kept_with_its_length_and_thread(listening: list[Any]) -
 
 def test_short_collections_of_the_young_generations_are_not_kept() -> None:
     kept: list[Any] = []
-    listen = nsysx_pauses.listener(kept, long_ns=10**12)
+    listen = nsysx_probe.pauses.listener(kept, long_ns=10**12)
     gc.callbacks.append(listen)
     try:
         gc.collect(0)
@@ -86,7 +86,7 @@ def test_short_collections_of_the_young_generations_are_not_kept() -> None:
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
     kept: list[Any] = []
-    listen = nsysx_pauses.listener(kept)
+    listen = nsysx_probe.pauses.listener(kept)
     for _ in range(3_000):
         listen("start", {})
         listen("stop", {"generation": 2, "collected": 0})

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nsysx_backend
-import nsysx_probe
-import nsysx_ranges as ranges
-import nsysx_steps
+import nsysx_probe.backend
+import nsysx_probe.probe
+import nsysx_probe.steps
 import pytest
 import torch
 import torch.nn.functional as F
+from nsysx_probe import ranges
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -36,7 +36,7 @@ class Tape:
         self.calls: list[tuple[int, str, str]] = []
         self.open: dict[int, list[str]] = collections.defaultdict(list)
         self.spans: dict[int, str] = {}
-        self.backend = nsysx_backend.Backend("tape", str, self.push, self.pop, self.mark, self.start, self.end)
+        self.backend = nsysx_probe.backend.Backend("tape", str, self.push, self.pop, self.mark, self.start, self.end)
 
     def _note(self, what: str, text: str) -> None:
         self.calls.append((threading.get_ident(), what, text))
@@ -89,7 +89,9 @@ class Lab:
 
     def __init__(self, **environ: str) -> None:
         self.tape = Tape()
-        self.probe = nsysx_probe.Probe(torch, self.tape.backend, {"NSYSX_MARKS": "all", "NSYSX_PAUSES": "0", **environ})
+        self.probe = nsysx_probe.probe.Probe(
+            torch, self.tape.backend, {"NSYSX_MARKS": "all", "NSYSX_PAUSES": "0", **environ}
+        )
         self.probe.arm()
 
     def close(self) -> None:
@@ -966,7 +968,7 @@ def test_iterable_loader_leaves_an_empty_last_step_that_is_named(lab: Lab) -> No
 def test_user_steps_rule(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     import nsysx
 
-    monkeypatch.setattr(nsysx_probe, "_probe", lab.probe)
+    monkeypatch.setattr(nsysx_probe.probe, "_probe", lab.probe)
     net = Net()
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(3):
@@ -981,9 +983,9 @@ def test_user_steps_rule(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_user_step_does_nothing_without_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     import nsysx
 
-    monkeypatch.setattr(nsysx_probe, "_probe", None)
+    monkeypatch.setattr(nsysx_probe.probe, "_probe", None)
     nsysx.step()
-    monkeypatch.delitem(sys.modules, "nsysx_probe")
+    monkeypatch.delitem(sys.modules, "nsysx_probe.probe")
     nsysx.step()
 
 
@@ -1133,7 +1135,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.steps = nsysx_steps.Steps(lambda index: self.log.append(f"[{index}"), lambda: self.log.append("]"))
+        self.steps = nsysx_probe.steps.Steps(lambda index: self.log.append(f"[{index}"), lambda: self.log.append("]"))
 
     def __call__(self, *events: str, times: int = 1) -> Loop:
         steps = self.steps

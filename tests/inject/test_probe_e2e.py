@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nsysx_ranges as ranges
 import pytest
 import torch
+from nsysx_probe import ranges
 
 INJECT = Path(__file__).resolve().parents[2] / "nsysx" / "inject"
 
@@ -452,7 +452,7 @@ def test_isolated_python_is_untouched_and_not_attached_means_nothing_is_patched(
     assert probe_files(tmp_path) == {}
     env["NSYSX_FORCE"] = ""
     env.pop("NVTX_INJECTION64_PATH", None)
-    code = "import torch, sys; print(torch.nn.Module.__call__.__code__.co_names[0], 'nsysx_probe' in sys.modules)"
+    code = "import torch, sys; print(torch.nn.Module.__call__.__code__.co_names[0], 'nsysx_probe.probe' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
     assert done.stdout == "_compiled_call_impl False\n"
     (file,) = probe_files(tmp_path).values()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsysx.errors import NsysxError
-from nsysx.inject import nsysx_calibration
+from nsysx.inject.nsysx_probe import calibration
 from nsysx.recording import calibrate
 from nsysx.replay import costs
 from tests.builder import Report
@@ -26,7 +26,7 @@ def timings(added: float, host: float = 1.0, in_place: float = 1.0) -> dict[str,
 
     names = ["launch", "copy", "memset", "event", "sync", "other", "range_pair", "mark", "graph_launch"]
     calls = {name: pair(8 * US, added) for name in names}
-    calls["graph_nodes"] = pair(10 * US, added + nsysx_calibration.NODES * 100)
+    calls["graph_nodes"] = pair(10 * US, added + calibration.NODES * 100)
     counts = dict.fromkeys(("launch", "copy", "memset", "sync", "event", "other"), 0) | {"launch": 1000, "other": 500}
     step = pair(5_000 * US, 150 * added * in_place)
     return {
@@ -76,7 +76,7 @@ def test_traced_calls_are_counted_in_the_steps(tmp_path: Path) -> None:
     for k in range(3):
         main.launch(1000 + k * 100, 10 + k, kernel="a", gpu_start=2000 + k * 100, gpu_dur=5)
     main.call("cudaGetDevice_v3020", 1500, 5)
-    main.add_range(nsysx_calibration.STEPS_RANGE, 900, 3000)
+    main.add_range(calibration.STEPS_RANGE, 900, 3000)
     with sqlite3.connect(report.write(tmp_path / "r.sqlite")) as rows:
         told = calibrate.traced_calls(rows)
     assert (told["counts"]["launch"], told["counts"]["other"], told["launch_ns"]) == (3, 1, 11)

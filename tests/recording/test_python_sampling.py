@@ -34,9 +34,9 @@ PLANTED = Path(__file__).parent / "data" / "planted.json"
 PROGRAM = """
 import json, sys, time
 sys.path.append(sys.argv[1])
-import nsysx_backend
+import nsysx_probe.backend
 
-nvtx = nsysx_backend.choose(None, "nvtx")[0]  # what this nsys records of every version of the package
+nvtx = nsysx_probe.backend.choose(None, "nvtx")[0]  # what this nsys records of every version of the package
 launch = nvtx.prepare("launch")
 spent = {"augment": [], "log": []}
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from nsysx.inject import nsysx_ranges
+from nsysx.inject.nsysx_probe import ranges
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -116,7 +116,7 @@ def test_a_torch_model_end_to_end(profile: Any, tmp_path: Path) -> None:
     assert bare.returncode == 0
     assert results(tmp_path) == {*CAPTURED, "r.html"}
     assert run.facts["files"] == {"report": "r.nsys-rep", "sqlite": "r.sqlite", "html": "r.html"}
-    labels = [nsysx_ranges.decode(text) for text in run.ranges()]
+    labels = [ranges.decode(text) for text in run.ranges()]
     modules = [(label.name, label.cls) for label in labels if label.kind == "module"]
     assert modules.count(("first", "Linear")) == modules.count(("last", "Linear")) == 5
     assert modules.count(("", "Net")) == 5
@@ -150,7 +150,7 @@ def test_a_script_with_its_own_ranges_profiler_and_child(profile: Any, tmp_path:
     # torch.profiler writes the time of day and its process id to stderr.
     assert (run.code, run.out) == (0, bare.stdout)
     assert run.out == "found True\n2.0\n"
-    modules = {label.cls for text in run.ranges() if (label := nsysx_ranges.decode(text)).kind == "module"}
+    modules = {label.cls for text in run.ranges() if (label := ranges.decode(text)).kind == "module"}
     assert {"Linear", "ReLU"} <= modules  # of both processes
     assert len([p for p in run.facts["probe"] if p["ranges_pushed"]]) == 2
 
@@ -235,7 +235,7 @@ def test_no_probe_no_path(profile: Any) -> None:
     run = profile(
         sys.executable,
         "-c",
-        "import os, sys; print(os.environ['PYTHONPATH'], 'nsysx_probe' in sys.modules)",
+        "import os, sys; print(os.environ['PYTHONPATH'], 'nsysx_probe.probe' in sys.modules)",
         options=("--no-report", "--no-probe"),
     )
     assert run.out == f"{ROOT} False\n"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from nsysx_output import Output
+from .output import Output
 
 #: Number of backward graphs that are inspected before all others count as like them, and the largest graph inspected (nodes).
 _LOOKS, _MOST_NODES = 3, 50_000

@@ -7,8 +7,8 @@ import threading
 import weakref
 from typing import Any, NamedTuple
 
-import nsysx_ranges as ranges
-from nsysx_output import Output
+from . import ranges
+from .output import Output
 
 #: Path parts that wrappers add. So does ``module``, but only as an only child (DistributedDataParallel and similar).
 WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))

@@ -2,17 +2,17 @@
 
 ``arm(torch)`` is called once, right after torch was imported. Everything in this folder keeps these rules:
 
-- Functions of torch are not wrapped. Their code is exchanged (nsysx_patch), so tracebacks, warnings and bindings do not change.
+- Functions of torch are not wrapped. Their code is exchanged (patch), so tracebacks, warnings and bindings do not change.
 - The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only for NSYSX_LINES.
 - The probe never raises into the program and never prints. A failure is noted in the probe file and ends the part that failed,
   or the whole probe.
 - The probe puts nothing on the user's modules or tensors, so pickle, deepcopy and state dicts do not change.
 - The probe handles no signals.
 
-The parts: ``nsysx_steps`` finds steps from the events that ``nsysx_phases`` and ``nsysx_calls`` see; ``nsysx_borders`` does
-the work between steps; ``nsysx_marking`` chooses the steps whose modules are marked, ``nsysx_window`` those that are captured;
-``nsysx_names`` knows modules by path; ``nsysx_backward`` marks autograd nodes; ``nsysx_operators`` turns torch's own ranges of
-operators on and off; ``nsysx_pauses`` records garbage collections and compilations; ``nsysx_output`` sends.
+The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
+the work between steps; ``marking`` chooses the steps whose modules are marked, ``window`` those that are captured;
+``names`` knows modules by path; ``backward`` marks autograd nodes; ``operators`` turns torch's own ranges of
+operators on and off; ``pauses`` records garbage collections and compilations; ``output`` sends.
 
 Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_MARKS=few|all|off (in which steps modules are marked),
 NSYSX_DEPTH=N (modules at most N path parts deep), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
@@ -30,24 +30,22 @@ import threading
 import weakref
 from typing import Any
 
-import nsysx_backend
-import nsysx_dynamo
-import nsysx_extras
-import nsysx_patch
-from nsysx_backward import BackwardMarks
-from nsysx_borders import Borders
-from nsysx_calls import ModuleCalls
-from nsysx_names import Naming
-from nsysx_operators import Operators
-from nsysx_output import Output
-from nsysx_phases import Phases
-from nsysx_status import Status
+from . import backend as backends
+from . import dynamo, extras, patch
+from .backward import BackwardMarks
+from .borders import Borders
+from .calls import ModuleCalls
+from .names import Naming
+from .operators import Operators
+from .output import Output
+from .phases import Phases
+from .status import Status
 
 
 class Probe:
     """All parts of the probe in one process."""
 
-    def __init__(self, torch: Any, backend: Any, environ: dict[str, str]) -> None:
+    def __init__(self, torch: Any, backend: backends.Backend | None, environ: dict[str, str]) -> None:
         self.torch = torch
         self.pid = os.getpid()
         self.armed = False
@@ -67,7 +65,7 @@ class Probe:
         self.status = Status(torch, self.out, self.borders, self.backward, self.naming)
         self.borders.hello, self.borders.counts = self.status.hello, self.status.counts
         self.borders.finished = self.status.finish
-        self.patcher = nsysx_patch.Patcher(torch.compiler.is_dynamo_compiling, self.out.wrong)
+        self.patcher = patch.Patcher(torch.compiler.is_dynamo_compiling, self.out.wrong)
         self._removers: list[Any] = []
         self.out.disarm = self.disarm
         self._optimizer_steps: set[int] = set()
@@ -118,7 +116,7 @@ class Probe:
         """Exchange the code of every function that the probe follows."""
         torch, phases, around = self.torch, self.phases, self.patcher.around
         try:
-            nsysx_dynamo.hide(torch)
+            dynamo.hide(torch)
         except Exception as error:
             self.out.wrong("dynamo", error)
         self.calls.arm(self.patcher, *self.backward.around_call())
@@ -146,7 +144,7 @@ class Probe:
             if self.operators.wanted == "names":
                 self.operators.turn(True)
         if self.out.environ.get("NSYSX_LINES") == "1":
-            nsysx_extras.mark_lines(torch, self.out, lambda: self.armed)
+            extras.mark_lines(torch, self.out, lambda: self.armed)
         if self.borders.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
             end = self.borders.pauses.arm()
             if end is not None:
@@ -236,8 +234,8 @@ class Probe:
     def calibrate(self) -> None:
         """Measure what a range costs in this process, in a separate domain; without a result the cost stays None."""
         try:
-            scratch = nsysx_backend.scratch(self.torch, self.out.backend)
-            self.status.pair_cost_ns = nsysx_backend.pair_cost_ns(scratch)
+            scratch = backends.scratch(self.torch, self.out.backend)
+            self.status.pair_cost_ns = backends.pair_cost_ns(scratch)
         except Exception as error:
             self.out.wrong("calibration", error)
 
@@ -269,10 +267,12 @@ def arm(torch: Any) -> None:
     if _probe is not None:
         return
     environ = dict(os.environ)
+    backend: backends.Backend | None
+    why: list[str] = []
     if environ.get("NSYSX_TIMING") == "1":
-        backend, why = nsysx_backend.nowhere(), []
+        backend = backends.nowhere()
     else:
-        backend, why = nsysx_backend.choose(torch, environ.get("NSYSX_BACKEND", ""))
+        backend, why = backends.choose(torch, environ.get("NSYSX_BACKEND", ""))
     probe = _probe = Probe(torch, backend, environ)
     if backend is None:
         probe.status.reason = "no NVTX backend: " + "; ".join(why)

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nsysx_backward import BackwardMarks
-from nsysx_borders import Borders
-from nsysx_names import Naming
-from nsysx_output import Output
+from .backward import BackwardMarks
+from .borders import Borders
+from .names import Naming
+from .output import Output
 
 
 class Status:

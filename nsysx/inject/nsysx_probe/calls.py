@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import nsysx_patch
-from nsysx_names import Entry, Naming
-from nsysx_output import Output, counted
+from . import patch
+from .names import Entry, Naming
+from .output import Output, counted
 
 #: The path of a call that may open a phase. It may also turn marks on or off; ``_nsysx_t`` tells what was opened.
 _SLOW = """
@@ -95,13 +95,13 @@ class ModuleCalls:
         self.after_root: Callable[[], None] = lambda: None
         self._root = root
         self._seen = itertools.count()
-        self._patches: dict[str, nsysx_patch.Patch] = {}
+        self._patches: dict[str, patch.Patch] = {}
 
     def seen(self) -> int:
         """Return the number of module calls so far."""
         return int(counted(self._seen))
 
-    def arm(self, patcher: nsysx_patch.Patcher, entered: Any, returned: Any) -> None:
+    def arm(self, patcher: patch.Patcher, entered: Any, returned: Any) -> None:
         """Build the three codes and install the one that is wanted now."""
         torch, backend = self.torch, self.out.backend
         names = {
@@ -122,7 +122,7 @@ class ModuleCalls:
         }
         templates = {"marked": MARKED, "ranged": RANGED, "idle": IDLE}
         call = torch.nn.Module.__call__
-        self._patches = {k: nsysx_patch.Patch(call, t, names) for k, t in templates.items()}
+        self._patches = {k: patch.Patch(call, t, names) for k, t in templates.items()}
         patcher.patches.extend(self._patches.values())
         self.use()
 

@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from nsysx_names import Entry
-from nsysx_output import Output
-from nsysx_steps import Steps
+from .names import Entry
+from .output import Output
+from .steps import Steps
 
 
 class Phases:

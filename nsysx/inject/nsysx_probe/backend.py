@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import nsysx_ranges as ranges
+from . import ranges
 
 
 class Backend:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from nsysx_output import Output
+from .output import Output
 
 #: Shorter collections of the young generations (ns) are not kept: there are thousands of them, and they explain nothing.
 LONG_NS = 100_000
@@ -91,7 +91,7 @@ def _prepare() -> bool:
     if sys.version_info < (3, 11):
         return True  # in 3.10 a ``try`` at the very beginning is enough
     try:
-        made = listener.__code__  # changed in place, so that ``nsysx_dynamo`` finds it
+        made = listener.__code__  # changed in place, so that ``dynamo`` finds it
         parts = tuple(_without_signals(c) if isinstance(c, CodeType) else c for c in made.co_consts)
         listener.__code__ = made.replace(co_consts=parts)
     except Exception:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nsysx_ranges as ranges
-from nsysx_output import Output
+from . import ranges
+from .output import Output
 
 
 def mark_lines(torch: Any, out: Output, active: Callable[[], bool]) -> None:

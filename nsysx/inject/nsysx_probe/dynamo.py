@@ -17,7 +17,7 @@ def hide(torch: Any) -> None:
             native.set_code_exec_strategy(code, plain)
     else:
         skip = native.skip_code  # torch < 2.7
-    todo: list[Any] = [vars(m) for name, m in list(sys.modules.items()) if name.startswith("nsysx_")]
+    todo: list[Any] = [vars(m) for name, m in list(sys.modules.items()) if name.startswith("nsysx_probe.")]
     while todo:
         item = todo.pop()
         if isinstance(item, CodeType):

@@ -1,7 +1,7 @@
 """The grammar of the range texts that the probe writes and the report reads, in one file so that the two cannot drift apart.
 
 Standard library only: the probe imports it by its bare name inside the target program, the report imports it as
-``nsysx.inject.nsysx_ranges``.
+``nsysx.inject.ranges``.
 
 Every range is in the NVTX domain ``nsysx``. Without domains (``torch.cuda.nvtx``), each text has the prefix ``nsysx:`` in the
 default domain instead. The texts are meant to be read in the Nsight Systems GUI, too::

@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import nsysx_ranges as ranges
-from nsysx_calls import ModuleCalls
-from nsysx_clock import StepClock
-from nsysx_marking import Marking
-from nsysx_operators import Operators
-from nsysx_output import Output
-from nsysx_pauses import Pauses
-from nsysx_steps import Steps
-from nsysx_timing import Timing
-from nsysx_window import Window
+from . import ranges
+from .calls import ModuleCalls
+from .clock import StepClock
+from .marking import Marking
+from .operators import Operators
+from .output import Output
+from .pauses import Pauses
+from .steps import Steps
+from .timing import Timing
+from .window import Window
 
 #: Among the steps without marks, module calls are counted only in those whose number this divides.
 LOOK_EVERY = 8

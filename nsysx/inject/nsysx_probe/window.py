@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from nsysx_output import Output
+from .output import Output
 
 #: ``auto``: the window opens after this many steps that are alike in a row, ...
 _ALIKE = 5

@@ -75,9 +75,9 @@ def _arm(torch: object) -> None:
         note("this process was forked before torch was imported: nsys records nothing of it")
         return
     try:
-        import nsysx_probe
+        from . import probe
 
-        nsysx_probe.arm(torch)
+        probe.arm(torch)
     except Exception as error:
         note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import nsysx_ranges as ranges
+from . import ranges
 
 KINDS = ("step", "phase", "module", "backward_module", "sync", "info", "gc", "compile")
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nsysx_names import Entry
-from nsysx_output import Output
+from .names import Entry
+from .output import Output
 
 #: How deep into nested results the search for tensors goes, and how many items of each it looks at.
 _DEEPEST = 3

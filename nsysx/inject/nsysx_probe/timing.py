@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from nsysx_clock import event_here
+from .clock import event_here
 
 _MOST = 100_000
 

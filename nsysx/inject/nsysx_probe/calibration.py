@@ -2,7 +2,7 @@
 
 Calls and steps are timed first without tracing and then, after ``cudaProfilerStart``, with it. A plain Python loop is timed
 beside each figure, because a host's speed can change by half within seconds; the loop shows how much of a difference is the
-host's. Run as ``python nsysx_calibration.py RESULT.json`` with a Python that has torch. Standard library and torch only.
+host's. Run as ``python calibration.py RESULT.json`` with a Python that has torch. Standard library and torch only.
 """
 
 from __future__ import annotations
