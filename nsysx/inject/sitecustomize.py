@@ -11,10 +11,10 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - there may be no pathlib
 
 if sys.version_info >= (3, 9):  # noqa: UP036 - see above
-    from nsysx_probe import bootstrap  # type: ignore[import-not-found] # this folder is on the program's path, not on mypy's
+    import nsysx_probe.bootstrap  # type: ignore[import-not-found] # this folder is on the program's path, not on mypy's
 
-    bootstrap.start()
-    bootstrap.next_sitecustomize(_here)
+    nsysx_probe.bootstrap.start()
+    nsysx_probe.bootstrap.next_sitecustomize(_here)
 else:
     _path = sys.path[:]
     _ours = sys.modules.pop("sitecustomize", None)
