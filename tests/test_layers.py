@@ -20,6 +20,7 @@ ORDER = (
     "units",
     "scope",
     "pictures",
+    "catalogue",
     "model",
     "__init__",
     "outputs",

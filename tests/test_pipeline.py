@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from nsysx.catalogue import CAUSES
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events.ledger import CAUSES
 from nsysx.model import SCHEMA, Summary
 from nsysx.pipeline import summarize
 from nsysx.render import json_text

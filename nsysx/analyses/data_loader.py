@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.events.ledger import CAUSES, windows_function
+from nsysx.catalogue import Cause
+from nsysx.events.ledger import windows_function
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import Column, TableSpec
@@ -94,9 +95,7 @@ def table(profile: Profile) -> pl.DataFrame:
     working = [f for (of, _), f in profile.ledgers.activity.items() if of == process and len(f.labels)]
     pins = _pin_threads(profile, process)
     # On the device, idling for a batch falls before the first work of its step, so the gap is looked up during the wait.
-    idle_pieces = profile.ledgers.idle_of(process, profile.device).filter(
-        pl.col("cause") == CAUSES.index("data_loader")
-    )
+    idle_pieces = profile.ledgers.idle_of(process, profile.device).filter(pl.col("cause") == Cause.DATA_LOADER.number)
     dry = coverage([(idle_pieces["start_ns"].to_numpy(), idle_pieces["end_ns"].to_numpy())])
     parts = []
     for (thread,), steps in profile.steps.cpu.filter(pl.col("process") == process).group_by("thread"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import CAUSES
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.lookup import totals
@@ -48,8 +49,8 @@ def table(profile: Profile) -> pl.DataFrame:
     ).iter_rows():
         parts = ledger.gpu_parts(profile.ledgers.activity[process, device], np.array([start]), np.array([end]))
         pieces = profile.idle()[process, device]
-        ns = totals(pieces["cause"].to_numpy(), pieces["ns"].to_numpy(), len(ledger.CAUSES)).tolist()
-        causes = {cause: n for cause, n in zip(ledger.CAUSES, ns, strict=True) if n}
+        ns = totals(pieces["cause"].to_numpy(), pieces["ns"].to_numpy(), len(CAUSES)).tolist()
+        causes = {cause: n for cause, n in zip(CAUSES, ns, strict=True) if n}
         named = {k: int(v[0]) for k, v in parts.items()}
         steps = profile.scope_of(process).steps or None
         rows.append({"process": process, "device": device, "steps": steps, **named, "idle_causes": causes})

@@ -7,7 +7,7 @@ import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.analyses.helpers.launch_queue import pending, queue_full
-from nsysx.events.ledger import CAUSES
+from nsysx.catalogue import Cause
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import Column, TableSpec
@@ -18,7 +18,7 @@ TITLE = "Launches"
 _SLOW_FACTOR, _SLOW_NS = 10, 50_000
 #: If it idles for launches for less than this share of the steady window, the GPU does not wait for them.
 _FREE_SHARE = 0.02
-_LAUNCH, _HOST = CAUSES.index("launch_latency"), CAUSES.index("host_code")
+_LAUNCH, _HOST = Cause.LAUNCH_LATENCY.number, Cause.HOST_CODE.number
 COLUMNS = (
     Column("name", "String", "", "API function"),
     Column("launches", "Int64", "", "calls in the steady steps"),

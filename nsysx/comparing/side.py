@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nsysx.catalogue import Cause, Trait
 from nsysx.comparing import names
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
 from nsysx.ranks.collect import file_rank
@@ -128,7 +129,7 @@ def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
 
 
 #: Causes of idle time that end when the GPU itself is ready: the host is not to blame.
-GPU_CAUSES = ("kernel_gap", "dependency")
+GPU_CAUSES = tuple(cause.value for cause in Cause if Trait.GPUS_OWN in cause.trait)
 
 
 def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, Series]:

@@ -7,21 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nsysx import units
+from nsysx.catalogue import Cause
 from nsysx.comparing.differences import Difference
 from nsysx.comparing.side import GPU_CAUSES
 
-_CAUSES = {
-    "sync": "waits",
-    "launch_latency": "launch latency",
-    "host_code": "host code between launches",
-    "other_api": "other CUDA calls",
-    "copy_call": "copy calls",
-    "kernel_gap": "gaps between queued kernels",
-    "data_loader": "data loading",
-    "profiler": "the profiler itself",
-    "alloc": "allocator calls",
-    "load": "loading of kernels",
-    "dependency": "waiting for other streams or devices",
+#: Names in a sentence: causes of idle time, and parts of the GPU's ledger.
+_NOUNS = {
+    **{cause.value: cause.noun for cause in Cause},
     "comm": "exposed communication",
     "copy": "exposed copies",
     "memset": "memsets",
@@ -62,7 +54,7 @@ def part_words(kind: str, name: str | None) -> str:
         return f"{name or 'other'} kernels"
     if kind == "rest":
         return str(name)
-    return _CAUSES.get(str(name), str(name).replace("_", " "))
+    return _NOUNS.get(str(name), str(name).replace("_", " "))
 
 
 def _unit(ns: float) -> tuple[float, str]:

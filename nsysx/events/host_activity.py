@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Cause, Trait
 from nsysx.events.attribute import Attributed
 from nsysx.events.correlate import KINDS
 from nsysx.events.nvtx_ranges import Flags
@@ -17,39 +18,7 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage, merged, union
 from nsysx.reading.load import Trace
 
-#: Why a device idled. See ``idle_blame.idle_pieces``.
-CAUSES = (
-    "launch_latency",
-    "sync",
-    "alloc",
-    "load",
-    "copy_call",
-    "other_api",
-    "data_loader",
-    "profiler",
-    "host_code",
-    "dependency",
-    "kernel_gap",
-    "untraced_launch",
-    "no_further_work",
-)
-CAUSE = {name: i for i, name in enumerate(CAUSES)}
-
-#: What an API call of a kind means for a device that idles meanwhile.
-CAUSE_OF_KIND = {
-    "sync": "sync",
-    "alloc": "alloc",
-    "free": "alloc",
-    "host_alloc": "alloc",
-    "load": "load",
-    "copy": "copy_call",
-    "memset": "copy_call",
-}
-
-
-#: What holds its thread until work is done: the outer of two such calls counts.
-_BLOCKING = [CAUSE["sync"], CAUSE["alloc"], CAUSE["copy_call"]]
-
+_BLOCKING = [cause.number for cause in Cause if Trait.BLOCKS in cause.trait]
 
 #: Start, end, label and cause of pieces of idle time.
 Pieces = tuple[I64, I64, I64, I64]
@@ -158,7 +127,7 @@ class Host:
             last = np.searchsorted(calls.start, at[of_thread], side="right") - 1
             row, end = calls.row[np.maximum(last, 0)], calls.end[np.maximum(last, 0)]
             just = (call < 0) & (last >= 0) & (end > at[of_thread] - CLOCK_ERROR_NS)
-            just &= self.cause_of_call[row] == CAUSE["sync"]
+            just &= self.cause_of_call[row] == Cause.SYNC.number
             call = np.where(just, row, call)
             outer = self.outer[np.maximum(call, 0)]
             blocks = np.isin(self.cause_of_call[outer], _BLOCKING)
@@ -193,10 +162,10 @@ class Host:
         if thread is None:
             why = np.full(len(begin), cause, np.int64)
         else:
-            why = np.where(data.at(begin) > 0, CAUSE["data_loader"], CAUSE["host_code"])
+            why = np.where(data.at(begin) > 0, Cause.DATA_LOADER.number, Cause.HOST_CODE.number)
             call = calls.at(begin)
             why[call >= 0] = self.cause_of_call[call[call >= 0]]
-        why[self.overhead.at(begin) > 0] = CAUSE["profiler"]
+        why[self.overhead.at(begin) > 0] = Cause.PROFILER.number
         return begin, finish, label[window], why
 
 
@@ -211,7 +180,7 @@ def _outermost(calls: pl.DataFrame) -> I64:
 def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     """Return what the threads of each process did."""
     calls, ops = attributed.api_calls, attributed.gpu_ops
-    causes = [CAUSE[CAUSE_OF_KIND.get(k, "other_api")] for k in KINDS]
+    causes = [Cause.of_call(kind).number for kind in KINDS]
     cause_of_call = lookup.coded(calls["kind"], dict(zip(KINDS, causes, strict=True)))
     loading: dict[int, StepFunction] = {}
     for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):

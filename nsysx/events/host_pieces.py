@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.events.host_activity import CAUSE
+from nsysx.catalogue import Cause
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, merged
 
 #: The causes of the ledger that are the host's own doing, by the column that holds them.
-CAUSES = {"idle_ns": CAUSE["host_code"], "loader_idle_ns": CAUSE["data_loader"]}
+CAUSES = {"idle_ns": Cause.HOST_CODE.number, "loader_idle_ns": Cause.DATA_LOADER.number}
 
 
 def host_pieces(profile: Profile) -> pl.DataFrame:

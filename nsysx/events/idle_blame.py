@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import CAUSES, Cause
 from nsysx.events.attribute import Attributed
-from nsysx.events.host_activity import CAUSE, CAUSES, FAR, Gaps, Host, Pieces, hosts
+from nsysx.events.host_activity import FAR, Gaps, Host, Pieces, hosts
 from nsysx.events.streams import CLOCK_ERROR_NS
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction
@@ -152,21 +153,21 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
             of_thread = in_gap & (who == thread)
             pieces += host.split(thread, start[of_thread], np.maximum(end, start)[of_thread], gap[of_thread], 0)
     for chosen, start, end, cause in (
-        (called, begin, ready, "launch_latency"),
-        (called, ready, paused, "kernel_gap"),
-        (called, paused, g1, "dependency"),
-        (gaps.ended & ~called, g0, g1, "untraced_launch"),
+        (called, begin, ready, Cause.LAUNCH_LATENCY),
+        (called, ready, paused, Cause.KERNEL_GAP),
+        (called, paused, g1, Cause.DEPENDENCY),
+        (gaps.ended & ~called, g0, g1, Cause.UNTRACED_LAUNCH),
     ):
-        pieces += host.split(None, start[chosen], end[chosen], gap[chosen], CAUSE[cause])
+        pieces += host.split(None, start[chosen], end[chosen], gap[chosen], cause.number)
     rest = ~gaps.ended
-    pieces.append((g0[rest], g1[rest], gap[rest], np.full(int(rest.sum()), CAUSE["no_further_work"])))
+    pieces.append((g0[rest], g1[rest], gap[rest], np.full(int(rest.sum()), Cause.NO_FURTHER_WORK.number)))
     s, e, label, why = (np.concatenate([p[i] for p in pieces]) for i in range(4))
     began_in, until = host.began_in(np.where(called, control, -1), g0)
     s, e, label, why = _cut(s, e, label, why, until)
     # Before L was called somebody was late: whoever was in control, then the thread of L.
     late = in_gap[label] & (s < begin[label])
     who = np.where(late, np.where(s < taken[label], control[label], gaps.thread[label]), -1)
-    waits = why == CAUSE["dependency"]
+    waits = why == Cause.DEPENDENCY.number
     on_device, on_stream = (np.where(waits, waited[label], -1) for waited in _waited_for(gaps, device, work))
     return pl.DataFrame(
         {
@@ -210,7 +211,7 @@ _BLAMED = ("start_ns", "end_ns", "call_start_ns", "call_end_ns", "call", "thread
 def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int, int], StepFunction]) -> pl.DataFrame:
     """Return the idle time of all devices in pieces.
 
-    Columns: process, device, start_ns, end_ns, cause (row of CAUSES), gap, op (that ended the gap), began_in (the API call in
+    Columns: process, device, start_ns, end_ns, cause (``Cause.number``), gap, op (that ended the gap), began_in (the API call in
     which the thread that kept the device waiting was when it ran dry, null for none and for what idles longer than that call
     lasted), thread (the one that was late with the launch, null where none was), waited_device and waited_stream (of a dependency,
     where the work that ended last tells; else null).

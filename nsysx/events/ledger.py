@@ -15,7 +15,6 @@ import polars as pl
 
 from nsysx.events.activity import CLASSES, device_activities, gpu_parts, windows_function
 from nsysx.events.attribute import Attributed
-from nsysx.events.host_activity import CAUSES
 from nsysx.events.idle_blame import idle_in, idle_parts, idle_pieces
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.events.waits import wait_splits
@@ -23,7 +22,6 @@ from nsysx.frames.intervals import StepFunction
 from nsysx.reading.load import Trace
 
 __all__ = (
-    "CAUSES",
     "CLASSES",
     "CPU_PARTS",
     "Ledgers",

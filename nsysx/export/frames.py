@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
-from nsysx.events.host_activity import CAUSES
+from nsysx.catalogue import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.model import Column, Row, Summary

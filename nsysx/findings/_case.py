@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
 from nsysx.judging import waiting
@@ -35,7 +36,7 @@ class Rule(NamedTuple):
     slug: str
     title: str
     cost_as_recorded: bool = False
-    cause: tuple[str, ...] = ()
+    cause: tuple[Part, ...] = ()
 
 
 class Fix(NamedTuple):
@@ -213,11 +214,11 @@ class Case:
         """Where the time of the busiest device goes: the parts that the verdict and its picture show."""
         return limits_of(self.profile, tuple(self.rows("gpu_ledger")))
 
-    def lost_to(self, code: str) -> int:
+    def lost_to(self, code: Limit) -> int:
         """Return the time that a verdict code accounts for, per step (ns); 0 where no GPU work was recorded."""
         return round(self.limits.per_step(self.limits.lost.get(code, 0))) if self.rows("gpu_ledger") else 0
 
-    def taken_by(self, parts: Iterable[str]) -> int:
+    def taken_by(self, parts: Iterable[Part]) -> int:
         """Return the time that parts of the verdict take per step (ns)."""
         return round(self.limits.per_step(sum(self.limits.parts[p] for p in parts)))
 
@@ -240,7 +241,7 @@ class Case:
         """Return a time per step as a share of the step, for people."""
         return units.share(ns_per_step, self.step_ns)
 
-    def worth(self, *edits: Edit, cause: Sequence[str] = (), bound: bool = False) -> Worth:
+    def worth(self, *edits: Edit, cause: Sequence[Part] = (), bound: bool = False) -> Worth:
         """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
 
         ``cause``: the parts of the verdict that cap the saving; ``bound``: the saving is an upper bound.

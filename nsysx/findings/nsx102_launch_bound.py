@@ -30,12 +30,13 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import SITE, Case, Fix, Rule
 from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
-RULE = Rule("NSX102", "launch-bound", "Bound by launches", cause=("host", "launch"))
+RULE = Rule("NSX102", "launch-bound", "Bound by launches", cause=(Part.HOST, Part.LAUNCH))
 _FOUND = 0.05
 _COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'
 _COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
@@ -70,7 +71,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if missing := case.missing("launches"):
         return case.cannot_tell(RULE, missing)
-    cost = case.lost_to("launch_bound")
+    cost = case.lost_to(Limit.LAUNCH)
     if not case.notable(cost, _FOUND):
         share = case.share(cost)
         return case.clear(RULE, f"the GPU waits {share} of the step for launches and host code, less than 5 %")

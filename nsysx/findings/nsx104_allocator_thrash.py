@@ -28,11 +28,12 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import allocator
 from nsysx.analyses.helpers import allocator_retries
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
 
-RULE = Rule("NSX104", "allocator-thrash", "Allocator thrash", cause=("alloc",))
+RULE = Rule("NSX104", "allocator-thrash", "Allocator thrash", cause=(Part.ALLOC,))
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 
 
@@ -53,7 +54,7 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(RemoveCalls(calls_of(calls)), cause=RULE.cause)
     if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
-    cost = case.lost_to("alloc_bound")
+    cost = case.lost_to(Limit.ALLOC)
     rows = case.rows("allocator")
     # The table has the flushes of all processes, each by its own steps.
     flushes = allocator_retries.flushes(case.profile)

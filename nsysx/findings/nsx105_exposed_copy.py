@@ -29,13 +29,14 @@ import re
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Part
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, in_module, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
 from nsysx.replay.engine import OverlapCopies, RemoveWaits
 
-RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=("copy",))
+RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=(Part.COPY,))
 _ON_A_STREAM = (
     "with torch.cuda.stream(copy_stream):\n"
     '    upcoming = batch.to("cuda", non_blocking=True)\n'
@@ -53,7 +54,7 @@ _PIN = Fix(
     _UNTIL_THEN,
 )
 #: The parts of the verdict that belong to the host.
-_HOST = ("sync", "host", "launch")
+_HOST = (Part.SYNC, Part.HOST, Part.LAUNCH)
 #: Ranges in which FSDP gathers the parameters of a module.
 _FSDP = r"\bFSDP|fully_shard"
 #: Phases in which no batch is copied.

@@ -20,12 +20,14 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
+from nsysx.analyses import data_loader
+from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding
 from nsysx.replay.engine import FreeLoader
 
-RULE = Rule("NSX106", "input-starvation", "Input starvation", cause=("input",))
+RULE = Rule("NSX106", "input-starvation", "Input starvation", cause=(Part.INPUT,))
 _WORKERS = Fix(
     "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
     "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",
@@ -48,17 +50,17 @@ def _busiest_line(case: Case) -> str:
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where the GPU idles for data for 1 % of the steady step or more."""
-    missing = case.missing("data_loader")
+    missing = case.missing(data_loader.KEY)
     if missing and case.profile.attributed.phase_spans.height and case.profile.trace.capture.probe:
         return case.clear(RULE, "the probe saw no DataLoader in use")
     if missing:
         return case.cannot_tell(RULE, missing)
-    rows = [r for r in case.rows("data_loader") if r["steady"]]
+    rows = [r for r in case.rows(data_loader.KEY) if r["steady"]]
     if not rows:
         return case.cannot_tell(RULE, "no steady step is in the capture", "profile more steps")
     wait = round(sum(r["wait_ns"] for r in rows) / len(rows))
     # The same idle time of the device as in the verdict and its picture.
-    idle = case.lost_to("input_bound")
+    idle = case.lost_to(Limit.INPUT)
     # The two cover steps that are offset by one: on the device a step begins where its wait ends.
     wait = max(wait, idle)
     if not case.notable(idle):

@@ -31,6 +31,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import CAUSES
 from nsysx.events import clocks, ledger, pauses, trend
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings._case import Case, Fix, Rule, Worth
@@ -59,9 +60,9 @@ def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
     # A step begins with the op that ends a gap, so no idle piece lies in two steps.
     start, cause, ns = (case.idle[c].to_numpy() for c in ("start_ns", "cause", "ns"))
     step = np.searchsorted(tiles["start_ns"].to_numpy(), start, side="right") - 1
-    sums = np.zeros((len(ledger.CAUSES), tiles.height + 1), np.int64)
+    sums = np.zeros((len(CAUSES), tiles.height + 1), np.int64)
     np.add.at(sums, (cause, step), ns)  # what lies before the first step lands in the extra last place
-    causes = zip(ledger.CAUSES, sums[:, :-1], strict=True)
+    causes = zip(CAUSES, sums[:, :-1], strict=True)
     return table.with_columns(pl.Series(f"idle: {name}", values) for name, values in causes if values.any())
 
 

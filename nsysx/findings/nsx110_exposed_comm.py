@@ -27,13 +27,14 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Part
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
-RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True, cause=("comm",))
+RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True, cause=(Part.COMM,))
 
 #: The name, in the evidence, of the part of the cost that is communication alone.
 _EXPOSED = "communication alone"

@@ -26,10 +26,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from nsysx import units
+from nsysx.catalogue import Late, Part
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Row, Table
 
-RULE = Rule("NSX111", "straggler", "Straggler rank", cause=("comm",))
+RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,))
 _NO_FIX = Fix("")
 
 
@@ -50,10 +51,10 @@ def of_ranks(table: Table | None) -> Finding:
         return _answer("cannot_tell", RULE.title, "no collective is seen on two ranks", fix=fix)
     if late is None:
         return _nobody(table.rows)
-    cause = late["late_cause"]
+    cause = Late.named(late["late_cause"])
     detail = (
         f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
-        f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {_CAUSE[cause][0]}. "
+        f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {cause.label}. "
         f"Mending it removes {units.share(late['price_share'], 1)} of what unequal ranks cost; its delay alone accounts for "
         f"{units.share(late['alone_share'], 1)}."
     )
@@ -67,41 +68,31 @@ def of_ranks(table: Table | None) -> Finding:
         cost_ns=late["late_ns"],
         saving_ns=late["price_ns"],
         confidence=f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
-        fix=_CAUSE[cause][1],
+        fix=_FIXES[cause],
         evidence=tuple({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
     )
 
 
-#: Where a straggler loses its time, in words, and what to do about it.
-_CAUSE: dict[str, tuple[str, Fix]] = {
-    "input": (
-        "in loading data",
-        Fix(
-            "Its data loading is slow: give it the same workers, prefetch and storage as the other ranks, and samples no longer "
-            "than theirs (NSX106)"
-        ),
+#: What to do about a straggler.
+_FIXES: dict[Late, Fix] = {
+    Late.INPUT: Fix(
+        "Its data loading is slow: give it the same workers, prefetch and storage as the other ranks, and samples no longer "
+        "than theirs (NSX106)"
     ),
-    "host": (
-        "in its host code",
-        Fix(
-            "Look at its host: other processes on its cores, cores far from its GPU, garbage collection, logging or saving on "
-            "this rank only"
-        ),
+    Late.HOST: Fix(
+        "Look at its host: other processes on its cores, cores far from its GPU, garbage collection, logging or saving on "
+        "this rank only"
     ),
-    "profiler": ("under the profiler", Fix("Capture again with less tracing: the profiler itself holds this rank up")),
-    "compute": (
-        "in GPU work",
-        Fix(
-            "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
-            "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
-            "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.",
-        ),
+    Late.PROFILER: Fix("Capture again with less tracing: the profiler itself holds this rank up"),
+    Late.COMPUTE: Fix(
+        "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
+        "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
+        "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.",
     ),
-    "clocks": (
-        "in the same kernels, which take longer on its GPU",
-        Fix("Look at clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
+    Late.CLOCKS: Fix(
+        "Look at clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"
     ),
-    "unknown": ("in no single part of the ledger", Fix("Capture more steps of all ranks")),
+    Late.UNKNOWN: Fix("Capture more steps of all ranks"),
 }
 
 

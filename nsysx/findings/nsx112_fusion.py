@@ -26,11 +26,12 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Part
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=("work",))
+RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=(Part.WORK,))
 _COMPILE = Fix(
     "torch.compile(model)",
     "model = torch.compile(model)",

@@ -27,9 +27,9 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Cause, Part
 from nsysx.events import pauses, stacks
 from nsysx.events.host_lines import known_lines
-from nsysx.events.ledger import CAUSES
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule, in_module
@@ -37,9 +37,9 @@ from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
 
-RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches", cause=("host", "launch", "sync"))
+RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches", cause=(Part.HOST, Part.LAUNCH, Part.SYNC))
 #: The parts of the verdict that are the host's own, without any wait.
-_ALONE = ("host", "launch")
+_ALONE = (Part.HOST, Part.LAUNCH)
 _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
 #: Shares of the gaps: a pause that the probe noted is mentioned from the first on, and in the title from the second on.
@@ -54,7 +54,7 @@ def _stalls(case: Case) -> pl.DataFrame:
     Columns gc and compile: the part of ns that lies in pauses of that kind, as the probe noted them. A gap that began in a
     call that waits belongs to that call (NSX101).
     """
-    host = case.idle.filter((pl.col("cause") == CAUSES.index("host_code")) & pl.col("op").is_not_null())
+    host = case.idle.filter((pl.col("cause") == Cause.HOST_CODE.number) & pl.col("op").is_not_null())
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
     host = host.filter(~kind.is_in(["sync", "copy"]).fill_null(False))
     start, end = (host[c].to_numpy() for c in ("start_ns", "end_ns"))

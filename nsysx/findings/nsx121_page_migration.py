@@ -24,11 +24,12 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Part
 from nsysx.findings._case import Case, Rule
 from nsysx.judging.limits import MIGRATIONS, limits_of
 from nsysx.model import Finding
 
-RULE = Rule("NSX121", "page-migration", "Page migrations of unified memory", cause=("migration",))
+RULE = Rule("NSX121", "page-migration", "Page migrations of unified memory", cause=(Part.MIGRATION,))
 
 
 def check(case: Case) -> list[Finding]:
@@ -40,7 +41,7 @@ def check(case: Case) -> list[Finding]:
     moves = ops.filter((ops["process"] == case.process) & ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False))
     if not moves.height:
         return case.clear(RULE, "no page of unified memory moves")
-    cost = case.per_step(limits_of(case.profile, rows).parts["migration"])
+    cost = case.per_step(limits_of(case.profile, rows).parts[Part.MIGRATION])
     if not case.notable(cost):
         return case.clear(RULE, f"page migrations alone take {case.share(cost)} of the step")
     size = int(moves["bytes"].sum())

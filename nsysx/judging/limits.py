@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
-from nsysx.events.ledger import CAUSES
+from nsysx.catalogue import Cause, Limit, Part
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at
@@ -42,60 +42,10 @@ ELSEWHERE_NS = 100_000_000
 #: A recorded step this much longer than the real one is worth mentioning (share of the real one).
 SAME = 0.05
 
-#: The parts, in the order in which they are shown. Those in CODES are time that the device loses.
-PARTS = (
-    "work",
-    "pause",
-    "dependency",
-    "comm",
-    "copy",
-    "migration",
-    "input",
-    "sync",
-    "alloc",
-    "load",
-    "start_up",
-    "host",
-    "launch",
-    "profiler",
-    "untraced",
-    "elsewhere",
-)
-
-#: The verdict code that a part counts for. Parts not listed are the GPU's own, or nobody's to remove.
-CODES = {
-    "comm": "comm_bound",
-    "copy": "copy_bound",
-    "migration": "copy_bound",
-    "input": "input_bound",
-    "sync": "sync_bound",
-    "alloc": "alloc_bound",
-    "load": "warmup",
-    "start_up": "warmup",
-    "host": "launch_bound",
-    "launch": "launch_bound",
-}
-
-#: The part that a cause of the idle ledger counts for; "host" for causes not listed.
-_PART_OF_CAUSE = {
-    "data_loader": "input",
-    "alloc": "alloc",
-    "load": "load",
-    "sync": "sync",
-    "copy_call": "sync",
-    "profiler": "profiler",
-    "dependency": "dependency",
-    "kernel_gap": "pause",
-    "untraced_launch": "untraced",
-    "no_further_work": "untraced",
-    "launch_latency": "launch",
-    "other_api": "launch",
-}
-
 
 @dataclass(frozen=True)
 class Limits:
-    """The steady window of one device. ``parts`` (ns, by PARTS) sum to ``window_ns``; ``kernels``: whether any ran at all.
+    """The steady window of one device. ``parts`` (ns, by Part) sum to ``window_ns``; ``kernels``: whether any ran at all.
 
     ``unprofiled``: the parts are those of the step without a profiler. ``recorded_ns`` is then the window as recorded if it
     differs enough to mention, else None. ``estimated``: the step comes from costs of tracing, it was not measured.
@@ -106,7 +56,7 @@ class Limits:
     window_ns: int
     steps: int
     whole: bool
-    parts: dict[str, int]
+    parts: dict[Part, int]
     kernels: bool
     recorded_ns: int | None = None
     estimated: bool = False
@@ -115,22 +65,21 @@ class Limits:
     @property
     def real_ns(self) -> int:
         """The window (ns) without the profiler's own work and without pauses in which the program does something else."""
-        return self.window_ns - self.parts["profiler"] - self.parts["elsewhere"]
+        return self.window_ns - self.parts[Part.PROFILER] - self.parts[Part.ELSEWHERE]
 
     @property
     def idle_ns(self) -> int:
         """The time in which nothing runs on the device (ns), the profiler's own work included."""
-        gpu = ("work", "comm", "copy", "migration", "elsewhere")
-        return self.window_ns - sum(self.parts[p] for p in gpu)
+        return sum(self.parts[p] for p in Part if p.idle)
 
     @property
-    def lost(self) -> dict[str, int]:
-        """The time that somebody could remove, by verdict code (ns)."""
-        by_code: dict[str, int] = {}
-        for part, code in CODES.items():
-            if self.parts[part]:
-                by_code[code] = by_code.get(code, 0) + self.parts[part]
-        return by_code
+    def lost(self) -> dict[Limit, int]:
+        """The time that somebody could remove, by what it is a limit of (ns)."""
+        by_limit: dict[Limit, int] = {}
+        for part in Part:
+            if part.limit is not None and self.parts[part]:
+                by_limit[part.limit] = by_limit.get(part.limit, 0) + self.parts[part]
+        return by_limit
 
     def per_step(self, ns: int) -> float:
         """Return a time in the window per step (ns); the time itself if there are no steps."""
@@ -155,14 +104,14 @@ def _with_waits(profile: Profile, limits: Limits) -> Limits:
     replay = replay_of(profile)
     if not isinstance(replay, Replay) or not replay.trusted or not replay.real_ns:
         return limits
-    host, launch, sync = (limits.parts[p] for p in ("host", "launch", "sync"))
+    host, launch, sync = (limits.parts[p] for p in (Part.HOST, Part.LAUNCH, Part.SYNC))
     # Scaled to the window of these limits, which may hold more steps than were replayed.
     worth = profile.once(waiting.dearest_ns) * limits.window_ns // replay.real_ns
     more = min(worth - sync, host + launch)
     if more <= 0:
         return limits
     of_host = more * host // (host + launch)
-    moved = {"sync": sync + more, "host": host - of_host, "launch": launch - (more - of_host)}
+    moved = {Part.SYNC: sync + more, Part.HOST: host - of_host, Part.LAUNCH: launch - (more - of_host)}
     return replace(limits, parts=limits.parts | moved)
 
 
@@ -176,21 +125,26 @@ def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits
     real, with_it = steady_lengths(profile, known, recorded.steps)
     window, steps = real * recorded.steps, recorded.steps
     much = recorded.window_ns > (1 + SAME) * window
-    stay = {p: ns for p, ns in recorded.parts.items() if p not in ("host", "launch", "sync", "profiler")}
-    stay["comm"] = min(stay["comm"], known.exposed_comm_ns * steps)
+    of_the_host = (Part.HOST, Part.LAUNCH, Part.SYNC)
+    stay = {p: ns for p, ns in recorded.parts.items() if p not in (*of_the_host, Part.PROFILER)}
+    stay[Part.COMM] = min(stay[Part.COMM], known.exposed_comm_ns * steps)
     of_host = window - sum(stay.values())
-    if recorded.parts["migration"] and (of_host < 0 or not much):
+    if recorded.parts[Part.MIGRATION] and (of_host < 0 or not much):
         return recorded  # pages that move by themselves are not part of the replay
     if of_host < 0 or not much:
         return _shrunk(profile, recorded, known, much)
-    host = sum(recorded.parts[p] for p in ("host", "launch", "sync"))
-    sync = of_host * recorded.parts["sync"] // host if host else 0
-    causes = dict.fromkeys(("host", "launch"), 0)
+    host = sum(recorded.parts[p] for p in of_the_host)
+    sync = of_host * recorded.parts[Part.SYNC] // host if host else 0
+    causes = dict.fromkeys((Part.HOST, Part.LAUNCH), 0)
     for cause, ns in known.idle_causes.items():
-        if (part := _PART_OF_CAUSE.get(cause, "host")) in causes:
+        if (part := Cause.named(cause).part) in causes:
             causes[part] += ns
-    launch = (of_host - sync) * causes["launch"] // max(sum(causes.values()), 1)
-    parts = recorded.parts | stay | {"sync": sync, "launch": launch, "host": of_host - sync - launch, "profiler": 0}
+    launch = (of_host - sync) * causes[Part.LAUNCH] // max(sum(causes.values()), 1)
+    parts = (
+        recorded.parts
+        | stay
+        | {Part.SYNC: sync, Part.LAUNCH: launch, Part.HOST: of_host - sync - launch, Part.PROFILER: 0}
+    )
     return replace(
         recorded,
         window_ns=window,
@@ -214,19 +168,19 @@ def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -
     window = real * recorded.steps
     busy = round(window * known.gpu_busy)
     of = (profile, recorded.process, recorded.device)
-    worked = _to_sum({p: recorded.parts[p] for p in ("work", "comm", "copy")}, busy)
-    idle = _to_sum({"launch": 0} | idle_parts(*of, real=True) | {"profiler": 0}, window - busy)
+    worked = _to_sum({p: recorded.parts[p] for p in (Part.WORK, Part.COMM, Part.COPY)}, busy)
+    idle = _to_sum({Part.LAUNCH: 0} | idle_parts(*of, real=True) | {Part.PROFILER: 0}, window - busy)
     return replace(
         recorded,
         window_ns=window,
-        parts={p: worked.get(p, 0) + idle.get(p, 0) for p in PARTS},
+        parts={p: worked.get(p, 0) + idle.get(p, 0) for p in Part},
         recorded_ns=with_it * recorded.steps if much else None,
         estimated=much and _estimated(known),
         unprofiled=True,
     )
 
 
-def _to_sum(parts: dict[str, int], whole: int) -> dict[str, int]:
+def _to_sum(parts: dict[Part, int], whole: int) -> dict[Part, int]:
     """Return parts scaled so that they sum to ``whole``; the rounding error goes to the largest."""
     largest, total = max(parts, key=lambda p: parts[p]), sum(parts.values())
     scaled = {p: ns * whole // max(total, 1) for p, ns in parts.items()}
@@ -238,11 +192,11 @@ def recorded_limits(profile: Profile, rows: tuple[Row, ...]) -> Limits:
     of_process = [r for r in rows if r["process"] == profile.steps.process] or list(rows)
     row = max(of_process, key=lambda r: (r["busy_ns"], -r["device"]))
     process, device = row["process"], row["device"]
-    parts = dict.fromkeys(PARTS, 0)
-    parts["migration"] = _migrating(profile, process, device)
-    parts["work"] = row["compute_ns"] + row["memset_ns"]
-    parts["comm"] = row["comm_ns"]
-    parts["copy"] = row["copy_ns"] - parts["migration"]
+    parts = dict.fromkeys(Part, 0)
+    parts[Part.MIGRATION] = _migrating(profile, process, device)
+    parts[Part.WORK] = row["compute_ns"] + row["memset_ns"]
+    parts[Part.COMM] = row["comm_ns"]
+    parts[Part.COPY] = row["copy_ns"] - parts[Part.MIGRATION]
     for part, ns in idle_parts(profile, process, device).items():
         parts[part] += ns
     kernels = bool(profile.attributed.gpu_ops["op_kind"].is_in(["kernel", "graph"]).any())
@@ -273,8 +227,8 @@ def _spans(frame: pl.DataFrame) -> tuple[I64, I64]:
     return frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
 
 
-def idle_parts(profile: Profile, process: int, device: int, *, real: bool = False) -> dict[str, int]:
-    """Return the steady idle time of a device by part (ns, by PARTS); it sums to the idle time.
+def idle_parts(profile: Profile, process: int, device: int, *, real: bool = False) -> dict[Part, int]:
+    """Return the steady idle time of a device by part (ns, by Part); it sums to the idle time.
 
     ``real``: without a profiler; only for the busiest device of the shown process.
 
@@ -289,38 +243,38 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
     pieces = pieces.filter((pieces["end_ns"] > start) & (pieces["start_ns"] < end))
     begin, finish = np.maximum(pieces["start_ns"].to_numpy(), start), np.minimum(pieces["end_ns"].to_numpy(), end)
     ns = pieces["real_ns"].to_numpy() if real else finish - begin
-    number = {part: i for i, part in enumerate(PARTS)}
-    of_cause = np.array([number[_PART_OF_CAUSE.get(cause, "host")] for cause in CAUSES])
+    number = {part: i for i, part in enumerate(Part)}
+    of_cause = np.array([number[cause.part] for cause in Cause])
     part = of_cause[pieces["cause"].to_numpy()]
     once = np.zeros(len(ns), np.int64)
     if profile.steps.source == "capture":
-        part[(part == number["host"]) & (ns >= ELSEWHERE_NS)] = number["elsewhere"]
+        part[(part == number[Part.HOST]) & (ns >= ELSEWHERE_NS)] = number[Part.ELSEWHERE]
         once = _paid_once(profile, process, begin, finish)
-        once[(part == number["elsewhere"]) | (part == number["profiler"])] = 0
-        first = _before_first(profile, pieces, once) & np.isin(part, (number["host"], number["launch"]))
+        once[(part == number[Part.ELSEWHERE]) | (part == number[Part.PROFILER])] = 0
+        first = _before_first(profile, pieces, once) & np.isin(part, (number[Part.HOST], number[Part.LAUNCH]))
         once[first] = ns[first]
     else:
         kind = at(profile.attributed.api_calls["kind"], pieces["began_in"].fill_null(-1).to_numpy())
         waited = kind.is_in(["sync", "copy"]).fill_null(False).to_numpy()
-        part[waited & np.isin(part, (number["host"], number["launch"]))] = number["sync"]
+        part[waited & np.isin(part, (number[Part.HOST], number[Part.LAUNCH]))] = number[Part.SYNC]
     op = profile.attributed.gpu_ops["copy_kind"].gather(pieces["op"].fill_null(0)) if pieces.height else None
     if op is not None:
         moved = op.is_in(list(MIGRATIONS)).fill_null(False).to_numpy() & pieces["op"].is_not_null().to_numpy()
-        part[moved & (part == number["untraced"])] = number["migration"]
-    sums = np.zeros(len(PARTS), np.int64)
+        part[moved & (part == number[Part.UNTRACED])] = number[Part.MIGRATION]
+    sums = np.zeros(len(Part), np.int64)
     np.add.at(sums, part, ns - once)
-    sums[number["start_up"]] += once.sum()
+    sums[number[Part.START_UP]] += once.sum()
     parts = {p: int(sums[i]) for p, i in number.items() if sums[i]}
     return _capped(profile, parts)
 
 
-def _capped(profile: Profile, parts: dict[str, int]) -> dict[str, int]:
+def _capped(profile: Profile, parts: dict[Part, int]) -> dict[Part, int]:
     """Return the parts with the waits capped at what they are worth; the excess goes to the host code that follows them."""
-    waits = parts.get("sync", 0)
+    waits = parts.get(Part.SYNC, 0)
     if not waits:
         return parts
     more = waits - min(waits, _worth_of_waits(profile))
-    return {**parts, "sync": waits - more, "host": parts.get("host", 0) + more}
+    return {**parts, Part.SYNC: waits - more, Part.HOST: parts.get(Part.HOST, 0) + more}
 
 
 def _worth_of_waits(profile: Profile) -> int:
@@ -352,7 +306,7 @@ def _before_first(profile: Profile, pieces: pl.DataFrame, once: I64) -> npt.NDAr
     return (pieces["op"].is_in(first.implode()).fill_null(False) & pieces["gap"].is_in(paying.implode())).to_numpy()
 
 
-def worth(profile: Profile, limits: Limits, code: str) -> int | None:
+def worth(profile: Profile, limits: Limits, code: Limit) -> int | None:
     """Return what a step saves without the cause of a verdict code, by the replay (ns); None without a trusted one."""
     replay = replay_of(profile)
     if not isinstance(replay, Replay) or not replay.trusted:
@@ -360,18 +314,18 @@ def worth(profile: Profile, limits: Limits, code: str) -> int | None:
     edits: tuple[Edit, ...]
     ops, calls = profile.steady_ops, profile.steady_calls
     match code:
-        case "launch_bound":
+        case Limit.LAUNCH:
             return max(replay.saving(Graph()).saving_ns, replay.saving(RemoveHost()).saving_ns)
-        case "sync_bound":
+        case Limit.SYNC:
             edits = (RemoveWaits(),)
-        case "input_bound":
+        case Limit.INPUT:
             edits = (FreeLoader(),)
-        case "comm_bound":
+        case Limit.COMM:
             edits = (RemoveExposedComm(),)
-        case "copy_bound":
+        case Limit.COPY:
             copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
             edits = (OverlapCopies(frozenset(copies["op"].to_list())),)
-        case "alloc_bound":
+        case Limit.ALLOC:
             allocations = calls.filter(calls["kind"].is_in(["alloc", "free", "host_alloc"]))
             edits = (RemoveCalls(frozenset(allocations["call"].to_list())),)
         case _:

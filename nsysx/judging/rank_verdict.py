@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nsysx.catalogue import Late
 from nsysx.judging.verdict import pair, short
 from nsysx.model import Row, Scope, Table, Verdict
 
@@ -12,15 +13,6 @@ from nsysx.model import Row, Scope, Table, Verdict
 _MINOR = 0.15
 #: Below this share of the step, transferring the data itself is no problem.
 _NO_NETWORK = 0.02
-
-#: What the late rank takes longer for than its peers, by column ``late_cause`` of the table ``ranks``.
-_DOING = {
-    "compute": "computes {} longer",
-    "input": "loads data {} longer",
-    "host": "spends {} longer in its host code",
-    "clocks": "takes {} longer for the same kernels",
-    "profiler": "is held up {} longer by the profiler",
-}
 
 
 def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdict:
@@ -56,8 +48,8 @@ def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
     part, whole = pair(of.per_step(_waits(waiting)), of.per_step(waiting["window_ns"]))
     recorded = " recorded" if verdict.recorded_ns else ""
     cause, behind = late["late_cause"], late["late_ns"] or 0
-    extra = (late["late_because"] or {}).get("compute", behind) if cause == "compute" else behind
-    why = f", which {_DOING.get(cause, 'takes {} longer').format(short(extra))}" if extra else ""
+    extra = (late["late_because"] or {}).get("compute", behind) if cause == Late.COMPUTE else behind
+    why = f", which {Late.named(cause).doing.format(short(extra))}" if extra else ""
     transfer = (waiting["exposed_transfer_ns"] or 0) < _NO_NETWORK * waiting["window_ns"]
     network = " The network is not the problem." if transfer else ""
     who = f"rank {late['rank']}" if shown_row is waiting else f"this rank, {late['rank']}"

@@ -15,10 +15,11 @@ from collections.abc import Iterable
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Limit, Part
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.judging import gpu_work, tracing
-from nsysx.judging.limits import CODES, Limits, limits_of, worth
+from nsysx.judging.limits import Limits, limits_of, worth
 from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
 from nsysx.model import Row, Verdict
@@ -35,28 +36,8 @@ _NOTHING = 0.03
 _WORD = 0.01
 
 #: Parts in which the device is not idle; under some verdicts only its own work counts as working.
-_GPU_PARTS = ("work", "comm", "copy", "migration")
-_ALONE = ("comm_bound", "copy_bound")
-
-#: Parts of the step in words, for the line that lists them.
-_PARTS = {
-    "work": "GPU work",
-    "pause": "pauses between queued kernels",
-    "dependency": "kernels that wait for other GPU work",
-    "comm": "communication with nothing beside it",
-    "copy": "copies with nothing beside them",
-    "migration": "page migrations with nothing beside them",
-    "input": "waiting for input data",
-    "sync": "synchronizing calls and the code after them",
-    "alloc": "allocation and free calls",
-    "load": "loading kernels and libraries",
-    "start_up": "one-time costs",
-    "host": "host code between CUDA calls",
-    "launch": "launches in flight",
-    "profiler": "the profiler itself",
-    "untraced": "work launched outside the trace",
-    "elsewhere": "long pauses in which the program does something else",
-}
+_GPU_PARTS = (Part.WORK, Part.COMM, Part.COPY, Part.MIGRATION)
+_ALONE = (Limit.COMM, Limit.COPY)
 
 _MARK_STEPS = (
     "For a verdict on one step, run the loop under nsysx run, or mark its steps with NVTX ranges and give --step-range"
@@ -73,63 +54,63 @@ _PASS = 0.2
 def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     """Return the verdict; its code is "unknown" if the capture does not hold enough for one."""
     if not gpu_rows:
-        return Verdict("unknown", *_without_gpu(profile))
+        return Verdict(Limit.UNKNOWN.value, *_without_gpu(profile))
     limits = limits_of(profile, gpu_rows)
     if not limits.window_ns or limits.real_ns <= 0:
-        return Verdict("unknown", "The steady steps hold no GPU work.")
+        return Verdict(Limit.UNKNOWN.value, "The steady steps hold no GPU work.")
     code, sentence, evidence = _judged(profile, limits)
     parts = {
-        p: round(limits.per_step(ns)) for p, ns in limits.parts.items() if ns and p not in ("profiler", "elsewhere")
+        p.value: round(limits.per_step(ns))
+        for p, ns in limits.parts.items()
+        if ns and p not in (Part.PROFILER, Part.ELSEWHERE)
     }
     recorded = limits.recorded_ns and round(limits.per_step(limits.recorded_ns))
     host = program_of(profile).host
-    return Verdict(code, sentence, evidence, None, sum(parts.values()), parts, recorded, limits.estimated, host)
+    return Verdict(code.value, sentence, evidence, None, sum(parts.values()), parts, recorded, limits.estimated, host)
 
 
-def _judged(profile: Profile, limits: Limits) -> tuple[str, str, tuple[str, ...]]:
+def _judged(profile: Profile, limits: Limits) -> tuple[Limit, str, tuple[str, ...]]:
     """Return the code, the sentence and the evidence."""
     evidence = _evidence(profile, limits)
     if not limits.kernels:
-        return "unknown", _without_kernels(limits), evidence
-    if limits.parts["untraced"] > _HALF * limits.real_ns:
-        sentence = (
-            f"For {_lead(limits, limits.parts['untraced'])} the GPU waits for work whose launch is not in the capture."
-        )
-        return "unknown", sentence, evidence
-    if limits.parts["profiler"] >= _HALF * limits.idle_ns > _HALF * _MINOR * limits.window_ns:
-        return "unknown", _profiled(limits), evidence
+        return Limit.UNKNOWN, _without_kernels(limits), evidence
+    if limits.parts[Part.UNTRACED] > _HALF * limits.real_ns:
+        sentence = f"For {_lead(limits, limits.parts[Part.UNTRACED])} the GPU waits for work whose launch is not in the capture."
+        return Limit.UNKNOWN, sentence, evidence
+    if limits.parts[Part.PROFILER] >= _HALF * limits.idle_ns > _HALF * _MINOR * limits.window_ns:
+        return Limit.UNKNOWN, _profiled(limits), evidence
     code = _limit(profile, limits)
-    if code == "gpu_bound":
+    if code == Limit.GPU:
         return code, _busy(profile, limits), evidence
-    if code == "launch_bound" and not limits.unprofiled:
+    if code == Limit.LAUNCH and not limits.unprofiled:
         evidence = (*evidence, _CAVEAT)
     if blamed := _blamed(profile, limits):
         evidence = (*evidence, blamed)
-    if code == "unknown":
-        divided = _divided(limits, [p for p in _PARTS if p not in ("work", "elsewhere")])
+    if code == Limit.UNKNOWN:
+        divided = _divided(limits, [p for p in Part if p not in (Part.WORK, Part.ELSEWHERE)])
         return code, f"{_works(limits, code)} Without steps, what limits it is unknown: {divided}.", evidence
     sentence = f"{_works(limits, code)} {_causes(profile, limits, code)}"
-    if code == "warmup" and profile.steps.source == "capture":
+    if code == Limit.WARMUP and profile.steps.source == "capture":
         sentence = f"This is start-up, not steady work. {sentence}"
     return code, sentence, evidence
 
 
-def _limit(profile: Profile, limits: Limits) -> str:
+def _limit(profile: Profile, limits: Limits) -> Limit:
     """Return the verdict code by the rule above."""
     lost, real = limits.lost, limits.real_ns
     if sum(lost.values()) < _MINOR * real:
-        return "gpu_bound"
+        return Limit.GPU
     longest = max(lost, key=lambda code: (lost[code], code))
     if lost[longest] < _MINOR * real:
-        return "gpu_bound" if limits.parts["work"] + limits.parts["pause"] >= _HALF * real else longest
+        return Limit.GPU if limits.parts[Part.WORK] + limits.parts[Part.PAUSE] >= _HALF * real else longest
     worths = {code: _value(profile, limits, code) for code, ns in lost.items() if ns >= _MINOR * real}
     best = max(worths, key=lambda code: (worths[code], code))
     if profile.steps.source == "capture" and lost[best] < _HALF * real:
-        return "unknown"
+        return Limit.UNKNOWN
     return best if worths[best] >= _MINOR * limits.per_step(real) else longest
 
 
-def _value(profile: Profile, limits: Limits, code: str) -> float:
+def _value(profile: Profile, limits: Limits, code: Limit) -> float:
     """Return what removing a cause saves per step (ns): never more than the time it takes."""
     cost = limits.per_step(limits.lost[code])
     saving = worth(profile, limits, code)
@@ -162,7 +143,7 @@ def _span(limits: Limits, whole: str) -> str:
     """Return the real window in words."""
     if not limits.whole:
         return f"every {whole}"
-    if limits.parts["elsewhere"]:
+    if limits.parts[Part.ELSEWHERE]:
         return f"the {whole} in which the program uses it"
     return f"the {whole} from its first to its last work"
 
@@ -173,10 +154,10 @@ def _lead(limits: Limits, ns: int) -> str:
     return f"{part} of {_span(limits, whole)}"
 
 
-def _works(limits: Limits, code: str) -> str:
+def _works(limits: Limits, code: Limit) -> str:
     """Return the sentence that says how much the device works."""
     alone = code in _ALONE
-    parts = ("work",) if alone else _GPU_PARTS
+    parts = (Part.WORK,) if alone else _GPU_PARTS
     said = f"The GPU {'computes' if alone else 'works'} {_lead(limits, sum(limits.parts[p] for p in parts))}"
     if limits.recorded_ns:
         with_it = f"{short(limits.per_step(limits.recorded_ns))} under the profiler"
@@ -184,7 +165,7 @@ def _works(limits: Limits, code: str) -> str:
     return f"{said}."
 
 
-def _causes(profile: Profile, limits: Limits, code: str) -> str:
+def _causes(profile: Profile, limits: Limits, code: Limit) -> str:
     """Return the sentence on what the device waits for, or does alone: the limit, and a second cause beside it."""
     parts, lost = limits.parts, limits.lost
     busy = sum(parts[p] for p in _GPU_PARTS)
@@ -198,27 +179,27 @@ def _causes(profile: Profile, limits: Limits, code: str) -> str:
     return f"{said}."
 
 
-def _clause(profile: Profile, limits: Limits, code: str) -> str:
+def _clause(profile: Profile, limits: Limits, code: Limit) -> str:
     """Return what the device does in the time that a verdict code accounts for."""
     host, parts = program_of(profile).host, limits.parts
     match code:
-        case "launch_bound" if parts["host"] >= parts["launch"]:
+        case Limit.LAUNCH if parts[Part.HOST] >= parts[Part.LAUNCH]:
             return f"waits for {host} to send the next kernel"
-        case "launch_bound":
+        case Limit.LAUNCH:
             return f"waits for launches to arrive{_launches(profile, limits)}"
-        case "input_bound":
+        case Limit.INPUT:
             return "waits for the next batch of input data"
-        case "sync_bound":
+        case Limit.SYNC:
             if 2 * other_gpus(profile).meanwhile_ns > limits.lost[code]:
                 return f"has no work: another GPU works then, and {host} waits{_site(profile)} for both"
             return f"has no work, because {host} waits for it{_site(profile)} before sending more"
-        case "alloc_bound":
+        case Limit.ALLOC:
             return f"waits while memory is allocated and freed{_calls(profile, 'alloc', 'free', 'host_alloc')}"
-        case "warmup":
+        case Limit.WARMUP:
             return "waits for one-time work: loading kernels and libraries, first calls"
-        case "comm_bound":
+        case Limit.COMM:
             return "only communicates with other GPUs, with no computation beside it"
-        case _ if parts["migration"] >= parts["copy"]:
+        case _ if parts[Part.MIGRATION] >= parts[Part.COPY]:
             return "only moves pages of unified memory, which the other side touched last"
         case _:
             return f"only copies{_direction(profile, limits)}"
@@ -227,36 +208,36 @@ def _clause(profile: Profile, limits: Limits, code: str) -> str:
 def _busy(profile: Profile, limits: Limits) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
-    works = _works(limits, "gpu_bound")
-    if parts["pause"] >= _MINOR * real and parts["pause"] >= parts["dependency"]:
+    works = _works(limits, Limit.GPU)
+    if parts[Part.PAUSE] >= _MINOR * real and parts[Part.PAUSE] >= parts[Part.DEPENDENCY]:
         count, median = gpu_work.kernels(profile, limits.process, limits.device)
         each = f"{units.count(limits.per_step(count))} short kernels" + (
             f" of {units.duration(median)}" if median else ""
         )
-        paused = short(limits.per_step(parts["pause"]))
+        paused = short(limits.per_step(parts[Part.PAUSE]))
         return f"{works} Work is always queued, but in {each}, and the pauses between them take {paused}."
-    if parts["dependency"] >= _MINOR * real:
-        held = short(limits.per_step(parts["dependency"]))
+    if parts[Part.DEPENDENCY] >= _MINOR * real:
+        held = short(limits.per_step(parts[Part.DEPENDENCY]))
         return f"{works} For {held} its next kernel is queued but waits for another stream or GPU."
     lost = sum(limits.lost.values())
     if lost >= _MINOR * real:
-        return f"{works} The rest has no single cause: {_divided(limits, CODES)}."
+        return f"{works} The rest has no single cause: {_divided(limits, [p for p in Part if p.limit])}."
     if lost < _NOTHING * real and not limits.whole:
         works = f"{works[:-1]} and is never short of work."
     most = gpu_work.most(profile, limits.process, limits.device)
     return f"{works} {most}".rstrip()
 
 
-def _divided(limits: Limits, among: Iterable[str]) -> str:
+def _divided(limits: Limits, among: Iterable[Part]) -> str:
     """Return the parts of a step that are worth a word, longest first, in words."""
     parts = sorted(((limits.parts[p], p) for p in among), reverse=True)
-    said = [f"{_PARTS[p]} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
+    said = [f"{p.label} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
     return ", ".join(said)
 
 
 def _profiled(limits: Limits) -> str:
-    profiler = short(limits.per_step(limits.parts["profiler"]))
-    part, whole = pair(limits.per_step(limits.parts["work"]), limits.per_step(limits.window_ns))
+    profiler = short(limits.per_step(limits.parts[Part.PROFILER]))
+    part, whole = pair(limits.per_step(limits.parts[Part.WORK]), limits.per_step(limits.window_ns))
     every = "" if limits.whole else "every "
     return f"The profiler itself takes {profiler} of {every}{whole}, while the GPU works {part}."
 
@@ -275,7 +256,7 @@ def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
 
 
 def _without_kernels(limits: Limits) -> str:
-    work = {p: limits.parts[p] for p in ("copy", "migration", "work", "comm")}
+    work = {p: limits.parts[p] for p in (Part.COPY, Part.MIGRATION, Part.WORK, Part.COMM)}
     moved = short(limits.per_step(sum(work.values())))
     return f"No kernel was recorded. The GPU only copies and sets memory here, for {moved}."
 
@@ -288,7 +269,7 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
     lines = [f"GPU {limits.device} busy {busy} of {over} ({units.duration(limits.window_ns)})"]
     if limits.recorded_ns is not None:
         lines[0] += f", without the profiler; as recorded: {units.duration(limits.recorded_ns)}"
-    if divided := _divided(limits, _PARTS):
+    if divided := _divided(limits, Part):
         lines.append(f"{'By part' if limits.whole else 'Each step'}: {divided}")
     if course := profile.steps.trend.note:
         lines.append(course)

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from nsysx import units
+from nsysx.catalogue import Late
 from nsysx.model import Column, Row, Table, TableSpec
 from nsysx.ranks import costs as costs_room
 from nsysx.ranks import straggler
@@ -272,23 +273,12 @@ def table(ranks: Sequence[Rank]) -> Table:
     return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=SHOWN)
 
 
-#: Causes in a sentence.
-CAUSES = {
-    "input": "in loading data",
-    "host": "in host code",
-    "profiler": "under the profiler",
-    "compute": "in GPU work",
-    "clocks": "because its GPU takes longer for the same kernels",
-    "unknown": "in no single part of the ledger",
-}
-
-
 def sentence(rows: Sequence[Row]) -> str | None:
     """Return a sentence on the straggler, None if there is none."""
     late = next((r for r in rows if r["straggler"]), None)
     if late is None:
         return None
     return (
-        f"rank {late['rank']} is {units.duration(late['late_ns'])} per step behind its peers {CAUSES[late['late_cause']]}; "
+        f"rank {late['rank']} is {units.duration(late['late_ns'])} per step behind its peers {Late.named(late['late_cause']).label}; "
         f"if it were like them, the step would be {units.duration(late['price_ns'])} shorter"
     )

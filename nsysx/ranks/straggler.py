@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nsysx.catalogue import Cause, Late, Trait
 from nsysx.frames.means import F64, block_length, mean_error, t_quantile
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.costs import Costs, waiting_per_step
@@ -33,17 +34,13 @@ _CLOCKS = 0.01
 _MOST_CLOCKS = 1.0
 
 #: Causes of a rank's excess: parts of its ledger and causes of its idle time.
-_CAUSES: Mapping[str, tuple[str, ...]] = {
-    "input": ("idle: data_loader",),
-    "compute": ("compute", "copy", "memset", "idle: kernel_gap"),
-    "profiler": ("idle: profiler",),
-    "host": (
-        "idle: host_code", "idle: launch_latency", "idle: other_api", "idle: copy_call", "idle: alloc", "idle: load",
-        "idle: untraced_launch", "idle: no_further_work", "idle: sync", "idle: dependency",
-    ),
-}  # fmt: skip
+_IDLE = "idle: "
+_WORK = {Late.COMPUTE: ("compute", "copy", "memset")}
+_CAUSES: Mapping[Late, tuple[str, ...]] = {
+    late: (*_WORK.get(late, ()), *(_IDLE + cause for cause in Cause if cause.late is late)) for late in Late
+}
 #: Causes that drift from process to process, or that a profiler makes longer.
-_DRIFTING = ("idle: host_code", "idle: launch_latency", "idle: other_api", "idle: profiler")
+_DRIFTING = tuple(_IDLE + cause for cause in Cause if Trait.DRIFTS in cause.trait)
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Straggler:
 def per_step(rank: Rank) -> dict[str, float]:
     """Return the time of a rank per step apart from communication (ns): the ledger, and idle time by cause."""
     named = {k.removesuffix("_ns"): rank.parts[k] for k in ("compute_ns", "copy_ns", "memset_ns")}
-    named |= {f"idle: {cause}": ns for cause, ns in rank.idle_causes.items()}
+    named |= {_IDLE + cause: ns for cause, ns in rank.idle_causes.items()}
     return {k: v / max(rank.steps, 1) for k, v in named.items()}
 
 
@@ -171,9 +168,9 @@ def _slower(rank: Rank, others: Sequence[Rank]) -> float:
     return float(middle - 1) if low > 1 + _CLOCKS and middle < 1 + _MOST_CLOCKS else 0.0
 
 
-def _cause(more: Mapping[str, float]) -> str:
+def _cause(more: Mapping[str, float]) -> Late:
     sums = {cause: sum(max(0.0, more.get(k, 0.0)) for k in parts) for cause, parts in _CAUSES.items()}
-    return max(sums, key=lambda c: sums[c]) if max(sums.values()) > 0 else "unknown"
+    return max(sums, key=lambda c: sums[c]) if max(sums.values()) > 0 else Late.UNKNOWN
 
 
 def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
@@ -193,7 +190,7 @@ def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, 
     host = sum(max(0.0, more.get(k, 0.0)) for k in _DRIFTING)
     idle = sum(per_step(ranks[group[r]]).get(k, 0.0) for k in _DRIFTING)
     cause = _cause(more)
-    slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if cause == "compute" else 0.0
+    slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if cause is Late.COMPUTE else 0.0
     price, without, alone = _price(step_ns, r)
     drift = min(host, idle, HOST_DRIFT * step)
     return Straggler(
@@ -204,7 +201,7 @@ def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, 
         high_ns=round(late + half),
         # The delay beyond drift has to be notable too.
         drift_ns=round(late if late - drift < NOTABLE * step else drift),
-        cause="clocks" if slower else cause,
+        cause=(Late.CLOCKS if slower else cause).value,
         slower=slower,
         price_ns=price,
         without=without,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nsysx import units
+from nsysx import catalogue, units
+from nsysx.analyses import data_loader
 from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Finding, Row, Summary
 from nsysx.render import step_time
@@ -29,21 +30,7 @@ _SAME = 0.01
 _BUSY = 0.8
 
 #: What the GPU does or waits for, in a PyTorch user's words, by part of the verdict: kind (a colour), label, idle.
-PARTS = {
-    "work": ("compute", "computes", False),
-    "comm": ("comm", "only communicates", False),
-    "copy": ("copy", "only copies", False),
-    "migration": ("copy", "moves pages of memory", False),
-    "host": ("outside", "waits for launches to arrive", True),
-    "sync": ("sync", "waits after a synchronize", True),
-    "input": ("data", "waits for data", True),
-    "alloc": ("alloc", "waits for the allocator", True),
-    "load": ("load", "waits for code to load", True),
-    "start_up": ("load", "waits for what is paid once", True),
-    "dependency": ("dependency", "waits for other GPU work", True),
-    "pause": ("gap", "pauses between kernels", True),
-    "untraced": ("idle", "waits for an untraced launch", True),
-}
+PARTS = {part.value: (part.colour, part.does, part.idle) for part in catalogue.Part if part.does}
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +230,7 @@ def _kernel_bar(summary: Summary) -> Bar | None:
 
 def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     """Return the first steady steps: how long the GPU waits for the batch of each, and the rest of the step."""
-    rows = [r for r in summary.rows("data_loader") if r["steady"] and r["step_ns"]]
+    rows = [r for r in summary.rows(data_loader.KEY) if r["steady"] and r["step_ns"]]
     bars = []
     for row in rows[:_MOST_BATCHES]:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
@@ -372,7 +359,10 @@ def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, .
         more = _loader_bars(summary)
     elif code == "NSX104":
         more = _flush_bars(summary)
-    elif summary.verdict.code == "gpu_bound" and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
+    elif (
+        summary.verdict.code == catalogue.Limit.GPU
+        and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns
+    ):
         more = (_module_bar(summary), _opened(summary, first) or _family_bar(summary))
     title = "One step on the GPU"
     if code in ("NSX104", "NSX106") and not step_time.as_recorded(summary):

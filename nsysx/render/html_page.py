@@ -11,6 +11,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
+from nsysx.analyses import data_loader
 from nsysx.model import Summary
 from nsysx.pictures import Counters, Queue, Timeline
 from nsysx.render import (
@@ -241,7 +242,7 @@ _GROUPS = (
             "host_lines",
             "gil_waits",
             "os_waits",
-            "data_loader",
+            data_loader.KEY,
             "loader_lines",
             "garbage_collection",
             "compilations",

@@ -7,21 +7,12 @@ import re
 from typing import Any
 
 from nsysx import units
+from nsysx.catalogue import Cause, Limit
 from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Column
 from nsysx.render.safe_text import clean
 
-VERDICTS = {
-    "gpu_bound": "GPU-bound",
-    "launch_bound": "launch-bound",
-    "input_bound": "input-bound",
-    "sync_bound": "sync-bound",
-    "copy_bound": "copy-bound",
-    "comm_bound": "communication-bound",
-    "alloc_bound": "allocator-bound",
-    "warmup": "warm-up only",
-    "unknown": "cannot tell",
-}
+VERDICTS = {limit.value: limit.label for limit in Limit}
 
 #: Colour and name of each part of a ledger, in drawing order.
 GPU_PARTS = {
@@ -41,21 +32,7 @@ CPU_PARTS = {
     "outside_api_ns": ("outside", "outside CUDA calls"),
 }
 
-CAUSES = {
-    "launch_latency": ("launch", "launch latency"),
-    "sync": ("sync", "inside a sync call"),
-    "alloc": ("alloc", "alloc and free"),
-    "load": ("load", "loading code"),
-    "copy_call": ("copy", "inside a copy call"),
-    "other_api": ("other", "other CUDA call"),
-    "data_loader": ("data", "data loader"),
-    "profiler": ("profiler", "profiler itself"),
-    "host_code": ("outside", "host code (Python)"),
-    "dependency": ("dependency", "waiting for other GPU work"),
-    "kernel_gap": ("gap", "between kernels"),
-    "untraced_launch": ("idle", "launched outside the trace"),
-    "no_further_work": ("idle", "nothing more launched"),
-}
+CAUSES = {cause.value: (cause.colour, cause.label) for cause in Cause}
 
 _LABELS = {
     "cls": "class",

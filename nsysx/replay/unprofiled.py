@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Cause
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
@@ -281,21 +282,6 @@ class DeviceRound:
     before: dict[int, int]
 
 
-#: Kind of an API call -> cause of idle time while the CPU is in such a call; names as in the ledger.
-_CAUSE_OF_KIND = {
-    "sync": "sync",
-    "alloc": "alloc",
-    "free": "alloc",
-    "host_alloc": "alloc",
-    "load": "load",
-    "copy": "copy_call",
-    "memset": "copy_call",
-}
-_HOST, _LOADER, _OTHER_CALL = "host_code", "data_loader", "other_api"
-#: The cause of a gap that the usual pause before a queued op explains; longer gaps before queued ops are a "dependency".
-_PAUSES = "kernel_gap"
-
-
 def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) -> DeviceRound:
     """Return what the measured round of a replay does on the device. The causes sum to the idle time.
 
@@ -321,18 +307,18 @@ def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) 
     late = called >= g0
     queued = begin[gaps] - called > np.tile(cols.op_latency, rounds)[first]
     after = g1 - split
-    causes["launch_latency"] = int(after[late | ~queued].sum())
+    causes[Cause.LAUNCH_LATENCY] = int(after[late | ~queued].sum())
     short = ~late & queued & (after <= np.tile(cols.op_pause, rounds)[first])
-    causes[_PAUSES] = int(after[short].sum())
-    causes["dependency"] = int(after[~late & queued & ~short].sum())
-    causes[_HOST] = causes.get(_HOST, 0) + idle - sum(causes.values())
+    causes[Cause.KERNEL_GAP] = int(after[short].sum())
+    causes[Cause.DEPENDENCY] = int(after[~late & queued & ~short].sum())
+    causes[Cause.HOST_CODE] = causes.get(Cause.HOST_CODE, 0) + idle - sum(causes.values())
     before = dict(zip(names[first % max(len(names), 1)].tolist(), (g1 - g0).tolist(), strict=True))
     exposed = 0
     if communicating and len(names):
         computing = ~np.isin(names, list(communicating))[order % len(names)]
         exposed = end - start - idle - _union(begin[computing], finish[computing], start, end)
-    causes = {cause: ns for cause, ns in causes.items() if ns > 0}
-    return DeviceRound(end - start, end - start - idle, exposed, causes, before)
+    said = {cause.value: ns for cause, ns in causes.items() if ns > 0}
+    return DeviceRound(end - start, end - start - idle, exposed, said, before)
 
 
 def _union(begin: I64, finish: I64, start: int, end: int) -> int:
@@ -342,11 +328,11 @@ def _union(begin: I64, finish: I64, start: int, end: int) -> int:
     return int(np.maximum(finish - np.maximum(begin, reach), 0).sum())
 
 
-def _host_causes(chain: Chain, cols: Columns, at: Times, windows: tuple[I64, I64]) -> dict[str, int]:
+def _host_causes(chain: Chain, cols: Columns, at: Times, windows: tuple[I64, I64]) -> dict[Cause, int]:
     """Return cause -> time (ns) of what the CPU did in the disjoint windows [starts, ends)."""
-    names = [_LOADER, _HOST, *dict.fromkeys(_CAUSE_OF_KIND.values()), _OTHER_CALL]
+    names = [Cause.DATA_LOADER, Cause.HOST_CODE, *(cause for cause in Cause if cause.kinds)]
     number = {name: n for n, name in enumerate(names)}
-    calls = np.array([number[_CAUSE_OF_KIND.get(item.api, _OTHER_CALL)] for item in chain.items], np.int64)
+    calls = np.array([number[Cause.of_call(item.api)] for item in chain.items], np.int64)
     free = at.called - cols.gap
     # Each item has three segments: waiting for data, other host code, the call itself.
     edges = np.append(np.stack([free, free + cols.loading, at.called], axis=-1), at.left[-1, -1])

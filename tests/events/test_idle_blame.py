@@ -7,8 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from nsysx.catalogue import CAUSES
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges
-from nsysx.events.ledger import CAUSES, Ledgers
+from nsysx.events.ledger import Ledgers
 from nsysx.reading.load import load
 from tests.builder import Report
 

@@ -1,0 +1,204 @@
+"""The words for where time goes, each declared once: what limits a step, its parts, causes of idle time, why a rank is late.
+
+Each is a string: its code, as in the JSON. What else is known about it are attributes, so that every room reads the same. A new
+one is one line here, and what recognizes it; if it comes from a kind of API call, its line is all.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeVar
+
+_C = TypeVar("_C", bound="_Code")
+
+
+class _Code(str, enum.Enum):
+    """A code that is a string everywhere, as in the JSON and in the keys of rows."""
+
+    def __new__(cls: type[_C], code: str, *_: object) -> _C:
+        self = str.__new__(cls, code)
+        self._value_ = code
+        return self
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @classmethod
+    def named(cls: type[_C], code: str) -> _C:
+        """Return the member with this code. ValueError if there is none."""
+        for member in cls:
+            if member.value == code:
+                return member
+        raise ValueError(f"{code!r} is no {cls.__name__}")
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self.value), spec)
+
+
+class Limit(_Code):
+    """What limits the step: the code of a verdict, and its ``label``."""
+
+    def __init__(self, code: str, label: str) -> None:
+        self.label = label
+
+    GPU = "gpu_bound", "GPU-bound"
+    LAUNCH = "launch_bound", "launch-bound"
+    INPUT = "input_bound", "input-bound"
+    SYNC = "sync_bound", "sync-bound"
+    COPY = "copy_bound", "copy-bound"
+    COMM = "comm_bound", "communication-bound"
+    ALLOC = "alloc_bound", "allocator-bound"
+    WARMUP = "warmup", "warm-up only"
+    UNKNOWN = "unknown", "cannot tell"
+
+
+class Part(_Code):
+    """A part of the step on the busiest device, in the order in which they are shown; they sum to it.
+
+    ``label`` names it in a list, ``does`` says what the device does then ("" if never drawn), ``colour`` is its key in the
+    pictures, ``idle``: the device is short of work. ``limit`` is what it counts for if somebody could remove it; the others are
+    the GPU's own, or nobody's to remove.
+    """
+
+    def __init__(self, code: str, label: str, does: str, colour: str, idle: bool, limit: Limit | None) -> None:
+        self.label, self.does, self.colour, self.idle, self.limit = label, does, colour, idle, limit
+
+    WORK = "work", "GPU work", "computes", "compute", False, None
+    PAUSE = "pause", "pauses between queued kernels", "pauses between kernels", "gap", True, None
+    DEPENDENCY = (
+        "dependency", "kernels that wait for other GPU work", "waits for other GPU work", "dependency", True, None,
+    )  # fmt: skip
+    COMM = "comm", "communication with nothing beside it", "only communicates", "comm", False, Limit.COMM
+    COPY = "copy", "copies with nothing beside them", "only copies", "copy", False, Limit.COPY
+    MIGRATION = (
+        "migration", "page migrations with nothing beside them", "moves pages of memory", "copy", False, Limit.COPY,
+    )  # fmt: skip
+    INPUT = "input", "waiting for input data", "waits for data", "data", True, Limit.INPUT
+    SYNC = "sync", "synchronizing calls and the code after them", "waits after a synchronize", "sync", True, Limit.SYNC
+    ALLOC = "alloc", "allocation and free calls", "waits for the allocator", "alloc", True, Limit.ALLOC
+    LOAD = "load", "loading kernels and libraries", "waits for code to load", "load", True, Limit.WARMUP
+    START_UP = "start_up", "one-time costs", "waits for what is paid once", "load", True, Limit.WARMUP
+    HOST = "host", "host code between CUDA calls", "waits for launches to arrive", "outside", True, Limit.LAUNCH
+    LAUNCH = "launch", "launches in flight", "", "launch", True, Limit.LAUNCH
+    PROFILER = "profiler", "the profiler itself", "", "profiler", True, None
+    UNTRACED = "untraced", "work launched outside the trace", "waits for an untraced launch", "idle", True, None
+    ELSEWHERE = "elsewhere", "long pauses in which the program does something else", "", "idle", False, None
+
+
+class Late(_Code):
+    """Why a rank is late: ``label`` says where it loses its time, ``doing`` what it does longer, with a gap for the time."""
+
+    def __init__(self, code: str, label: str, doing: str) -> None:
+        self.label, self.doing = label, doing
+
+    INPUT = "input", "in loading data", "loads data {} longer"
+    COMPUTE = "compute", "in GPU work", "computes {} longer"
+    PROFILER = "profiler", "under the profiler", "is held up {} longer by the profiler"
+    HOST = "host", "in its host code", "spends {} longer in its host code"
+    CLOCKS = "clocks", "in the same kernels, which take longer on its GPU", "takes {} longer for the same kernels"
+    UNKNOWN = "unknown", "in no single part of the ledger", "takes {} longer"
+
+
+class Trait(enum.Flag):
+    """What else is known about a cause of idle time.
+
+    ``BLOCKS``: it holds its thread until work is done, and the outer of two such calls counts. ``DRIFTS``: it differs from
+    process to process, or a profiler makes it longer. ``GPUS_OWN``: it ends when the GPU itself is ready, whatever the host does.
+    """
+
+    NONE = 0
+    BLOCKS = enum.auto()
+    DRIFTS = enum.auto()
+    GPUS_OWN = enum.auto()
+
+
+class Cause(_Code):
+    """Why a device idles. Its place in the order is its number in frames: new ones go to the end.
+
+    ``label`` is its name in a picture, ``noun`` in a comparison, ``colour`` its key in the pictures. ``part`` is the part of the
+    step that it counts for, ``late`` what it says about a late rank, ``kinds`` are the API kinds in whose calls it lies.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        label: str,
+        noun: str,
+        colour: str,
+        part: Part,
+        late: Late,
+        kinds: tuple[str, ...],
+        trait: Trait,
+    ) -> None:
+        self.label, self.noun, self.colour = label, noun, colour
+        self.part, self.late, self.kinds, self.trait = part, late, kinds, trait
+
+    LAUNCH_LATENCY = (
+        "launch_latency", "launch latency", "launch latency",
+        "launch", Part.LAUNCH, Late.HOST, (), Trait.DRIFTS,
+    )  # fmt: skip
+    SYNC = (
+        "sync", "inside a sync call", "waits",
+        "sync", Part.SYNC, Late.HOST, ("sync",), Trait.BLOCKS,
+    )  # fmt: skip
+    ALLOC = (
+        "alloc", "alloc and free", "allocator calls",
+        "alloc", Part.ALLOC, Late.HOST, ("alloc", "free", "host_alloc"), Trait.BLOCKS,
+    )  # fmt: skip
+    LOAD = (
+        "load", "loading code", "loading of kernels",
+        "load", Part.LOAD, Late.HOST, ("load",), Trait.NONE,
+    )  # fmt: skip
+    COPY_CALL = (
+        "copy_call", "inside a copy call", "copy calls",
+        "copy", Part.SYNC, Late.HOST, ("copy", "memset"), Trait.BLOCKS,
+    )  # fmt: skip
+    OTHER_API = (
+        "other_api", "other CUDA call", "other CUDA calls",
+        "other", Part.LAUNCH, Late.HOST, ("launch", "graph_launch", "event", "other"), Trait.DRIFTS,
+    )  # fmt: skip
+    DATA_LOADER = (
+        "data_loader", "data loader", "data loading",
+        "data", Part.INPUT, Late.INPUT, (), Trait.NONE,
+    )  # fmt: skip
+    PROFILER = (
+        "profiler", "profiler itself", "the profiler itself",
+        "profiler", Part.PROFILER, Late.PROFILER, (), Trait.DRIFTS,
+    )  # fmt: skip
+    HOST_CODE = (
+        "host_code", "host code (Python)", "host code between launches",
+        "outside", Part.HOST, Late.HOST, (), Trait.DRIFTS,
+    )  # fmt: skip
+    DEPENDENCY = (
+        "dependency", "waiting for other GPU work", "waiting for other streams or devices",
+        "dependency", Part.DEPENDENCY, Late.HOST, (), Trait.GPUS_OWN,
+    )  # fmt: skip
+    KERNEL_GAP = (
+        "kernel_gap", "between kernels", "gaps between queued kernels",
+        "gap", Part.PAUSE, Late.COMPUTE, (), Trait.GPUS_OWN,
+    )  # fmt: skip
+    UNTRACED_LAUNCH = (
+        "untraced_launch", "launched outside the trace", "untraced launch",
+        "idle", Part.UNTRACED, Late.HOST, (), Trait.NONE,
+    )  # fmt: skip
+    NO_FURTHER_WORK = (
+        "no_further_work", "nothing more launched", "no further work",
+        "idle", Part.UNTRACED, Late.HOST, (), Trait.NONE,
+    )  # fmt: skip
+
+    @property
+    def number(self) -> int:
+        """Its number in frames."""
+        return _NUMBER[self]
+
+    @staticmethod
+    def of_call(kind: str) -> Cause:
+        """Return what a call of this API kind means for a device that idles meanwhile."""
+        return _OF_KIND.get(kind, Cause.OTHER_API)
+
+
+#: The codes by their number in frames.
+CAUSES: tuple[str, ...] = tuple(cause.value for cause in Cause)
+
+_NUMBER = {cause: number for number, cause in enumerate(Cause)}
+_OF_KIND = {kind: cause for cause in Cause for kind in cause.kinds}
