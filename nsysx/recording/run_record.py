@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nsysx import __version__
+from nsysx.inject.nsysx_probe import ranges as vocabulary
 from nsysx.recording import calibrate
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, Outputs, Result, keeps_probe_out
@@ -98,7 +99,8 @@ _FIXES = {
 
 def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], options: Options) -> dict[str, str] | None:
     """Return why no process has ranges from the probe, and what helps, as ``reason`` and ``fix``; None if one has them."""
-    if any(isinstance(probe.get("ranges_pushed"), int) and probe["ranges_pushed"] > 0 for probe in probes):
+    counts = [probe["ranges"] for probe in probes if isinstance(probe.get("ranges"), dict)]
+    if any(isinstance(n := count.get(kind), int) and n > 0 for count in counts for kind in vocabulary.WORK):
         return None
     if not options.probe:
         return {"reason": "turned off by --no-probe", "fix": "run without --no-probe"}

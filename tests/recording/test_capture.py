@@ -753,7 +753,12 @@ def test_what_keeps_the_probe_out_is_known_before(words: list[str], how: str) ->
 @pytest.mark.parametrize(
     ("probes", "reason", "fix"),
     [
-        ([{"ranges_pushed": 3}, {"ranges_pushed": 0, "reason": "torch was not imported", "lacks": "torch"}], None, ""),
+        ([{"ranges": {"step": 3}}, {"ranges": {}, "reason": "torch was not imported", "lacks": "torch"}], None, ""),
+        (
+            [{"ranges": {"step": 0, "info": 2, "gc": 54}, "ranges_pushed": 56}],
+            "no step and no module was seen",
+            "doctor",
+        ),
         (
             [{"ranges_pushed": 0, "reason": "torch was not imported", "lacks": "torch"}],
             "torch was not imported",

@@ -1,8 +1,8 @@
 """Waits until the program imports torch, then arms the probe. Standard library only, Python 3.9 or newer.
 
-It must cost nothing and stay unnoticed, so it adds one finder that looks only for the name ``torch``. A child forked before
-torch was imported inherits the finder. But nsys does not record such a child, and sending ranges would kill it, so the probe is
-not armed there.
+It must cost nothing and stay unnoticed, so it adds one finder that looks only for the name ``torch`` and goes once torch has been
+executed. A child forked before torch was imported inherits the finder. But nsys does not record such a child, and sending ranges
+would kill it, so the probe is not armed there.
 """
 
 from __future__ import annotations
@@ -35,39 +35,95 @@ def note(reason: str, lacks: str = "") -> None:
         pass
 
 
+class _Follow:
+    """Stands for the ``exec_module`` of one of torch's loaders: runs it, then arms the probe.
+
+    The loader keeps its type, which inspect, pkgutil and importlib.resources look at; only this object's method changes, until
+    torch has been executed. A spec may also be made, compared, copied or pickled by a program that only asks whether there is a
+    torch, and never executed.
+    """
+
+    def __init__(self, loader: Any, finder: _TorchFinder) -> None:
+        self.loader = loader
+        self.finder = finder
+        self.execute = loader.exec_module
+
+    def __eq__(self, other: object) -> bool:
+        return callable(other)  # two loaders of one file are equal if their attributes are
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __reduce__(self) -> Any:  # a copy is not followed
+        copy = object.__new__(type(self.loader))
+        vars(copy).update({k: v for k, v in vars(self.loader).items() if k != "exec_module"})
+        return getattr, (copy, "exec_module")
+
+    def done(self, module: Any) -> None:
+        """Torch has been executed: leave no trace, and arm the probe."""
+        vars(self.loader).pop("exec_module", None)
+        self.finder.executed(module)
+
+
+# Python leaves a frame with this file name out of tracebacks, as it does with importlib's own frames.
+_CALL = "def __call__(self, module):\n    self.finder.running += 1\n    try:\n        self.execute(module)\n"
+_CALL += "    finally:\n        self.finder.running -= 1\n    self.done(module)\n"
+
+
 class _TorchFinder:
-    """Lets the other finders find torch, and arms the probe after torch has been executed."""
+    """Lets the other finders find torch, and arms the probe after torch has been executed, however often it is looked for before.
+
+    Many programs ask for torch's spec before they import it (``importlib.util.find_spec``), import it lazily, or try again after
+    an import that failed: so this finder stays until a torch has been executed completely. If another finder in front of this
+    one, or a loader whose method cannot be replaced, brings torch in unseen, the next import of anything tells.
+    """
+
+    def __init__(self) -> None:
+        self.running = 0  # how many of the loaders that are followed execute torch now
+        self.gone = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
+            if "torch" in sys.modules:
+                self._look()
             return None
-        try:
-            sys.meta_path.remove(self)
-        except ValueError:
-            return None
-        for finder in list(sys.meta_path):
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
+        for finder in behind:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
-                self._after(spec.loader)
+                self._follow(spec.loader)
                 return spec
         return None
 
-    @staticmethod
-    def _after(loader: Any) -> None:
-        # The loader keeps its type, which inspect, pkgutil and importlib.resources look at; only this object's method changes.
+    def _follow(self, loader: Any) -> None:
         try:
-            space = {
-                "execute": loader.exec_module,
-                "restore": lambda: vars(loader).pop("exec_module", None),
-                "arm": _arm,
-            }
-            # Python leaves a frame with this file name out of tracebacks, as it does with importlib's own frames.
-            source = "def exec_module(module):\n    restore()\n    execute(module)\n    arm(module)\n"
-            exec(compile(source, "<frozen importlib._bootstrap_external>", "exec"), space)  # noqa: S102
-            loader.exec_module = space["exec_module"]
+            if not self.gone and hasattr(loader, "exec_module") and "exec_module" not in vars(loader):
+                if "__call__" not in vars(_Follow):
+                    space: dict[str, Any] = {"__name__": __name__}
+                    exec(compile(_CALL, "<frozen importlib._bootstrap_external>", "exec"), space)  # noqa: S102
+                    _Follow.__call__ = space["__call__"]  # type: ignore[method-assign]
+                loader.exec_module = _Follow(loader, self)
         except Exception:
             note("torch has a loader that cannot be followed")
+
+    def _look(self) -> None:
+        """Arm the probe if torch has been executed by a loader that is not followed."""
+        module = sys.modules.get("torch")
+        try:
+            held = object.__getattribute__(module, "__dict__")  # a module that waits for its first use is not to notice
+        except AttributeError:
+            return
+        if not self.running and "nn" in held and not getattr(held.get("__spec__"), "_initializing", False):
+            self.executed(module)
+
+    def executed(self, module: Any) -> None:
+        """Arm the probe and go: torch has been executed completely."""
+        gone, self.gone = self.gone, True
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if not gone:
+            _arm(module)
 
 
 def _arm(torch: object) -> None:

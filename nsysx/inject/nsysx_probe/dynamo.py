@@ -24,7 +24,7 @@ def hide(torch: Any) -> None:
             skip(item)
             todo.extend(item.co_consts)
         elif isinstance(item, dict):
-            todo.extend(v for v in item.values() if getattr(v, "__module__", "nsysx").startswith("nsysx"))
+            todo.extend(v for v in item.values() if str(getattr(v, "__module__", "nsysx")).startswith("nsysx"))
         elif isinstance(item, FunctionType):
             todo.append(item.__code__)
         elif isinstance(item, property):

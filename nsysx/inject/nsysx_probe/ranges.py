@@ -33,6 +33,9 @@ PREFIX = "nsysx:"
 #: Phases in their usual order within a step.
 PHASES = ("data", "h2d", "forward", "loss", "backward", "clip", "optimizer", "zero_grad", "evaluation")
 
+#: The kinds that show the program's work; marks of all other kinds are about the probe, Python or a wait.
+WORK = ("step", "phase", "module", "backward_module")
+
 #: Marks about a pause of Python itself.
 PAUSES = ("gc", "compile")
 
