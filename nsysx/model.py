@@ -26,16 +26,18 @@ def _scoped(record: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table or frame: ``dtype`` is a polars type name, ``unit`` is "ns", "bytes", "" ..."""
+    """One column of a table or frame, declared once; schemas, the dictionary and Parquet's descriptions are made from it.
+
+    ``dtype`` is a polars type name, ``unit`` is "ns", "bytes", "" ... ``sums`` says whether its values are sums that are shown
+    per step: over the "scope" of the table, over the steps of its "row" (column ``steps``), or "" for neither, such as a
+    maximum, a mean, or the number of a thread.
+    """
 
     name: str
     dtype: str
     unit: str
     meaning: str
-
-
-#: Integers that name something, its place, or the steps and samples behind a figure: their sums mean nothing.
-_NO_SUMS = ("process", "pid", "thread", "device", "rank", "step", "index", "depth", "line", "steps", "samples")
+    sums: Literal["", "scope", "row"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,7 @@ class TableSpec:
 
     ``intro`` is its caption, ``first`` names columns in order of importance, ``bar`` the column with bars, ``unknown`` the text
     for a null in the first column, ``hide`` columns that only serve programs, ``labels`` heads that differ from the usual
-    words for a column. ``sums``: integers are sums over the scope, shown per step, except those that name something (see
-    ``is_sum``) and those in ``plain``, such as a maximum; ``per_row``: these columns are sums over the row's own ``steps``.
+    words for a column.
 
     ``depth``: 0 is shown everywhere, 1 is left out of the terminal if there are steps, 2 is left out unless asked for, and the
     page folds its rows. ``rows``: the most rows worth showing. ``keep``: if not all rows fit, those with the largest value in
@@ -65,9 +66,6 @@ class TableSpec:
     unknown: str = "-"
     hide: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    sums: bool = False
-    per_row: tuple[str, ...] = ()
-    plain: tuple[str, ...] = ()
     depth: int = 0
     rows: int = 1 << 30
     keep: str = ""
@@ -77,10 +75,6 @@ class TableSpec:
     ticket: int = 0
     terms: str = ""
     picture: Literal["", "strips", "memory", "ranks", "lines"] = ""
-
-    def is_sum(self, column: Column) -> bool:
-        """Return whether the values of a column are sums over the table's scope."""
-        return self.sums and column.dtype.startswith(("Int", "UInt")) and column.name not in (*_NO_SUMS, *self.plain)
 
 
 @dataclass(frozen=True, slots=True)

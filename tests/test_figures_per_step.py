@@ -45,14 +45,14 @@ def figures(summary: Summary) -> dict[str, float]:
     for key, table in summary.tables.items():
         if table.shown.covers == "whole" or not table.rows:
             continue
-        names = [c.name for c in table.columns if c.unit == "ns" and c.name not in table.shown.plain]
+        names = [c.name for c in table.columns if c.unit == "ns" and (c.sums or table.scope is None)]
         for row in table.rows:
             if row.get("process", shown.processes[0]) != shown.processes[0] or row.get("device", 0) != 0:
                 continue
             scope = table.scope or summary.scope_of(row)
             told[f"{key}/rows"] = told.get(f"{key}/rows", 0) + 1
             name = "/".join(str(value) for value in row.values() if isinstance(value, str))
-            for column in names if table.shown.sums or table.scope is None else []:
+            for column in names:
                 if isinstance(row[column], int):
                     whole = f"{key}/{name}/{column}"
                     told[whole] = told.get(whole, 0) + scope.per_step(row[column])

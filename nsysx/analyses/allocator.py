@@ -17,16 +17,21 @@ COLUMNS = (
     Column("phase", "String", "", "phase at the call"),
     Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
     Column("line", "Int64", "", "its line, null when not recorded"),
-    Column("calls", "Int64", "", "calls in the steady steps"),
+    Column("calls", "Int64", "", "calls in the steady steps", sums="scope"),
     Column("steps", "Int64", "", "steady steps in which it was called; null without steps"),
-    Column("total_ns", "Int64", "ns", "duration, summed"),
-    Column("bytes", "Int64", "bytes", "bytes allocated or freed; null when not recorded (nsysx run --memory)"),
-    Column("in_flushes", "Int64", "", "how many of the calls belong to a flush of the cache and its retry"),
+    Column("total_ns", "Int64", "ns", "duration, summed", sums="scope"),
+    Column(
+        "bytes", "Int64", "bytes", "bytes allocated or freed; null when not recorded (nsysx run --memory)", sums="scope"
+    ),
+    Column(
+        "in_flushes", "Int64", "", "how many of the calls belong to a flush of the cache and its retry", sums="scope"
+    ),
     Column(
         "idle_caused_ns",
         "Int64",
         "ns",
         "device idle time that began while the launching thread was in such a call; null without GPU rows",
+        sums="scope",
     ),
     Column(
         "advice",
@@ -54,7 +59,6 @@ SHOWN = TableSpec(
         "kind",
     ),
     bar="total_ns",
-    sums=True,
 )
 
 #: Advice for which a rule has code to paste.

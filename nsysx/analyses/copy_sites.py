@@ -23,12 +23,12 @@ COLUMNS = (
     Column("phase", "String", "", "phase at the call"),
     Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
     Column("line", "Int64", "", "its line, null when not recorded"),
-    Column("count", "Int64", "", "copies in the steady steps"),
-    Column("bytes", "Int64", "bytes", "bytes copied"),
+    Column("count", "Int64", "", "copies in the steady steps", sums="scope"),
+    Column("bytes", "Int64", "bytes", "bytes copied", sums="scope"),
     Column("largest_bytes", "Int64", "bytes", "largest copy"),
-    Column("total_ns", "Int64", "ns", "time on the device: hidden + exposed"),
-    Column("hidden_ns", "Int64", "ns", "part of it while a kernel ran on the same device: costs nothing"),
-    Column("exposed_ns", "Int64", "ns", "part of it while no kernel ran"),
+    Column("total_ns", "Int64", "ns", "time on the device: hidden + exposed", sums="scope"),
+    Column("hidden_ns", "Int64", "ns", "part of it while a kernel ran on the same device: costs nothing", sums="scope"),
+    Column("exposed_ns", "Int64", "ns", "part of it while no kernel ran", sums="scope"),
     Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
     Column("limit_bytes_per_s", "Float64", "bytes/s", "what is possible, see limit_from; null when not known"),
     Column(
@@ -37,7 +37,7 @@ COLUMNS = (
         "",
         "memory (half the device's bandwidth: a copy reads and writes), or the fastest pinned copy in the report",
     ),
-    Column("api_ns", "Int64", "ns", "duration of the API calls; null if graphs launched all of them"),
+    Column("api_ns", "Int64", "ns", "duration of the API calls; null if graphs launched all of them", sums="scope"),
     Column(
         "obstacle",
         "String",
@@ -68,8 +68,6 @@ SHOWN = TableSpec(
         "phase",
     ),
     bar="exposed_ns",
-    sums=True,
-    plain=("largest_bytes",),
     depth=2,
 )
 #: A place counts as hidden when this share of its copy time is.

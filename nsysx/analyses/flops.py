@@ -16,10 +16,16 @@ TITLE = "FLOPs and MFU"
 COLUMNS = (
     Column("by", "String", "", "step, phase or module"),
     Column("name", "String", "", "its name; null for GPU work outside of all of them"),
-    Column("flops", "Int64", "FLOP", "floating point operations of its matrix products, convolutions and attention, see operators"),
-    Column("again_flops", "Int64", "FLOP", "part of flops in a forward that checkpointing runs again"),
-    Column("gpu_ns", "Int64", "ns", "time of all its kernels, copies and memsets"),
-    Column("product_ns", "Int64", "ns", "part of gpu_ns in operators whose operations are counted"),
+    Column(
+        "flops",
+        "Int64",
+        "FLOP",
+        "floating point operations of its matrix products, convolutions and attention, see operators",
+        sums="scope",
+    ),
+    Column("again_flops", "Int64", "FLOP", "part of flops in a forward that checkpointing runs again", sums="scope"),
+    Column("gpu_ns", "Int64", "ns", "time of all its kernels, copies and memsets", sums="scope"),
+    Column("product_ns", "Int64", "ns", "part of gpu_ns in operators whose operations are counted", sums="scope"),
     Column("tflops", "Float64", "TFLOP/s", "flops over product_ns"),
     Column("peak_share", "Float64", "share", "tflops, of the fastest matrix product measured in each format, 0 to 1"),
     Column("counted", "Float64", "share", "part of the time of its kernels that multiply whose operations are counted, 0 to 1"),
@@ -42,8 +48,6 @@ SHOWN = TableSpec(
     hide=("flops", "again_flops"),
     unknown="outside",
     bar="gpu_ns",
-    sums=True,
-    plain=("step_ns",),
     rows=40,
 )  # fmt: skip
 #: With less of the products counted, MFU would be a guess (share of the time of kernels that multiply).

@@ -30,8 +30,9 @@ COLUMNS = (
         "Int64",
         "ns",
         "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
+        sums="scope",
     ),
-    Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader"),
+    Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader", sums="scope"),
 )
 SHOWN = TableSpec(
     covers="shown device",
@@ -45,7 +46,6 @@ SHOWN = TableSpec(
         "holder": "held by",
         "framework": "inside",
     },
-    sums=True,
     depth=1,
 )
 _PLACE = ("file", "line", "function", "framework")

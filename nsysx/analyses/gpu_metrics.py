@@ -15,7 +15,7 @@ TITLE = "GPU counters"
 COLUMNS = (
     Column("by", "String", "", "step (all that was sampled in the steady steps, idle time too), kernel, family, module or phase"),
     Column("name", "String", "", "its name; null for GPU work outside of all of them"),
-    Column("total_ns", "Int64", "ns", "time of its kernels in the steady steps; for the step, the steady steps themselves"),
+    Column("total_ns", "Int64", "ns", "time of its kernels in the steady steps; for the step, the steady steps themselves", sums="scope"),
     Column("samples", "Int64", "", "samples that lie in one of its kernels, an interval from its ends, with nothing else running"),
     Column("sm_active", "Float64", "", "share of SMs with a warp, mean of the samples, 0 to 1; null for fewer than 10 of them"),
     Column("tensor_active", "Float64", "", "share of cycles in which the tensor cores work, likewise"),
@@ -35,7 +35,6 @@ SHOWN = TableSpec(
     hide=("dram_read", "dram_write"),
     unknown="outside",
     bar="dram",
-    sums=True,
     depth=1,
     rows=60,
 )

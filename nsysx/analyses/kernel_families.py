@@ -11,8 +11,8 @@ KEY = "kernel_families"
 TITLE = "GPU time by family"
 COLUMNS = (
     Column("family", "String", "", "kernel family by pattern; memcpy, memset and opaque graphs under their own names"),
-    Column("count", "Int64", "", "GPU ops in the steady steps"),
-    Column("total_ns", "Int64", "ns", "their time, summed over the steady steps"),
+    Column("count", "Int64", "", "GPU ops in the steady steps", sums="scope"),
+    Column("total_ns", "Int64", "ns", "their time, summed over the steady steps", sums="scope"),
     Column("share", "Float64", "", "part of all GPU op time, 0 to 1"),
 )
 SHOWN = TableSpec(
@@ -21,7 +21,6 @@ SHOWN = TableSpec(
     intro=("The same GPU work by kind."),
     first=("family", "total_ns", "share", "count"),
     bar="total_ns",
-    sums=True,
     depth=1,
 )
 

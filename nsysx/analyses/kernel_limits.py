@@ -16,8 +16,8 @@ COLUMNS = (
     Column("limit", "String", "", "DRAM bandwidth (sampled, 85 % or more), or what the launch says: fewer blocks than SMs, "
            "FP32 beside tensor cores, last wave; null for none"),
     Column("share", "Float64", "", "part of the kernel time of the steady steps, 0 to 1"),
-    Column("count", "Int64", "", "executions in the steady steps"),
-    Column("total_ns", "Int64", "ns", "kernel time, summed over the steady steps; over all rows, the kernel time"),
+    Column("count", "Int64", "", "executions in the steady steps", sums="scope"),
+    Column("total_ns", "Int64", "ns", "kernel time, summed over the steady steps; over all rows, the kernel time", sums="scope"),
     Column("median_ns", "Float64", "ns", "median of one execution"),
     Column("grid", "String", "", "blocks in x, y and z; null when not recorded"),
     Column("block", "String", "", "threads per block; null likewise"),
@@ -47,8 +47,6 @@ SHOWN = TableSpec(
            "occupancy_limit", "number_format", "dram", "tensor_active", "sm_active", "samples"),
     bar="total_ns",
     hide=("sm_count", "grid", "block"),
-    sums=True,
-    plain=("blocks", "sm_count", "registers", "shared_bytes"),
     depth=1,
     rows=40,
 )  # fmt: skip

@@ -21,36 +21,41 @@ _FREE_SHARE = 0.02
 _LAUNCH, _HOST = Cause.LAUNCH_LATENCY.number, Cause.HOST_CODE.number
 COLUMNS = (
     Column("name", "String", "", "API function"),
-    Column("launches", "Int64", "", "calls in the steady steps"),
+    Column("launches", "Int64", "", "calls in the steady steps", sums="scope"),
     Column("launches_per_step", "Float64", "", "calls per steady step; null without steps"),
-    Column("gpu_ops", "Int64", "", "kernels and other GPU work that they started"),
-    Column("total_ns", "Int64", "ns", "self time on the CPU: usual + first_call + queue_full + slow"),
-    Column("usual_ns", "Int64", "ns", "part of it in ordinary launches"),
-    Column("first_call_ns", "Int64", "ns", "part of it paid once: see the first-call bill"),
+    Column("gpu_ops", "Int64", "", "kernels and other GPU work that they started", sums="scope"),
+    Column("total_ns", "Int64", "ns", "self time on the CPU: usual + first_call + queue_full + slow", sums="scope"),
+    Column("usual_ns", "Int64", "ns", "part of it in ordinary launches", sums="scope"),
+    Column("first_call_ns", "Int64", "ns", "part of it paid once: see the first-call bill", sums="scope"),
     Column(
         "queue_full_ns",
         "Int64",
         "ns",
         "part of it blocked because the launch queue was full: the GPU is behind, not the CPU",
+        sums="scope",
     ),
     Column(
         "slow_ns",
         "Int64",
         "ns",
         "part of it in launches that took ten times the median and 50 us with room in the queue",
+        sums="scope",
     ),
     Column("median_ns", "Float64", "ns", "median launch"),
     Column("p90_ns", "Float64", "ns", "90 % of the launches took at most this"),
-    Column("queue_full_calls", "Int64", "", "launches that blocked on a full queue"),
-    Column("slow_calls", "Int64", "", "slow launches"),
+    Column("queue_full_calls", "Int64", "", "launches that blocked on a full queue", sums="scope"),
+    Column("slow_calls", "Int64", "", "slow launches", sums="scope"),
     Column("pending_median", "Float64", "", "GPU ops launched but not done when a launch began, median"),
     Column(
         "idle_launch_ns",
         "Int64",
         "ns",
         "idle time of the shown device while a launch of this function was in flight (launch latency)",
+        sums="scope",
     ),
-    Column("idle_host_ns", "Int64", "ns", "its idle time before such a launch, in Python and the framework"),
+    Column(
+        "idle_host_ns", "Int64", "ns", "its idle time before such a launch, in Python and the framework", sums="scope"
+    ),
     Column("idle_share", "Float64", "", "both over the steady time of the shown device, 0 to 1"),
     Column(
         "verdict", "String", "", "free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell"
@@ -80,7 +85,6 @@ SHOWN = TableSpec(
         "pending_median",
     ),
     hide=("launches_per_step",),
-    sums=True,
     depth=1,
 )
 

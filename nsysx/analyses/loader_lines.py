@@ -38,6 +38,7 @@ COLUMNS = (
         "Int64",
         "ns",
         "time of all its threads and processes together, of all ranks in the report, in the steady steps; from samples",
+        sums="scope",
     ),
     Column("share", "Float64", "", "share of the loader's time that is not waiting; null for waiting"),
     Column("samples", "Int64", "", "samples that this rests on, in all steps together"),
@@ -54,8 +55,6 @@ SHOWN = TableSpec(
     bar="time_ns",
     labels={"framework": "inside", "time_ns": "time of all workers"},
     hide=("threads",),
-    plain=("threads",),
-    sums=True,
     depth=1,
 )
 

@@ -25,19 +25,32 @@ COLUMNS = (
         "Int64",
         "",
         "calls in the steady steps, of its forward, its range or its phase; null for rows that are not called",
+        sums="scope",
     ),
-    Column("forward_gpu_ns", "Int64", "ns", "GPU op time of forward, children included"),
-    Column("backward_gpu_ns", "Int64", "ns", "GPU op time of backward, children and recompute included"),
+    Column("forward_gpu_ns", "Int64", "ns", "GPU op time of forward, children included", sums="scope"),
+    Column("backward_gpu_ns", "Int64", "ns", "GPU op time of backward, children and recompute included", sums="scope"),
     Column(
-        "self_gpu_ns", "Int64", "ns", "GPU op time of the module itself, forward and backward; sums to all GPU work"
+        "self_gpu_ns",
+        "Int64",
+        "ns",
+        "GPU op time of the module itself, forward and backward; sums to all GPU work",
+        sums="scope",
     ),
-    Column("kernels", "Int64", "", "kernels of the module itself"),
-    Column("copy_ns", "Int64", "ns", "part of self_gpu_ns in copies and memsets"),
-    Column("queue_ns", "Int64", "ns", "time its own GPU ops waited in the queue after their launch, summed"),
-    Column("launch_ns", "Int64", "ns", "self time of its own launch calls"),
-    Column("wait_ns", "Int64", "ns", "backlog that its own blocking calls waited for"),
-    Column("sync_ns", "Int64", "ns", "self time of its own synchronize calls"),
-    Column("idle_blamed_ns", "Int64", "ns", "idle time of the shown device that ended with one of its own GPU ops"),
+    Column("kernels", "Int64", "", "kernels of the module itself", sums="scope"),
+    Column("copy_ns", "Int64", "ns", "part of self_gpu_ns in copies and memsets", sums="scope"),
+    Column(
+        "queue_ns", "Int64", "ns", "time its own GPU ops waited in the queue after their launch, summed", sums="scope"
+    ),
+    Column("launch_ns", "Int64", "ns", "self time of its own launch calls", sums="scope"),
+    Column("wait_ns", "Int64", "ns", "backlog that its own blocking calls waited for", sums="scope"),
+    Column("sync_ns", "Int64", "ns", "self time of its own synchronize calls", sums="scope"),
+    Column(
+        "idle_blamed_ns",
+        "Int64",
+        "ns",
+        "idle time of the shown device that ended with one of its own GPU ops",
+        sums="scope",
+    ),
     Column(
         "grade", "String", "", "weakest evidence behind 1 % or more of its GPU time: thread, seq, sequence, time, none"
     ),
@@ -64,7 +77,6 @@ SHOWN = TableSpec(
     bar="self_gpu_ns",
     unknown="(not attributed)",
     hide=("parent", "depth", "copy_ns", "queue_ns", "sync_ns"),
-    sums=True,
     ticket=6,
     tree=True,
 )

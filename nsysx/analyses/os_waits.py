@@ -23,14 +23,15 @@ COLUMNS = (
     ),
     Column("module", "String", "", "module whose work came next, in parentheses what lies outside modules"),
     Column("phase", "String", "", "phase of the work that came next"),
-    Column("calls", "Int64", "", "calls during idle time in the steady steps; 0 outside of calls"),
+    Column("calls", "Int64", "", "calls during idle time in the steady steps; 0 outside of calls", sums="scope"),
     Column(
         "idle_ns",
         "Int64",
         "ns",
         "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
+        sums="scope",
     ),
-    Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader"),
+    Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader", sums="scope"),
 )
 SHOWN = TableSpec(
     covers="shown device",
@@ -46,7 +47,6 @@ SHOWN = TableSpec(
         "loader_idle_ns": "GPU idle for data",
         "module": "before",
     },
-    sums=True,
     depth=1,
 )
 

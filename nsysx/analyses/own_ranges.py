@@ -18,22 +18,26 @@ TITLE = "Ranges of your own"
 COLUMNS = (
     Column("path", "String", "", "text of the range, after those of the ranges around it; null outside of all"),
     Column("steps", "Int64", "", "steady steps in which it occurs; 0 without steps"),
-    Column("calls", "Int64", "", "how often it was entered; null outside of all"),
-    Column("cpu_ns", "Int64", "ns", "time inside it on its thread, nested ranges included; null outside of all"),
-    Column("gpu_ns", "Int64", "ns", "GPU op time of the work launched inside it, nested ranges included"),
+    Column("calls", "Int64", "", "how often it was entered; null outside of all", sums="row"),
+    Column(
+        "cpu_ns", "Int64", "ns", "time inside it on its thread, nested ranges included; null outside of all", sums="row"
+    ),
+    Column("gpu_ns", "Int64", "ns", "GPU op time of the work launched inside it, nested ranges included", sums="row"),
     Column(
         "self_gpu_ns",
         "Int64",
         "ns",
         "part of it launched in no nested range; sums to all GPU op time of the steady steps",
+        sums="row",
     ),
-    Column("kernels", "Int64", "", "kernels launched in no nested range"),
-    Column("wait_ns", "Int64", "ns", "backlog that blocking calls in no nested range waited for"),
+    Column("kernels", "Int64", "", "kernels launched in no nested range", sums="row"),
+    Column("wait_ns", "Int64", "ns", "backlog that blocking calls in no nested range waited for", sums="row"),
     Column(
         "idle_blamed_ns",
         "Int64",
         "ns",
         "idle time of the shown device that ended with GPU work launched in no nested range",
+        sums="row",
     ),
 )
 SHOWN = TableSpec(
@@ -46,7 +50,6 @@ SHOWN = TableSpec(
     first=("path", "gpu_ns", "self_gpu_ns", "cpu_ns", "wait_ns", "idle_blamed_ns", "calls", "kernels", "steps"),
     bar="self_gpu_ns",
     unknown="(outside of them)",
-    per_row=("calls", "cpu_ns", "gpu_ns", "self_gpu_ns", "kernels", "wait_ns", "idle_blamed_ns"),
     labels={"path": "range"},
 )
 #: What torch's profiler appends to a label: phases with it are torch's own ("Optimizer.step#AdamW.step, op_id = 7").

@@ -16,15 +16,26 @@ TITLE = "Phases"
 COLUMNS = (
     Column("name", "String", "", "phase; null outside every phase"),
     Column(
-        "cpu_ns", "Int64", "ns", "time on the thread that drives the steps, over the steady steps; sums to their length"
+        "cpu_ns",
+        "Int64",
+        "ns",
+        "time on the thread that drives the steps, over the steady steps; sums to their length",
+        sums="scope",
     ),
     Column(
         "gpu_busy_ns",
         "Int64",
         "ns",
         "busy time of the shown device in its GPU work, each instant in one phase; sums to GPU busy",
+        sums="scope",
     ),
-    Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device before its GPU work; sums to GPU idle"),
+    Column(
+        "gpu_idle_ns",
+        "Int64",
+        "ns",
+        "idle time of the shown device before its GPU work; sums to GPU idle",
+        sums="scope",
+    ),
 )
 SHOWN = TableSpec(
     covers="shown device",
@@ -36,7 +47,6 @@ SHOWN = TableSpec(
     first=("name", "cpu_ns", "gpu_busy_ns", "gpu_idle_ns"),
     bar="gpu_busy_ns",
     unknown="(outside every phase)",
-    sums=True,
 )
 
 

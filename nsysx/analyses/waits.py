@@ -12,16 +12,19 @@ KEY = "waits"
 TITLE = "Waits"
 COLUMNS = (
     Column("api", "String", "", "API function that blocks"),
-    Column("calls", "Int64", "", "calls in the steady steps"),
-    Column("total_ns", "Int64", "ns", "duration, summed: backlog + own op + host"),
-    Column("backlog_ns", "Int64", "ns", "waiting for GPU work queued before the call; null without GPU rows"),
-    Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise"),
-    Column("host_ns", "Int64", "ns", "everything else; null likewise"),
+    Column("calls", "Int64", "", "calls in the steady steps", sums="scope"),
+    Column("total_ns", "Int64", "ns", "duration, summed: backlog + own op + host", sums="scope"),
+    Column(
+        "backlog_ns", "Int64", "ns", "waiting for GPU work queued before the call; null without GPU rows", sums="scope"
+    ),
+    Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise", sums="scope"),
+    Column("host_ns", "Int64", "ns", "everything else; null likewise", sums="scope"),
     Column(
         "idle_caused_ns",
         "Int64",
         "ns",
         "idle time of the shown device that began while the launching thread was in this call; null likewise",
+        sums="scope",
     ),
     Column("module", "String", "", "innermost module at the call, in parentheses what lies outside modules"),
     Column("phase", "String", "", "phase at the call"),
@@ -33,6 +36,7 @@ COLUMNS = (
         "Int64",
         "ns",
         "what a replayed step saves without the wait, times the steady steps; null when not computed, or not replayed",
+        sums="scope",
     ),
     Column("moves_to", "String", "", "where the wait moves if it is removed, by the replay; null when not computed"),
 )
@@ -57,7 +61,6 @@ SHOWN = TableSpec(
         "phase",
     ),
     bar="total_ns",
-    sums=True,
     ticket=7,
     terms="api",
 )

@@ -129,11 +129,11 @@ def _tree(rows: Sequence[Row], top: int) -> list[Row]:
     return [by_path[path] for path in sorted(keep, key=lambda path: [order(p) for p in chain(path)])]
 
 
-def _scope_of(row: Row, column: Column, spec: TableSpec, table: Table) -> Scope | None:
+def _scope_of(row: Row, column: Column, table: Table) -> Scope | None:
     """Return what a cell is a sum over, None where it is no sum."""
-    if column.name in spec.per_row:
+    if column.sums == "row":
         return Scope("steady", (), steps=row.get("steps") or 0)
-    return table.scope if spec.is_sum(column) else None
+    return table.scope if column.sums else None
 
 
 def _sorted(table: Table, spec: TableSpec) -> list[Row]:
@@ -185,7 +185,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     empty = [c for c in empty if c not in columns]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
     scope = table.scope.label if table.scope else ""
-    if spec.per_row:
+    if any(c.sums == "row" for c in table.columns):
         with_steps = any(r.get("steps") for r in table.rows or ())
         scope = "per step, mean of each row's own steps" if with_steps else Scope("capture", ()).label
 
@@ -193,7 +193,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         value = row.get(column.name)
         if value in (None, "") and column is columns[0]:
             return Cell(spec.unknown)
-        made = _describe(value, column, texts, _scope_of(row, column, spec, table))
+        made = _describe(value, column, texts, _scope_of(row, column, table))
         if value is not None and row.get(f"{column.name.removesuffix('_ns')}_from") == "composed":
             made = replace(made, text=f"≈ {made.text}")
         if column.name == "file" and value and row.get("line"):

@@ -17,7 +17,7 @@ def _key(row: Row) -> tuple[str, str, str]:
 
 
 def folded(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
-    """Return the rows with repeated modules as one row, in the order of each group's first; integers are summed.
+    """Return the rows with repeated modules as one row, in the order of each group's first; sums are added.
 
     ``parent`` names the row that now holds the caller, so the rows are still a tree.
     """
@@ -34,7 +34,7 @@ def folded(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
         taken[name] = taken.get(name, 0) + 1
         names[key] = name if taken[name] == 1 else f"{name} #{taken[name]}"
     of = {row["path"]: names[_key(row)] for row in rows}
-    sums = [c.name for c in columns if c.dtype == "Int64" and c.name != "depth"]
+    sums = [c.name for c in columns if c.sums]
     out: list[Row] = []
     for key, members in groups.items():
         first = members[0]

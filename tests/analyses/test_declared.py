@@ -11,8 +11,8 @@ import pytest
 from nsysx import analyses
 from nsysx.analyses import modules
 from nsysx.events.profile import NotRecorded
-from nsysx.model import Column, TableSpec
-from nsysx.render import dictionary
+from nsysx.model import Column, Scope, Table, TableSpec
+from nsysx.render import dictionary, grids
 from tests import reports
 from tests.reports import gather
 
@@ -35,16 +35,44 @@ def test_no_two_tables_stand_at_one_place() -> None:
 
 
 def test_what_is_no_sum_is_not_divided_by_steps() -> None:
-    spec = TableSpec(sums=True, plain=("largest_bytes",))
-    assert spec.is_sum(Column("bytes", "Int64", "bytes", ""))
-    for name, kind in (("largest_bytes", "Int64"), ("thread", "Int64"), ("share", "Float64"), ("api", "String")):
-        assert not spec.is_sum(Column(name, kind, "", "")), name
-    assert not TableSpec().is_sum(Column("bytes", "Int64", "bytes", ""))
     of_one = re.compile(
-        "(largest|longest|smallest|shortest|min|max|peak|median)_|_(median|each)$|^(threads|blocks|registers)$"
+        "(largest|longest|smallest|shortest|min|max|peak|median)_|_(median|each)$"
+        "|^(process|pid|thread|device|rank|step|index|depth|line|steps|samples|threads|blocks|registers)$"
     )
-    wrong = [f"{a.KEY}.{c.name}" for a in ALL for c in a.COLUMNS if of_one.search(c.name) and a.SHOWN.is_sum(c)]
+    wrong = [f"{a.KEY}.{c.name}" for a in ALL for c in a.COLUMNS if of_one.search(c.name) and c.sums]
     assert not wrong
+
+
+def test_all_or_no_times_and_counts_of_a_table_are_sums() -> None:
+    """A column of a table that sums is a sum, or its name or unit says why not: a forgotten one would be shown n-fold."""
+    of_one = re.compile(
+        "^(process|pid|thread|device|rank|step|index|depth|line|steps|samples|threads|blocks|registers|sm_count)$"
+        "|(largest|longest|median)_|_(median|each)$|^step_ns$|^shared_bytes$"
+    )
+    forgotten = [
+        f"{a.KEY}.{c.name}"
+        for a in ALL
+        if any(c.sums == "scope" for c in a.COLUMNS)
+        for c in a.COLUMNS
+        if c.dtype == "Int64" and not c.sums and not of_one.search(c.name)
+    ]
+    assert not forgotten
+
+
+def test_only_numbers_are_sums() -> None:
+    said = analyses.problems("t", (Column("a", "String", "", "", sums="scope"),), TableSpec())
+    assert said == ["t: a is no number, so no sum"]
+
+
+def test_what_a_column_declares_is_what_a_cell_shows() -> None:
+    columns = tuple(
+        Column(name, "Int64", "ns", name, sums=of) for name, of in (("a_ns", "scope"), ("b_ns", "row"), ("c_ns", ""))
+    )
+    rows = ({"a_ns": 8000, "b_ns": 8000, "c_ns": 8000, "steps": 2},)
+    table = Table("t", "T", columns, rows, scope=Scope("steady", (), steps=4))
+    shown = grids.grid(table, top=1, redact=False, width=80)
+    assert shown.rows is not None
+    assert [cell.text for cell in shown.rows[0]] == ["2.0 us", "4.0 us", "8.0 us"]
 
 
 @pytest.mark.parametrize("analysis", ALL, ids=lambda a: a.KEY)
