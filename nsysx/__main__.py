@@ -1,6 +1,6 @@
 """``nsysx`` and ``python -m nsysx``: the same program, which reports an interrupt even before it has started."""
 
-import os
+import signal
 import sys
 
 
@@ -9,9 +9,12 @@ def begin() -> None:
     try:
         from nsysx.cli.process import program
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C has nothing more to end
         sys.stderr.write("nsysx: interrupted\n")
         sys.stderr.flush()
-        os._exit(130)
+        from nsysx.cli.dying import die_of
+
+        die_of(signal.SIGINT)
     program()
 
 

@@ -241,10 +241,11 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
 
 
 def test_run_leaves_the_window_to_the_program(command: Callable[..., list[str]], tmp_path: Path) -> None:
-    from nsysx.recording import capture, commands
+    from nsysx.recording import capture
+    from nsysx.recording.environment import probe_environment
 
     assert "--capture-range=cudaProfilerApi" in command(steps="manual")
     assert "--capture-range=cudaProfilerApi" not in command()
     for steps, told in (("manual", None), ("3:5", "3:5"), ("auto", "auto")):
-        environment = commands.probe_environment(capture.Options(steps=steps), {}, tmp_path, own_lines=False)
+        environment = probe_environment(capture.Options(steps=steps), {}, tmp_path, own_lines=False)
         assert environment.get("NSYSX_STEPS") == told, "the probe opens no window that the program opens"

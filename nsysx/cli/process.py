@@ -13,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from nsysx.cli.app import app
+from nsysx.cli.dying import EndedBy, die_of
 from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 
@@ -24,15 +25,19 @@ def program() -> NoReturn:
     time for nothing. Other exit handlers have run by then, because this one was registered first.
     """
     code: object = EXIT_RUN_FAILED
+    _died.clear()
 
     def leave() -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()  # if this fails, Python reports it and exits in its own way
+        if _died:
+            die_of(_died[0])
         os._exit(code if isinstance(code, int) else 0)
 
     atexit.register(leave)
-    signal.signal(signal.SIGINT, _interrupted)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored for a job that a shell started with "&"
+        signal.signal(signal.SIGINT, _interrupted)
     # A process that ends after one answer has no garbage worth collecting, and looking would cost a twentieth of the start.
     gc.disable()
     try:
@@ -44,6 +49,8 @@ def program() -> NoReturn:
 
 #: Interrupts so far: typer turns Ctrl-C into an exit code that commands may also return for other reasons.
 _interrupts: list[int] = []
+#: The signal to end with, [] for none.
+_died: list[int] = []
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
@@ -61,23 +68,30 @@ def _said(error: NsysxError) -> int:
     return error.exit_code
 
 
+def _ended_by_interrupt() -> int:
+    talk("nsysx: interrupted")
+    _died.append(signal.SIGINT)
+    return EXIT_INTERRUPTED
+
+
 def exit_code_of_command() -> int:
     """Run the command in ``sys.argv``; report a failure in one line, and return the exit code."""
     from nsysx.outputs import is_of_stdout, open_streams, stdout_fails, to_stdout
 
-    open_streams()
     try:
+        open_streams()
         code = app(prog_name="nsysx", standalone_mode=False)
         if _interrupts and code == EXIT_INTERRUPTED:
-            talk("nsysx: interrupted")
-            return EXIT_INTERRUPTED
+            return _ended_by_interrupt()
         with to_stdout():
             pass
     except NsysxError as error:
         return _said(error)
+    except EndedBy as end:
+        _died.append(end.number)
+        return 128 + end.number
     except (KeyboardInterrupt, typer.Abort):
-        talk("nsysx: interrupted")
-        return EXIT_INTERRUPTED
+        return _ended_by_interrupt()
     except Exception as error:
         # Newer typer brings its own copy of click, so a usage error can only be recognized by its methods.
         explain = getattr(error, "format_message", None)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nsysx.cli.dying import EndedBy
 from nsysx.cli.options import require_one_of
 from nsysx.errors import NsysxError
 
@@ -141,6 +143,8 @@ def run(
     result = capture.run(command, options)
     told = not (result.sqlite and options.report) or _report_run(result)
     _say_result(result, told=told)
+    if result.ended_by:
+        raise EndedBy(result.ended_by)
     raise typer.Exit(result.exit_code)
 
 
@@ -182,6 +186,8 @@ def _report_run(result: Result) -> bool:
         return False
     except KeyboardInterrupt:
         result.notes.append("the page was interrupted; nsysx report makes it")
+        if not result.exit_code:
+            result.ended_by = signal.SIGINT
     except Exception as error:
         if os.environ.get("NSYSX_DEBUG"):
             raise

@@ -39,10 +39,9 @@ from nsysx.recording.commands import (
     export_command,
     gpu_metrics_words,
     native_lines,
-    probe_environment,
     profile_command,
-    users_environment,
 )
+from nsysx.recording.environment import probe_environment, users_environment
 from nsysx.recording.find_nsys import Nsys, find_nsys, with_sampling
 from nsysx.recording.inbox import ENDING, Inbox
 from nsysx.recording.options import (
@@ -128,7 +127,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     environment |= probe_environment(options, environment, probe_dir, own_lines=own_lines)
     _announce(command, options, nsys, result.outputs)
     with Inbox() as inbox:
-        recording = Recorder(folder, command, options, nsys, inbox).run(environment)
+        recording = Recorder(folder, command, options, nsys, inbox, environment).run()
         if not recording.started:
             _note_not_started(command, recording, result)
             return
@@ -155,7 +154,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
 def _note_not_started(command: Sequence[str], recording: Recording, result: Result) -> None:
     """Put into ``result`` why the command did not run, and the exit code for it."""
     if recording.interrupted:
-        result.exit_code = 128 + recording.interrupted
+        result.exit_code, result.ended_by = 128 + recording.interrupted, recording.interrupted
         result.problems.append(failed("interrupted before the command was started", "interrupted"))
     elif recording.cannot_execute:
         missing = recording.cannot_execute == 2
@@ -179,6 +178,7 @@ def _set_exit_code(recording: Recording, result: Result) -> None:
         return
     own_failure = 128 + recording.interrupted if recording.interrupted else EXIT_RUN_FAILED
     result.exit_code = recording.code or (own_failure if result.problems else 0)
+    result.ended_by = recording.ended_by or (recording.interrupted if not recording.code else 0)
     if result.problems:
         result.notes.append(f"the command itself ended with {recording.code}")
 
@@ -212,7 +212,7 @@ def _calibrate(folder: Path, command: Sequence[str], options: Options, inbox: In
     environment |= {"NSYSX_TIMING": "1", "NSYSX_FORCE": "1"}
     say("--calibrate: running the command once more, without the profiler and without its output")
     nothing = subprocess.DEVNULL
-    mask = signal.pthread_sigmask(signal.SIG_SETMASK, inbox.mask)
+    mask = signal.pthread_sigmask(signal.SIG_SETMASK, inbox.inherited.blocked)
     try:
         timing_dir.mkdir()
         process = subprocess.Popen(

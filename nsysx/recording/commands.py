@@ -1,16 +1,15 @@
-"""Builds the commands to run and their environment. Nothing is run here."""
+"""Builds the commands to run. Nothing is run here."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, failed
 
-INJECT = Path(__file__).parents[1] / "inject"
 STAND_IN = Path(__file__).parent / "stand_in.py"
 
 #: What nsys records unless an option of ``nsysx run`` says otherwise, and what each adds to the program.
@@ -91,8 +90,11 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
     if "--cuda-graph-trace" in defaults:
         defaults["--cuda-graph-trace"] = options.graphs
     traced = [cuda_trace(nsys, options), "nvtx", *["osrt"] * options.osrt, *["python-gil"] * options.gil]
-    words = [str(nsys.path), "profile", "--trace=" + ",".join(traced)]
-    words += [f"{name}={value}" for name, value in defaults.items()]
+    ours = {"--trace": ",".join(traced), **defaults}
+    short = {"-t": "--trace", "-s": "--sample", "-w": "--wait"}
+    given = {word.split("=", 1)[0] for word in options.nsys_args}  # nsys refuses an option that it gets twice
+    given |= {short[word[:2]] for word in options.nsys_args if word[:2] in short}
+    words = [str(nsys.path), "profile", *(f"{name}={value}" for name, value in ours.items() if name not in given)]
     if options.memory:
         words.append("--cuda-memory-usage=true")
     if options.gpu_metrics:
@@ -143,47 +145,3 @@ def export_command(nsys: Nsys, report: Path, sqlite: Path) -> list[str]:
     if nsys.export_has("--quiet"):
         words.append("--quiet=true")
     return [*words, str(report)]
-
-
-def probe_environment(
-    options: Options, environ: Mapping[str, str], probe_dir: Path, *, own_lines: bool, inject: Path = INJECT
-) -> dict[str, str]:
-    """Return the variables to add to the command's environment so that the probe starts with its Python.
-
-    Raises NsysxError if nsysx is installed in a path that PYTHONPATH cannot hold.
-    """
-    if not options.probe:
-        return {"NSYSX_PROBE": "0"}
-    if os.pathsep in str(inject):
-        raise failed(
-            f"{inject}: a path with ':' cannot stand in PYTHONPATH",
-            "probe-path",
-            "Install nsysx elsewhere or use --no-probe",
-        )
-    before = environ.get("PYTHONPATH")
-    added = {
-        "PYTHONPATH": f"{inject}{os.pathsep}{before}" if before else str(inject),
-        "NSYSX_PROBE_DIR": str(probe_dir),
-    }
-    wanted = {
-        "NSYSX_DEPTH": None if options.depth is None else str(options.depth),
-        "NSYSX_ONLY": options.only,
-        "NSYSX_MARKS": options.marks,
-        "NSYSX_BACKWARD": options.backward,
-        "NSYSX_STEPS": None if options.steps == "manual" else options.steps,  # then the program opens the window itself
-        "NSYSX_LINES": "1" if own_lines else None,
-        "NSYSX_OPS": "1" if options.ops else None,
-    }
-    return added | {name: value for name, value in wanted.items() if value is not None}
-
-
-def users_environment() -> dict[str, str]:
-    """Return the environment that this process was given, without the LC_CTYPE that Python adds in the C locale (PEP 538)."""
-    environment = dict(os.environ)
-    try:
-        first = Path("/proc/self/environ").read_bytes()
-    except OSError:
-        return environment
-    if not first.startswith(b"LC_CTYPE=") and b"\0LC_CTYPE=" not in first:
-        environment.pop("LC_CTYPE", None)
-    return environment

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 WITNESS = Path(__file__).parent / "witness.py"
@@ -19,20 +19,12 @@ WITNESS = Path(__file__).parent / "witness.py"
 ENDING = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
 #: Sent by a terminal's suspend key, and to a background job that reads from or writes to the terminal.
 STOPPING = frozenset((signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU))
-_OTHERS = frozenset(
-    (
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGALRM,
-        signal.SIGCONT,
-        signal.SIGVTALRM,
-        signal.SIGPROF,
-        signal.SIGIO,
-        signal.SIGPWR,
-        *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
-    )
-)
-PASSED_ON = ENDING | STOPPING | _OTHERS
+#: Faults of this process itself; Python's own crash handler needs them unblocked.
+_FAULTS = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS))
+#: Everything else that can be caught, also what ends no program: one that resizes its output waits for SIGWINCH.
+PASSED_ON = frozenset(signal.valid_signals()) - _FAULTS - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+#: Python ignores these from its start, so how they were inherited cannot be known: the command gets the default.
+_IGNORED_BY_PYTHON = frozenset((signal.SIGPIPE, signal.SIGXFSZ))
 
 #: Sent by the kernel, which means by a terminal to the whole group (asm-generic/siginfo.h).
 _SI_KERNEL = 0x80
@@ -51,6 +43,14 @@ class ReceivedSignal:
     from_terminal: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """The signals that were blocked and those that were ignored when this process began: the command starts with the same."""
+
+    blocked: frozenset[int] = frozenset()
+    ignored: frozenset[int] = frozenset()
+
+
 class Inbox:
     """Blocks signals in this process and in everything it starts, and hands them out one at a time.
 
@@ -59,15 +59,19 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        ignored = {number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN}
+        asked = (PASSED_ON | {signal.SIGCHLD}) - _IGNORED_BY_PYTHON
+        ignored = frozenset(number for number in asked if signal.getsignal(number) is signal.SIG_IGN)
         self._numbers = PASSED_ON - ignored  # nohup: an ignored signal stays ignored, here and in the command
-        self.mask: frozenset[int] = frozenset()
+        self.inherited = Inherited(ignored=ignored)
         self.received: list[int] = []
         self._witness: subprocess.Popen[bytes] | None = None
         self._seen: list[tuple[int, int]] = []
 
     def __enter__(self) -> Inbox:
-        self.mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, {*self._numbers, signal.SIGCHLD}))
+        if signal.SIGCHLD in self.inherited.ignored:  # then nobody would learn how a child ended
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        blocked = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, {*self._numbers, signal.SIGCHLD}))
+        self.inherited = replace(self.inherited, blocked=blocked)
         words = [sys.executable, "-I", "-S", str(WITNESS), *(str(int(number)) for number in sorted(self._numbers))]
         with contextlib.suppress(OSError), self.starting():
             self._witness = subprocess.Popen(
@@ -81,7 +85,9 @@ class Inbox:
             self._witness.wait()
             if self._witness.stdout is not None:
                 self._witness.stdout.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.inherited.blocked)
+        if signal.SIGCHLD in self.inherited.ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
@@ -95,7 +101,7 @@ class Inbox:
     def wait(self, seconds: float) -> ReceivedSignal | None:
         """Return the next signal, or None if none arrived within ``seconds`` or a child changed its state."""
         info = signal.sigtimedwait({*self._numbers, signal.SIGCHLD}, seconds)
-        if info is None or info.si_signo == signal.SIGCHLD:
+        if info is None or info.si_signo == signal.SIGCHLD or info.si_pid == os.getpid():  # SIGPIPE of our own writing
             return None
         number = info.si_signo
         self.received.append(number)

@@ -82,7 +82,11 @@ class Outputs:
 
 @dataclass(slots=True)
 class Result:
-    """The result of a run: the exit code to end with, the files that it wrote, and the messages for the user, in order."""
+    """The result of a run: the exit code to end with, the files that it wrote, and the messages for the user, in order.
+
+    ``ended_by``: the signal to end with in place of the exit code, 0 for none. A shell's loop ends only if its command died of
+    Ctrl-C.
+    """
 
     exit_code: int
     outputs: Outputs
@@ -91,6 +95,7 @@ class Result:
     written: list[Path] = field(default_factory=list)
     problems: list[NsysxError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    ended_by: int = 0
 
 
 def failed(message: str, slug: str, hint: str = "") -> NsysxError:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nsysx.errors import EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.outputs import check_output
-from nsysx.recording.commands import users_environment
+from nsysx.recording.environment import users_environment
 from nsysx.recording.follow import Follower
 from nsysx.recording.inbox import Inbox
 from nsysx.recording.options import ENDINGS, LAUNCHERS, Options, Outputs, Result, default_name, failed
@@ -118,12 +118,12 @@ def run_ranks(command: Sequence[str], options: Options) -> Result:
         environment = users_environment() | {"PYTHON_EXEC": str(python)}
         encoded = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         with Inbox() as inbox:
-            target = DirectChild(command, encoded, inbox.mask)
+            target = DirectChild(command, encoded, inbox.inherited)
             follower = Follower(target, inbox)
             while target.poll() is None:
                 follower.step()
     code = target.status or 0
-    result.exit_code = code if code >= 0 else 128 - code
+    result.exit_code, result.ended_by = code if code >= 0 else 128 - code, max(-code, 0)
     if made := _of_ranks(outputs, ".sqlite"):
         result.notes.append(f"one report for each of {len(made)} ranks: nsysx report {shlex.join(map(str, made))}")
     else:

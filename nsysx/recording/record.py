@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nsysx.recording.commands import must_descend, profile_command, stand_in_words
+from nsysx.recording.environment import of_command
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.follow import Follower, stop
 from nsysx.recording.inbox import ENDING, STOPPING, Inbox, ReceivedSignal
@@ -36,6 +37,7 @@ class Recording:
 
     nsys_command: list[str] = field(default_factory=list)
     code: int | None = None
+    ended_by: int = 0  # the signal that ended the command
     started: bool = False
     cannot_execute: int = 0  # errno
     stand_in: int = 0  # process id of the stand-in
@@ -51,12 +53,21 @@ class Recording:
 class Recorder:
     """Records one command with one nsys; `run` does everything."""
 
-    def __init__(self, folder: Path, command: Sequence[str], options: Options, nsys: Nsys, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: Sequence[str],
+        options: Options,
+        nsys: Nsys,
+        inbox: Inbox,
+        environment: Mapping[str, str],
+    ) -> None:
         self.folder, self.command, self.options, self.nsys, self.inbox = folder, command, options, nsys, inbox
+        self.environment = environment
         self.recording = Recording()
         self._early: list[ReceivedSignal] = []
 
-    def run(self, environment: Mapping[str, str]) -> Recording:
+    def run(self) -> Recording:
         """Run nsys around the command until both are done."""
         recording = self.recording
         sampler = None
@@ -74,7 +85,7 @@ class Recorder:
             while attempts:
                 recording.trouble = ""  # that of a failed attempt is no fault of the next one
                 recording.nsys_command = profile_command(self.nsys, options, self.folder / "report", words)
-                profile = NsysProcess(recording.nsys_command, self.folder / "nsys.log", self.inbox, environment)
+                profile = NsysProcess(recording.nsys_command, self.folder / "nsys.log", self.inbox, self.environment)
                 if self._wait_for_start(profile, stand_in):
                     self._run_command(profile, stand_in)
                     break
@@ -124,9 +135,10 @@ class Recorder:
 
     def _start_command(self, stand_in: StandIn) -> Target:
         """Start the command. Raises OSError."""
+        environment = of_command(self.command, self.environment, stand_in.environment)
         if must_descend(self.options, self.nsys):
-            return StandInChild(self.command, stand_in, self.inbox.mask)
-        target = DirectChild(self.command, stand_in.environment, self.inbox.mask)
+            return StandInChild(self.command, environment, stand_in, self.inbox.inherited)
+        target = DirectChild(self.command, environment, self.inbox.inherited)
         stand_in.wait(target.pid)
         return target
 
@@ -149,6 +161,7 @@ class Recorder:
         recording.end_ns = target.end_ns or time.time_ns()
         status = target.status or 0
         recording.code = None if target.lost else status if status >= 0 else 128 - status
+        recording.ended_by = max(-status, 0)
         stand_in.exit(status)
         self._wait_for_report(profile)
         if nsys_left and (code := profile.process.returncode):

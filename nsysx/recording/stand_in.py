@@ -87,21 +87,28 @@ def wait_for_nsysx(link: Link, pid: int | None) -> int:
 
 def spawn(words: list[bytes], streams: list[int]) -> int:
     """Start the command with the user's streams and signals and return its process id. Raises OSError."""
-    umask, blocked, *command = words
+    umask, blocked, ignored, count, *rest = words
+    command = rest[int(count) :]
+    environment = dict(entry.split(b"=", 1) for entry in rest[: int(count)])
     os.umask(int(umask))
     actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(streams[:_FDS])]
     mask = [int(number) for number in blocked.split(b",") if number]
-    default = [signal.SIGPIPE, signal.SIGXFSZ]
+    # Not as nsys passed them on: it resets some and ignores others.
+    # SIGCHLD alone gets its default: a command that ends while this process ignores it leaves no exit code.
+    stays = {int(number) for number in ignored.split(b",") if number} - {signal.SIGCHLD}
+    for number in stays:
+        signal.signal(number, signal.SIG_IGN)
+    default = signal.valid_signals() - stays - {signal.SIGKILL, signal.SIGSTOP}
     try:
         return os.posix_spawnp(
-            command[0], command, os.environb, file_actions=actions, setpgroup=0, setsigmask=mask, setsigdef=default
+            command[0], command, environment, file_actions=actions, setpgroup=0, setsigmask=mask, setsigdef=default
         )
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
         words = [b"/bin/sh", *command]  # a script without "#!" in its first line: every shell runs it with sh
         return os.posix_spawn(
-            words[0], words, os.environb, file_actions=actions, setpgroup=0, setsigmask=mask, setsigdef=default
+            words[0], words, environment, file_actions=actions, setpgroup=0, setsigmask=mask, setsigdef=default
         )
 
 

@@ -92,8 +92,11 @@ class StandIn:
         """Tell the stand-in that the command has ended."""
         self._tell(b"exit %d\n" % (status if status >= 0 else 128 - status))
 
-    def start(self, words: Sequence[str]) -> None:
-        """Tell the stand-in to start the command with our streams. ``words``: umask, blocked signals, words of the command."""
+    def start(self, words: Sequence[str | bytes]) -> None:
+        """Tell the stand-in to start the command with our streams.
+
+        ``words``: umask, blocked and ignored signals, number of variables, the variables as NAME=VALUE, words of the command.
+        """
         data = b"\0".join(os.fsencode(word) for word in words)
         self._tell(b"start %d\n%b" % (len(data), data), (0, 1, 2))
 

@@ -8,10 +8,11 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from nsysx.recording.inbox import STOPPING, ReceivedSignal
+from nsysx.recording.inbox import STOPPING, Inherited, ReceivedSignal
 from nsysx.recording.stand_in_link import StandIn
 
 
@@ -39,17 +40,21 @@ class Target(Protocol):
 class DirectChild:
     """The command as our child, in the user's session and process group as if the shell had started it. Raises OSError."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[bytes, bytes], mask: frozenset[int]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[bytes, bytes], inherited: Inherited) -> None:
         self.status: int | None = None
         self.lost = False
         self.end_ns: int | None = None
         self._stopped = False
-        self.pid = _spawn(command, environment, mask)
+        self.pid = _spawn(command, environment, inherited)
 
     def poll(self) -> int | None:
         """Check whether it has ended, and return its status."""
         while self.status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:  # it ended while SIGCHLD was ignored
+                self.lost, self.status, self.end_ns = True, 0, time.time_ns()
+                break
             if pid == 0:
                 break
             if os.WIFSTOPPED(status):
@@ -73,24 +78,38 @@ class DirectChild:
         return was
 
 
-def _spawn(command: Sequence[str], environment: Mapping[bytes, bytes], mask: frozenset[int]) -> int:
+def _spawn(command: Sequence[str], environment: Mapping[bytes, bytes], inherited: Inherited) -> int:
     # Python ignores these two signals, and an ignored signal stays ignored across exec.
-    default = [signal.SIGPIPE, signal.SIGXFSZ]
+    default, mask = [signal.SIGPIPE, signal.SIGXFSZ], inherited.blocked
     words = list(command)
+    with _ignoring({signal.SIGCHLD} & inherited.ignored):
+        try:
+            return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=default)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            # A script without "#!" in its first line: every shell runs it with sh.
+            words = ["/bin/sh", shutil.which(words[0]) or words[0], *words[1:]]
+            return os.posix_spawn(words[0], words, environment, setsigmask=mask, setsigdef=default)
+
+
+@contextlib.contextmanager
+def _ignoring(numbers: AbstractSet[int]) -> Iterator[None]:
+    """Ignore these signals meanwhile; a process that is started inherits that."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
-        return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=default)
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:
-            raise
-        # A script without "#!" in its first line: every shell runs it with sh.
-        words = ["/bin/sh", shutil.which(words[0]) or words[0], *words[1:]]
-        return os.posix_spawn(words[0], words, environment, setsigmask=mask, setsigdef=default)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class StandInChild:
     """The command as a child of the stand-in, in a session without a terminal where only we send it signals. Raises OSError."""
 
-    def __init__(self, command: Sequence[str], stand_in: StandIn, mask: frozenset[int]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[bytes, bytes], stand_in: StandIn, inherited: Inherited
+    ) -> None:
         self.status: int | None = None
         self.lost = False
         self.end_ns: int | None = None
@@ -98,8 +117,9 @@ class StandInChild:
         self._stopped = False
         umask = os.umask(0o77)
         os.umask(umask)
-        numbers = ",".join(str(int(number)) for number in sorted(mask))
-        stand_in.start([str(umask), numbers, *command])
+        blocked, ignored = (",".join(map(str, map(int, s))) for s in (inherited.blocked, inherited.ignored))
+        entries = [name + b"=" + value for name, value in environment.items()]
+        stand_in.start([str(umask), blocked, ignored, str(len(entries)), *entries, *command])
         self.pid = stand_in.pid_of_command()
 
     def poll(self) -> int | None:

@@ -23,6 +23,7 @@ from nsysx.recording import (
     clock_sampler,
     commands,
     doctor,
+    environment,
     find_nsys,
     install_nsys,
     nsys_process,
@@ -296,7 +297,7 @@ def test_percent_in_a_folder_is_not_a_pattern() -> None:
 
 
 def test_environment() -> None:
-    added = commands.probe_environment(
+    added = environment.probe_environment(
         Options(depth=2, only="a b", backward="ops", steps="1:3"),
         {"PYTHONPATH": "/their own"},
         Path("/p"),
@@ -318,17 +319,17 @@ def test_environment() -> None:
 @pytest.mark.parametrize("before", [{}, {"PYTHONPATH": ""}])
 def test_no_empty_entry_in_pythonpath(before: dict[str, str]) -> None:
     # An empty entry would mean the current folder.
-    added = commands.probe_environment(Options(), before, Path("/p"), own_lines=False, inject=Path("/i"))
+    added = environment.probe_environment(Options(), before, Path("/p"), own_lines=False, inject=Path("/i"))
     assert added["PYTHONPATH"] == "/i"
 
 
 def test_no_probe_leaves_the_path_alone() -> None:
-    assert commands.probe_environment(Options(probe=False), {}, Path("/p"), own_lines=False) == {"NSYSX_PROBE": "0"}
+    assert environment.probe_environment(Options(probe=False), {}, Path("/p"), own_lines=False) == {"NSYSX_PROBE": "0"}
 
 
 def test_a_colon_cannot_stand_in_pythonpath() -> None:
     with pytest.raises(NsysxError, match="--no-probe") as caught:
-        commands.probe_environment(Options(), {}, Path("/p"), own_lines=False, inject=Path("/a:b/inject"))
+        environment.probe_environment(Options(), {}, Path("/p"), own_lines=False, inject=Path("/a:b/inject"))
     assert caught.value.exit_code == 125
 
 
@@ -1200,3 +1201,19 @@ def test_the_version_of_the_driver(tmp_path: Path) -> None:
     ):
         told.write_text(text)
         assert run_record.driver_version(told) == version
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gone", "kept"),
+    [
+        (("--cpuctxsw=system-wide",), "--cpuctxsw=none", "--sample=none"),
+        (("--sample=system-wide",), "--sample=none", "--cpuctxsw=none"),
+        (("-s", "cpu"), "--sample=none", "--cpuctxsw=none"),
+        (("--trace=cuda,nvtx,mpi",), "--trace=cuda,nvtx", "--sample=none"),
+    ],
+)
+def test_an_argument_for_nsys_replaces_our_own(arguments: tuple[str, ...], gone: str, kept: str) -> None:
+    """An option that nsys gets twice makes it refuse to start."""
+    words = commands.profile_command(NEW, Options(nsys_args=arguments), Path("/w/report"), ["cmd"])
+    assert gone not in words
+    assert {kept, *arguments} <= set(words)

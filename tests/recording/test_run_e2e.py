@@ -161,9 +161,9 @@ def test_a_script_with_its_own_ranges_profiler_and_child(profile: Any, tmp_path:
         ("raise SystemExit(3)", 3),
         ("raise SystemExit(300)", 44),
         ("raise ValueError('text')", 1),
-        ("import os; os.kill(os.getpid(), 11)", 139),
-        ("import os; os.kill(os.getpid(), 9)", 137),
-        ("import os; os.kill(os.getpid(), 15)", 143),
+        ("import os; os.kill(os.getpid(), 11)", -11),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.kill(os.getpid(), 15)", -15),
         ("import os; os._exit(5)", 5),
     ],
 )
@@ -173,7 +173,8 @@ def test_exit_codes_and_output_are_the_commands(profile: Any, tmp_path: Path, co
     run = profile(*command)
     assert (run.code, run.out, run.err) == (status, bare.stdout, bare.stderr)
     assert results(tmp_path) == CAPTURED
-    assert (run.facts["exit_code"], run.facts["target_started"]) == (status, True)
+    assert bare.returncode == status
+    assert (run.facts["exit_code"], run.facts["target_started"]) == (status if status >= 0 else 128 - status, True)
 
 
 def test_stdin_reaches_the_command(profile: Any) -> None:
@@ -193,7 +194,7 @@ def test_a_reader_that_goes_away(nsys: str, tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.read(2) == b"y\n"
     process.stdout.close()
-    assert process.wait(60) == 128 + signal.SIGPIPE
+    assert process.wait(60) == -signal.SIGPIPE
     assert results(tmp_path) == CAPTURED
 
 
@@ -393,7 +394,7 @@ def test_ctrl_c_in_a_terminal(nsys: str, tmp_path: Path, times: int) -> None:
     terminal.read("caught")
     if times == 2:
         terminal.type(b"\x03")
-    assert terminal.end() == 130
+    assert terminal.end() == -signal.SIGINT
     assert ("saved" in terminal.seen) == (times == 1)
     assert "KeyboardInterrupt" in terminal.seen
     assert results(tmp_path) == CAPTURED
@@ -407,7 +408,7 @@ def test_ctrl_c_before_the_command_started(nsys: str, tmp_path: Path) -> None:
     while not list(tmp_path.glob(".nsysx-*/nsys.log")):
         time.sleep(0.005)
     terminal.type(b"\x03")
-    assert terminal.end() == 130, terminal.seen
+    assert terminal.end() == -signal.SIGINT, terminal.seen
     assert not left_over(tmp_path)
 
 
@@ -438,7 +439,7 @@ def test_a_terminal_that_is_closed(nsys: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"), [(HANDLES, 7), ("print('up', flush=True); import time; time.sleep(60)", 143)]
+    ("code", "status"), [(HANDLES, 7), ("print('up', flush=True); import time; time.sleep(60)", -signal.SIGTERM)]
 )
 def test_sigterm(nsys: str, tmp_path: Path, code: str, status: int) -> None:
     terminal = in_terminal(nsys, tmp_path, code)
@@ -446,7 +447,7 @@ def test_sigterm(nsys: str, tmp_path: Path, code: str, status: int) -> None:
     os.kill(terminal.pid, signal.SIGTERM)
     assert terminal.end() == status, terminal.seen
     assert results(tmp_path) == CAPTURED
-    assert json.loads((tmp_path / "r.run.json").read_text())["exit_code"] == status
+    assert json.loads((tmp_path / "r.run.json").read_text())["exit_code"] == (status if status > 0 else 128 - status)
     assert not left_over(tmp_path)
 
 
