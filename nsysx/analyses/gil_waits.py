@@ -8,6 +8,7 @@ from nsysx.events.gil import gil_idle, lines_of
 from nsysx.events.host_lines import known_lines
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.model import Column, TableSpec
 
 KEY = "gil_waits"
@@ -59,11 +60,7 @@ def table(profile: Profile) -> pl.DataFrame:
     middle = ((parts["start_ns"] + parts["end_ns"]) // 2).to_numpy()
     place = pl.Series("place", lines_of(profile, parts["holder"].fill_null(-1).to_numpy(), middle), dtype=pl.Int64)
     lines = known_lines(profile)
-    places = (
-        lines.places.places
-        if lines
-        else pl.DataFrame(schema={c: pl.Int64 if c == "line" else pl.String for c in _PLACE})
-    )
+    places = lines.places.places if lines else pl.DataFrame(schema=declared.schema(COLUMNS, *_PLACE))
     names = profile.trace.thread_name.select(pl.col("thread").alias("holder"), pl.col("name").cast(pl.String))
     rows = parts.with_columns(place).join(names.unique("holder"), on="holder", how="left", maintain_order="left")
     rows = rows.join(

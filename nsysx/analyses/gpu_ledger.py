@@ -8,6 +8,7 @@ import polars as pl
 from nsysx.catalogue import CAUSES
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.frames.lookup import totals
 from nsysx.model import Column, TableSpec
 
@@ -54,4 +55,4 @@ def table(profile: Profile) -> pl.DataFrame:
         named = {k: int(v[0]) for k, v in parts.items()}
         steps = profile.scope_of(process).steps or None
         rows.append({"process": process, "device": device, "steps": steps, **named, "idle_causes": causes})
-    return pl.DataFrame(rows, schema={c.name: pl.Object if c.dtype == "Object" else pl.Int64 for c in COLUMNS})
+    return pl.DataFrame(rows, schema=declared.schema(COLUMNS))

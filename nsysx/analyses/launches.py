@@ -9,6 +9,7 @@ from nsysx.analyses.helpers import one_time_cost
 from nsysx.analyses.helpers.launch_queue import pending, queue_full
 from nsysx.catalogue import Cause
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import Column, TableSpec
 
@@ -97,7 +98,7 @@ def _idle(profile: Profile) -> pl.DataFrame:
     cause, ns, by = cause[rows], ns[rows], call[op[rows]]
     names, of = distinct(at(profile.attributed.api_calls["name"], by))
     launch, host = (totals(of, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
-    schema = {"name": pl.String, "idle_launch_ns": pl.Int64, "idle_host_ns": pl.Int64}
+    schema = declared.schema(COLUMNS, "name", "idle_launch_ns", "idle_host_ns")
     return pl.DataFrame([names, launch, host], schema=schema)
 
 

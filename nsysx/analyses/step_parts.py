@@ -15,6 +15,7 @@ import polars as pl
 
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import distinct, totals
 from nsysx.model import Column, TableSpec
@@ -50,14 +51,6 @@ MOST_BLOCKS = 64
 MOST_NAMES = 400
 REST = "(the rest)"
 
-_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
-    "part": pl.String,
-    "name": pl.String,
-    "cls": pl.String,
-    "place": pl.String,
-    "count": pl.List(pl.Int64),
-    "ns": pl.List(pl.Int64),
-}
 _Row = tuple[str, str | None, str | None, str | None, list[int] | None, list[int]]
 
 
@@ -261,4 +254,4 @@ def table(profile: Profile) -> pl.DataFrame:
         rows += _device_parts(profile, blocks, classes)
     rows += _sums(profile, blocks, classes)
     rows += _waits(profile, blocks)
-    return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+    return pl.DataFrame(rows, schema=declared.schema(COLUMNS), orient="row")

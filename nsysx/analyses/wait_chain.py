@@ -6,6 +6,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import declared
 from nsysx.model import Column, TableSpec
 from nsysx.replay.engine import Replay, replay_of
 
@@ -41,14 +42,4 @@ def table(profile: Profile) -> pl.DataFrame:
     sites = profile.wait_sites().group_by("site", maintain_order=True).agg("call")
     links = replay.chain({site: frozenset(calls) for site, calls in sites.iter_rows()})
     rows = [(m.site, m.step_ns, m.saving_ns, m.next_site, m.next_wait_ns) for m in links]
-    return pl.DataFrame(
-        rows,
-        schema={
-            "removed": pl.String,
-            "step_ns": pl.Int64,
-            "saving_ns": pl.Int64,
-            "moves_to": pl.String,
-            "wait_ns": pl.Int64,
-        },
-        orient="row",
-    )
+    return pl.DataFrame(rows, schema=declared.schema(COLUMNS), orient="row")

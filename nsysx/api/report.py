@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from nsysx import pipeline, units
+from nsysx.analyses.helpers import step_record
 from nsysx.api.files import File, framed
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.profile import NotRecorded as NotRecorded
@@ -192,7 +193,7 @@ class Report:
         """
         columns: tuple[Column, ...]
         if name == "steps":
-            columns = parquet.STEPS
+            columns = step_record.STEPS
         elif name in self.summary.tables:
             columns = self.summary.tables[name].columns
         else:

@@ -17,7 +17,7 @@ from nsysx import ids
 from nsysx.events.correlate import Correlated
 from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
-from nsysx.frames import lookup
+from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64, Labels, StepFunction
 from nsysx.reading.load import Trace
 
@@ -70,11 +70,11 @@ def _phase_spans(layer: Layer) -> pl.DataFrame:
         parts.append(
             pl.DataFrame(
                 {
+                    "process": np.full(len(open_), ids.process_of(thread)),
                     "thread": np.full(len(open_), thread),
                     "start_ns": nest.top.times[:-1][open_],
                     "end_ns": nest.top.times[1:][open_],
                     "phase": names.gather(nest.top.labels[open_]),
-                    "process": np.full(len(open_), ids.process_of(thread)),
                 },
                 schema=_SPANS,
             )
@@ -82,7 +82,7 @@ def _phase_spans(layer: Layer) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=_SPANS), *parts])
 
 
-_SPANS = {"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "phase": pl.String, "process": pl.Int64}
+_SPANS = declared.schema(declared.PHASE_SPANS)
 
 #: Rows are looked up in blocks: what is needed in between stays in the cache and costs no new memory.
 _BLOCK = 1 << 18

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.frames import declared, derived
 from nsysx.frames.intervals import I64
 from nsysx.reading.trace import Trace
 
@@ -77,11 +78,7 @@ def of_ops(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_SCHEMA = {
-    "op": pl.Int64,
-    **dict.fromkeys(SHARES, pl.Float32),
-    "clock_hz": pl.Float64,
-}
+_SCHEMA = declared.schema(c for c in derived.OP_COUNTERS if c.name != "dram")  # which is added
 
 
 def memory_bound(trace: Trace, ops: pl.DataFrame, chosen: pl.DataFrame) -> tuple[frozenset[int], float]:

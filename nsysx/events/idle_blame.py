@@ -14,23 +14,11 @@ from nsysx.catalogue import CAUSES, Cause
 from nsysx.events.attribute import Attributed
 from nsysx.events.host_activity import FAR, Gaps, Host, Pieces, hosts
 from nsysx.events.streams import CLOCK_ERROR_NS
-from nsysx.frames import lookup
+from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64, StepFunction
 from nsysx.reading.load import Trace
 
-_IDLE = {
-    "process": pl.Int64,
-    "device": pl.Int64,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "cause": pl.Int64,
-    "gap": pl.Int64,
-    "op": pl.Int64,
-    "began_in": pl.Int64,
-    "thread": pl.Int64,
-    "waited_device": pl.Int64,
-    "waited_stream": pl.Int64,
-}
+_IDLE = declared.schema(declared.IDLE)
 
 #: A median of fewer is none.
 _MANY = 20

@@ -22,17 +22,11 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.frames import lookup
+from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
 
 #: What every source of steps gives.
-STEP = {
-    "process": pl.Int64,
-    "thread": pl.Int64,
-    "number": pl.Int64,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-}
+STEP = declared.schema(declared.CPU_STEPS, "process", "thread", "number", "start_ns", "end_ns")
 
 #: Fewer elements than this repeat everywhere (a GEMM and its reduction); a launch of a CUDA graph may be a step by itself.
 _SHORTEST = 8

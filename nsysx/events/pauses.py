@@ -11,27 +11,13 @@ from typing import Any
 
 import polars as pl
 
+from nsysx.frames import declared
 from nsysx.inject.nsysx_probe import ranges as vocabulary
 
 #: Longer than any pause (ns, a day), and older than any that waits for its mark.
 _LONGEST_NS = 86_400 * 10**9
 
-_SCHEMA = {
-    "process": pl.Int64,
-    "thread": pl.Int64,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "kind": pl.String,
-    "generation": pl.Int64,
-    "collected": pl.Int64,
-    "id": pl.String,
-    "function": pl.String,
-    "file": pl.String,
-    "line": pl.Int64,
-    "backward": pl.Boolean,
-    "reason": pl.String,
-    "failed": pl.String,
-}
+_SCHEMA = declared.schema(declared.PAUSES)
 _THREAD_BITS = 0xFFFFFF
 
 

@@ -19,6 +19,7 @@ from nsysx.events.nvtx_ranges import Ranges
 from nsysx.events.other_ranks import OtherRanks
 from nsysx.events.python_lines import python_lines
 from nsysx.events.steps import StepTable
+from nsysx.frames import declared, derived
 from nsysx.model import Scope
 from nsysx.reading.load import Trace
 
@@ -189,7 +190,7 @@ def _lines(profile: Profile) -> pl.DataFrame:
     return python_lines(profile.trace, profile.ranges, profile.attributed.api_calls)
 
 
-_PIECES = {"op": pl.Int64, "cause": pl.Int64, "began_in": pl.Int64, "ns": pl.Int64}
+_PIECES = declared.schema(derived.IDLE_PIECES)
 
 
 def _idle(profile: Profile) -> dict[tuple[int, int], pl.DataFrame]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from nsysx.events import stacks
 from nsysx.events.nvtx_ranges import Ranges
-from nsysx.frames import lookup
+from nsysx.frames import declared, derived, lookup
 from nsysx.reading.load import Trace
 
 #: How long before its call a backtrace may lie; measured: 30 to 60 ns. No call that waits is as short as this.
@@ -46,7 +46,7 @@ def python_lines(trace: Trace, ranges: Ranges, calls: pl.DataFrame) -> pl.DataFr
     return pl.concat([rows.select("call"), place[of]], how="horizontal")
 
 
-_PLACE = {"file": pl.String, "line": pl.Int64, "function": pl.String}
+_PLACE = declared.schema(derived.LINES, "file", "line", "function")
 #: ``frame`` is "file:line function".
 _FRAMES = {"call": pl.Int64, "frame": pl.Categorical}
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx.frames import lookup
+from nsysx.frames import declared, derived, lookup
 from nsysx.frames.intervals import I64
 
 Flags = npt.NDArray[np.bool_]
@@ -134,4 +134,4 @@ def places(stacks: pl.DataFrame) -> Places:
     return Places(place, described, waits, known)
 
 
-_PLACE = {"function": pl.String, "file": pl.String, "line": pl.Int64, "framework": pl.String}
+_PLACE = declared.schema(derived.PLACES)

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.frames import lookup
+from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
 
 #: What delays the next step by less than this share of a step, beyond what every step pays, is part of the loop.
@@ -26,8 +26,7 @@ FEW_STEPS = 3
 
 _NEVER = np.iinfo(np.int64).max
 
-_TILE = {"process": pl.Int64, "device": pl.Int64, "index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
-_BETWEEN = {**_TILE, "cpu_start_ns": pl.Int64, "cpu_end_ns": pl.Int64, "evaluation": pl.Boolean}
+_TILE, _BETWEEN = declared.schema(declared.GPU_STEPS), declared.schema(declared.BETWEEN_STEPS)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,6 @@ def _c(name: str, dtype: str, meaning: str, unit: str = "") -> Column:
     return Column(name, dtype, unit, meaning)
 
 
-_PROCESS = _c("process", "Int64", "process key: the upper 40 bits of a thread key")
-_DEVICE = _c("device", "Int64", "CUDA ordinal inside the process")
-_THREAD = _c("thread", "Int64", "thread key; its lower 24 bits are the tid")
-_START, _END = _c("start_ns", "Int64", "start, since the session's", "ns"), _c("end_ns", "Int64", "end, likewise", "ns")
 _PLACE = (
     _c("phase", "String", "phase of the step in which it was called: forward, backward, optimizer, ...; null for none"),
     _c("module", "String", "module in which it was called, by its path; null for none"),
@@ -59,10 +55,10 @@ def _shape_columns() -> tuple[Column, ...]:
     )
 
 
-def _declared(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return columns of events with names as text: not every reader of Parquet knows categories."""
-    kept = (c for c in columns if c.name not in (*_CODED, "grid", "block"))
-    return tuple(Column(c.name, "String" if c.dtype == "Categorical" else c.dtype, c.unit, c.meaning) for c in kept)
+def _declared(columns: tuple[Column, ...], *names: str) -> tuple[Column, ...]:
+    """Return columns, ``names`` of them if given, with names as text: not every reader of Parquet knows categories."""
+    kept = (c for c in columns if (c.name in names if names else c.name not in (*_CODED, "grid", "block")))
+    return tuple(replace(c, dtype="String") if c.dtype == "Categorical" else c for c in kept)
 
 
 CALLS = (*_declared(declared.API_CALLS), *_PLACE)
@@ -74,66 +70,22 @@ OPS = (
     *_shape_columns(),
     *_PLACE,
 )
-RANGES = (
-    _PROCESS,
-    _THREAD,
-    _START,
-    _END,
-    _c("label", "String", "the text of the NVTX range"),
-    _c("kind", "String", "what it marks: step, phase, module, backward_module, op, range"),
-    _c("name", "String", "path of the module, name of the phase or operator, text without its counter"),
-    _c("cls", "String", "class of the module, empty for others"),
-    _c("number", "Int64", "number of the step or sequence number of the operator, -1 without"),
-    _c("recompute", "Boolean", "a forward that checkpointing runs again in backward"),
-    _c("own", "Boolean", "written by the probe of nsysx run"),
-    _c("crossing", "Boolean", "ended by another thread"),
-    _c("open", "Boolean", "never closed; it ends with the capture here"),
-    _c("repeated", "Boolean", "not recorded in this step: copied from a marked step that made the same calls"),
-)
+RANGES = _declared(declared.MARKS)
 WAITS = (
-    _c("call", "Int64", "row of calls"),
-    _PROCESS,
-    _THREAD,
-    _START,
-    _END,
-    _c("name", "String", "API function"),
-    _c("awaited", "String", "what it waits for: device, stream, event, ..."),
-    _c("backlog_ns", "Int64", "part of its time: waiting for work queued earlier", "ns"),
-    _c("own_op_ns", "Int64", "part of its time: waiting for its own copy", "ns"),
-    _c("host_ns", "Int64", "the remaining part of its time", "ns"),
-    _c("idle_caused_ns", "Int64", "idle time of the device that it causes", "ns"),
+    *_declared(declared.API_CALLS, "call", "process", "thread", "start_ns", "end_ns", "name"),
+    *_declared(declared.WAITS, "awaited", "backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns"),
 )
 IDLE = (
-    _PROCESS,
-    _DEVICE,
-    _START,
-    _END,
+    *_declared(declared.IDLE, "process", "device", "start_ns", "end_ns"),
     _c("cause", "String", "what the host was doing: " + ", ".join(CAUSES)),
-    _c("op", "Int64", "row of the op that ended the gap, null at the end"),
-    _c("began_in", "Int64", "row of the call in which the device ran dry, null for none"),
+    *_declared(declared.IDLE, "op", "began_in"),
 )
-PHASE_SPANS = (
-    _PROCESS,
-    _THREAD,
-    _START,
-    _END,
-    _c("phase", "String", "innermost phase; spans of a thread are disjoint"),
-)
-CPU_STEPS = (
-    _PROCESS,
-    _THREAD,
-    _c("index", "Int64", "place of the step in its process, from 0"),
-    _c("number", "Int64", "number that the program gave it, -1 without"),
-    _START,
-    _END,
-    _c("warmup", "Boolean", "before the steady steps"),
-    _c("steady", "Boolean", "averages are taken over it"),
-    _c("cut", "Boolean", "the last one, which may be cut off"),
-)
-GPU_STEPS = (_PROCESS, _DEVICE, _c("index", "Int64", "index of the step"), _START, _END)
+PHASE_SPANS = _declared(declared.PHASE_SPANS)
+CPU_STEPS = _declared(declared.CPU_STEPS)
+GPU_STEPS = _declared(declared.GPU_STEPS)
 MEMORY = (
-    _PROCESS,
-    _DEVICE,
+    declared.PROCESS,
+    declared.DEVICE,
     _c("time_ns", "Int64", "time since the session's start", "ns"),
     _c("address", "Int64", "address"),
     _c("bytes", "Int64", "bytes that were allocated or freed", "bytes"),
@@ -141,8 +93,8 @@ MEMORY = (
     _c("freed", "Boolean", "true if freed, false if allocated"),
 )
 THREADS = (
-    _PROCESS,
-    _THREAD,
+    declared.PROCESS,
+    declared.THREAD,
     _c("pid", "Int64", "process id"),
     _c("tid", "Int64", "thread id"),
     _c("name", "String", "name"),
@@ -265,8 +217,6 @@ _TIMES = pl.List(pl.Struct({"name": pl.String, "ns": pl.Int64}))
 
 def column_type(column: Column) -> pl.DataType:
     """Return the polars type of a column of a table: times by name are a list of (name, ns), other nested values JSON text."""
-    if column.dtype == "List(Int64)":
-        return pl.List(pl.Int64())
     if column.dtype == "Object":
         return _TIMES if column.unit == "ns" else pl.String()
     return declared.schema((column,))[column.name]

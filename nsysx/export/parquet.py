@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import polars as pl
 
+from nsysx.analyses.helpers import step_record
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.export import frames
 from nsysx.model import Column, Summary
@@ -16,31 +17,10 @@ from nsysx.model import Column, Summary
 #: The dictionary of all columns, the Summary, and the text that describes the folder.
 DICTIONARY, SUMMARY, README = "columns.parquet", "summary.json", "README.md"
 
-STEPS = (
-    Column("index", "Int64", "", "place of the step in the shown process, from 0"),
-    Column("number", "Int64", "", "number that the program gave it, -1 without"),
-    Column("start_ns", "Int64", "ns", "start on the CPU, since the session's"),
-    Column("end_ns", "Int64", "ns", "end on the CPU"),
-    Column("warmup", "Boolean", "", "before the steady steps"),
-    Column("steady", "Boolean", "", "averages are taken over it"),
-    Column("cut", "Boolean", "", "the last one, which may be cut off"),
-    Column("cpu_ns", "Int64", "ns", "length on the CPU"),
-    Column("device", "Int64", "", "the shown device, null without GPU work"),
-    Column("gpu_start_ns", "Int64", "ns", "start on the device, null likewise"),
-    Column("gpu_end_ns", "Int64", "ns", "end on the device, null likewise"),
-    Column("gpu_ns", "Int64", "ns", "length on the device: compute + comm + copy + memset + idle"),
-    Column("gpu_compute_ns", "Int64", "ns", "device computes"),
-    Column("gpu_comm_ns", "Int64", "ns", "device communicates and computes nothing"),
-    Column("gpu_copy_ns", "Int64", "ns", "device copies and does none of the above"),
-    Column("gpu_memset_ns", "Int64", "ns", "device sets memory and does none of the above"),
-    Column("gpu_idle_ns", "Int64", "ns", "device idles"),
-    Column("phases", "Object", "ns", "time of each innermost phase on the CPU"),
-)
-
 
 def steps(summary: Summary) -> pl.DataFrame:
-    """Return one row per step of the shown process, columns as in STEPS."""
-    return frames.table_frame(STEPS, summary.steps.rows)
+    """Return one row per step of the shown process, columns as in ``step_record.STEPS``."""
+    return frames.table_frame(step_record.STEPS, summary.steps.rows)
 
 
 def _sources(
@@ -49,7 +29,7 @@ def _sources(
     """Yield name, title, columns and maker of every frame."""
     for frame in frames.FRAMES:
         yield frame.name, frame.title, frame.columns, partial(frames.event_frame, given, frame.name)
-    yield "steps", "Steps of the shown process, with the ledger of each", STEPS, partial(steps, summary)
+    yield "steps", "Steps of the shown process, with the ledger of each", step_record.STEPS, partial(steps, summary)
     for key, table in sorted(summary.tables.items()):
         yield f"table_{key}", table.title, table.columns, partial(frames.summary_table, summary, key)
 

@@ -6,6 +6,7 @@ by its place in a `Profile`; the tests check the frames of all samples against i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import polars as pl
@@ -23,16 +24,16 @@ def _span(where: str) -> tuple[Column, Column]:
     return start, column("end_ns", "Int64", "ns", f"end on the {where}")
 
 
-_PROCESS = column("process", "Int64", "", "process")
-_THREAD = column("thread", "Int64", "", "thread")
-_DEVICE = column("device", "Int64", "", "CUDA ordinal inside the process")
+PROCESS = column("process", "Int64", "", "process key: the upper 40 bits of a thread key")
+THREAD = column("thread", "Int64", "", "thread key; its lower 24 bits are the tid")
+DEVICE = column("device", "Int64", "", "CUDA ordinal inside the process")
 _INDEX = column("index", "Int64", "", "index of the step in its process, from 0")
 
 #: What ``correlate`` hands on: one row per API call, sorted by (thread, start).
 API_CALLS = (
     column("call", "Int64", "", "row number, the key that GPU ops refer to"),
-    column("process", "Int64", "", "upper 40 bits of the thread key"),
-    column("thread", "Int64", "", "thread key"),
+    PROCESS,
+    THREAD,
     column("start_ns", "Int64", "ns", "start of the call on the CPU"),
     column("end_ns", "Int64", "ns", "end of the call on the CPU"),
     column("name", "Categorical", "", "API function without _v3020, _ptsz, _ptds"),
@@ -51,8 +52,8 @@ API_CALLS = (
 #: What ``correlate`` hands on: one row per GPU op, sorted by start.
 GPU_OPS = (
     column("op", "Int64", "", "row number"),
-    column("process", "Int64", "", "process"),
-    column("device", "Int64", "", "CUDA ordinal inside the process"),
+    PROCESS,
+    DEVICE,
     column("context", "Int64", "", "CUDA context, null if not recorded"),
     column("stream", "Int64", "", "stream"),
     column("start_ns", "Int64", "ns", "start on the device"),
@@ -96,8 +97,8 @@ PLACE = (
 
 #: What ``nvtx_ranges`` hands on. Marks are ranges of length 0.
 MARKS = (
-    _PROCESS,
-    _THREAD,
+    PROCESS,
+    THREAD,
     *_span("CPU"),
     column("label", "Categorical", "", "the text"),
     column("kind", "Categorical", "", "step, phase, module, backward_module, op, range"),
@@ -114,13 +115,13 @@ MARKS = (
 )
 RANGES = (column("range", "UInt32", "", "row number"), *MARKS)
 NOTES = (
-    _PROCESS,
+    PROCESS,
     column("start_ns", "Int64", "ns", "when it was written"),
     column("name", "String", "", "what the probe reports about itself, JSON"),
 )
 PAUSES = (
-    _PROCESS,
-    _THREAD,
+    PROCESS,
+    THREAD,
     *_span("CPU"),
     column("kind", "String", "", "gc or compile"),
     column("generation", "Int64", "", "generation that was collected; null except for gc"),
@@ -143,16 +144,16 @@ MODULES = (
     column("first_ns", "Int64", "ns", "start of the first one"),
 )
 PHASE_SPANS = (
-    _PROCESS,
-    _THREAD,
+    PROCESS,
+    THREAD,
     *_span("CPU"),
     column("phase", "String", "", "innermost phase; the spans of a thread are disjoint"),
 )
 
 #: What ``steps`` hands on.
 CPU_STEPS = (
-    _PROCESS,
-    _THREAD,
+    PROCESS,
+    THREAD,
     _INDEX,
     column("number", "Int64", "", "number that the program gave it, -1 for none"),
     *_span("CPU"),
@@ -160,20 +161,20 @@ CPU_STEPS = (
     column("steady", "Boolean", "", "averages are taken over it"),
     column("cut", "Boolean", "", "the last step, whose end was not recorded"),
 )
-GPU_STEPS = (_PROCESS, _DEVICE, _INDEX, *_span("device"))
+GPU_STEPS = (PROCESS, DEVICE, _INDEX, *_span("device"))
 BETWEEN_STEPS = (
     *GPU_STEPS,
     column("cpu_start_ns", "Int64", "ns", "start on the CPU"),
     column("cpu_end_ns", "Int64", "ns", "end on the CPU"),
     column("evaluation", "Boolean", "", "contains forwards without a backward"),
 )
-GPU_WINDOWS = (_PROCESS, _DEVICE, *_span("device"))
-CPU_WINDOWS = (_PROCESS, *_span("CPU"))
+GPU_WINDOWS = (PROCESS, DEVICE, *_span("device"))
+CPU_WINDOWS = (PROCESS, *_span("CPU"))
 
 #: What ``ledger`` hands on.
 IDLE = (
-    _PROCESS,
-    _DEVICE,
+    PROCESS,
+    DEVICE,
     *_span("device"),
     column("cause", "Int64", "", "what the host did, as an index into CAUSES"),
     column("gap", "Int64", "", "number of the gap that this is a piece of"),
@@ -195,10 +196,10 @@ WAITS = (
 
 #: The sampled Python stacks that ``reading`` hands on: which thread was sampled when, and the frames of each distinct stack.
 SAMPLES = (
-    _THREAD,
+    THREAD,
     column("time_ns", "Int64", "ns", "when it was sampled"),
     column("stack", "Int64", "", "number of its stack"),
-    _PROCESS,
+    PROCESS,
 )
 STACKS = (
     column("stack", "Int64", "", "number of the stack"),
@@ -234,9 +235,19 @@ HANDED_ON: Mapping[str, tuple[Column, ...]] = {
 }
 
 
-def schema(columns: Iterable[Column]) -> dict[str, pl.DataType]:
-    """Return name -> dtype of declared columns, for building a frame from rows."""
-    return {c.name: getattr(pl, c.dtype)() for c in columns}
+_LIST = re.compile(r"List\((\w+)\)")
+
+
+def _dtype(name: str) -> pl.DataType:
+    inner = _LIST.fullmatch(name)
+    made: pl.DataType = pl.List(getattr(pl, inner[1])()) if inner else getattr(pl, name)()
+    return made
+
+
+def schema(columns: Iterable[Column], *names: str) -> dict[str, pl.DataType]:
+    """Return name -> dtype of declared columns, for building a frame; of ``names`` in their order if any are given."""
+    types = {c.name: _dtype(c.dtype) for c in columns}
+    return {name: types[name] for name in names} if names else types
 
 
 def undeclared(frame: pl.DataFrame, columns: tuple[Column, ...]) -> list[str]:

@@ -8,6 +8,7 @@ import sqlite3
 
 import polars as pl
 
+from nsysx.frames import declared, derived
 from nsysx.reading import schema
 
 
@@ -50,6 +51,4 @@ def python_lines(
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 seen[text] = []
         out.append((thread, start, seen[text]))
-    return pl.DataFrame(
-        out, schema={"thread": pl.Int64(), "time_ns": pl.Int64(), "frames": pl.List(pl.String())}, orient="row"
-    ).sort("thread", "time_ns")
+    return pl.DataFrame(out, schema=declared.schema(derived.BACKTRACES), orient="row").sort("thread", "time_ns")

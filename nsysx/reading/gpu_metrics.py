@@ -22,6 +22,7 @@ from pathlib import Path
 
 import polars as pl
 
+from nsysx.frames import declared, derived
 from nsysx.reading import capture_facts, decoding, placing, rows, selecting
 from nsysx.reading.trace import Window
 
@@ -35,8 +36,8 @@ _COUNTERS = (
     ("dram_write", re.compile(r"^DRAM Write\b.*%", re.IGNORECASE)),
     ("clock_hz", re.compile(r"^GPC Clock Frequency\b", re.IGNORECASE)),
 )
-COLUMNS = ("sm_active", "tensor_active", "dram_read", "dram_write", "clock_hz")
-SCHEMA = {"gpu": pl.Int64, "time_ns": pl.Int64, **dict.fromkeys(COLUMNS[:-1], pl.Float32), "clock_hz": pl.Float64}
+COLUMNS = tuple(name for name, _ in _COUNTERS)
+SCHEMA = declared.schema(derived.COUNTERS)
 
 _MOST_THREADS = 8
 #: Rounding gives slightly more than 100 %; a value above this is not a share.

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from nsysx import ids
+from nsysx.frames import declared, derived
 from nsysx.reading import placing, schema
 
 
@@ -46,8 +47,9 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
         if text_of_payload not in known:
             known[text_of_payload] = _payload(text_of_payload, names)
         out.append((thread, start, end, str(operation), *known[text_of_payload]))
-    columns = ("thread", "start_ns", "end_ns", "operation", *(name for name, _ in names))
-    types = {c: pl.String() if c in ("operation", "communicator") else pl.Int64() for c in columns}
+    types = declared.schema(
+        derived.NCCL_RANGES, "thread", "start_ns", "end_ns", "operation", *(name for name, _ in names)
+    )
     return pl.DataFrame(out, schema=types, orient="row").sort("thread", "start_ns", maintain_order=True)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsysx.frames import lookup
+from nsysx.frames import declared, lookup
 from nsysx.reading import decoding, placing, rows, schema, selecting
 from nsysx.reading.trace import LeftOut, Window
 
@@ -31,14 +31,9 @@ _MOST_LINES = 10_000_000
 _MOST_STRINGS = 1 << 31
 
 _TYPES = {"thread": pl.Int64(), "time_ns": pl.Int64(), "text": pl.Binary()}
-SAMPLES = {"thread": pl.Int64(), "time_ns": pl.Int64(), "stack": pl.Int64()}
-STACKS = {
-    "stack": pl.Int64(),
-    "depth": pl.Int64(),
-    "function": pl.Categorical(),
-    "file": pl.Categorical(),
-    "line": pl.Int64(),
-}
+#: The process is added later.
+SAMPLES = declared.schema(declared.SAMPLES, "thread", "time_ns", "stack")
+STACKS = declared.schema(declared.STACKS)
 
 #: (function, file, line): two string ids and a line number, each -1 if it is not known.
 _Frame = tuple[int, int, int]

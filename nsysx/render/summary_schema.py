@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from nsysx import analyses, model
+from nsysx.analyses.helpers import step_record
 from nsysx.ranks import comparison
 
 _TYPES = {"Int64": "integer", "Float64": "number", "String": "string", "Boolean": "boolean"}
@@ -52,6 +53,7 @@ def schema() -> Mapping[str, Any]:
         "findings": {"type": ["array", "null"], "items": _record(model.Finding)},
         "scopes": {"type": "object"},
     }
+    properties["steps"]["properties"]["rows"] = _table(step_record.STEPS)
     properties["quality"]["items"]["properties"]["status"] = {"enum": ["ok", "warn", "missing"]}
     properties["findings"]["items"]["properties"]["verdict"] = {"enum": ["found", "clear", "cannot_tell"]}
     return {

@@ -10,7 +10,24 @@ import polars as pl
 
 from nsysx.events import ledger
 from nsysx.events.profile import Profile
-from nsysx.model import Row, Steps
+from nsysx.frames import declared
+from nsysx.model import Column, Row, Steps
+
+#: The columns of ``Steps.rows``.
+STEPS = (
+    *(c for c in declared.CPU_STEPS if c.name not in ("process", "thread")),
+    Column("cpu_ns", "Int64", "ns", "length on the CPU"),
+    Column("device", "Int64", "", "the shown device, null without GPU work"),
+    Column("gpu_start_ns", "Int64", "ns", "start on the device, null likewise"),
+    Column("gpu_end_ns", "Int64", "ns", "end on the device, null likewise"),
+    Column("gpu_ns", "Int64", "ns", "length on the device: compute + comm + copy + memset + idle"),
+    Column("gpu_compute_ns", "Int64", "ns", "device computes"),
+    Column("gpu_comm_ns", "Int64", "ns", "device communicates and computes nothing"),
+    Column("gpu_copy_ns", "Int64", "ns", "device copies and does none of the above"),
+    Column("gpu_memset_ns", "Int64", "ns", "device sets memory and does none of the above"),
+    Column("gpu_idle_ns", "Int64", "ns", "device idles"),
+    Column("phases", "Object", "ns", "time of each innermost phase on the CPU"),
+)
 
 
 def _step_rows(profile: Profile) -> tuple[Row, ...]:
