@@ -64,10 +64,13 @@ class Program:
         self.free[stream] = start + round(us * US)
         return start
 
-    def launch(self, us: float, kernel: str = "gemm", *, stream: int = 7, cost: float = 5) -> None:
+    def launch(self, us: float, kernel: str = "gemm", *, stream: int = 7, cost: float = 5, blocks: int = 1056) -> None:
         start = self.queue(us, stream)
         duration = round(us * US)
-        self.main.launch(self.t, round(cost * US), kernel=kernel, gpu_start=start, gpu_dur=duration, stream=stream)
+        call = self.main.launch(
+            self.t, round(cost * US), kernel=kernel, gpu_start=start, gpu_dur=duration, stream=stream
+        )
+        call.ops[-1]["gridX"] = blocks
         self.host(cost + 1)
 
     def memset(self, us: float, *, stream: int = 7) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.model import Finding
 from tests.findings import Program, empty, healthy, stepless
 
 CODES = ("NSX102", "NSX112", "NSX113", "NSX114")
@@ -86,9 +87,67 @@ def test_fusion_gives_an_estimate_and_says_so(tmp_path: Path) -> None:
     assert (row["chains"], row["kernels"], row["at most_ns"]) == (1, 5, 400_000)
 
 
-def test_elementwise_kernels_apart_are_no_chain(tmp_path: Path) -> None:
+ADD, RAND = (
+    "void vectorized_elementwise_kernel<4, Add>(int)",
+    "void distribution_elementwise_grid_stride_kernel<rand>(int)",
+)
+
+
+def fusible(tmp_path: Path, outer: str, inner: str, *kernels: tuple[str, int]) -> Finding:
+    """Return what NSX112 says of a product and kernels (name, blocks) of 100 us within two ranges."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("other:Other"):
+            program.launch(500)
+        with program.range(outer), program.range(inner):
+            for name, blocks in kernels:
+                program.launch(100, name, blocks=blocks)
+
+    return Program().steps(body).finding(tmp_path, "NSX112")
+
+
+def test_neighbors_that_cannot_share_data_are_no_chain(tmp_path: Path) -> None:
+    """Three kernels of three tensors only stand next to each other."""
+    same = fusible(tmp_path, "forward", "act:Gate", (ADD, 900), (ADD, 900), (ADD, 1800))
+    assert (same.verdict, same.saving_ns_per_step) == ("found", 200_000)
+    assert fusible(tmp_path, "forward", "act:Gate", (ADD, 9), (ADD, 90), (ADD, 900)).verdict == "clear"
+    assert fusible(tmp_path, "forward", "act:Gate", (RAND, 900), (RAND, 900), (RAND, 900)).verdict == "clear"
+    assert fusible(tmp_path, "forward", "act:Gate", (RAND, 900), (ADD, 900)).verdict == "found"
+
+
+def test_an_optimizers_kernels_are_not_fused_by_compiling_the_network(tmp_path: Path) -> None:
+    assert fusible(tmp_path, "optimizer SGD", "w:W", *[(ADD, 900)] * 5).verdict == "clear"
+
+
+def test_without_modules_nobody_knows_what_shares_data(tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
         with program.range("forward"):
+            for _ in range(5):
+                program.launch(100, ADD)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX112")
+    assert (finding.verdict, finding.detail) == (
+        "cannot_tell",
+        "which kernels share data is unknown: no module is marked",
+    )
+
+
+def test_two_streams_cannot_save_more_than_the_step(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("act:Gate"):
+            for _ in range(4):
+                for stream in range(7, 15):
+                    program.launch(1000, ADD, stream=stream, cost=1)
+
+    summary = Program().steps(body).summary(tmp_path)
+    (finding,) = (f for f in summary.findings or () if f.code == "NSX112")
+    assert finding.verdict == "found" and summary.unprofiled is not None
+    assert finding.saving_ns_per_step is not None and finding.saving_ns_per_step <= summary.unprofiled.step_ns
+
+
+def test_elementwise_kernels_apart_are_no_chain(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("act:Gate"):
             for _ in range(5):
                 program.launch(100)
                 program.launch(100, "void vectorized_elementwise_kernel<4, Add>(int)")

@@ -48,7 +48,8 @@ def _limits(profile: Profile, card: int) -> tuple[DeviceLimits, str]:
     return profile.trace.limits.get(place, DeviceLimits()), names.get(place, "")
 
 
-def _unpacked(packed: pl.Series, fields: tuple[tuple[str, int], ...]) -> list[I64]:
+def unpacked(packed: pl.Series, fields: tuple[tuple[str, int], ...]) -> list[I64]:
+    """Return the values of each field of packed integers, as ``schema.unpack`` does for one."""
     # A copy: it is shifted in place.
     return list(schema.unpack(packed.to_numpy().astype(np.int64), fields))  # type: ignore[arg-type]
 
@@ -66,8 +67,8 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
         whole[at] = values
         columns[column] = pl.Series(column, whole.tolist(), dtype=kind)
 
-    gx, gy, gz = _unpacked(known["grid"], schema.GRID)
-    bx, by, bz, registers, shared = _unpacked(known["block"], schema.BLOCK)
+    gx, gy, gz = unpacked(known["grid"], schema.GRID)
+    bx, by, bz, registers, shared = unpacked(known["block"], schema.BLOCK)
     blocks, threads = gx * gy * gz, bx * by * bz
     put("blocks", blocks, pl.Int64())
     put("threads", threads, pl.Int64())
