@@ -10,7 +10,7 @@ import typer
 
 from nsysx.cli.options import Force, StepRange, Steps, files_of
 from nsysx.cli.talk import deliver
-from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.errors import EXIT_USAGE, NsysxError
 
 
 def check(
@@ -18,9 +18,6 @@ def check(
     budget: Annotated[Path | None, typer.Option(metavar="F", help="The limits, as TOML.")] = None,
     baseline: Annotated[Path | None, typer.Option(metavar="F", help="Summary that relative limits refer to.")] = None,
     init: Annotated[bool, typer.Option("--init", help="Print a budget that this report meets.")] = False,
-    claims: Annotated[
-        Path | None, typer.Option(metavar="F", help="Check the numbers of this text against FILE.")
-    ] = None,
     json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON.")] = None,
     markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown.")] = None,
     junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML.")] = None,
@@ -32,8 +29,8 @@ def check(
     """Check a report against a budget. Exit code: 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
     from nsysx.outputs import check_output
 
-    if (budget is not None) + init + (claims is not None) != 1:
-        message = "check wants one of --budget, --init and --claims"
+    if (budget is not None) + init != 1:
+        message = "check wants either --budget or --init"
         raise NsysxError(message, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
     if (json, markdown, junit).count("-") + github > 1:
         message = "only one of --json -, --markdown -, --junit - and --github can write to stdout"
@@ -44,7 +41,6 @@ def check(
 
     parallel_reading.limit_threads()
     from nsysx.comparing import budget as room
-    from nsysx.comparing import claims as claims_room
     from nsysx.comparing import inputs
     from nsysx.render import check_text, json_text
 
@@ -52,10 +48,6 @@ def check(
     if init:
         typer.echo(room.init(capture), nl=False)
         return
-    if claims is not None:
-        checked = claims_room.check(inputs.read_text(claims), capture.summary)
-        typer.echo(check_text.claims(checked))
-        raise typer.Exit(EXIT_BUDGET if any(c.source is None for c in checked) else 0 if checked else EXIT_EMPTY)
     assert budget is not None
     base = None if baseline is None else inputs.measured(baseline)
     verdict = room.check(capture, inputs.read_budget(budget), base)

@@ -10,6 +10,7 @@ import numpy as np
 
 from nsysx import units
 from nsysx.comparing.side import Captured, Side
+from nsysx.events.families import COMMUNICATION, family
 
 #: Options of nsys that change the cost of tracing, by words in their names.
 _OPTIONS = ("TRACE", "RATE", "BACKTRACE", "SAMPL", "GRAPH", "MEMORY", "CTXSW")
@@ -191,17 +192,18 @@ def _work(before: Side, after: Side) -> list[Line]:
         said = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
     else:
         said = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
-    equal = [k for k in both if abs(a[k][0] - b[k][0]) < 1e-9 and a[k][1]]
+    # A collective waits for the other ranks: its time says nothing about the clock.
+    equal = [k for k in both if abs(a[k][0] - b[k][0]) < 1e-9 and a[k][1] and family(k) != COMMUNICATION]
     ratios = np.array([b[k][1] / a[k][1] for k in equal])
     weight = np.array([a[k][1] for k in equal])
     if len(equal) < 5 or weight.sum() < 0.3 * whole / 2:
         return said
+    # By number and by time: a clock changes all kernels, long and short.
+    low, middle, high = np.quantile(ratios, (0.2, 0.5, 0.8))
     order = np.argsort(ratios)
-    place = np.cumsum(weight[order]) / weight.sum()
-    low, middle, high = (
-        float(ratios[order][min(int(np.searchsorted(place, q)), len(order) - 1)]) for q in (0.2, 0.5, 0.8)
-    )
-    if abs(middle - 1) > _CLOCKS and (low > 1 + _CLOCKS / 2 or high < 1 - _CLOCKS / 2):
+    by_time = float(ratios[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
+    apart = min(low, by_time) > 1 + _CLOCKS / 2 or max(high, by_time) < 1 - _CLOCKS / 2
+    if abs(middle - 1) > _CLOCKS and apart:
         detail = (
             f"Nearly all kernels that run equally often on both sides take {units.share(abs(middle - 1), 1)} "
             f"{'longer' if middle > 1 else 'less'}: other clocks, other shapes (batch, length) or another precision."

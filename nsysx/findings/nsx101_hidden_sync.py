@@ -59,6 +59,8 @@ def check(case: Case) -> list[Finding]:
             unknown.append(row)
         if rare and not case.notable(worth.saving_ns or 0):
             continue
+        if case.stepless and not case.notable(row["idle_caused_ns"]):
+            continue  # nothing can be replayed, and the wait left the GPU no shorter of work
         findings.append(_finding(case, row, at_site, worth))
     if not findings and unknown:
         first = unknown[0]

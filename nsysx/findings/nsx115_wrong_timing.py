@@ -14,10 +14,10 @@ Bad
 
 Good
     from torch.utils.benchmark import Timer
-    print(Timer("op(x)", globals=globals()).blocked_autorange())
+    print(Timer("op(x)", globals=globals()).blocked_autorange())     # many in a row: the launches hide behind the kernels
 
 Harmless when
-    Nothing is queued when the clock starts, or the clock times a whole step of many operations.
+    The kernel takes much longer than launching it and nothing is queued, or the clock times a whole step of many operations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ _FIX = Fix(
     'from torch.utils.benchmark import Timer\nprint(Timer("op(x)", globals=globals()).blocked_autorange())',
     "Nothing else may run on the GPU at the time.",
 )
-#: A reading is wrong when it is off by this factor, up or down.
+_FIX_SHORT = Fix(
+    "A kernel shorter than its launch cannot be timed from the CPU one call at a time, nor by repeating the call: use the time given here, "
+    "or time a CUDA graph of 100 calls between two events and divide",
+    "graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph):\n    for _ in range(100): y = op(x)\n"
+    "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
+    "graph.replay(); start.record(); graph.replay(); end.record(); end.synchronize()\n"
+    'print(start.elapsed_time(end) / 100, "ms")',
+    "The operation can be captured: no value of it is read on the CPU.",
+)
+#: A reading is wrong when it is off from the kernel's time by this factor, up or down.
 _WRONG = 1.5
 _LEAST = 3
 #: Ways of timing a kernel, as named in the evidence: the kernel's own time, and a clock with a synchronize on both sides.
@@ -48,7 +57,7 @@ _WAYS = {
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding per kernel that the program fences with synchronize calls in a way that misreads it by a factor of 1.5."""
+    """Return a finding per kernel around which the program's synchronize calls make a clock misread it by a factor of 1.5."""
     if missing := case.missing("stopwatch"):
         return case.cannot_tell(RULE, missing)
     fences = case.profile.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
@@ -66,9 +75,9 @@ def check(case: Case) -> list[Finding]:
         taken = {w for w in _WAYS if row[w.replace("_ns", "_from")] == "measured"}
         # With both synchronize calls a reading also looks like one with the first alone; and a clock without any is not seen.
         taken &= {"after_ns", "both_ns"} if "both_ns" in taken else {"after_ns", "before_ns"}
-        parts = (row["host_ns"], row["api_ns"], kernel, row["sync_return_ns"])
-        alone = row["both_ns"] if row["both_ns"] is not None else sum(p or 0 for p in parts)
-        wrong = {w for w in taken - {"both_ns"} if not alone / _WRONG <= row[w] <= alone * _WRONG}
+        if not row["custom"] and "after_ns" not in fenced:
+            taken.discard("both_ns")  # fenced in one way only: perhaps not to time it
+        wrong = {w for w in taken if not kernel / _WRONG <= row[w] <= kernel * _WRONG}
         if not wrong:
             continue
         reads = {w: row[w] for w in _WAYS if row[w] is not None}
@@ -78,9 +87,16 @@ def check(case: Case) -> list[Finding]:
         said = ", ".join(f"with {_WAYS[w]} {units.duration(ns)}" for w, ns in reads.items())
         detail = f"A CPU clock around this operation reads {said}."
         because = ""
+        parts = (row["host_ns"], row["api_ns"], kernel, row["sync_return_ns"])
+        alone = row["both_ns"] if row["both_ns"] is not None else sum(p or 0 for p in parts)
         if "after_ns" in wrong and row["after_ns"] > alone:
             more = units.duration(row["after_ns"] - alone)
             because = f"Without a synchronize before it, {more} is work queued earlier."
+        elif "both_ns" in wrong:
+            more = units.duration(row["both_ns"] - kernel)
+            because = f"Even with both, {more} of the reading is the launch and the return of the synchronize."
+        # What hides behind kernels when the call is repeated: everything that the CPU does for one call.
+        fix = _FIX_SHORT if (row["host_ns"] or 0) + (row["api_ns"] or 0) > kernel else _FIX
         evidence = [
             {"way": _WAYS[w], "reads_ns": row[w], "from": row[w.replace("_ns", "_from")]}
             for w in _WAYS
@@ -88,6 +104,15 @@ def check(case: Case) -> list[Finding]:
         ]
         evidence.append({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"})
         findings.append(
-            case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=_FIX, evidence=evidence, because=because)
+            case.found(
+                RULE,
+                title,
+                detail,
+                worth=NO_SAVING,
+                cost_ns=None,
+                fix=fix,
+                evidence=evidence,
+                because=because,
+            )
         )
     return findings or case.clear(RULE, "no synchronize around a single operation makes a clock misread it")

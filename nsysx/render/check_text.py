@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from nsysx.comparing.budget import Result, Verdict
-from nsysx.comparing.claims import Claim
 from nsysx.render.markdown import escape
 from nsysx.render.safe_text import clean
 
@@ -75,12 +73,3 @@ def github(verdict: Verdict) -> str:
         level = "error" if r.status == "broken" else "warning"
         lines.append(f"::{level} {','.join(place)}::{_value(clean(r.detail, 400))}")
     return "\n".join(lines) + ("\n" if lines else "")
-
-
-def claims(checked: Sequence[Claim]) -> str:
-    """Return the numbers in a text, unsupported ones first."""
-    lines = [f"FAIL line {c.line}: {clean(c.text, 60)} is not in the Summary" for c in checked if c.source is None]
-    lines += [
-        f"ok   line {c.line}: {clean(c.text, 60)} = {clean(c.source, 120)}" for c in checked if c.source is not None
-    ]
-    return "\n".join(lines or ["no number with a unit of time or per cent in the text"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,9 @@ _LONGEST = 32_000
 
 def _text(value: str) -> str:
     """Return the text so that no spreadsheet runs it and no terminal obeys it."""
-    formula = value.lstrip(" ").startswith(_FORMULA)
+    # Spreadsheets skip white space of all kinds, and characters without width.
+    begin = next((i for i, c in enumerate(value) if not (c.isspace() or unicodedata.category(c) == "Cf")), len(value))
+    formula = value.startswith(("\t", "\r", "\n")) or value[begin : begin + 1] in _FORMULA
     return ("'" if formula else "") + clean(value, _LONGEST)
 
 

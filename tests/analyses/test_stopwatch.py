@@ -8,7 +8,7 @@ from tests.analyses import reason, rows
 from tests.builder import Report, Thread
 
 
-def body(report: Report, way: str, *, repeats: int = 5) -> Thread:
+def body(report: Report, way: str, *, repeats: int = 5, kernel: int = 17_000) -> Thread:
     """Earlier work of 100 us, then the operation: host 7 us, launch 4 us, kernel 17 us, synchronize returns 3 us later."""
     main = report.process(100).thread(100)
     for i in range(repeats):
@@ -20,9 +20,9 @@ def body(report: Report, way: str, *, repeats: int = 5) -> Thread:
             main.sync("cudaDeviceSynchronize_v3020", at=at + 10_000, dur=done + 3_000 - at - 10_000)
             clock = done + 3_000
         main.launch(
-            at=clock + 7_000, dur=4_000, kernel="mine", gpu_start=max(done + 1_000, clock + 13_000), gpu_dur=17_000
+            at=clock + 7_000, dur=4_000, kernel="mine", gpu_start=max(done + 1_000, clock + 13_000), gpu_dur=kernel
         )
-        finish = max(done + 1_000, clock + 13_000) + 17_000
+        finish = max(done + 1_000, clock + 13_000) + kernel
         if way in ("both", "after"):
             main.sync("cudaDeviceSynchronize_v3020", at=clock + 16_000, dur=finish + 3_000 - clock - 16_000)
     return main

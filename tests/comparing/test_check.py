@@ -9,7 +9,7 @@ import junitparser
 import pytest
 import tomllib
 
-from nsysx.comparing import budget, claims, side
+from nsysx.comparing import budget, side
 from nsysx.comparing.side import Captured
 from nsysx.errors import NsysxError
 from nsysx.render import check_text
@@ -116,15 +116,27 @@ def test_junit_and_annotations_hold_any_name(tmp_path: Path) -> None:
     assert "|" not in check_text.markdown(verdict).splitlines()[4].replace("| ", "").replace(" |", "")
 
 
-def test_claims_are_found_within_rounding(tmp_path: Path) -> None:
-    held = captured(tmp_path).summary
-    found = claims.check("A step takes 10.03 ms.\nIt was 77.7 ms; module c has 5.00 ms, 12,345 us elsewhere.", held)
-    assert [(c.text, c.line, c.source is not None) for c in found] == [
-        ("10.03 ms", 1, True),
-        ("77.7 ms", 2, False),
-        ("5.00 ms", 2, True),
-        ("12,345 us", 2, False),
-    ]
+def logging(folder: Path, name: str, steps: int) -> Captured:
+    """A program that synchronizes once more in every fifth step, and copies a trifle in each."""
+    report = program(NET, steps=steps, item_in="b", noise=20_000)
+    main = report.process(100).thread(100, "python")
+    at = [r["start"] for r in report.rows["NVTX_EVENTS"] if str(r["text"]).startswith("step ")]
+    for begin in at[::5]:
+        main.sync("cudaDeviceSynchronize_v3020", at=begin + 500, dur=100)
+    return side.captured(summary(folder, report, name), name)
+
+
+def test_a_shorter_capture_of_the_same_program_keeps_the_budget(tmp_path: Path) -> None:
+    """What only some steps do, and times that two runs differ by, are no limits."""
+    wanted = tomllib.loads(budget.init(logging(tmp_path, "long", 27)))
+    assert all(float(n).is_integer() for n in wanted["counts"].values())
+    assert {a["count"] for a in wanted["allow"]} == {1}
+    assert "exposed_copy" not in wanted["times_ms"], "a copy of 2 us in a step of 10 ms"
+    for steps in (9, 12, 40):
+        kept = budget.check(logging(tmp_path, f"s{steps}", steps), wanted)
+        assert kept.exit_code == 0, [r.detail for r in kept.results if r.status != "kept"]
+    twice = {**wanted, "counts": {**wanted["counts"], "copies": 0}}
+    assert budget.check(logging(tmp_path, "again", 12), twice).exit_code == 1
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -201,6 +201,21 @@ def test_drivers_and_clocks_are_held_against_each_other(tmp_path: Path) -> None:
     assert "1980 MHz before, 1500 after" in lines["clock"].detail
 
 
+def test_one_kernel_or_a_collective_is_no_other_clock(tmp_path: Path) -> None:
+    """All but one run as fast as before; the one that does not holds most of the time."""
+    names = ("ncclDevKernel_AllReduce", "b", "c", "d", "e", "f", "g")
+    fast = {n: 5 * MS if "nccl" in n else MS for n in names}
+
+    def speeds(**changed: int) -> list[str]:
+        one, two = summary(tmp_path, program(fast), "one"), summary(tmp_path, program({**fast, **changed}), "two")
+        return [x.detail for x in compare(one, two).comparability if x.check == "speed of kernels"]
+
+    assert speeds(ncclDevKernel_AllReduce=9 * MS) == []
+    assert speeds(b=9 * MS) == []
+    (said,) = speeds(**{n: round(ns * 1.39) for n, ns in fast.items()})
+    assert "take 39" in said and "longer" in said
+
+
 def test_whole_numbers_sum() -> None:
     assert differences.whole([1.6, 1.6, -0.9], 2) == [2, 1, -1]
     assert sum(differences.whole([0.4] * 10, 4)) == 4

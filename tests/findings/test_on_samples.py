@@ -58,12 +58,12 @@ def test_healthy_programs_hear_of_their_kernels_and_nothing_else(name: str, of) 
 
 
 def test_what_compiling_saves_is_estimated(of) -> None:
-    """Measured: torch.compile takes this GPT from 29.9 to 19.0 ms."""
+    """Measured: torch.compile takes this GPT from 29.9 to 19.0 ms. The estimate counts only kernels that can share data."""
     summary = of("gpt")
     assert summary.findings is not None
     first = summary.findings[0]
     assert first.code == "NSX112"
-    assert first.saving_ns_per_step == pytest.approx(10_900_000, rel=0.25)
+    assert 0.5 * 10_900_000 < (first.saving_ns_per_step or 0) <= 10_900_000
 
 
 @pytest.mark.parametrize(

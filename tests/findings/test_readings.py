@@ -269,10 +269,23 @@ def test_a_clock_that_reads_the_work_of_others_is_wrong(tmp_path: Path) -> None:
     assert "the kernel takes 17.0 us" in finding.title
 
 
-def test_a_clock_between_two_synchronizes_is_clear(tmp_path: Path) -> None:
+def test_a_clock_between_two_synchronizes_reads_a_long_kernel_right_and_a_short_one_wrong(tmp_path: Path) -> None:
     report = Report()
-    body(report, "both")
+    body(report, "both", kernel=70_000)
     assert of(report, tmp_path, "NSX115").verdict == "clear"
+    report = Report()
+    body(report, "both")  # 33 us for a kernel of 17
+    finding = of(report, tmp_path, "NSX115")
+    assert finding.verdict == "found"
+    assert "Even with both, 16.0 us of the reading is the launch" in finding.detail
+    report = Report()
+    body(report, "both", kernel=3_600)
+    finding = of(report, tmp_path, "NSX115")
+    assert "the kernel takes 3.6 us" in finding.title
+    assert finding.fix.startswith("A kernel shorter than its launch")
+
+
+def test_synchronize_around_nothing_recorded_cannot_be_told(tmp_path: Path) -> None:
     assert empty().finding(tmp_path, "NSX115").verdict == "cannot_tell"
 
 

@@ -51,7 +51,22 @@ def test_hostile_names_stay_text():
 
 
 @pytest.mark.parametrize(
-    "start", ["=1+1", "+1", "-1", "@sum", " =1", "\t=1", "\r=1", "\n=1", "\uff1d1+1", " \uff20sum"]
+    "start",
+    [
+        "=1+1",
+        "+1",
+        "-1",
+        "@sum",
+        " =1",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "\u00a0=1",
+        "\u200b=1",
+        " \u2003+1",
+        "\uff1d1+1",
+        " \uff20sum",
+    ],
 )
 def test_what_a_spreadsheet_takes_for_a_formula_is_quoted(start):
     table = factory.table("t", "T", [factory.col("name", "String")], [{"name": start}])
