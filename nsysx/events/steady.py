@@ -10,8 +10,13 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events.attribute import Attributed
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.one_time import one_time_steps
 from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.model import Row
+
+Times = npt.NDArray[np.float64]
 
 #: A step belongs to the warm-up while it is this much longer than the later ones, or carries first-call work.
 _WARMUP_EXCESS = 0.15
@@ -20,7 +25,7 @@ _FIRST_CALL_SHARE = 0.02
 _ENOUGH = 3
 
 
-def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> npt.NDArray[np.bool_]:
+def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
     """Return for each step of one process whether it launches at least half as much GPU work as the median step."""
     starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
     of_process = ops.select("process", "call_start_ns").filter(pl.col("process") == cpu["process"][0])
@@ -46,28 +51,27 @@ def worked(steps: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
     return steps
 
 
-def steady_steps(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, told_of: Row) -> tuple[int, int]:
-    """Return the first and last steady step of one process. ``told_of`` is what the probe wrote about the steps.
+def _tiles(cpu: pl.DataFrame, gpu: pl.DataFrame) -> tuple[I64, I64]:
+    """Return begin and end of each step on the device on which it is longest; on the CPU where there is no GPU work."""
+    if not gpu.height:
+        return cpu["start_ns"].to_numpy(), cpu["end_ns"].to_numpy()
+    longest = gpu.sort(pl.col("end_ns") - pl.col("start_ns"), descending=True).unique("index", keep="first")
+    both = cpu.select("index").join(longest, on="index", how="left", maintain_order="left")
+    begin, end = (both[c].fill_null(0).to_numpy() for c in ("start_ns", "end_ns"))
+    return begin, end
 
-    Warm-up is the longest prefix whose steps are longer than the later ones, carry first-call work (loading kernels), or hold
-    little GPU work (the capture of a CUDA graph).
-    The last full step has no full step after it that would show where it ends, so it is left out where there are enough
-    others; behind it there may be a rest with little work (an exhausted loader, a last print).
-    """
+
+def _usual(length: I64, last: int) -> tuple[float, float]:
+    """Return the usual length of the later steps, and the length from which a step is long (ns)."""
+    half = len(length) // 2
+    tail = length[half : last + 1] if last >= half else length[-1:]
+    usual = float(np.median(tail))
+    return usual, usual * (1 + _WARMUP_EXCESS) + 3 * float(np.median(np.abs(tail - usual)))
+
+
+def _first_calls(cpu: pl.DataFrame, attributed: Attributed, last: int) -> Times:
+    """Return how long each step loads code and allocates (ns), more than the later steps do."""
     n = cpu.height
-    duration = (cpu["end_ns"] - cpu["start_ns"]).to_numpy().astype(float)
-    if gpu.height:
-        longest = gpu.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("d")).sort("index")
-        by_index = dict(longest.iter_rows())
-        duration = np.array([by_index.get(i) or 0 for i in cpu["index"].to_list()], float)
-    full = _full(cpu, attributed.gpu_ops)
-    last = int(np.flatnonzero(full)[-1])
-    # A step that only the program's exit ended holds whatever came after training.
-    if last >= 1 and (n >= 4 or (told_of.get("last_closed_by") == "exit" and last == n - 1)):
-        last -= 1
-    tail = duration[n // 2 : last + 1] if last >= n // 2 else duration[-1:]
-    base = float(np.median(tail))
-    spread = 3 * float(np.median(np.abs(tail - base)))
     calls = attributed.api_calls
     once = lookup.matching(calls["kind"], "^(load|alloc|host_alloc)$")
     loads = calls.select("process", "start_ns", "self_ns").filter(once).filter(pl.col("process") == cpu["process"][0])
@@ -76,8 +80,33 @@ def steady_steps(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, t
     first_calls = np.zeros(n)
     np.add.at(first_calls, at[at >= 0], loads["self_ns"].to_numpy()[at >= 0])
     # What every step pays is not a first call: an allocator that keeps missing is part of the steady step.
-    first_calls -= float(np.median(first_calls[n // 2 : last + 1])) if last >= n // 2 else 0.0
-    fine = (duration <= base * (1 + _WARMUP_EXCESS) + spread) & (first_calls <= _FIRST_CALL_SHARE * max(base, 1.0))
+    usual = float(np.median(first_calls[n // 2 : last + 1])) if last >= n // 2 else 0.0
+    return first_calls - usual
+
+
+def steady_steps(
+    cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, pauses: pl.DataFrame, told_of: Row
+) -> tuple[int, int, Flags]:
+    """Return the first and last step of one process that may be steady, and which steps paid a one-time cost.
+
+    ``pauses`` are those of Python; ``told_of`` is what the probe wrote about the steps. Warm-up is the longest prefix whose steps
+    are longer than the later ones, carry first-call work (loading kernels), or hold little GPU work (the capture of a CUDA graph).
+    The last full step has no full step after it that would show where it ends, so it is left out where there are enough
+    others; behind it there may be a rest with little work (an exhausted loader, a last print).
+    """
+    n = cpu.height
+    windows = [_tiles(cpu, gpu), (cpu["start_ns"].to_numpy(), cpu["end_ns"].to_numpy())]
+    full = _full(cpu, attributed.gpu_ops)
+    last = int(np.flatnonzero(full)[-1])
+    # A step that only the program's exit ended holds whatever came after training.
+    if last >= 1 and (n >= 4 or (told_of.get("last_closed_by") == "exit" and last == n - 1)):
+        last -= 1
+    usual = [_usual(end - begin, last) for begin, end in windows]
+    once, often = one_time_steps(int(cpu["process"][0]), windows, usual, attributed, pauses)
+    once[last + 1 :] = False  # the last step holds whatever the program does at its end
+    (begin, end), (base, most) = windows[0], usual[0]
+    fine = (end - begin <= most) & (_first_calls(cpu, attributed, last) <= _FIRST_CALL_SHARE * max(base, 1.0))
+    fine[1:] |= often[1:]  # what comes back is no warm-up, but the first step pays for more
     # Before the probe took the cheap leaves back, steps cost more and modules were told apart otherwise.
     thinned = told_of.get("thinned_from")
     least = int((cpu["number"] < thinned).sum()) if isinstance(thinned, int) else 0
@@ -88,5 +117,5 @@ def steady_steps(cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, t
     least = max(least, after) if last - after + 1 >= _ENOUGH else least
     for first in range(least, min(max(n // 2, least) + 1, last + 1)):
         if full[first] and fine[first : first + 2].all():
-            return first, last
-    return min(max(n // 2, least), last), last
+            return first, last, once
+    return min(max(n // 2, least), last), last, once

@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import polars as pl
 
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.events import levels as level_room
+from nsysx.events import periods
 from nsysx.events.attribute import Attributed
-from nsysx.events.nvtx_ranges import Ranges
+from nsysx.events.coverage import Coverage, coverage
+from nsysx.events.levels import Level
+from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.steady import steady_steps, told, worked
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
 from nsysx.events.tiles import FEW_STEPS, gpu_tiles, longest_run, without_evaluation
@@ -34,7 +39,9 @@ class StepTable:
 
     ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is not a step, columns as in
     ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
-    process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps.
+    process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps, ``levels`` are
+    those of their lengths. ``parts``: of how many proposed steps each of its steps is made (``periods``). ``coverage``: how its
+    recorded time divides.
     """
 
     source: str
@@ -48,6 +55,9 @@ class StepTable:
     steady: tuple[int, int] | None
     whole: bool
     trend: Trend
+    levels: tuple[Level, ...] = ()
+    parts: int = 1
+    coverage: Coverage | None = None
 
 
 def parse_window(text: str) -> tuple[int, int] | None:
@@ -89,15 +99,21 @@ def find(
     )
     if source != "capture":
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
-    tiles = gpu_tiles(cpu, ops, closed=rule != MARKS, few=0 if source == "capture" else FEW_STEPS)
+    few = 0 if source == "capture" else FEW_STEPS
+    tiles = gpu_tiles(cpu, ops, closed=rule != MARKS, few=few)
+    cpu, parts = periods.grouped(cpu, tiles.between, ops)
+    if parts:
+        tiles = gpu_tiles(cpu, ops, closed=rule != MARKS, few=few)
     process = _busiest(cpu, ops)
-    shown_steps = cpu.filter(pl.col("process") == process)
-    tiled = tiles.gpu.filter(pl.col("process") == process)
+    if process in parts:
+        rule += f"; {parts[process]} of them and what comes before them repeat as one step"
+    shown = pl.col("process") == process
+    shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
     whole = steps == "all" or source == "capture"
-    steady = _chosen(steps, shown_steps.height)
+    steady, once = _chosen(steps, shown_steps.height), np.zeros(shown_steps.height, np.bool_)
     if steady is None and shown_steps.height and source != "capture":
-        steady = steady_steps(shown_steps, tiled, attributed, told(probes, process))
-        steady = longest_run(steady, tiles.between.filter(pl.col("process") == process))
+        begin, end, once = steady_steps(shown_steps, tiled, attributed, ranges.pauses, told(probes, process))
+        steady = _whole_periods(*longest_run((begin, end), rest, once), shown_steps, tiled)
     elif steady is None and shown_steps.height:
         steady = (0, shown_steps.height - 1)
     first, last = steady or (0, -1)
@@ -111,9 +127,49 @@ def find(
         windows = tiles.gpu.filter(in_steady).group_by("process", "device").agg(span)
         windows = windows.filter(pl.col("end_ns") > pl.col("start_ns"))
         cpu_windows = cpu.filter("steady").group_by("process").agg(span)
-    course = trend(_lengths(cpu.filter((pl.col("process") == process) & pl.col("steady")), tiled))
-    windows, cpu_windows = windows.sort("process", "device"), cpu_windows.sort("process")
-    return StepTable(source, rule, cpu, tiles.gpu, tiles.between, windows, cpu_windows, process, steady, whole, course)
+    shown_steps = cpu.filter(shown)
+    found = level_room.levels(*_lengths(shown_steps.filter("steady"), tiled))
+    return StepTable(
+        source,
+        rule,
+        cpu,
+        tiles.gpu,
+        tiles.between,
+        windows.sort("process", "device"),
+        cpu_windows.sort("process"),
+        process,
+        steady,
+        whole,
+        _course(_lengths(shown_steps.filter("steady"), tiled)[0], found),
+        found if source != "capture" else (),
+        parts.get(process, 1),
+        _covered(shown_steps, rest, once, attributed) if source != "capture" else None,
+    )
+
+
+def _course(lengths: I64, found: tuple[Level, ...]) -> Trend:
+    """Return the course of the steady steps; where they have several levels, its words are those."""
+    course = trend(lengths)
+    said = level_room.note(found)
+    if not said:
+        return course
+    if course.kind in ("growing", "falling"):
+        said = f"{course.note} {said}"
+    return replace(course, kind="uneven" if course.kind in ("level", "unknown") else course.kind, note=said)
+
+
+def _whole_periods(first: int, last: int, cpu: pl.DataFrame, tiles: pl.DataFrame) -> tuple[int, int]:
+    """Return the steady steps without the beginning of a period that is not whole: it would shift the mean."""
+    inside = pl.col("index").is_between(first, last)
+    every = level_room.period(level_room.levels(*_lengths(cpu.filter(inside), tiles)))
+    return first + (last - first + 1) % (every or 1), last
+
+
+def _covered(cpu: pl.DataFrame, between: pl.DataFrame, once: Flags, attributed: Attributed) -> Coverage | None:
+    """Return how the recorded time of the shown process divides, whose steps ``cpu`` holds; None without steps."""
+    all_of_it = whole_capture(attributed).filter(pl.col("process").is_in(cpu["process"].unique().to_list()))
+    spans = all_of_it.select("start_ns", "end_ns").rows()
+    return coverage(cpu, between, once, spans[0]) if spans and cpu.height else None
 
 
 def _inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:
@@ -151,9 +207,9 @@ def _chosen(steps: str | None, count: int) -> tuple[int, int] | None:
     return steady
 
 
-def _lengths(cpu: pl.DataFrame, tiles: pl.DataFrame) -> I64:
-    """Return the length of each step: of its longest tile, on the CPU where it has none (ns)."""
+def _lengths(cpu: pl.DataFrame, tiles: pl.DataFrame) -> tuple[I64, I64]:
+    """Return the length of each step, of its longest tile, on the CPU where it has none (ns), and the number it was given."""
     longest = tiles.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("d"))
     both = cpu.join(longest, on="index", how="left", maintain_order="left")
     lengths: I64 = both.select(pl.coalesce("d", pl.col("end_ns") - pl.col("start_ns")))["d"].to_numpy()
-    return lengths
+    return lengths, both["number"].to_numpy()

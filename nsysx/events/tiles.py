@@ -192,14 +192,27 @@ def gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few:
 _SPARED = 4
 
 
-def longest_run(steady: tuple[int, int], between: pl.DataFrame) -> tuple[int, int]:
+def longest_run(steady: tuple[int, int], between: pl.DataFrame, once: Flags) -> tuple[int, int]:
     """Return the longest stretch of steady steps between which nothing else runs, the last of several.
 
-    Averages are taken over one window: it must hold steps alone. The step before something else is left out, like the last of
-    all, where there are enough others: no step behind it shows where it would have ended.
+    Averages are taken over one window: it must hold steps alone, and none that paid a one-time cost (``once``). The step before
+    something else is left out, like the last of all, where there are enough others: no step behind it shows where it would have
+    ended.
     """
     first, last = steady
-    cuts = sorted({i for i in between["index"].to_list() if first <= i < last})
-    runs = list(zip([first, *(c + 1 for c in cuts)], cuts, strict=False))
-    runs = [(a, b - 1 if b - a + 1 >= _SPARED else b) for a, b in runs] + [(cuts[-1] + 1 if cuts else first, last)]
-    return max(runs, key=lambda run: (run[1] - run[0], run[0]))
+    cuts = {i for i in between["index"].to_list() if first <= i < last}
+    runs, begin = [], first
+    for step in range(first, last + 1):
+        if once[step]:
+            runs.append((begin, step - 1))
+            begin = step + 1
+        elif step in cuts:
+            runs.append((begin, step - 1 if step - begin + 1 >= _SPARED else step))
+            begin = step + 1
+    runs.append((begin, last))
+    best = max(runs, key=lambda run: (run[1] - run[0], run[0]))
+    if once.any() and best[1] - best[0] + 1 < FEW_STEPS:
+        return longest_run(
+            steady, between, np.zeros(len(once), np.bool_)
+        )  # too few: a one-time cost is the smaller fault
+    return best

@@ -170,7 +170,7 @@ def _thinned(probe: Row) -> list[Check]:
 def profiling_cost(profile: Profile) -> list[Check]:
     """Compare the profiled step with the same step without a profiler (``nsysx run --calibrate``)."""
     timing = profile.trace.run.get("calibration")
-    if not isinstance(timing, dict):
+    if not isinstance(timing, dict) or profile.steps.parts > 1:  # it knows the parts of a step only
         return []
     if timing.get("error"):
         return [Check("profiling cost", "missing", f"the run without the profiler gave no times: {timing['error']}")]

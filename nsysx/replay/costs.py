@@ -8,7 +8,7 @@ from what ``nsysx calibrate`` measured on the machine, or else from the table he
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -138,9 +138,16 @@ def costs(run: Mapping[str, Any]) -> Costs:
 
 
 def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
-    """Return the measured step without tracing, None if there is none. From a second run, only the steps ``numbers`` count."""
-    run = profile.trace.run
-    return _in_process(run, profile.steps.process) or _second_run(run, numbers)
+    """Return the measured step without tracing, None if there is none. From a second run, only the steps ``numbers`` count.
+
+    The probe measured the steps that it marked: where several of them make one step, its time is so many times theirs, and a
+    second run says nothing of what lies between.
+    """
+    run, parts = profile.trace.run, profile.steps.parts
+    known = _in_process(run, profile.steps.process)
+    if known is None:
+        return _second_run(run, numbers) if parts == 1 else None
+    return replace(known, step_ns=known.step_ns * parts, low_ns=known.low_ns * parts, high_ns=known.high_ns * parts)
 
 
 def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events import ledger
+from nsysx.events.coverage import STEADY
 from nsysx.events.profile import Profile
 from nsysx.frames import declared
 from nsysx.model import Column, Row, Steps
@@ -103,6 +104,21 @@ def _between(profile: Profile) -> tuple[Row, ...]:
     return tuple(rows.iter_rows(named=True))
 
 
+def _coverage(profile: Profile) -> Row | None:
+    """Return how the recorded time of the shown process divides, None without steps; see ``model.Steps``."""
+    found = profile.steps.coverage
+    if found is None:
+        return None
+    return {
+        "wall_ns": found.wall_ns,
+        "steady_ns": found.steady_ns,
+        "share": found.steady_ns / found.wall_ns if found.wall_ns else 0.0,
+        "loop_ns": found.loop_ns,
+        "loop_share": found.steady_ns / found.loop_ns if found.loop_ns else 0.0,
+        "rest": [{"what": name, "ns": ns} for name, ns in found.parts.items() if name != STEADY],
+    }
+
+
 def steps(profile: Profile) -> Steps:
     """Return the steps of the shown process, times in ns; mean and median are of the steady ones."""
     rows = _step_rows(profile)
@@ -123,4 +139,7 @@ def steps(profile: Profile) -> Steps:
         cpu_mean_ns=round(sum(cpu) / len(cpu)) if cpu else None,
         gpu_mean_ns=round(sum(gpu) / len(gpu)) if gpu else None,
         scope=profile.scope,
+        levels=tuple(asdict(level) for level in profile.steps.levels),
+        coverage=_coverage(profile),
+        parts=profile.steps.parts,
     )

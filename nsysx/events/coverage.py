@@ -1,0 +1,70 @@
+"""How much of the recorded time of a process its steady steps cover, and what the rest is, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.nvtx_ranges import Flags
+
+#: What a stretch of time may be. The order is that of the record.
+STEADY = "steady steps"
+ONCE = "steps with a one-time cost"
+BETWEEN = "between steps"
+EVALUATION = "evaluation between steps"
+WARMUP, OTHER, LAST = "warm-up steps", "other steps", "last step"
+BEFORE, BEHIND = "before the first step", "after the last step"
+NAMES = (STEADY, WARMUP, ONCE, OTHER, LAST, EVALUATION, BETWEEN, BEFORE, BEHIND)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """``wall_ns``: from the first to the last CUDA call or GPU work of the process; ``parts`` (name -> ns) sum to it exactly.
+
+    ``loop_ns`` is the part of it from the beginning of the first step to the end of the last one.
+    """
+
+    wall_ns: int
+    loop_ns: int
+    parts: dict[str, int]
+
+    @property
+    def steady_ns(self) -> int:
+        """Time in steady steps on the CPU."""
+        return self.parts.get(STEADY, 0)
+
+    def of_loop(self) -> dict[str, int]:
+        """Return ``parts`` without what lies before the first and after the last step; they sum to ``loop_ns``."""
+        return {name: ns for name, ns in self.parts.items() if name not in (BEFORE, BEHIND)}
+
+
+def coverage(cpu: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tuple[int, int]) -> Coverage | None:
+    """Return how the time of one process divides; None without steps.
+
+    ``cpu``: its steps in order: index, start_ns, end_ns, steady, warmup, cut. ``between``: index of the step that something else
+    follows, evaluation. ``span``: the process's first and last event (ns). What lies between two steps and is nothing else belongs to the
+    step before, like the fetch of the next batch.
+    """
+    if not cpu.height:
+        return None
+    start, end = (cpu[c].to_numpy() for c in ("start_ns", "end_ns"))
+    first, last = min(int(start[0]), span[0]), max(int(end[-1]), span[1])
+    parts = dict.fromkeys(NAMES, 0)
+    parts[BEFORE], parts[BEHIND] = int(start[0]) - first, last - int(end[-1])
+    named = np.select(
+        [cpu["steady"].to_numpy(), np.asarray(once), cpu["warmup"].to_numpy(), cpu["cut"].to_numpy()],
+        [np.full(len(start), name) for name in (STEADY, ONCE, WARMUP, LAST)],
+        OTHER,
+    ).tolist()
+    elsewhere = dict(between.group_by("index").agg(pl.col("evaluation").any()).iter_rows())
+    following = np.append(start[1:], end[-1])
+    for i, name in enumerate(named):
+        rest = int(following[i] - end[i])
+        parts[name] += int(end[i] - start[i])
+        if i in elsewhere:
+            parts[EVALUATION if elsewhere[i] else BETWEEN] += rest
+        else:
+            parts[name] += rest
+    return Coverage(last - first, int(end[-1]) - int(start[0]), {name: ns for name, ns in parts.items() if ns})

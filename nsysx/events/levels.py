@@ -1,0 +1,91 @@
+"""Levels of step times: steps that save a model take another time than the others, and a mean is the time of neither."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsysx import units
+from nsysx.events.trend import ordinal
+from nsysx.frames.intervals import I64
+
+#: Two steps whose lengths are neighbors in size are of two levels if the longer one is so many times the shorter.
+_APART = 1.5
+#: With more levels than this the lengths are spread, and no level is usual.
+_MOST = 4
+#: A mean that is off the usual length by no more than this share of it misleads nobody.
+_TOLD = 0.05
+#: Two steps alone are periodic if their distance is at least this, and their numbers are those that a loop asks for by modulo.
+_TWO_APART = 8
+
+
+@dataclass(frozen=True)
+class Level:
+    """``count`` steps take ``median_ns`` (mean ``mean_ns``); ``every``: they are each so-manieth step, None if not regular.
+
+    ``low_ns`` and ``high_ns`` are the shortest and the longest of them.
+    """
+
+    median_ns: int
+    count: int
+    every: int | None
+    mean_ns: int
+    low_ns: int
+    high_ns: int
+
+
+def level_of(lengths: I64) -> I64:
+    """Return the level of each step, numbered by length: 0 has the shortest. One level where the lengths are merely spread."""
+    ordered = np.sort(lengths)
+    apart = np.flatnonzero(ordered[1:] > _APART * np.maximum(ordered[:-1], 1))
+    if not len(apart) or len(apart) + 1 > _MOST:
+        return np.zeros(len(lengths), np.int64)
+    return np.searchsorted(ordered[apart + 1], lengths, side="right").astype(np.int64)
+
+
+def _every(places: I64, numbers: I64) -> int | None:
+    """Return k if each k-th step is of the level and no other; ``numbers`` are those that the program gave to all steps."""
+    gaps = np.diff(places)
+    if not len(gaps) or gaps.min() != gaps.max() or gaps[0] < 2:
+        return None
+    k = int(gaps[0])
+    if places[0] > k or places[-1] + k < len(numbers):  # loops often leave out step 0
+        return None
+    if len(places) == 2 and (k < _TWO_APART or int(numbers[places[0]]) % k not in (0, k - 1)):
+        return None
+    return k
+
+
+def levels(lengths: I64, numbers: I64) -> tuple[Level, ...]:
+    """Return the levels of step lengths (ns) in order of the steps, the one with the most steps first; () without steps."""
+    of = level_of(lengths)
+    found = []
+    for level in np.unique(of).tolist():
+        places = np.flatnonzero(of == level)
+        ns = lengths[places]
+        every = _every(places, numbers) if len(places) < len(lengths) else 1
+        found.append(
+            Level(int(np.median(ns)), len(places), every, round(ns.sum() / len(ns)), int(ns.min()), int(ns.max()))
+        )
+    return tuple(sorted(found, key=lambda level: (-level.count, level.median_ns)))
+
+
+def period(found: tuple[Level, ...]) -> int | None:
+    """Return after how many steps the levels repeat, None if they do not."""
+    others = {level.every for level in found[1:]}
+    return others.pop() if len(others) == 1 else None
+
+
+def note(found: tuple[Level, ...]) -> str:
+    """Return the levels in words, "Usually 5.50 ms; every 10th step takes 304.0 ms."; "" where the mean says nearly as much."""
+    steps = sum(level.count for level in found)
+    mean = sum(level.mean_ns * level.count for level in found) / max(steps, 1)
+    if len(found) < 2 or abs(mean - found[0].median_ns) <= _TOLD * found[0].median_ns:
+        return ""
+    rest = []
+    for level in found[1:]:
+        several = level.count > 1 and level.every is None
+        which = f"every {ordinal(level.every)} step" if level.every else f"{level.count} of {steps} steps"
+        rest.append(f"{which} take{'s' * (not several)} {units.duration(level.median_ns)}")
+    return f"Usually {units.duration(found[0].median_ns)}; {', '.join(rest)}."

@@ -1,0 +1,75 @@
+"""Time that a program pays once: compiling, loading code. A steady step holds none; what comes back is no such time.
+
+Compilations of torch.compile are known from the probe's marks. In a report without a probe a compilation shows as a pause of the
+host that ends with the loading of what was compiled (cuModuleLoadData, cuLibraryLoadData).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.attribute import Attributed
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64, coverage
+
+#: One-time work explains a long step from this share of its excess on.
+_EXPLAINS = 0.5
+#: So many long steps come back, if the longest distance between two of them is at most so many times the shortest.
+_COMES_BACK, _UNEVEN = 3, 2
+
+
+def spans(process: int, attributed: Attributed, pauses: pl.DataFrame) -> tuple[I64, I64]:
+    """Return start and end (ns) of the one-time work of one process; the spans may overlap.
+
+    ``pauses``: process, kind, start_ns, end_ns. A span of loading begins where the last call before it ended.
+    """
+    calls = attributed.api_calls.filter(attributed.api_calls["process"] == process).sort("start_ns", "end_ns")
+    start, end = (calls[c].to_numpy() for c in ("start_ns", "end_ns"))
+    # Code that is loaded on a kernel's first launch is loaded inside the call that launches it. A watchdog that asks for events
+    # meanwhile does not end the pause.
+    works = lookup.matching(calls["kind"], "^(?!event$)")
+    reach = np.append(0, np.maximum.accumulate(np.where(works, end, 0)))[:-1] if len(end) else end
+    loads = np.flatnonzero(lookup.matching(calls["kind"], "^load$"))
+    root = np.maximum.accumulate(np.where(reach <= start, np.arange(len(start)), 0))[loads]
+    begins = np.where(reach[root] > 0, np.minimum(reach[root], start[root]), start[root])
+    compiled = pauses.filter((pl.col("kind") == "compile") & (pl.col("process") == process))
+    return (
+        np.concatenate((begins, compiled["start_ns"].to_numpy())),
+        np.concatenate((np.maximum(end[root], end[loads]), compiled["end_ns"].to_numpy())),
+    )
+
+
+def one_time_steps(
+    process: int,
+    windows: list[tuple[I64, I64]],
+    usual_ns: list[tuple[float, float]],
+    attributed: Attributed,
+    pauses: pl.DataFrame,
+) -> tuple[Flags, Flags]:
+    """Return which steps are long because of one-time work, and which because of such work that comes back.
+
+    ``windows``: start and end of each step, on the CPU and on the device: what the host does before the first launch of a step
+    lies in the step before on the device. ``usual_ns``: the usual length for each, and the length from which a step is long.
+    """
+    start, end = spans(process, attributed, pauses)
+    function = coverage([(start, end)])
+    count = len(windows[0][0])
+    chosen = np.zeros(count, np.bool_)
+    for (begin, finish), (usual, most) in zip(windows, usual_ns, strict=True):
+        length = finish - begin
+        spent = function.within(function.labels > 0, begin, finish)
+        chosen |= (length > most) & (spent >= _EXPLAINS * (length - usual))
+    none = np.zeros(count, np.bool_)
+    return (none, chosen) if _come_back(chosen) else (chosen, none)
+
+
+def _come_back(chosen: Flags) -> bool:
+    """Return whether these steps are a habit: a new shape every third step compiles every third step."""
+    places = np.flatnonzero(chosen & ~np.append(False, chosen[:-1]))  # a pause between two steps is long in both
+    places = places[places > 0]  # the first step pays for whatever the program does at first
+    if len(places) < _COMES_BACK:
+        return False
+    gaps = np.diff(places)
+    return bool(gaps.max() <= _UNEVEN * gaps.min() and len(chosen) - places[-1] <= _UNEVEN * gaps.max())

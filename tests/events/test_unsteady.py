@@ -1,0 +1,173 @@
+"""Steps that are not steady: one-time costs in the middle, what comes between, and steps of several parts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsysx.events.steps import StepTable
+from tests.builder import Report, Thread
+from tests.events.test_steps import PERIOD, US, own_step, read, work
+
+MS = 1000 * US
+
+
+def lengths(table: StepTable) -> list[int]:
+    return (table.gpu["end_ns"] - table.gpu["start_ns"]).to_list()
+
+
+def training(count: int, long: dict[int, int], load: str = "", *, compiled: bool = False) -> Report:
+    """Steps of 1 ms; those in ``long`` pause for so many ms before their launches, and then load code by ``load``."""
+    report = Report()
+    main = report.process(1).thread(1, "python")
+    t = 0
+    for i in range(count):
+        pause = long.get(i, 0) * MS
+        main.add_range(f"step {i}", t, t + pause + PERIOD - 100 * US, domain="nsysx")
+        main.memcpy(t + 5 * US, 2 * US, gpu_start=t + 8 * US, gpu_dur=US)
+        if pause and load:
+            main.call(load, t + pause, 15 * US)
+        work(main, t + pause + 20 * US)
+        if pause and compiled:
+            said = {"ns": pause - MS, "ago_ns": 300 * US, "id": str(i), "function": "forward"}
+            main.mark(f"compile {json.dumps(said)}", t + pause + 300 * US, domain="nsysx")
+        t += pause + PERIOD
+    return report
+
+
+@pytest.mark.parametrize(("load", "compiled"), [("cuModuleLoadData", False), ("cuLibraryLoadData", False), ("", True)])
+def test_a_compilation_in_the_middle_is_in_no_steady_step(tmp_path: Path, load: str, compiled: bool) -> None:
+    """A recompile of 1.58 s at step 7 of 24: the mean would be seven times the usual step."""
+    table = read(training(24, {7: 1580}, load, compiled=compiled), tmp_path)
+    assert table.steady == (8, 22)
+    assert max(lengths(table)[8:23]) == PERIOD
+    assert table.coverage is not None
+    assert table.coverage.parts["steps with a one-time cost"] == 1580 * MS + PERIOD
+
+
+def test_a_long_step_without_one_time_work_stays(tmp_path: Path) -> None:
+    """Nobody knows what it did: it is told as a level of its own."""
+    table = read(training(24, {7: 1580}), tmp_path)
+    assert table.steady == (0, 22)
+    assert [(level.median_ns, level.count) for level in table.levels] == [(PERIOD, 22), (1581 * MS, 1)]
+    assert table.trend.note == "Usually 1.00 ms; 1 of 23 steps takes 1.58 s."
+
+
+def test_code_that_is_loaded_in_a_long_step_must_explain_it(tmp_path: Path) -> None:
+    """A checkpoint of 300 ms whose last launch loads code for 2 ms is no one-time cost: copies fill the pause."""
+    report = training(24, {7: 300})
+    main = report.process(1).thread(1)
+    for k in range(30):
+        main.memcpy(7 * PERIOD + (k * 10 + 6) * MS, 3 * MS, gpu_start=7 * PERIOD + (k * 10 + 7) * MS, gpu_dur=MS)
+    main.call("cuModuleLoadData", 7 * PERIOD + 298 * MS, 2 * MS)
+    assert read(report, tmp_path).steady == (0, 22)
+
+
+def test_compilations_that_come_back_are_steady(tmp_path: Path) -> None:
+    """A new shape every third step compiles every third step: told as a level, over whole periods."""
+    table = read(training(24, dict.fromkeys(range(3, 24, 3), 80), "cuModuleLoadData"), tmp_path)
+    assert table.steady == (2, 22)
+    assert [(level.count, level.every) for level in table.levels] == [(14, None), (7, 3)]
+    assert table.trend.note == "Usually 1.00 ms; every 3rd step takes 81.00 ms."
+
+
+def test_compilations_that_become_rare_end(tmp_path: Path) -> None:
+    table = read(training(30, {2: 90, 4: 90, 9: 90, 19: 90}, "cuModuleLoadData"), tmp_path)
+    assert table.steady == (20, 28)
+
+
+def test_one_time_costs_that_leave_no_steps_stay(tmp_path: Path) -> None:
+    table = read(training(8, {1: 90, 3: 90, 6: 90}, "cuModuleLoadData"), tmp_path)
+    assert table.steady is not None
+    assert table.steady[1] - table.steady[0] >= 2
+
+
+# --- steps of several parts ----------------------------------------------------------------------------------------------
+
+
+def rollouts(
+    count: int, parts: int, rollout: int, *, kernels: int = 12, name: str = "evaluation", skip: int = 0
+) -> Report:
+    """Iterations of ``parts`` optimizer steps of 1 ms, with ``rollout`` ms of policy calls before them."""
+    report = Report()
+    main = report.process(1).thread(1, "python")
+    t = number = 0
+    for i in range(count):
+        if i >= skip:
+            policy(main, t, rollout, kernels, name)
+        t += rollout * MS
+        for _ in range(parts):
+            work(main, t + 20 * US)
+            own_step(main, number, t)
+            number, t = number + 1, t + PERIOD
+    return report
+
+
+def policy(main: Thread, at: int, ms: int, kernels: int, name: str) -> None:
+    if name and kernels:
+        main.add_range(name, at, at + ms * MS - 50 * US, domain="nsysx")
+    for k in range(kernels):
+        t = at + 10 * US + k * (ms * MS // kernels)
+        main.launch(t, 5 * US, kernel="policy", gpu_start=t + 10 * US, gpu_dur=20 * US)
+
+
+@pytest.mark.parametrize("name", ["evaluation", ""])
+def test_an_iteration_with_its_rollout_is_the_step(tmp_path: Path, name: str) -> None:
+    table = read(rollouts(12, 4, 6, name=name), tmp_path)
+    assert (table.parts, table.cpu.height, table.between.height) == (4, 12, 0)
+    assert table.rule.endswith("4 of them and what comes before them repeat as one step")
+    assert lengths(table)[:11] == [10 * PERIOD] * 11
+    assert table.steady == (0, 10)
+    assert table.coverage is not None
+    assert table.coverage.steady_ns > 0.8 * table.coverage.loop_ns
+    assert table.cpu["number"].to_list() == list(range(0, 48, 4))
+
+
+def test_parts_without_what_comes_before_them_are_no_step(tmp_path: Path) -> None:
+    """The capture began behind the first rollout: the first optimizer steps are short of it."""
+    report = rollouts(12, 4, 6, skip=1)
+    table = read(report, tmp_path)
+    assert (table.parts, table.cpu.height, table.steady) == (4, 11, (0, 9))
+    assert table.cpu["index"].to_list() == list(range(11))
+    assert table.cpu["number"].to_list() == list(range(4, 48, 4))
+
+
+@pytest.mark.parametrize(
+    ("count", "parts", "rollout", "kernels"),
+    [(12, 17, 12, 12), (12, 12, 2, 12), (3, 4, 6, 12), (12, 4, 6, 0)],
+    ids=["epochs with an evaluation", "a short evaluation", "too few", "a pause of the host"],
+)
+def test_what_is_no_part_of_a_step(tmp_path: Path, count: int, parts: int, rollout: int, kernels: int) -> None:
+    table = read(rollouts(count, parts, rollout, kernels=kernels), tmp_path)
+    assert (table.parts, table.cpu.height, table.between.height) == (1, count * parts, count - 1)
+    assert table.coverage is not None
+    between = table.coverage.parts["evaluation between steps" if kernels else "between steps"]
+    assert between == (count - 1) * (rollout * MS + 100 * US)
+
+
+def test_what_comes_now_and_then_is_no_part_of_a_step(tmp_path: Path) -> None:
+    report = rollouts(6, 4, 6)
+    main = report.process(1).thread(1)
+    t = 6 * 10 * PERIOD
+    for i in range(3):
+        own_step(main, 24 + i, t + 6 * MS + i * PERIOD)
+        work(main, t + 6 * MS + i * PERIOD + 20 * US)
+    policy(main, t, 6, 12, "")
+    policy(main, t + 9 * MS, 6, 12, "")
+    for i in range(4):
+        own_step(main, 27 + i, t + 15 * MS + i * PERIOD)
+        work(main, t + 15 * MS + i * PERIOD + 20 * US)
+    assert read(report, tmp_path).parts == 1
+
+
+def test_coverage_sums_to_the_recorded_time(tmp_path: Path) -> None:
+    report = training(24, {7: 1580}, "cuModuleLoadData")
+    main = report.process(1).thread(1)
+    main.call("cudaMalloc", 1700 * MS, 10 * MS)
+    found = read(report, tmp_path).coverage
+    assert found is not None
+    assert sum(found.parts.values()) == found.wall_ns
+    assert sum(found.of_loop().values()) == found.loop_ns
+    assert found.parts["after the last step"] > 80 * MS
