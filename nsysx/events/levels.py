@@ -60,32 +60,32 @@ def _every(places: I64, numbers: I64) -> int | None:
 def levels(lengths: I64, numbers: I64) -> tuple[Level, ...]:
     """Return the levels of step lengths (ns) in order of the steps, the one with the most steps first; () without steps."""
     of = level_of(lengths)
-    found = []
+    of_lengths = []
     for level in np.unique(of).tolist():
         places = np.flatnonzero(of == level)
         ns = lengths[places]
         every = _every(places, numbers) if len(places) < len(lengths) else 1
-        found.append(
+        of_lengths.append(
             Level(int(np.median(ns)), len(places), every, round(ns.sum() / len(ns)), int(ns.min()), int(ns.max()))
         )
-    return tuple(sorted(found, key=lambda level: (-level.count, level.median_ns)))
+    return tuple(sorted(of_lengths, key=lambda level: (-level.count, level.median_ns)))
 
 
-def period(found: tuple[Level, ...]) -> int | None:
+def period(of_lengths: tuple[Level, ...]) -> int | None:
     """Return after how many steps the levels repeat, None if they do not."""
-    others = {level.every for level in found[1:]}
+    others = {level.every for level in of_lengths[1:]}
     return others.pop() if len(others) == 1 else None
 
 
-def note(found: tuple[Level, ...]) -> str:
+def note(of_lengths: tuple[Level, ...]) -> str:
     """Return the levels in words, "Usually 5.50 ms; every 10th step takes 304.0 ms."; "" where the mean says nearly as much."""
-    steps = sum(level.count for level in found)
-    mean = sum(level.mean_ns * level.count for level in found) / max(steps, 1)
-    if len(found) < 2 or abs(mean - found[0].median_ns) <= _TOLD * found[0].median_ns:
+    steps = sum(level.count for level in of_lengths)
+    mean = sum(level.mean_ns * level.count for level in of_lengths) / max(steps, 1)
+    if len(of_lengths) < 2 or abs(mean - of_lengths[0].median_ns) <= _TOLD * of_lengths[0].median_ns:
         return ""
     rest = []
-    for level in found[1:]:
+    for level in of_lengths[1:]:
         several = level.count > 1 and level.every is None
         which = f"every {ordinal(level.every)} step" if level.every else f"{level.count} of {steps} steps"
         rest.append(f"{which} take{'s' * (not several)} {units.duration(level.median_ns)}")
-    return f"Usually {units.duration(found[0].median_ns)}; {', '.join(rest)}."
+    return f"Usually {units.duration(of_lengths[0].median_ns)}; {', '.join(rest)}."

@@ -57,11 +57,11 @@ def grouped(cpu: pl.DataFrame, between: pl.DataFrame, ops: pl.DataFrame) -> tupl
         behind = between.filter(pl.col("process") == process)["index"].unique().sort().to_numpy()
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         behind = behind[behind < len(start) - 1]
-        own = launches.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null()).sort(
+        launching = launches.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null()).sort(
             "call_start_ns"
         )
-        called = own["call_start_ns"].to_numpy()
-        size = _parts(start, end, behind, called[own["works"].to_numpy()]) if len(behind) else None
+        called = launching["call_start_ns"].to_numpy()
+        size = _parts(start, end, behind, called[launching["works"].to_numpy()]) if len(behind) else None
         made.append(steps)
         if size is None:
             continue

@@ -27,7 +27,7 @@ from nsysx.events.levels import Level
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.steady import steady_steps, told, worked
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
-from nsysx.events.tiles import FEW_STEPS, gpu_tiles, longest_run, without_evaluation
+from nsysx.events.tiles import FEW_STEPS, Tiles, gpu_tiles, longest_run, without_evaluation
 from nsysx.events.trend import Trend, trend
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -92,19 +92,8 @@ def find(
     source, rule, _ = next((s for s in sources if process in s[2]["process"]), sources[0])
     probes = probes if source == "nsysx" else ()
     all_steps = _inside(worked(all_steps, probes), whole_in if source != "capture" else None)
-    ops = attributed.gpu_ops
-    cpu = all_steps.sort("process", "start_ns").with_columns(
-        pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
-        (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
-    )
-    if source != "capture":
-        cpu = without_evaluation(cpu, attributed.phase_spans, ops)
-    few = 0 if source == "capture" else FEW_STEPS
-    tiles = gpu_tiles(cpu, ops, closed=rule != MARKS, few=few)
-    cpu, parts = periods.grouped(cpu, tiles.between, ops)
-    if parts:
-        tiles = gpu_tiles(cpu, ops, closed=rule != MARKS, few=few)
-    process = _busiest(cpu, ops)
+    cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS)
+    process = _busiest(cpu, attributed.gpu_ops)
     if process in parts:
         rule += f"; {parts[process]} of them and what comes before them repeat as one step"
     shown = pl.col("process") == process
@@ -119,38 +108,64 @@ def find(
     first, last = steady or (0, -1)
     in_steady = (pl.col("index") >= first) & (pl.col("index") <= last)
     cpu = cpu.with_columns(in_steady.alias("steady"), (pl.col("index") < first).alias("warmup"))
-    span = [pl.col("start_ns").min(), pl.col("end_ns").max()]
-    if whole:
-        windows = ops.group_by("process", "device").agg(span)
-        cpu_windows = whole_capture(attributed).select("process", "start_ns", "end_ns")
-    else:
-        windows = tiles.gpu.filter(in_steady).group_by("process", "device").agg(span)
-        windows = windows.filter(pl.col("end_ns") > pl.col("start_ns"))
-        cpu_windows = cpu.filter("steady").group_by("process").agg(span)
+    windows, cpu_windows = _windows(cpu, tiles.gpu.filter(in_steady), attributed, whole=whole)
     shown_steps = cpu.filter(shown)
-    found = level_room.levels(*_lengths(shown_steps.filter("steady"), tiled))
+    of_lengths = level_room.levels(*_lengths(shown_steps.filter("steady"), tiled))
     return StepTable(
         source,
         rule,
         cpu,
         tiles.gpu,
         tiles.between,
-        windows.sort("process", "device"),
-        cpu_windows.sort("process"),
+        windows,
+        cpu_windows,
         process,
         steady,
         whole,
-        _course(_lengths(shown_steps.filter("steady"), tiled)[0], found),
-        found if source != "capture" else (),
+        _course(_lengths(shown_steps.filter("steady"), tiled)[0], of_lengths),
+        of_lengths if source != "capture" else (),
         parts.get(process, 1),
         _covered(shown_steps, rest, once, attributed) if source != "capture" else None,
     )
 
 
-def _course(lengths: I64, found: tuple[Level, ...]) -> Trend:
+def _tiled(
+    all_steps: pl.DataFrame, attributed: Attributed, source: str, *, closed: bool
+) -> tuple[pl.DataFrame, Tiles, dict[int, int]]:
+    """Return the CPU steps, how they cut the timeline of each device, and process -> parts of its steps (``periods``)."""
+    ops = attributed.gpu_ops
+    cpu = all_steps.sort("process", "start_ns").with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
+        (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
+    )
+    if source != "capture":
+        cpu = without_evaluation(cpu, attributed.phase_spans, ops)
+    few = 0 if source == "capture" else FEW_STEPS
+    tiles = gpu_tiles(cpu, ops, closed=closed, few=few)
+    cpu, parts = periods.grouped(cpu, tiles.between, ops)
+    if parts:
+        tiles = gpu_tiles(cpu, ops, closed=closed, few=few)
+    return cpu, tiles, parts
+
+
+def _windows(
+    cpu: pl.DataFrame, steady: pl.DataFrame, attributed: Attributed, *, whole: bool
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return what averages are taken over, on each device and on the CPU: the ``steady`` tiles and steps, or the whole capture."""
+    span = [pl.col("start_ns").min(), pl.col("end_ns").max()]
+    if whole:
+        windows = attributed.gpu_ops.group_by("process", "device").agg(span)
+        cpu_windows = whole_capture(attributed).select("process", "start_ns", "end_ns")
+    else:
+        windows = steady.group_by("process", "device").agg(span).filter(pl.col("end_ns") > pl.col("start_ns"))
+        cpu_windows = cpu.filter("steady").group_by("process").agg(span)
+    return windows.sort("process", "device"), cpu_windows.sort("process")
+
+
+def _course(lengths: I64, of_lengths: tuple[Level, ...]) -> Trend:
     """Return the course of the steady steps; where they have several levels, its words are those."""
     course = trend(lengths)
-    said = level_room.note(found)
+    said = level_room.note(of_lengths)
     if not said:
         return course
     if course.kind in ("growing", "falling"):

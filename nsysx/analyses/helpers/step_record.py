@@ -106,16 +106,16 @@ def _between(profile: Profile) -> tuple[Row, ...]:
 
 def _coverage(profile: Profile) -> Row | None:
     """Return how the recorded time of the shown process divides, None without steps; see ``model.Steps``."""
-    found = profile.steps.coverage
-    if found is None:
+    covered = profile.steps.coverage
+    if covered is None:
         return None
     return {
-        "wall_ns": found.wall_ns,
-        "steady_ns": found.steady_ns,
-        "share": found.steady_ns / found.wall_ns if found.wall_ns else 0.0,
-        "loop_ns": found.loop_ns,
-        "loop_share": found.steady_ns / found.loop_ns if found.loop_ns else 0.0,
-        "rest": [{"what": name, "ns": ns} for name, ns in found.parts.items() if name != STEADY],
+        "wall_ns": covered.wall_ns,
+        "steady_ns": covered.steady_ns,
+        "share": covered.steady_ns / covered.wall_ns if covered.wall_ns else 0.0,
+        "loop_ns": covered.loop_ns,
+        "loop_share": covered.steady_ns / covered.loop_ns if covered.loop_ns else 0.0,
+        "rest": [{"what": name, "ns": ns} for name, ns in covered.parts.items() if name != STEADY],
     }
 
 
