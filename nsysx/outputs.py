@@ -26,6 +26,8 @@ def check_output(path: Path, *, force: bool, exit_code: int = EXIT_USAGE) -> Non
     def refuse(message: str, slug: str, hint: str) -> NsysxError:
         return NsysxError(message, slug=slug, hint=hint, exit_code=exit_code)
 
+    if not path.is_absolute() and working_folder_is_gone():
+        raise refuse("the working folder has been deleted", "output-folder", "Name outputs by their whole path, or cd")
     if not os.path.isdir(folder):  # noqa: PTH112 - pathlib raises for a cycle of links
         problem = "is not a folder" if os.path.lexists(folder) else "does not exist"
         raise refuse(f"{folder}: {problem}", "output-folder", "Create it or choose another output")
@@ -51,6 +53,15 @@ def check_output(path: Path, *, force: bool, exit_code: int = EXIT_USAGE) -> Non
         raise refuse(
             f"{folder}: cannot write there ({error.strerror})", "output-folder", "Choose another output"
         ) from error
+
+
+def working_folder_is_gone() -> bool:
+    """Return whether the folder in which this process was started has been deleted."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def check_folder(path: Path) -> None:

@@ -43,6 +43,7 @@ from nsysx.recording.commands import (
 )
 from nsysx.recording.environment import probe_environment, users_environment
 from nsysx.recording.find_nsys import Nsys, find_nsys, with_sampling
+from nsysx.recording.follow import run_alone
 from nsysx.recording.inbox import ENDING, Inbox
 from nsysx.recording.options import (
     Options,
@@ -89,8 +90,9 @@ def run(command: Sequence[str], options: Options) -> Result:
     check_command(command)
     if options.per_rank and rank_of(os.environ) is None:
         if launches(command):
-            check_nsys(find_nsys(options.nsys), options)
-            return run_ranks(command, options)
+            nsys = find_nsys(options.nsys)
+            check_nsys(nsys, options)
+            return run_ranks(command, replace(options, nsys=nsys.path) if options.nsys else options)
         say("--per-rank: this command is one process, so there is one report")
         options = replace(options, per_rank=False)
     nsys, outputs = _prepare(command, options)
@@ -129,7 +131,10 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     with Inbox() as inbox:
         recording = Recorder(folder, command, options, nsys, inbox, environment).run()
         if not recording.started:
-            _note_not_started(command, recording, result)
+            if not (recording.interrupted or recording.cannot_execute or options.nsys_args):
+                _run_unrecorded(command, recording, inbox, result)
+            else:
+                _note_not_started(command, recording, result)
             return
         # The command has run. From here on no failure may lose what was recorded.
         try:
@@ -149,6 +154,17 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         except (OSError, NsysxError) as error:
             result.problems.append(failed(f"results are not complete: {error}", "results-incomplete"))
     _set_exit_code(recording, result)
+
+
+def _run_unrecorded(command: Sequence[str], recording: Recording, inbox: Inbox, result: Result) -> None:
+    """Run the command although nsys does not start here: a job that waited in a queue must not end because of a profiler."""
+    what = recording.trouble or last_words(recording.output) or "it did not say why"
+    say(f"warning: nsys did not start ({what}); the command runs without being recorded. nsysx doctor tells more")
+    try:
+        result.ends_as(run_alone(command, users_environment(), inbox).status or 0)
+    except OSError as error:
+        recording.cannot_execute, recording.trouble = error.errno or 0, error.strerror or "it cannot be started"
+        _note_not_started(command, recording, result)
 
 
 def _note_not_started(command: Sequence[str], recording: Recording, result: Result) -> None:

@@ -64,6 +64,8 @@ def of_command(command: Sequence[str], users: Mapping[str, str], of_nsys: Mappin
                 added = [entry for entry in added if own_folder and (entry + b"/").startswith(own_folder + b"/")]
             if added:
                 environment[name] = b":".join([before, *added] if before else added)
+        elif name == b"TMPDIR":  # that of nsys may be another
+            continue
         elif name not in environment or is_declared(os.fsdecode(name)):
             environment[name] = value
     shells_word = environment.get(b"_")

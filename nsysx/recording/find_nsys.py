@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nsysx.errors import EXIT_NOT_FOUND
+from nsysx.outputs import working_folder_is_gone
+from nsysx.recording.activity import Activity, activity_of_session
 from nsysx.recording.options import failed
 
 #: Where NVIDIA's installers and the Linux distributions put nsys.
@@ -25,6 +30,8 @@ NSYS_PLACES = (
     "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Systems/bin/nsys",
     "/usr/lib/nsight-systems/bin/nsys",
 )
+#: A helper that neither computes nor waits for a disk for this long hangs, and how often that is looked at.
+IDLE_S, _LOOK_S = 4.0, 0.25
 GET_NSYS = (
     "Install Nsight Systems (part of the CUDA toolkit; on Debian `nsysx doctor --install-nsys` needs no root rights) "
     "or name it with --nsys PATH"
@@ -50,6 +57,16 @@ class Nsys:
         return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", self.export_help) is not None
 
 
+def whole(path: str | Path) -> Path:
+    """Return a path that means the same file wherever it is used; ``./nsys`` alone would be looked up on PATH as ``nsys``."""
+    return Path(path) if working_folder_is_gone() else Path(path).absolute()
+
+
+def a_working_folder() -> str | None:
+    """Return where nsys can start: here (None), or / where the folder has been deleted, in which nsys starts nothing."""
+    return "/" if working_folder_is_gone() else None
+
+
 def user_folder() -> Path:
     """Return the folder where ``nsysx doctor --install-nsys`` installs nsys and `find_nsys` looks for it."""
     data = os.environ.get("XDG_DATA_HOME", "")
@@ -59,28 +76,58 @@ def user_folder() -> Path:
 
 def _installed_by_user() -> list[Path]:
     """Return every nsys that the user installed; one that belongs to another user, except root, does not count."""
-    folders = (user_folder(), Path.cwd() / ".tools" / "nsys", Path(__file__).parents[2] / ".tools" / "nsys")
+    here = [] if working_folder_is_gone() else [Path.cwd() / ".tools" / "nsys"]
+    folders = (user_folder(), *here, Path(__file__).parents[2] / ".tools" / "nsys")
     installed = [path for folder in folders for path in sorted(folder.glob("target-linux-*/nsys"))]
     return [path for path in installed if path.stat().st_uid in (os.getuid(), 0)]
 
 
 def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]:
-    """Return exit code and stdout of a helper command, with stderr if it failed; 127 if it did not start or took too long."""
+    """Return exit code and stdout of a helper command, with stderr if it failed; 127 if it did not start or came to no end.
+
+    It comes to no end if it takes ``timeout_s``, or if none of its processes computes or waits for a disk for a few seconds.
+    """
+    began = active = time.monotonic()
+    before: Activity | None = None
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            start_new_session=True, cwd=a_working_folder(),
+        )  # fmt: skip
+    except OSError as error:
         return EXIT_NOT_FOUND, str(error)
-    output = done.stdout if done.returncode == 0 else done.stdout + done.stderr
-    return done.returncode, output.strip()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            out, err = process.communicate(timeout=_LOOK_S)
+            output = out if process.returncode == 0 else out + err
+            return process.returncode, output.strip()
+        now, activity = time.monotonic(), activity_of_session(process.pid)
+        if activity.working or activity != before:
+            active, before = now, activity
+        if now - active > IDLE_S or now - began > timeout_s:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return (
+                EXIT_NOT_FOUND,
+                f"{command[0]} did nothing for {IDLE_S:.0f} s" if now - active > IDLE_S else "no answer",
+            )
+
+
+def asked_version(nsys: Path) -> tuple[str, str]:
+    """Return the version that ``nsys --version`` prints, or "" and why if it hangs, or "" twice if this is not an nsys."""
+    code, output = ask([nsys, "--version"])
+    match = re.search(r"version (\d+(?:\.\d+)+)", output)
+    return (
+        (match.group(1), "")
+        if match and code == 0
+        else ("", ", it hangs" * (code == EXIT_NOT_FOUND and "did nothing" in output))
+    )
 
 
 def version_of(nsys: Path) -> str:
     """Return the version that ``nsys --version`` prints, or "" if this is not a working nsys."""
-    code, output = ask([nsys, "--version"])
-    match = re.search(r"version (\d+(?:\.\d+)+)", output)
-    return match.group(1) if match and code == 0 else ""
+    return asked_version(nsys)[0]
 
 
 def importer_of(nsys: Path) -> Path | None:
@@ -123,20 +170,20 @@ def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES)
     faults: list[str] = []
 
     def works(path: Path) -> str:
-        version = version_of(path)
-        fault = importer_fault(path) if version else "does not run as nsys" if path.exists() else "no such file"
+        version, said = asked_version(path)
+        fault = importer_fault(path) if version else f"does not run as nsys{said}" if path.exists() else "no such file"
         if fault:
             faults.append(f"{path}: {fault}")
         return "" if fault else version
 
     if explicit is not None:
-        path = Path(shutil.which(explicit) or explicit)
+        path = whole(shutil.which(explicit) or explicit.expanduser())
         if version := works(path):
             return _with_help(path, version)
         raise failed(f"--nsys {faults[0]}", "nsys-broken", GET_NSYS)
     on_path = shutil.which("nsys")
-    if on_path and (version := works(Path(on_path))):
-        return _with_help(Path(on_path), version)
+    if on_path and (version := works(whole(on_path))):
+        return _with_help(whole(on_path), version)
     installed = [path for pattern in places for path in sorted(Path("/").glob(pattern.lstrip("/")))]
     versions = {path: works(path) for path in [*installed, *_installed_by_user()]}
     usable = [path for path, version in versions.items() if version]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping, Sequence
 
 from nsysx.recording.inbox import STOPPING, Inbox
 from nsysx.recording.target import DirectChild, Target
@@ -34,6 +35,16 @@ class Follower:
         if time.monotonic() < self._stop_until and self._target.stopped():
             self._stop_until = 0.0
             stop()
+
+
+def run_alone(command: Sequence[str], environment: Mapping[str, str], inbox: Inbox) -> Target:
+    """Run the command without nsys and return it when it has ended. Raises OSError."""
+    encoded = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    target = DirectChild(command, encoded, inbox.inherited)
+    follower = Follower(target, inbox)
+    while target.poll() is None:
+        follower.step()
+    return target
 
 
 def stop() -> None:

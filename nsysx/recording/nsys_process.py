@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nsysx.recording.activity import stat_of
+from nsysx.recording.find_nsys import a_working_folder
 from nsysx.recording.inbox import Inbox
 
 #: An nsys that neither computes nor waits for a disk for this long hangs. A working nsys was never idle for over 1 s (measured).
@@ -27,14 +29,6 @@ _ORPHANS_S = 3.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: A new process shows its name only after a moment, and a killed one stays while a disk access lasts.
 _QUIET_LOOKS, _KILL_S = 3, 5.0
-
-
-def _stat_of(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name: state, parent, ...; None when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
 
 
 def _words_of(pid: int) -> list[bytes]:
@@ -59,6 +53,7 @@ class NsysProcess:
                 stderr=sink,
                 env=None if environment is None else dict(environment),
                 start_new_session=True,
+                cwd=a_working_folder(),
             )
         self.not_ours: set[int] = set()
         # nsys 2022 puts the command's name between "profile-" and the process id.
@@ -70,8 +65,11 @@ class NsysProcess:
         self._alive = True
 
     def output(self) -> str:
-        """Return what it has printed so far."""
-        return self.log.read_text(errors="replace")
+        """Return what it has printed so far; "" if the folder of the results has been deleted."""
+        try:
+            return self.log.read_text(errors="replace")
+        except OSError:
+            return ""
 
     def members(self, *, leftovers: bool = False) -> list[int]:
         """Return the process ids of nsys, its agent and their children, without the command's.
@@ -81,7 +79,7 @@ class NsysProcess:
         stats = {
             int(place.name): stat
             for place in Path("/proc").glob("[0-9]*")
-            if (stat := _stat_of(int(place.name))) and stat[0] != "Z"
+            if (stat := stat_of(int(place.name))) and stat[0] != "Z"
         }
         pid_of_nsys = self.process.pid
         pids = [pid for pid in stats if pid == pid_of_nsys or self._belongs(_words_of(pid))]
@@ -106,7 +104,7 @@ class NsysProcess:
         if unseen >= _LOOK_S:
             self._looked = time.monotonic()
             self._active += max(unseen - _STOOD_STILL_S, 0.0)
-            stats = {pid: stat for pid in self.members() if (stat := _stat_of(pid)) is not None}
+            stats = {pid: stat for pid in self.members() if (stat := stat_of(pid)) is not None}
             cost = {pid: int(stat[11]) + int(stat[12]) for pid, stat in stats.items()}  # ticks in user and system mode
             # D: waiting for a disk; R: running or waiting for a processor. An idle process is seen so now and then, too.
             self._looks.append(any(stat[0] in "DR" for stat in stats.values()))

@@ -97,6 +97,10 @@ class Result:
     notes: list[str] = field(default_factory=list)
     ended_by: int = 0
 
+    def ends_as(self, status: int) -> None:
+        """End as a command did: with its exit code, or if ``status`` is negative by that signal."""
+        self.exit_code, self.ended_by = status if status >= 0 else 128 - status, max(-status, 0)
+
 
 def failed(message: str, slug: str, hint: str = "") -> NsysxError:
     """Return an error with the exit code of a failed run."""

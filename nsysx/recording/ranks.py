@@ -17,10 +17,9 @@ from pathlib import Path
 from nsysx.errors import EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.outputs import check_output
 from nsysx.recording.environment import users_environment
-from nsysx.recording.follow import Follower
+from nsysx.recording.follow import run_alone
 from nsysx.recording.inbox import Inbox
 from nsysx.recording.options import ENDINGS, LAUNCHERS, Options, Outputs, Result, default_name, failed
-from nsysx.recording.target import DirectChild
 
 #: Environment variables in which launchers tell a process its rank.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -116,14 +115,9 @@ def run_ranks(command: Sequence[str], options: Options) -> Result:
     with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as place:
         python = _python_of_ranks(Path(place).absolute(), command, options, outputs)
         environment = users_environment() | {"PYTHON_EXEC": str(python)}
-        encoded = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         with Inbox() as inbox:
-            target = DirectChild(command, encoded, inbox.inherited)
-            follower = Follower(target, inbox)
-            while target.poll() is None:
-                follower.step()
-    code = target.status or 0
-    result.exit_code, result.ended_by = code if code >= 0 else 128 - code, max(-code, 0)
+            target = run_alone(command, environment, inbox)
+    result.ends_as(target.status or 0)
     if made := _of_ranks(outputs, ".sqlite"):
         result.notes.append(f"one report for each of {len(made)} ranks: nsysx report {shlex.join(map(str, made))}")
     else:

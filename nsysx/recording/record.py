@@ -6,7 +6,9 @@ the command's end from the stand-in that it started. Nothing here waits for an n
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,8 @@ from nsysx.recording.target import DirectChild, StandInChild, Target
 
 #: nsys needs half a second to start the stand-in, several seconds from a cold network drive. It gets this long while it works.
 START_S = 60.0
+#: With less than this free in the temporary folder nsys may not start, and what it collects would not fit.
+_LEAST_TEMPORARY_BYTES = 64 << 20
 #: A Ctrl-C this soon after the command's end was meant for the command.
 _GRACE_S = 1.0
 
@@ -64,6 +68,7 @@ class Recorder:
     ) -> None:
         self.folder, self.command, self.options, self.nsys, self.inbox = folder, command, options, nsys, inbox
         self.environment = environment
+        self._for_nsys = dict(environment) if _temporary_folder_has_space() else {**environment, "TMPDIR": str(folder)}
         self.recording = Recording()
         self._early: list[ReceivedSignal] = []
 
@@ -85,7 +90,7 @@ class Recorder:
             while attempts:
                 recording.trouble = ""  # that of a failed attempt is no fault of the next one
                 recording.nsys_command = profile_command(self.nsys, options, self.folder / "report", words)
-                profile = NsysProcess(recording.nsys_command, self.folder / "nsys.log", self.inbox, self.environment)
+                profile = NsysProcess(recording.nsys_command, self.folder / "nsys.log", self.inbox, self._for_nsys)
                 if self._wait_for_start(profile, stand_in):
                     self._run_command(profile, stand_in)
                     break
@@ -129,7 +134,7 @@ class Recorder:
             if profile.hangs() or time.monotonic() - began > START_S:
                 what = "does nothing" if profile.hangs() else "is not ready"
                 waited = time.monotonic() - began
-                self.recording.trouble = f"nsys {what} after {waited:.0f} s (is the disk of TMPDIR full?)"
+                self.recording.trouble = f"nsys {what} after {waited:.0f} s"
                 return False
         return stand_in.connected(0.0)
 
@@ -208,6 +213,15 @@ class Recorder:
                     break
                 line.show(progress_of(profile.output()))
         profile.kill()  # whatever is left of it
+
+
+def _temporary_folder_has_space() -> bool:
+    """Return whether nsys can work in the temporary folder; if not, it gets the folder beside the results."""
+    place = os.environ.get("TMPDIR") or "/tmp"
+    try:
+        return shutil.disk_usage(place).free > _LEAST_TEMPORARY_BYTES and os.access(place, os.W_OK | os.X_OK)
+    except OSError:
+        return False
 
 
 #: The last line that nsys prints, after it has written and closed its report.
