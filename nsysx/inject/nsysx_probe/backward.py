@@ -37,12 +37,9 @@ class BackwardMarks:
 
     def fail(self, error: BaseException) -> None:
         """Note the failure and go on without backward marks."""
-        try:
-            self.out.wrong("backward marks ended", error)
-            self.wanted = "failed"
-            self._ended()
-        except Exception:
-            pass
+        self.out.wrong("backward marks ended", error)
+        self.wanted = "failed"
+        self._ended()
 
     def carrier(self, entry: Entry) -> Any:
         """Return a tensor of ours whose hook sends this module's mark; None without a text, or while a dispatch mode is on."""

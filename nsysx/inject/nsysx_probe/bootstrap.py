@@ -130,11 +130,15 @@ def _arm(torch: object) -> None:
     if os.getpid() != _PID:
         note("this process was forked before torch was imported: nsys records nothing of it")
         return
+    of_program: Any = None
     try:
-        from . import probe
+        from .interrupts import of_program
+        from .probe import arm
 
-        probe.arm(torch)
+        arm(torch)
     except Exception as error:
+        if of_program is not None and of_program(error):
+            raise
         note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
 
 

@@ -87,8 +87,8 @@ class Borders:
         backend = out.backend
         text = out.text(ranges.step(index))
         if threading.current_thread() is threading.main_thread():
+            self._step_end = backend.pop  # noted before the push, with no call in between
             backend.push(text)
-            self._step_end = backend.pop
         else:  # at exit another thread may have to end it
             token = backend.start(text)
             self._step_end = lambda: backend.end(token)

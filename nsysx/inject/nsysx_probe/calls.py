@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import patch
+from .interrupts import shielded
 from .names import Entry, Naming
 from .output import Output, counted
 
@@ -18,8 +19,8 @@ from .output import Output, counted
 _SLOW = """
     _nsysx_t = _nsysx_enter(_nsysx_e, self)
     if _nsysx_t & 2:
-        _nsysx_in(_nsysx_e, args, kwargs)
         try:
+            _nsysx_in(_nsysx_e, args, kwargs)
             RESULT
         finally:
             _nsysx_leave(_nsysx_t)
@@ -42,15 +43,16 @@ if _nsysx_e.slow and (_nsysx_e.always or not _nsysx_thread.open):"""
     + """
 if _nsysx_e.text is None:
     BODY
-_nsysx_push(_nsysx_e.text)
 _nsysx_count()
 if _nsysx_grad():
-    _nsysx_in(_nsysx_e, args, kwargs)
     try:
+        _nsysx_push(_nsysx_e.text)
+        _nsysx_in(_nsysx_e, args, kwargs)
         RESULT
     finally:
         _nsysx_pop()
 try:
+    _nsysx_push(_nsysx_e.text)
     BODY
 finally:
     _nsysx_pop()
@@ -147,6 +149,7 @@ class ModuleCalls:
         """
         out, thread = self.out, self.out.thread
         level = ranged = marked = plain = 0
+        before = len(thread.phases)
         try:
             nested = thread.open > 0
             if entry.root and (not nested or entry.root == "loss"):
@@ -156,30 +159,38 @@ class ModuleCalls:
             if out.recording and self.marks:
                 marked = 2 if self.backward else 0
                 if entry.text is not None and not (entry.quiet and nested):
+                    ranged = 1
                     out.backend.push(entry.text)
                     next(out.counts["module"])
-                    ranged = 1
             elif level and not nested and not self.counting and not self._losses_inside:
-                self._patches["idle"].off()
                 plain = 4
-        except Exception as error:
-            out.fail("enter", error)
-        thread.open += 1
+                self._patches["idle"].off()
+            thread.open += 1
+        except BaseException as error:
+            if ranged:
+                out.backend.pop()
+            if plain:
+                self.back()
+            level = ranged = marked = plain = out.fail("enter", error, before + 1)
+            thread.open += 1
         return level << 3 | plain | marked | ranged
 
+    @shielded
     def leave(self, token: int) -> None:
         """Close what ``enter`` opened."""
-        out, thread = self.out, self.out.thread
-        thread.open -= 1
         try:
-            if token & 4:
-                self.back()
+            out, thread = self.out, self.out.thread
+            thread.open -= 1
             if token & 1:
                 out.backend.pop()
+            if token & 4:
+                self.back()
             level = token >> 3
             if level:
                 out.close(level)
                 if not thread.phases and not thread.open:
                     self.after_root()
-        except Exception as error:
-            out.fail("leave", error)
+        except BaseException as error:
+            if token & 4:
+                self.back()
+            self.out.fail("leave", error, token >> 3)

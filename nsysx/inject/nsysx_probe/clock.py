@@ -13,6 +13,8 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
+from .interrupts import of_program
+
 #: Number of steps that are remembered.
 _MOST = 4_096
 #: Steps at the start that do not count: caches fill, kernels are loaded, and the queue fills up.
@@ -73,7 +75,9 @@ class StepClock:
             event = event_here(self.torch)
             if event is not None:
                 self._events.append((index, event))
-        except Exception:  # no device, or a failing one: use the host's clock instead
+        except Exception as error:  # no device, or a failing one: use the host's clock instead
+            if of_program(error):
+                raise
             self._events.clear()
 
     def _by_device(self) -> dict[int, int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import threading
 import weakref
 from typing import Any, NamedTuple
 
 from . import ranges
+from .interrupts import shielded
 from .output import Output
 
 #: Path parts that wrappers add. So does ``module``, but only as an only child (DistributedDataParallel and similar).
@@ -66,15 +66,24 @@ class _Numbers:
     def __init__(self) -> None:
         self._next = 0
         self._free: list[int] = []
+        self._held: dict[int, Any] = {}  # number -> weak reference to its module
 
-    def take(self) -> int:
-        if self._free:
-            return heapq.heappop(self._free)
-        self._next += 1
-        return self._next - 1
+    @shielded
+    def take(self, module: Any) -> int:
+        free = self._free
+        if free:
+            number = min(free)
+            free.remove(number)
+        else:
+            number = self._next
+            self._next += 1
 
-    def give_back(self, number: int) -> None:
-        heapq.heappush(self._free, number)
+        def give_back(_reference: Any) -> None:  # as `Naming._remember.forget`
+            nonlocal free
+            free += (number,)
+
+        self._held[number] = weakref.ref(module, give_back)
+        return number
 
 
 class Naming:
@@ -167,6 +176,7 @@ class Naming:
         self.entries[id(module)] = entry
         return entry
 
+    @shielded
     def _name(self, module: Any) -> None:
         """Find the path of an unknown module, in a root that has grown since it was walked, or make the module a root."""
         inside = self._inside()
@@ -192,7 +202,12 @@ class Naming:
             prefix = self._prefix(module)
         if children:
             key, roots = id(module), self._roots
-            roots[key] = weakref.ref(module, lambda ref: roots.pop(key, None) if roots.get(key) is ref else None)
+
+            def forget(reference: Any) -> None:  # as in `_remember`
+                if key in roots and roots[key] is reference:
+                    del roots[key]
+
+            roots[key] = weakref.ref(module, forget)
         self._walk(module, prefix)
 
     def _prefix(self, module: Any) -> str:
@@ -201,8 +216,7 @@ class Naming:
         numbers = self._numbers.get(word)
         if numbers is None:
             numbers = self._numbers[word] = _Numbers()
-        number = numbers.take()
-        weakref.finalize(module, numbers.give_back, number).atexit = False
+        number = numbers.take(module)
         return f"{word}#{number}" if number else word
 
     def _walk(self, root: Any, prefix: str) -> None:
@@ -232,15 +246,17 @@ class Naming:
             if other not in others:
                 others.append(other)
 
+    @shielded
     def _remember(self, module: Any, path: str, parent: int | None, level: int, quiet: bool) -> None:
         key = id(module)
         names, entries = self.names, self.entries
 
         def forget(reference: Any) -> None:
-            name = names.get(key)
-            if name is not None and name.ref is reference:
+            # Python prints and drops an exception here, also that of a signal's handler: so there is no call.
+            if key in names and names[key].ref is reference:
                 del names[key]
-                entries.pop(key, None)
+                if key in entries:
+                    del entries[key]
 
         names[key] = Name(weakref.ref(module, forget), path, parent, level, quiet)
 

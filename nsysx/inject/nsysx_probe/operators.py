@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from .interrupts import of_program
 from .output import Output
 
 #: Number of backward graphs that are inspected before all others count as like them, and the largest graph inspected (nodes).
@@ -55,10 +56,12 @@ class Operators:
         try:
             self._on() if on else self._off()
         except Exception as error:
-            self._end(f"{type(error).__name__}: {error}")
+            self._end(f"{type(error).__name__}: {error}", error)
 
-    def _end(self, reason: str) -> None:
-        """Go on without operators, and note the reason."""
+    def _end(self, reason: str, error: Exception | None = None) -> None:
+        """Go on without operators, and note the reason. Raises ``error`` again if it is the program's."""
+        if error is not None and of_program(error):
+            raise error
         self.wanted, self.why_not = "off", reason[:200]
         self.out.note(f"operators: {reason}")
 
@@ -97,7 +100,7 @@ class Operators:
             self.turn(True)
         except Exception as error:
             self.turn(False)
-            self._end(f"{type(error).__name__}: {error}")
+            self._end(f"{type(error).__name__}: {error}", error)
 
 
 def _one_thread(roots: Any) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import ranges
+from .interrupts import of_program
 
 KINDS = ("step", "phase", "module", "backward_module", "sync", "info", "gc", "compile")
 
@@ -81,16 +82,26 @@ class Output:
             self.errors.append(text[:300])
 
     def wrong(self, where: str, error: BaseException) -> None:
-        """Note a failure that disables only one part of the probe."""
+        """Note a failure that disables only one part of the probe. Raises ``error`` again if it is the program's."""
+        if of_program(error):
+            raise error
         self.note(f"{where}: {type(error).__name__}: {error}")
 
-    def fail(self, where: str, error: BaseException) -> None:
-        """Note a failure of the probe and end the probe for good. Never raises."""
+    def fail(self, where: str, error: BaseException, level: int = 0) -> int:
+        """Close the phases down to ``level``, note a failure of the probe, end the probe for good and return 0.
+
+        If ``error`` is the program's, it is raised again instead, and the probe goes on.
+        """
         try:
-            self.wrong(where, error)
+            self.close(level)
+        except Exception:
+            pass
+        self.wrong(where, error)
+        try:
             self.disarm()
         except Exception:
             pass
+        return 0
 
     # ---- ranges and marks -------------------------------------------------------------------------------------------
 
@@ -119,20 +130,23 @@ class Output:
 
     def open_phase(self, name: str, detail: str = "") -> int:
         """Open a phase on this thread and return the level that ``close`` needs."""
-        thread = self.thread
-        if self.recording:
-            self.backend.push(self.text(ranges.phase(name, detail)))
-            next(self.counts["phase"])
+        thread, recording = self.thread, self.recording
+        text = self.text(ranges.phase(name, detail)) if recording else None
         if name in _SHAPE:
             self.shape = hash((self.shape, name, detail))
-        thread.phases.append(name)
-        thread.pushed.append(self.recording)
+        # No call from here to the push, so that no signal's exception comes between what is noted and what is sent.
+        thread.phases += [name]
+        thread.pushed += [recording]
+        if recording:
+            self.backend.push(text)
+            next(self.counts["phase"])
         return len(thread.phases)
 
     def close(self, level: int) -> None:
         """Close the phases of this thread down to ``level``, including those that an exception left open."""
         thread = self.thread
         while len(thread.phases) >= level > 0:
-            thread.phases.pop()
-            if thread.pushed.pop():
+            pushed = thread.pushed[-1]
+            del thread.phases[-1], thread.pushed[-1]  # again no call before the pop
+            if pushed:
                 self.backend.pop()

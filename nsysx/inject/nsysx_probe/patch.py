@@ -202,7 +202,7 @@ class Patcher:
         try:
             patch = Patch(function, template.replace("FIRST", first), names)
         except Exception as error:
-            self._note(what, error)
+            self._note(what, error)  # raises what is the program's
             return
         patch.on()
         self.patches.append(patch)

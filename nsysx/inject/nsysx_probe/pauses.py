@@ -12,15 +12,14 @@ a coroutine, which does not check.
 
 from __future__ import annotations
 
-import dis
 import gc
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
+from .interrupts import without_signals
 from .output import Output
 
 #: Shorter collections of the young generations (ns) are not kept: there are thousands of them, and they explain nothing.
@@ -31,8 +30,6 @@ _MOST_KEPT, _MOST_SENT = 1_000, 20_000
 _MOST_REASON = 300
 #: The oldest Python in which no operator except a call checks for signals.
 _OLDEST = (3, 10)
-#: The argument of RESUME after ``await``: from this value on it does not check for signals (CPython 3.11 and newer).
-_AFTER_AWAIT = 3
 
 
 class _Clock:
@@ -76,14 +73,6 @@ def listener(kept: list[Any], long_ns: int = LONG_NS) -> Callable[[str, dict[str
     return collected
 
 
-def _without_signals(code: CodeType) -> CodeType:
-    """Return the code changed so that Python does not check for signals when it enters it."""
-    changed = bytearray(code.co_code)
-    at = next(i.offset for i in dis.get_instructions(code) if i.opname == "RESUME")
-    changed[at + 1] = _AFTER_AWAIT
-    return code.replace(co_code=bytes(changed))
-
-
 def _prepare() -> bool:
     """Make ``listener`` return functions in which no signal is handled; return whether this Python allows it."""
     if sys.implementation.name != "cpython" or sys.version_info < _OLDEST:
@@ -91,9 +80,7 @@ def _prepare() -> bool:
     if sys.version_info < (3, 11):
         return True  # in 3.10 a ``try`` at the very beginning is enough
     try:
-        made = listener.__code__  # changed in place, so that ``dynamo`` finds it
-        parts = tuple(_without_signals(c) if isinstance(c, CodeType) else c for c in made.co_consts)
-        listener.__code__ = made.replace(co_consts=parts)
+        listener.__code__ = without_signals(listener.__code__)  # changed in place, so that ``dynamo`` finds it
     except Exception:
         return False
     return True
@@ -149,8 +136,8 @@ class Pauses:
             for metrics in compiled:
                 self._mark("compile", _compilation(metrics))
         except Exception as error:
-            self._on = False
             self.out.wrong("pauses", error)
+            self._on = False
 
     def _mark(self, kind: str, about: dict[str, Any] | None) -> None:
         if about is None:

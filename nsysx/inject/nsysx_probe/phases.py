@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from .interrupts import shielded
 from .names import Entry
 from .output import Output
 from .steps import Steps
@@ -70,15 +71,16 @@ class Phases:
 
     def enter_fetch(self, loader: Any) -> int:
         """Open the phase of a DataLoader iterator's next batch; return its level, 0 if none was opened."""
+        before = len(self.out.thread.phases)
         try:
             if not self._alone():
                 return 0
             self.steps.fetch(self._training(), _exhausted(loader))
             return self._open("data", "DataLoader")
-        except Exception as error:
-            self.out.fail("fetch", error)
-            return 0
+        except BaseException as error:
+            return self.out.fail("fetch", error, before + 1)
 
+    @shielded
     def leave_fetch(self, level: int) -> None:
         """Close the phase: the batch has arrived, or the loader is exhausted."""
         try:
@@ -86,20 +88,20 @@ class Phases:
                 self.out.close(level)
                 if sys.exc_info()[0] is StopIteration:  # this runs inside the finally of the loader's own __next__
                     self.steps.epoch_end()
-        except Exception as error:
-            self.out.fail("fetch", error)
+        except BaseException as error:
+            self.out.fail("fetch", error, level)
 
     def enter_loader(self, _first: Any) -> int:
         """Open the phase in which a DataLoader makes an iterator: it may start workers and fill their queues."""
+        before = len(self.out.thread.phases)
         try:
             if not self._alone():
                 return 0
             if self.steps.index >= 0:  # before the first step it is preparation
                 self.steps.fetch(self._training())
             return self._open("data", "DataLoader.__iter__")
-        except Exception as error:
-            self.out.fail("loader", error)
-            return 0
+        except BaseException as error:
+            return self.out.fail("loader", error, before + 1)
 
     def _training(self) -> bool:
         root = self._trained_root() if self._trained_root is not None else None
@@ -109,6 +111,7 @@ class Phases:
 
     def enter_backward(self, roots: Any) -> int:
         """Open the phase of a backward of ``roots`` that Python starts on this thread; return its level, 0 if none was opened."""
+        before = len(self.out.thread.phases)
         try:
             thread = self.out.thread
             if self._traced():
@@ -119,9 +122,8 @@ class Phases:
                     self.steps.backward()
             self.before_backward(roots)
             return self._open("backward")
-        except Exception as error:
-            self.out.fail("backward", error)
-            return 0
+        except BaseException as error:
+            return self.out.fail("backward", error, before + 1)
 
     def _traced(self) -> bool:
         """Return whether tensors are fake, because torch.compile traces this backward and does not run it."""
@@ -131,6 +133,7 @@ class Phases:
         except AttributeError:
             return False
 
+    @shielded
     def leave_backward(self, level: int) -> None:
         """Close the phase of a backward that has returned."""
         try:
@@ -141,22 +144,23 @@ class Phases:
                 self.steps.backward_end()
                 if self.capturing is not None:
                     self.capturing.append(None)
-        except Exception as error:
-            self.out.fail("backward", error)
+        except BaseException as error:
+            self.out.fail("backward", error, level)
 
     # ---- optimizers -------------------------------------------------------------------------------------------------
 
     def enter_optimizer(self, optimizer: Any, detail: str = "") -> int:
         """Open the phase of an optimizer's step, or of a scaler that may skip it; return its level."""
+        before = len(self.out.thread.phases)
         try:
             thread = self.out.thread
             if not thread.phases and not thread.open and self.driver in (None, threading.get_ident()):
                 self.steps.optimizer(id(optimizer))
             return self._open("optimizer", detail or type(optimizer).__name__)
-        except Exception as error:
-            self.out.fail("optimizer", error)
-            return 0
+        except BaseException as error:
+            return self.out.fail("optimizer", error, before + 1)
 
+    @shielded
     def leave_optimizer(self, level: int, optimizer: Any) -> None:
         """Close the phase of an optimizer's step that has returned."""
         try:
@@ -169,33 +173,34 @@ class Phases:
                 self.steps.optimizer_end(id(optimizer), in_backward)
                 if self.capturing is not None:
                     self.capturing.append(id(optimizer))
-        except Exception as error:
-            self.out.fail("optimizer", error)
+        except BaseException as error:
+            self.out.fail("optimizer", error, level)
 
     def enter_zero_grad(self, _first: Any) -> int:
         """Open the phase in which gradients are reset; return its level."""
+        before = len(self.out.thread.phases)
         try:
             if not self.out.thread.phases and self.driver in (None, threading.get_ident()):
                 self.steps.zero_grad()
             return self._open("zero_grad")
-        except Exception as error:
-            self.out.fail("zero_grad", error)
-            return 0
+        except BaseException as error:
+            return self.out.fail("zero_grad", error, before + 1)
 
+    @shielded
     def leave_simple(self, level: int) -> None:
         """Close a phase that has no influence on steps."""
         try:
             self.out.close(level)
-        except Exception as error:
-            self.out.fail("phase", error)
+        except BaseException as error:
+            self.out.fail("phase", error, level)
 
     def enter_clip(self, _first: Any) -> int:
         """Open the phase in which gradients are clipped; return its level."""
+        before = len(self.out.thread.phases)
         try:
             return self._open("clip")
-        except Exception as error:
-            self.out.fail("clip", error)
-            return 0
+        except BaseException as error:
+            return self.out.fail("clip", error, before + 1)
 
     # ---- CUDA graphs ------------------------------------------------------------------------------------------------
 
@@ -221,6 +226,7 @@ class Phases:
             return None
         return graph
 
+    @shielded
     def leave_replay(self, graph: Any) -> None:
         """Complete what the graph's capture completed, once its launch has returned."""
         try:

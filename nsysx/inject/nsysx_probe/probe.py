@@ -35,6 +35,7 @@ from . import dynamo, extras, patch
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
+from .interrupts import shielded
 from .names import Naming
 from .operators import Operators
 from .output import Output
@@ -82,28 +83,40 @@ class Probe:
         self._removers.clear()
 
     def forked(self) -> None:
-        """Disarm in a forked child, which nsys does not record, and leave the parent's probe file alone."""
-        try:
-            self.disarm()
-        except Exception:
-            pass
+        """Disarm in a forked child, which nsys does not record, and leave the parent's probe file alone.
+
+        Python prints and drops an exception here, that of a handler for a signal in the child's first microseconds, too: whatever
+        comes, nothing may be sent from the child, which would kill it.
+        """
+        for _ in range(2):
+            try:
+                return self.disarm()
+            except BaseException:
+                continue
+        return None
 
     def exit(self) -> None:
         """End what is open and write the final counts. Runs at the exit of the armed process, not at that of its forks."""
         if os.getpid() != self.pid:
-            return
-        try:
-            if self.armed:
-                self.steps.exit()
-                self.borders.pauses.send()
-                self.disarm()
-                if self.out.recording:
-                    self.out.info(self.status.counts())
-            if self.borders.timing is not None:
-                self.borders.timing.ended = True
-            self.status.finish()
-        except Exception:
-            pass
+            return None
+        # An exception of a signal's handler would be printed here and lost: the interpreter ends as it would have without us.
+        for part in (self._end, self._end, self.status.finish):
+            try:
+                return part()
+            except BaseException:
+                continue
+        return None
+
+    def _end(self) -> None:
+        if self.armed:
+            self.steps.exit()
+            self.borders.pauses.send()
+            self.disarm()
+            if self.out.recording:
+                self.out.info(self.status.counts())
+        if self.borders.timing is not None:
+            self.borders.timing.ended = True
+        self.status.finish()
 
     def _without_marks(self) -> None:
         self.calls.backward = False
@@ -206,6 +219,7 @@ class Probe:
         def begin(optimizer: Any) -> tuple[int, Any]:
             return self.phases.enter_optimizer(optimizer), optimizer
 
+        @shielded
         def end(token: tuple[int, Any]) -> None:
             self.phases.leave_optimizer(*token)
 
@@ -216,8 +230,8 @@ class Probe:
                 self.steps.made_optimizer(id(optimizer))
                 step = type(optimizer).step
                 if id(step) not in self._optimizer_steps:
-                    self._optimizer_steps.add(id(step))
                     self.patcher.around(step, "optimizer", "args[0]", begin, end)
+                    self._optimizer_steps.add(id(step))
             except Exception as error:
                 self.out.fail("optimizer", error)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from .backward import BackwardMarks
 from .borders import Borders
+from .interrupts import of_program
 from .names import Naming
 from .output import Output
 
@@ -115,8 +116,9 @@ class Status:
                 record["timing"] = self.borders.timing.record()
             scratch.write_text(json.dumps(record) + "\n", encoding="utf-8")
             scratch.replace(path)
-        except OSError:
-            pass
+        except OSError as error:
+            if of_program(error):  # a TimeoutError is an OSError
+                raise
 
 
 def _version(package: str) -> str | None:

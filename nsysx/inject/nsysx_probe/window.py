@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from .interrupts import of_program
 from .output import Output
 
 #: ``auto``: the window opens after this many steps that are alike in a row, ...
@@ -85,5 +86,7 @@ class Window:
                 getattr(torch.cuda.cudart(), call)()
                 return
         except Exception as error:
+            if of_program(error):
+                raise
             note = f"{call}: {type(error).__name__}: {error}"
         self.out.note(note)

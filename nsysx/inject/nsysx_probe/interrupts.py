@@ -1,0 +1,93 @@
+"""Exceptions of the program that strike while the probe's code runs, and functions in which none can strike.
+
+Python runs a signal's handler between two instructions of whatever function runs, and an exception of the handler (a time limit, a
+scheduler's SIGTERM, Ctrl-C) then goes through that function. If it is one of the probe's, the exception is still the program's: the
+probe closes what it has opened and raises it again. From Python 3.11 on, handlers run only where a function begins, after a call,
+and where a loop begins again. So state that belongs together is changed without a call in between, and a function that must not be
+left out is ``shielded``: no handler runs where it begins.
+"""
+
+from __future__ import annotations
+
+import dis
+import signal
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: The argument of RESUME after ``await``: from this value on it does not check for signals (CPython 3.11 and newer).
+_AFTER_AWAIT = 3
+
+
+def of_program(error: BaseException) -> bool:
+    """Return whether an exception that the probe has caught is the program's: that of a signal handler, or sent to its thread.
+
+    Not every exception below the probe is a failure of the probe: Ctrl-C and exits never are. Any other one is a handler's if
+    the traceback goes through a function that was called with the interrupted frame, as Python calls handlers, or through the
+    code of a handler. An exception that another thread sends (``PyThreadState_SetAsyncExc``) has no frame of its own: it is
+    known by a class that neither Python nor torch defines.
+    """
+    if not isinstance(error, Exception):
+        return True
+    step, above = error.__traceback__, None
+    codes = _handlers()
+    while step is not None:
+        frame = step.tb_frame
+        if above is not None and (frame.f_code in codes or _given(frame, above)):
+            return True
+        above, step = frame, step.tb_next
+    if above is None or not above.f_globals.get("__name__", "").startswith("nsysx_probe."):
+        return False
+    defined = type(error).__module__.partition(".")[0]
+    return defined not in {"builtins", "torch", "nvtx", *getattr(sys, "stdlib_module_names", ())}
+
+
+def _handlers() -> list[CodeType]:
+    """Return the codes of all Python functions that handle a signal now."""
+    codes = []
+    for number in range(1, signal.NSIG):
+        try:
+            handler: Any = signal.getsignal(number)
+        except ValueError:
+            continue
+        if callable(handler):
+            handler = getattr(handler, "func", handler)  # of functools.partial
+            code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+            codes += [code] if code is not None else []
+    return codes
+
+
+def _given(frame: FrameType, above: FrameType) -> bool:
+    """Return whether the function of ``frame`` was called with the frame ``above`` it, as a handler is."""
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount + 2  # two for *args and **kwargs
+    given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
+    return any(value is above or (type(value) is tuple and any(v is above for v in value)) for value in given)
+
+
+def without_signals(code: CodeType) -> CodeType:
+    """Return the code, and that of the functions in it, changed so that Python does not check for signals when it enters them."""
+    parts = tuple(without_signals(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    changed = bytearray(code.co_code)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RESUME":
+            changed[instruction.offset + 1] = _AFTER_AWAIT
+            break
+    return code.replace(co_code=bytes(changed), co_consts=parts)
+
+
+def shielded(function: _Function) -> _Function:
+    """Return the function, in which no signal's handler runs before its first call.
+
+    Before Python 3.11, and in other interpreters, it is enough if the function begins with ``try``.
+    """
+    if sys.implementation.name == "cpython" and sys.version_info >= (3, 11):
+        try:
+            changed: Any = function
+            changed.__code__ = without_signals(changed.__code__)
+        except Exception:
+            pass  # an unknown bytecode: as every other function
+    return function

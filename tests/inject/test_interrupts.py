@@ -1,0 +1,133 @@
+"""Exceptions of the program's signal handlers that strike in the probe: each reaches the program, and the probe goes on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import nsysx_probe.interrupts
+import pytest
+
+from tests.inject.test_probe_e2e import compare, nsys, profile
+
+__all__ = ["nsys"]
+
+#: Nearly all of its time goes into the probe: its networks compute nothing, its optimizer has one parameter.
+PROGRAM = """
+import json, random, signal, sys, torch
+class Ended(KIND): pass
+torch.set_num_threads(1)
+net = torch.nn.Sequential(*[torch.nn.Identity() for _ in range(4)])
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], 0.01)
+def step():
+    optimizer.zero_grad()
+    net(weight).backward()
+    optimizer.step()
+def handler(number, frame):
+    global raised
+    raised += 1
+    raise Ended("time is up")
+for _ in range(20):
+    step()
+random.seed(1)
+raised = reached = 0
+signal.signal(signal.SIGALRM, handler)
+for _ in range(TRIALS):
+    before, reached_before = raised, reached
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001))
+            while raised == before:
+                step()
+        except Ended:
+            reached += 1
+    except Ended:
+        reached += 1
+    assert reached - reached_before == 1, (raised, reached)
+print(raised == reached)
+step()  # a step that was interrupted goes on in this one
+probe = sys.modules.get("nsysx_probe.probe")
+first = probe and probe._probe.steps.index
+for _ in range(50):
+    step()
+if probe:
+    out = probe._probe.out
+    with open("after.json", "w") as file:
+        json.dump([probe._probe.steps.index - first, out.thread.open, len(out.thread.phases), out.errors], file)
+"""
+
+
+@pytest.mark.parametrize("kind", ["Exception", "TimeoutError", "BaseException", "KeyboardInterrupt"])
+def test_every_exception_of_a_handler_reaches_the_program(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.replace("KIND", kind).replace("TRIALS", "400"))
+    done, _ = compare(tmp_path, [sys.executable, "program.py"])
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert json.loads((tmp_path / "after.json").read_text()) == [50, 0, 0, []]
+
+
+def test_ranges_are_balanced_after_interrupts(nsys: str, tmp_path: Path) -> None:
+    """In the report each range has an end (``profile`` checks it), and nothing nests deeper than before."""
+    (tmp_path / "program.py").write_text(PROGRAM.replace("KIND", "Exception").replace("TRIALS", "200"))
+    run = profile(nsys, tmp_path, [sys.executable, "program.py"])
+    assert (run.code, run.out.splitlines()[0]) == (0, "True"), run.err
+    assert json.loads((tmp_path / "after.json").read_text()) == [50, 0, 0, []]
+    assert depth(tmp_path / "r.sqlite") <= 4  # step, forward, network, its child
+
+
+def depth(database: Path) -> int:
+    """Return how deep the ranges of a report nest."""
+    import sqlite3
+
+    db = sqlite3.connect(database)
+    rows = db.execute(
+        "select globalTid, start, end from NVTX_EVENTS where eventType = 59 order by 1, 2, 3 desc"
+    ).fetchall()
+    db.close()
+    deepest, open_ = 0, []
+    for thread, start, end in rows:
+        open_ = [(t, e) for t, e in open_ if t == thread and e > start]
+        open_.append((thread, end))
+        deepest = max(deepest, len(open_))
+    return deepest
+
+
+def _caught(call: Any) -> BaseException:
+    """Return the exception of ``call``, caught as the probe does."""
+    try:
+        call()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_what_is_the_programs_and_what_is_the_probes() -> None:
+    """A handler is known by its frame, also below library code, with any signature; another failure is the probe's."""
+    of_program = nsysx_probe.interrupts.of_program
+
+    def plain(_number: int, _frame: Any) -> None:
+        raise TimeoutError
+
+    def any_arguments(*_args: Any) -> None:
+        raise ValueError
+
+    class Callable:
+        def __call__(self, number: int, frame: Any) -> None:
+            raise OSError
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        for handler in (plain, any_arguments, Callable(), functools.partial(plain)):
+            signal.signal(signal.SIGUSR1, handler)
+            assert of_program(_caught(lambda: signal.raise_signal(signal.SIGUSR1)))
+            assert of_program(_caught(lambda: sorted([1, 2], key=lambda _: signal.raise_signal(signal.SIGUSR1))))
+            assert not of_program(_caught(lambda: json.loads("{")))
+            assert not of_program(_caught(lambda: [][1]))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert of_program(_caught(lambda: sys.exit(1)))
+    assert of_program(KeyboardInterrupt())
