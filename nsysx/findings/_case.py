@@ -297,7 +297,7 @@ class Case:
         ``because`` is appended to the detail, for a clock reading; ``title_as_recorded``: the title gives times as recorded.
         """
         if cost_ns is not None:
-            cost_ns = self.lost(cost_ns, worth)
+            cost_ns = self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         said = fix if isinstance(fix, Fix) else Fix(fix)
         place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None and v != IN_STEP}
         return Finding(
@@ -323,9 +323,9 @@ class Case:
             cost_as_recorded=rule.cost_as_recorded,
         )
 
-    def lost(self, cost_ns: int, worth: Worth) -> int:
-        """Return the time lost per step (ns): at least what a change saves, at most the whole step."""
-        return min(max(cost_ns, worth.saving_ns or 0), self.step_ns)
+    def lost(self, cost_ns: int, worth: Worth, *, as_recorded: bool = False) -> int:
+        """Return the time lost per step (ns): at least what a change saves, at most the whole step, as recorded or without tracing."""
+        return min(max(cost_ns, worth.saving_ns or 0), self.recorded_ns if as_recorded else self.step_ns)
 
     @property
     def _covered(self) -> Scope:

@@ -11,10 +11,11 @@ from nsysx.frames.intervals import I64, coverage
 
 
 class Kind(NamedTuple):
-    """A kind of pause: its key in ``Ranges.pauses``, its name in a title, and what to change."""
+    """A kind of pause: its key in ``Ranges.pauses``, its name in a title, several of them, and what to change."""
 
     key: str
     name: str
+    several: str
     fix: Fix
 
 
@@ -22,6 +23,7 @@ KINDS = (
     Kind(
         "gc",
         "garbage collection",
+        "garbage collections",
         Fix(
             "gc.freeze() after warm-up and gc.disable(), then gc.collect() between epochs; or gc.set_threshold with larger numbers",
             "gc.collect(); gc.freeze(); gc.disable()  # after warm-up\ngc.collect()  # between epochs",
@@ -31,6 +33,7 @@ KINDS = (
     Kind(
         "compile",
         "recompilation by torch.compile",
+        "recompilations by torch.compile",
         Fix(
             "Keep the inputs of the compiled function alike: pad or bucket shapes, torch._dynamo.mark_dynamic for sizes that vary, "
             "tensors instead of Python numbers that vary"
@@ -53,7 +56,7 @@ def time_in(pauses: pl.DataFrame, start: I64, end: I64) -> I64:
 
 def told(kind: Kind, pauses: pl.DataFrame) -> str:
     """Return some pauses in words: how many, how many of them full collections, or why they happened."""
-    many = f"{pauses.height} {kind.name}{'s' * (pauses.height != 1)}"
+    many = f"{pauses.height} {kind.name if pauses.height == 1 else kind.several}"
     if kind.key == "gc":
         full = pauses.filter(pl.col("generation") == 2).height
         return f"{many} ({full} of them full)"

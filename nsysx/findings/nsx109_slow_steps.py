@@ -38,6 +38,7 @@ from nsysx.findings._case import Case, Fix, Rule, Worth
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
 
+Shares = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True)
@@ -47,6 +48,12 @@ _NAMED, _MOSTLY = 0.1, 0.5
 #: A clock lower by less than this share explains nothing: it changes by a few percent all the time.
 _SLOWER_CLOCK = 0.05
 _PARTS = ("compute_ns", "comm_ns", "copy_ns", "memset_ns")
+#: Slow steps read something back that others do not, if it is so many bytes, and so many times what the others read.
+_SAVED_BYTES, _MANY_TIMES = 1 << 20, 10
+_SAVE = Fix(
+    "Copy to pinned memory without waiting and write from a thread: torch.distributed.checkpoint.async_save, or clones of the "
+    "state dict that a thread saves; read other large results rarely"
+)
 #: Slow steps whose numbers are given.
 _LISTED = 8
 
@@ -67,12 +74,17 @@ def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
 
 
 class _Cause(NamedTuple):
-    """Something that slow steps have more of than the others: its name, ns a step, a sentence about it, what to change."""
+    """Something that slow steps have more of than the others: its name, ns a step, a sentence about it, what to change.
+
+    ``saving_ns``: what of ``ns`` a change takes away, without tracing; None where that is not known. ``bound``: at most that.
+    """
 
     name: str
     ns: float
     detail: str
     fix: str | Fix
+    saving_ns: float | None = None
+    bound: bool = False
 
 
 def _more(values: I64, slow: Mask) -> float:
@@ -91,9 +103,8 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
         rows = _pauses_of.of(case, kind)
         if not rows.height:
             continue
-        sums = np.zeros(tiles.height + 1, np.int64)
-        np.add.at(sums, step, _pauses_of.time_in(rows, idle_start, idle_end))
-        more = _more(sums[:-1], slow)
+        spent = _pauses_of.time_in(rows, idle_start, idle_end)
+        more, saved = (_more(_by_step(values, step, tiles), slow) for values in (spent, spent * _real_share(case)))
         if more <= 0:
             continue
         row = np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right") - 1
@@ -102,8 +113,64 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
         detail = (
             f"For {units.duration(more)} of it the GPU idles during {_pauses_of.told(kind, pauses)} in these steps."
         )
-        causes.append(_Cause(kind.name, more, detail, kind.fix))
+        causes.append(_Cause(kind.name, more, detail, kind.fix, saved))
     return causes
+
+
+def _real_share(case: Case) -> Shares:
+    """Return which share of each piece of idle time stays without tracing."""
+    ns, real = (case.idle[c].to_numpy() for c in ("ns", "real_ns"))
+    return np.asarray(real / np.maximum(ns, 1), np.float64)
+
+
+def _by_step(values: I64 | Shares, step: I64, tiles: pl.DataFrame) -> I64:
+    """Return the sum of the values in each step; ``step`` is -1 for what lies before the first."""
+    sums = np.zeros(tiles.height + 1)
+    np.add.at(sums, step, values)  # -1 lands in the extra last place
+    return np.rint(sums[:-1]).astype(np.int64)
+
+
+def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
+    """Return the copies to the host that only slow steps make, as a checkpoint does, with what runs between them.
+
+    ``torch.save`` copies one tensor after the other and writes each: the device idles or copies from the first to the last.
+    """
+    out = (case.ops["op_kind"] == "memcpy") & (case.ops["name"] == "DtoH") & (case.ops["device"] == case.device)
+    copies = case.ops.filter(out.fill_null(False)).sort("start_ns")
+    begin, until = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
+    start, end, size = (copies[c].fill_null(0).to_numpy() for c in ("start_ns", "end_ns", "bytes"))
+    step = np.searchsorted(begin, start, side="right") - 1
+    inside = (step >= 0) & (start < until[step])
+    step, start, end, size = (values[inside] for values in (step, start, end, size))
+    moved = _by_step(size, step, tiles)
+    usual = float(np.median(moved[~slow]))
+    if moved[slow].min() < max(_SAVED_BYTES, _MANY_TIMES * usual):
+        return []
+    first, last = np.full(tiles.height, np.iinfo(np.int64).max), np.zeros(tiles.height, np.int64)
+    np.minimum.at(first, step, start)
+    np.maximum.at(last, step, end)
+    # What the host does before the first copy (pickling) and behind the last one (writing) lies in the gaps beside them.
+    first, last = _with_gaps(case, np.where(slow, first, begin), np.where(slow, last, begin))
+    first, last = np.maximum(first, begin), np.minimum(last, until)
+    activity = case.profile.ledgers.activity[case.process, case.device or 0]
+    burst = np.where(slow)[0]
+    working = ledger.gpu_parts(activity, first[burst], last[burst])["compute_ns"]
+    ns = float((last[burst] - first[burst] - working).mean())
+    detail = (
+        f"Each of them copies {units.size(float(moved[slow].mean()))} to the host, the others {units.size(usual)}: it is in these "
+        f"copies, and in what runs around them, for {units.duration(ns)}, as torch.save is."
+    )
+    return [_Cause("a checkpoint or another large read-back", ns, detail, _SAVE, ns, bound=True)]
+
+
+def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:
+    """Return each stretch with the gap of the device that ends at its begin, and the one that begins at its end."""
+    ops = case.ops.filter(case.ops["device"] == case.device).select("start_ns", "end_ns").sort("start_ns")
+    start, reach = ops["start_ns"].to_numpy(), ops["end_ns"].cum_max().to_numpy()
+    before, behind = np.searchsorted(start, first, side="left") - 1, np.searchsorted(start, last, side="left")
+    earlier = np.where(before >= 0, np.minimum(reach[np.maximum(before, 0)], first), first)
+    later = np.where(behind < len(start), start[np.minimum(behind, len(start) - 1)], last)
+    return earlier, later
 
 
 def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[_Cause]:
@@ -126,10 +193,12 @@ def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> 
     return [_Cause("a lower GPU clock", more, detail, fix)] if more > 0 else []
 
 
-def _every(ns: I64) -> str:
-    """Return ", every 10th" where slow steps come in a fixed period, else nothing."""
+def _every(case: Case, ns: I64, late: int) -> str:
+    """Return ", every 10th" where the ``late`` slow steps come in a fixed period, else nothing."""
     rhythm = trend.period(ns, _SLOWER * float(np.median(ns)))
-    return f", every {trend.ordinal(rhythm.every)}" if rhythm else ""
+    of_level = (level.every for level in case.profile.steps.levels[1:] if level.count == late)
+    every = rhythm.every if rhythm else next(of_level, None)
+    return f", every {trend.ordinal(every)}" if every else ""
 
 
 def check(case: Case) -> list[Finding]:
@@ -172,10 +241,11 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     worst, excess = ranked[0]
     label = worst.removesuffix("_ns").replace("_", " ")
     longer = float(late["ns"].cast(pl.Float64).sum()) / late.height - median
-    causes = [c for c in (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow)) if c.ns >= _NAMED * longer]
+    known = (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow), *_copied_out(case, tiles, slow))
+    causes = [c for c in known if c.ns >= _NAMED * longer]
     cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= _MOSTLY * longer), None)
     reason, explained = (cause.name, cause.ns) if cause else (label, excess)
-    every = _every(ns)
+    every = _every(case, ns, late.height)
     several = late.height > 1
     more_steps = f" and {late.height - _LISTED} more" if late.height > _LISTED else ""
     takes = f"Step{'s' * several} {', '.join(map(str, late['index'].head(_LISTED).to_list()))}{more_steps} take{'s' * (not several)}"
@@ -188,7 +258,7 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
         f"{units.duration(median)}. Of the difference, {units.duration(min(excess, longer))} is {label}."
     )
     detail = " ".join((detail, *(c.detail for c in causes)))
-    if every:
+    if every and cause is None:
         detail += f" Look for what happens{every[1:]} step: logging, evaluation, checkpoints, or a DataLoader with that many workers."
     evidence = [
         {"part": n.removesuffix("_ns").replace("_", " "), "more in slow steps_ns": round(v)}
@@ -199,5 +269,16 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     listened = pauses.listened(case.profile.ranges.notes, case.process)
     collects = "" if listened else "garbage collection, "
     fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
-    sure = Worth(None, "from step lengths, not replayed")
+    sure = _worth(case, cause, longer, late.height / len(ns))
     return case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=cause.fix if cause else fix, evidence=evidence)
+
+
+def _worth(case: Case, cause: _Cause | None, longer: float, share: float) -> Worth:
+    """Return what the mean step saves if slow steps, a ``share`` of all, had the usual length as far as the cause explains it.
+
+    ``longer``: how much longer they are (ns).
+    """
+    if cause is None or cause.saving_ns is None:
+        return Worth(None, "from step lengths, not replayed")
+    saving = min(round(min(cause.saving_ns, longer) * share), case.step_ns)
+    return Worth(saving, "from step lengths: slow steps without it, the others as they are", bound=cause.bound)

@@ -181,7 +181,7 @@ def test_garbage_collections_that_make_steps_slow_are_named_with_their_period(tm
     assert finding.verdict == "found"
     assert finding.title == "5 of 25 steady steps are slow, every 5th: garbage collection explains 100 %"
     assert "5 garbage collections (5 of them full)" in finding.detail
-    assert "every 5th step" in finding.detail
+    assert "Look for what happens" not in finding.detail
     assert "gc.freeze()" in finding.fix
     row = next(r for r in finding.evidence if r["part"] == "garbage collection")
     assert row["more in slow steps_ns"] == pytest.approx(8_000_000, rel=0.01)
@@ -192,10 +192,62 @@ def test_garbage_collections_that_make_steps_slow_are_named_with_their_period(tm
 
 def test_a_recompilation_is_named_with_its_reason(tmp_path: Path) -> None:
     stop = paused("compile", 9_000, id="0/1", function="forward", reason="0/0: len(x) == 4")
-    finding = Program().steps(every(9, stop), 12).finding(tmp_path, "NSX109")
+    finding = Program().steps(every(4, stop), 14).finding(tmp_path, "NSX109")
     assert "recompilation by torch.compile explains 100 %" in finding.title
     assert "len(x) == 4" in finding.detail
-    assert "every" not in finding.title
+
+
+def test_a_recompilation_that_does_not_come_back_is_in_no_steady_step(tmp_path: Path) -> None:
+    stop = paused("compile", 9_000, id="0/1", function="forward", reason="0/0: len(x) == 4")
+    finding = Program().steps(every(9, stop), 12).finding(tmp_path, "NSX109")
+    assert finding.verdict == "clear"
+
+
+def test_a_named_cause_saves_what_the_mean_step_loses_to_it(tmp_path: Path) -> None:
+    """Every third step compiles for 90 ms: 30 ms of the mean step, more than the usual step has."""
+    stop = paused("compile", 90_000, id="0/1", function="forward", reason="0/0: len(x) == 4")
+    finding = Program().steps(every(3, stop), 26).finding(tmp_path, "NSX109")
+    assert "every 3rd: recompilation by torch.compile" in finding.title
+    assert finding.saving_ns_per_step == pytest.approx(30_000_000, rel=0.07)
+    assert finding.cost_ns_per_step is not None
+    assert finding.cost_ns_per_step == pytest.approx(30_000_000, rel=0.07)
+    assert not finding.bound
+
+
+def saving(every: int, megabytes: int) -> Callable[[Program, int], None]:
+    """Return steps of which every n-th reads so much back, tensor by tensor, and writes it for 40 ms."""
+
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        program.sync()
+        program.launch(20)
+        if number % every == every - 1:
+            for _ in range(4):
+                program.host(10_000)
+                program.main.memcpy(
+                    program.t, 900_000, kind="DtoH", bytes=megabytes << 18, gpu_start=program.t + 10_000, gpu_dur=800_000
+                )  # fmt: skip
+                program.t += 900_000
+        program.launch(20)
+
+    return body
+
+
+def test_a_checkpoint_is_told_by_what_it_copies_to_the_host(tmp_path: Path) -> None:
+    finding = Program().steps(saving(10, 256), 32).finding(tmp_path, "NSX109")
+    assert "every 10th: a checkpoint or another large read-back explains" in finding.title
+    assert "copies 256.0 MiB to the host, the others 0 B" in finding.detail
+    assert finding.bound
+    assert finding.saving_ns_per_step == pytest.approx(4_360_000, rel=0.05)
+
+
+def test_a_small_read_back_explains_no_slow_step(tmp_path: Path) -> None:
+    finding = Program().steps(saving(10, 1), 32).finding(tmp_path, "NSX109")
+    assert "a checkpoint" in finding.title  # a MiB is the least
+    body = saving(10, 0)
+    finding = Program().steps(body, 32).finding(tmp_path, "NSX109")
+    assert "host code explains" in finding.title
+    assert finding.saving_ns_per_step is None
 
 
 def test_a_collection_behind_which_the_gpu_works_explains_nothing(tmp_path: Path) -> None:
