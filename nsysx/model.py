@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from nsysx.advice import Answer, Certainty, Picture
 from nsysx.pictures import Strip, Timeline
 from nsysx.scope import Scope as Scope  # a record like the others here
 
@@ -97,7 +98,9 @@ class Table:
 class Check:
     """One line about how far the capture can be trusted; ``fix`` is a command or change that would fix it.
 
-    ``table`` is the key of the missing table if the line is about one.
+    ``table`` is the key of the missing table if the line is about one. ``doubt`` is what a line that is not ok makes doubtful: every
+    one of the "numbers", of which the reader is warned before anything else, or what was found to be the "cause"; ``short`` says it
+    in fewer words than ``detail``.
     """
 
     check: str
@@ -105,6 +108,8 @@ class Check:
     detail: str
     fix: str = ""
     table: str = ""
+    doubt: Literal["", "cause", "numbers"] = ""
+    short: str = ""
 
     @staticmethod
     def no_table(table: Table) -> Check:
@@ -279,6 +284,26 @@ class Finding:
     cost_as_recorded: bool = False
 
 
+#: What stands in a Summary before its answer is decided.
+UNDECIDED = Answer(
+    "",
+    (),
+    None,
+    None,
+    None,
+    None,
+    False,
+    False,
+    None,
+    "",
+    Certainty("unknown", "", ()),
+    Picture("", "", ()),
+    (),
+    (),
+    (),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Everything that is shown, and nothing else."""
@@ -296,6 +321,7 @@ class Summary:
     strips: tuple[Strip, ...] = ()
     zoom: Timeline | None = None
     unprofiled: Unprofiled | None = None
+    answer: Answer = UNDECIDED
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, empty if it was not recorded."""
@@ -321,6 +347,7 @@ class Summary:
             "totals": dict(self.totals),
             "steps": _scoped(self.steps),
             "verdict": _scoped(self.verdict),
+            "answer": asdict(self.answer),
             **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in tables},
             "replay": None if self.replay is None else dict(self.replay),
             "unprofiled": None if self.unprofiled is None else asdict(self.unprofiled),

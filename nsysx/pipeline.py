@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 import nsysx
-from nsysx import analyses, findings, ids
+from nsysx import analyses, answer, findings, ids
 from nsysx.analyses import Analysis
 from nsysx.analyses.helpers import step_record, timelines, totals
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
@@ -20,7 +20,7 @@ from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, seq
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, rank_verdict, verdict
-from nsysx.model import Check, Row, Scope, Summary, Table, Unprofiled, in_order
+from nsysx.model import Check, Finding, Row, Scope, Summary, Table, Unprofiled, Verdict, in_order
 from nsysx.ranks import collect, comparison, one_job, other_reports, parallel_reading, rank_checks
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
@@ -202,21 +202,26 @@ def _one_job(reports: Sequence[Sequence[collect.Rank]]) -> tuple[collect.Rank, .
     return tuple(collect.numbered(ranks))
 
 
-def _with_ranks(summary: Summary, everyone: Sequence[collect.Rank], shown: int | None = None) -> Summary:
-    """Return the Summary with all ranks compared."""
-    table = comparison.table(everyone)
-    checks = [*summary.quality, *rank_checks.checks(everyone, table.rows or ())]
-    if shown is not None:
-        detail = f"{len(everyone)} ranks; every table but `ranks` shows rank {shown}"
+def _quality(job: Job, tables: dict[str, Table], ranks: Table) -> tuple[Check, ...]:
+    """Return every check of the shown report and of all ranks; ``tables`` are those of the shown report."""
+    checks = [*capture_checks.checks(job.profile, tables), *rank_checks.checks(job.ranks, ranks.rows or ())]
+    if job.shown is not None:
+        detail = f"{len(job.ranks)} ranks; every table but `ranks` shows rank {job.shown}"
         checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
-    if table.rows is None:
-        checks.append(Check.no_table(table))
-    verdict = rank_verdict.of_ranks(summary.verdict, table, shown)
-    if late := comparison.sentence(table.rows or ()):
-        verdict = replace(verdict, evidence=(*verdict.evidence, late))
-    judged = None if summary.findings is None else findings.with_ranks(summary.findings, table, shown)
-    tables = {**summary.tables, comparison.KEY: table}
-    return replace(summary, tables=tables, quality=in_order(checks), verdict=verdict, findings=judged)
+    if ranks.rows is None:
+        checks.append(Check.no_table(ranks))
+    return in_order(checks)
+
+
+def _verdict(job: Job, tables: dict[str, Table], ranks: Table, judged: Sequence[Finding]) -> Verdict:
+    """Return what limits the step, with the rank that the others wait for."""
+    given = job.profile
+    said = replace(verdict.judge(given, tables["gpu_ledger"].rows), scope=_scope("shown device", given))
+    if given.steps.source == "capture":
+        said = findings.of_experiment(said, judged)
+    said = rank_verdict.of_ranks(said, ranks, job.shown)
+    late = comparison.sentence(ranks.rows or ())
+    return replace(said, evidence=(*said.evidence, late)) if late else said
 
 
 def _seconds(text: str) -> load.Window:
@@ -280,37 +285,35 @@ def gather(path: Path, options: Options) -> Profile:
 
 
 def summary_of(job: Job, options: Options) -> Summary:
-    """Return the Summary of a job that ``gather_job`` gathered with these options."""
-    summary = _with_ranks(_judged(job.profile, options), job.ranks, job.shown)
-    return replace(summary, capture=replace(summary.capture, files=job.files)) if job.files else summary
+    """Return the Summary of a job that ``gather_job`` gathered with these options, judged once, with all ranks known."""
 
-
-def _judged(given: Profile, options: Options) -> Summary:
-    trace = given.trace
-    tables = {}
-    for module in analyses.load():
+    def say(stage: str) -> None:
         if options.progress:
-            options.progress(module.TITLE.lower())
+            options.progress(stage)
+
+    given, tables = job.profile, dict[str, Table]()
+    for module in analyses.load():
+        say(module.TITLE.lower())
         tables[module.KEY] = _table(module, given)
-    if options.progress:
-        options.progress("looking for what can be changed")
+    say("looking for what can be changed")
+    ranks = comparison.table(job.ranks)
     drawn = timelines.timelines(given) if options.timelines else ()
-    judged = findings.judge(given, tables, replay_of(given))
-    said = replace(verdict.judge(given, tables["gpu_ledger"].rows), scope=_scope("shown device", given))
-    if given.steps.source == "capture":
-        said = findings.of_experiment(said, judged)
-    return Summary(
-        version=nsysx.__version__,
-        capture=trace.capture,
-        quality=capture_checks.checks(given, tables),
-        totals=totals.totals(given),
-        steps=step_record.steps(given),
-        verdict=said,
-        tables=tables,
-        replay=_replay(given),
-        unprofiled=_unprofiled(given),
-        findings=judged,
-        timelines=drawn,
-        strips=timelines.strips(given) if options.timelines else (),
-        zoom=timelines.zoom(given, drawn[0]) if drawn else None,
+    judged = findings.judge(given, tables, replay_of(given), ranks, job.shown)
+    capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture
+    return answer.answered(
+        Summary(
+            version=nsysx.__version__,
+            capture=capture,
+            quality=_quality(job, tables, ranks),
+            totals=totals.totals(given),
+            steps=step_record.steps(given),
+            verdict=_verdict(job, tables, ranks, judged),
+            tables={**tables, comparison.KEY: ranks},
+            replay=_replay(given),
+            unprofiled=_unprofiled(given),
+            findings=judged,
+            timelines=drawn,
+            strips=timelines.strips(given) if options.timelines else (),
+            zoom=timelines.zoom(given, drawn[0]) if drawn else None,
+        )
     )

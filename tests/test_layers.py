@@ -21,6 +21,7 @@ ORDER = (
     "scope",
     "pictures",
     "catalogue",
+    "advice",
     "model",
     "__init__",
     "outputs",
@@ -34,6 +35,7 @@ ORDER = (
     "judging",
     "findings",
     "ranks",
+    "answer",
     "pipeline",
     "comparing",
     "render",
@@ -47,7 +49,7 @@ LEVEL = {room: i for i, room in enumerate(ORDER)}
 
 #: Between reading and render: what turns frames into other frames. The exceptions read their own data.
 WORLDLY = ("events/families.py", "ranks/parallel_reading.py", "comparing/inputs.py")
-PURE = ("frames", "events", "replay", "analyses", "judging", "findings", "ranks", "pipeline", "comparing")
+PURE = ("frames", "events", "replay", "analyses", "judging", "findings", "ranks", "answer", "pipeline", "comparing")
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 FRAMES = {"polars", "numpy"}

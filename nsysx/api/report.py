@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from nsysx import pipeline, units
+from nsysx.advice import Answer
 from nsysx.analyses.helpers import step_record
 from nsysx.api.files import File, framed
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
@@ -43,7 +44,7 @@ class WhatIf:
 class Report:
     """A capture that was read; ``nsysx.report`` returns it.
 
-    Records: ``summary`` and its parts ``verdict``, ``findings``, ``unprofiled``, ``capture``, ``quality``, ``totals``.
+    Records: ``summary`` and its parts ``verdict``, ``answer``, ``findings``, ``unprofiled``, ``capture``, ``quality``, ``totals``.
 
     Frames (polars), each also as ``frame(name)``; ``names()`` lists them, ``columns(name)`` describes their columns:
 
@@ -86,6 +87,11 @@ class Report:
     def verdict(self) -> Verdict:
         """What limits the step: ``code``, ``sentence``, ``evidence``."""
         return self.summary.verdict
+
+    @property
+    def answer(self) -> Answer:
+        """What to do, what it is worth, how sure that is, and what else was found: as the first screen of the page has it."""
+        return self.summary.answer
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -9,19 +9,16 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import ModuleType
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.findings import nsx110_exposed_comm, nsx111_straggler
-from nsysx.findings._case import Case
+from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding, Table, Verdict
 from nsysx.replay.engine import Replay, Withheld
 
-#: Rules about what a program's own clocks read.
-READINGS = ("NSX107", "NSX115")
 _ORDER = {"found": 0, "clear": 1, "cannot_tell": 2}
 
 
@@ -32,14 +29,34 @@ def rules() -> tuple[ModuleType, ...]:
     return tuple(sorted((importlib.import_module(f"{__name__}.{n}") for n in names), key=lambda m: str(m.RULE.code)))
 
 
+def rule_of(code: str) -> Rule:
+    """Return the names of a rule, and how it is shown. Raises KeyError for a code that no rule has."""
+    rule: Rule = _by_code()[code].RULE
+    return rule
+
+
+@cache
+def _by_code() -> dict[str, ModuleType]:
+    return {m.RULE.code: m for m in rules()}
+
+
 def rank(finding: Finding) -> tuple[int, int, str]:
     """Return the sort key of a finding: what saves most comes first, not what waits longest; then clear, then cannot tell."""
     return _ORDER[finding.verdict], -(finding.saving_ns_per_step or 0), finding.code
 
 
-def judge(profile: Profile, tables: Mapping[str, Table], replay: Replay | Withheld | None) -> tuple[Finding, ...]:
-    """Return the findings of every rule, ranked; without a replay few of them give a saving."""
-    case = Case(profile, tables, replay)
+def judge(
+    profile: Profile,
+    tables: Mapping[str, Table],
+    replay: Replay | Withheld | None,
+    ranks: Table | None = None,
+    shown_rank: int | None = None,
+) -> tuple[Finding, ...]:
+    """Return the findings of every rule, ranked; without a replay few of them give a saving.
+
+    ``ranks`` compares all ranks of the job; ``shown_rank`` is the number of the one whose tables these are, None if unknown.
+    """
+    case = Case(profile, tables, replay, ranks, shown_rank)
     return tuple(sorted((f for rule in rules() for f in _said(rule, case)), key=rank))
 
 
@@ -51,20 +68,9 @@ def _said(rule: ModuleType, case: Case) -> list[Finding]:
         return case.cannot_tell(rule.RULE, answer.reason)
 
 
-def with_ranks(findings: Iterable[Finding], table: Table, shown: int | None = None) -> tuple[Finding, ...]:
-    """Return the findings of one rank with what the comparison of all ranks adds; ``shown`` is its number, None if unknown."""
-
-    def compared(finding: Finding) -> Finding:
-        if finding.code == nsx110_exposed_comm.RULE.code:
-            return nsx110_exposed_comm.of_ranks(finding, table, shown)
-        return nsx111_straggler.of_ranks(table) if finding.code == nsx111_straggler.RULE.code else finding
-
-    return tuple(sorted(map(compared, findings), key=rank))
-
-
 def of_experiment(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
     """Return the verdict of a capture without steps: if the program times itself, the sentence is what its clocks misread."""
-    first = next((f for f in findings if f.verdict == "found" and f.code in READINGS), None)
+    first = next((f for f in findings if f.verdict == "found" and rule_of(f.code).reading), None)
     if first is None:
         return verdict
     return replace(verdict, sentence=f"{first.title}. {first.because}".strip())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -30,6 +30,11 @@ class Rule(NamedTuple):
 
     ``cost_as_recorded``: its cost is measured in the steps as recorded, not in the step without the profiler.
     ``cause``: the parts of the verdict that its cause takes, together the most it can save; empty where it takes no part.
+
+    How the answer shows it. ``about``: the verdict code whose cause it is about, or "late rank" (a verdict that names one),
+    "timing" (what a program without steps measures) or "capture" (nothing to change in the program). ``whole``: its advice is for
+    the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see ``answer.bars``.
+    ``reading``: it is about what the program's own clocks read. ``same_time``: rules that report the same time, once is enough.
     """
 
     code: str
@@ -37,6 +42,11 @@ class Rule(NamedTuple):
     title: str
     cost_as_recorded: bool = False
     cause: tuple[Part, ...] = ()
+    about: Limit | Literal["", "late rank", "timing", "capture"] = ""
+    whole: bool = False
+    picture: Literal["", "loader", "flushes", "masks", "windows", "readings"] = ""
+    reading: bool = False
+    same_time: tuple[str, ...] = ()
 
 
 class Fix(NamedTuple):
@@ -64,11 +74,17 @@ class Worth(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """Frames here hold the steady steps of the shown process alone, so that sums over ``steps`` are per step."""
+    """Frames here hold the steady steps of the shown process alone, so that sums over ``steps`` are per step.
+
+    ``ranks`` is the table that compares all ranks of the job, None where there is none; ``shown_rank`` is the number of the one that is
+    shown, None if one report holds them all.
+    """
 
     profile: Profile
     tables: Mapping[str, Table]
     replay: Replay | Withheld | None
+    ranks: Table | None = None
+    shown_rank: int | None = None
 
     @property
     def process(self) -> int:

@@ -30,13 +30,13 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, Worth, in_module
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
 
-RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization", cause=(Part.SYNC,))
+RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization", cause=(Part.SYNC,), about=Limit.SYNC)
 _KEEP = Fix(
     "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101",
     "running += loss.detach()  # .item() once in 100 steps",

@@ -36,7 +36,9 @@ from nsysx.judging.program import Program
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
-RULE = Rule("NSX102", "launch-bound", "Bound by launches", cause=(Part.HOST, Part.LAUNCH))
+RULE = Rule(
+    "NSX102", "launch-bound", "Bound by launches", cause=(Part.HOST, Part.LAUNCH), about=Limit.LAUNCH, whole=True
+)
 _FOUND = 0.05
 _COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'
 _COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'

@@ -29,10 +29,11 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import one_time_cost
+from nsysx.catalogue import Limit
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
-RULE = Rule("NSX103", "first-call", "First-call cost in the measurement", cost_as_recorded=True)
+RULE = Rule("NSX103", "first-call", "First-call cost in the measurement", cost_as_recorded=True, about=Limit.WARMUP)
 #: Least share of the window, or of a step, that is reported.
 _IN_WINDOW = 0.02
 

@@ -29,14 +29,14 @@ import re
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, in_module, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
 from nsysx.replay.engine import OverlapCopies, RemoveWaits
 
-RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=(Part.COPY,))
+RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=(Part.COPY,), about=Limit.COPY)
 _ON_A_STREAM = (
     "with torch.cuda.stream(copy_stream):\n"
     '    upcoming = batch.to("cuda", non_blocking=True)\n'

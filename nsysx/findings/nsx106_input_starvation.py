@@ -27,7 +27,15 @@ from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding
 from nsysx.replay.engine import FreeLoader
 
-RULE = Rule("NSX106", "input-starvation", "Input starvation", cause=(Part.INPUT,))
+RULE = Rule(
+    "NSX106",
+    "input-starvation",
+    "Input starvation",
+    cause=(Part.INPUT,),
+    about=Limit.INPUT,
+    whole=True,
+    picture="loader",
+)
 _WORKERS = Fix(
     "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
     "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",

@@ -31,7 +31,7 @@ from nsysx.events import trend
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule, in_module
 from nsysx.model import Finding, Row
 
-RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows")
+RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows", about="timing", picture="windows", reading=True)
 _FIX = Fix(
     "Move copies out of the window, warm up, and keep the stream busy while the CPU launches",
     "for _ in range(10): F.linear(x, w)   # first calls out of the way\n"

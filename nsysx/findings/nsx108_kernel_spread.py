@@ -29,7 +29,7 @@ from nsysx import units
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding, Row
 
-RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread")
+RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread", about="timing", picture="readings")
 _CAUSES = {
     "cold_l2": (
         "a cold L2 cache",

@@ -27,14 +27,16 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
-RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True, cause=(Part.COMM,))
+RULE = Rule(
+    "NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True, cause=(Part.COMM,), about=Limit.COMM
+)
 
 #: The name, in the evidence, of the part of the cost that is communication alone.
 _EXPOSED = "communication alone"
@@ -106,18 +108,17 @@ def check(case: Case) -> list[Finding]:
         detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
     parts = [{"part": _EXPOSED, "total_ns": cost}, {"part": "kernels beside it take longer", "total_ns": slow}]
     evidence = [*(p for p in parts if p["total_ns"]), *evidence]
-    return [
-        case.found(
-            RULE,
-            title,
-            detail,
-            worth=worth,
-            cost_ns=cost + slow,
-            fix=_advice(case, longest),
-            evidence=evidence,
-            title_as_recorded=True,
-        )
-    ]
+    exposed = case.found(
+        RULE,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=cost + slow,
+        fix=_advice(case, longest),
+        evidence=evidence,
+        title_as_recorded=True,
+    )
+    return [exposed if case.ranks is None else of_ranks(exposed, case.ranks, case.shown_rank)]
 
 
 def _slowed_ns(case: Case) -> float:

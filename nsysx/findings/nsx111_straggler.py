@@ -30,13 +30,13 @@ from nsysx.catalogue import Late, Part
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Row, Table
 
-RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,))
+RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,), about="late rank", same_time=("NSX110",))
 _NO_FIX = Fix("")
 
 
 def check(case: Case) -> list[Finding]:
     """Return what the table of ranks says; see ``of_ranks``."""
-    return [of_ranks(case.tables.get("ranks"))]
+    return [of_ranks(case.ranks)]
 
 
 def of_ranks(table: Table | None) -> Finding:

@@ -30,7 +30,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
@@ -38,7 +38,7 @@ from nsysx.model import Finding
 from nsysx.reading.schema import BLOCK, GRID
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=(Part.WORK,))
+RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=(Part.WORK,), about=Limit.GPU, whole=True)
 _COMPILE = Fix(
     "torch.compile(model)",
     "model = torch.compile(model)",

@@ -25,7 +25,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
@@ -33,7 +33,13 @@ from nsysx.judging.program import Program
 from nsysx.model import Finding
 from nsysx.replay.engine import Graph
 
-RULE = Rule("NSX113", "tiny-launches", "Many tiny launches in one module", cause=(Part.HOST, Part.LAUNCH, Part.SYNC))
+RULE = Rule(
+    "NSX113",
+    "tiny-launches",
+    "Many tiny launches in one module",
+    cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
+    about=Limit.LAUNCH,
+)
 _FUSED = Fix(
     "fused=True for the optimizer: all parameters in a few kernels",
     "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",

@@ -27,7 +27,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Cause, Part
+from nsysx.catalogue import Cause, Limit, Part
 from nsysx.events import pauses, stacks
 from nsysx.events.host_lines import known_lines
 from nsysx.events.os_calls import os_idle
@@ -37,7 +37,13 @@ from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
 
-RULE = Rule("NSX114", "host-stall", "GIL or host stalls between launches", cause=(Part.HOST, Part.LAUNCH, Part.SYNC))
+RULE = Rule(
+    "NSX114",
+    "host-stall",
+    "GIL or host stalls between launches",
+    cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
+    about=Limit.LAUNCH,
+)
 #: The parts of the verdict that are the host's own, without any wait.
 _ALONE = (Part.HOST, Part.LAUNCH)
 _STALL_NS, _TIMES = 100_000, 10

@@ -28,7 +28,9 @@ from nsysx import units
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.model import Finding
 
-RULE = Rule("NSX115", "wrong-timing", "Wrong timing method in the script")
+RULE = Rule(
+    "NSX115", "wrong-timing", "Wrong timing method in the script", about="timing", picture="readings", reading=True
+)
 _FIX = Fix(
     "torch.utils.benchmark.Timer, or synchronize before and after, warm up, and take a median",
     'from torch.utils.benchmark import Timer\nprint(Timer("op(x)", globals=globals()).blocked_autorange())',

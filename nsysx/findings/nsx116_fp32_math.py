@@ -29,14 +29,14 @@ import re
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.events import kernel_math
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
-RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores", cause=(Part.WORK,))
+RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores", cause=(Part.WORK,), about=Limit.GPU)
 _TF32 = Fix(
     "torch.set_float32_matmul_precision('high') for TF32, or torch.autocast('cuda', torch.bfloat16)",
     'torch.set_float32_matmul_precision("high")    # TF32\n'

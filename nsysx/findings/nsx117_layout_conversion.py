@@ -24,13 +24,13 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts", cause=(Part.WORK,))
+RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts", cause=(Part.WORK,), about=Limit.GPU)
 _CHANNELS_LAST = Fix(
     "Keep model and input in torch.channels_last (memory_format), so that nothing is converted",
     "model = model.to(memory_format=torch.channels_last)\ny = model(images.to(memory_format=torch.channels_last))",

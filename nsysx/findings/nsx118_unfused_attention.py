@@ -26,13 +26,13 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused", cause=(Part.WORK,))
+RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused", cause=(Part.WORK,), about=Limit.GPU)
 _FIX = Fix(
     "F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
     "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",

@@ -22,11 +22,11 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding
 
-RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=(Part.PAUSE,))
+RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=(Part.PAUSE,), about=Limit.GPU)
 #: Least share of the step that is reported; a normal step has 2 to 3 % of such pauses.
 _FOUND = 0.05
 

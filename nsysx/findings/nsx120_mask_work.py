@@ -31,13 +31,15 @@ import re
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, Worth, in_module, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX120", "mask-work", "Sort, scan and gather work of masks", cause=(Part.WORK,))
+RULE = Rule(
+    "NSX120", "mask-work", "Sort, scan and gather work of masks", cause=(Part.WORK,), about=Limit.GPU, picture="masks"
+)
 _FIXED_SHAPE = Fix(
     "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
     "loss = F.cross_entropy(logits, target, ignore_index=IGNORE)\n# or: loss = (per_pixel * keep).sum() / keep.sum()",

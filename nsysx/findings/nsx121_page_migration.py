@@ -24,12 +24,12 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Rule
 from nsysx.judging.limits import MIGRATIONS, limits_of
 from nsysx.model import Finding
 
-RULE = Rule("NSX121", "page-migration", "Page migrations of unified memory", cause=(Part.MIGRATION,))
+RULE = Rule("NSX121", "page-migration", "Page migrations of unified memory", cause=(Part.MIGRATION,), about=Limit.COPY)
 
 
 def check(case: Case) -> list[Finding]:

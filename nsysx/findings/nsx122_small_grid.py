@@ -27,13 +27,13 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.events import beside
 from nsysx.findings._case import Case, Rule, Worth, in_module, ops_of
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
-RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=(Part.WORK,))
+RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=(Part.WORK,), about=Limit.GPU)
 #: A shorter kernel takes the time it takes to start, whatever its grid (ns).
 _LONG_NS = 10_000
 #: While a kernel runs alone for less of its time than this, others may use the SMs that it leaves empty (share).

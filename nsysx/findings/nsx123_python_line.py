@@ -26,14 +26,20 @@ import re
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
+from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.events.host_lines import interval, known_lines
 from nsysx.events.host_pieces import CAUSES
 from nsysx.findings._case import Case, Rule, in_module
 from nsysx.model import Finding
 
-RULE = Rule("NSX123", "python-line", "Python lines that the GPU waits for", cause=(Part.HOST, Part.LAUNCH, Part.SYNC))
+RULE = Rule(
+    "NSX123",
+    "python-line",
+    "Python lines that the GPU waits for",
+    cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
+    about=Limit.LAUNCH,
+)
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]

@@ -26,10 +26,11 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
+from nsysx.catalogue import Limit
 from nsysx.findings._case import Case, Rule, Worth
 from nsysx.model import Finding
 
-RULE = Rule("NSX124", "memory-bound", "Kernels at the memory bandwidth")
+RULE = Rule("NSX124", "memory-bound", "Kernels at the memory bandwidth", about=Limit.GPU)
 _FOUND = 0.05
 _KERNELS = 6
 

@@ -21,11 +21,12 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
+from nsysx.catalogue import Limit
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.judging.other_work import other_gpus
 from nsysx.model import Finding
 
-RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns")
+RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns", about=Limit.SYNC)
 
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 _MUCH = 0.1

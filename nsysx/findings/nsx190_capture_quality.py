@@ -23,7 +23,7 @@ from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.judging import capture_checks
 from nsysx.model import Finding
 
-RULE = Rule("NSX190", "capture-quality", "Quality of the capture")
+RULE = Rule("NSX190", "capture-quality", "Quality of the capture", about="capture")
 #: Missing these says what was asked for, not how well it was recorded.
 _OPTIONAL = ("replay", "ranks")
 

@@ -50,8 +50,9 @@ def _gpu_work(profile: Profile) -> list[Check]:
         if launches:
             detail += f", but {units.several(launches, 'launch', 'launches')}: the GPU side was not recorded"
         if launches or any(tracing.is_lost(d["text"]) for d in trace.capture.diagnostics):
-            return [Check("gpu work", "missing", detail, tracing.remedy(trace))]
-        return [Check("gpu work", "missing", detail, _RECORD if calls.height else _without_gpu(trace) or _RECORD)]
+            return [Check("gpu work", "missing", detail, tracing.remedy(trace), doubt="numbers")]
+        fix = _RECORD if calls.height else _without_gpu(trace) or _RECORD
+        return [Check("gpu work", "missing", detail, fix, doubt="numbers")]
     opaque = pl.col("op_kind") == "graph"
     early = pl.col("call_start_ns") - pl.col("start_ns")
     bars, bars_ns, ahead, skew = ops.select(
@@ -69,7 +70,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
             "capture: when and from where it came is unknown"
         )
         fix = "start the capture before the launches, and do not cut it short with --duration"
-        checks.append(Check("gpu ops without call", "warn", detail, fix))
+        checks.append(Check("gpu ops without call", "warn", detail, fix, doubt="cause"))
     else:
         but = f", except for {units.several(int(moves.sum()), 'page migration')}, which no call asks for" * bool(
             moves.any()
@@ -80,7 +81,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
         detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
         if not tracing.dropped(trace):
             detail += ": lost, or captured into a graph"
-        checks.append(Check("launches without kernel", "warn", detail, tracing.remedy(trace)))
+        checks.append(Check("launches without kernel", "warn", detail, tracing.remedy(trace), doubt="numbers"))
     if bars:
         which = units.several(bars, "CUDA graph launch", "CUDA graph launches")
         detail = f"the kernels inside {which} ({units.duration(bars_ns)}) were not recorded"
@@ -112,7 +113,7 @@ def _left_out(trace: Trace) -> list[Check]:
     checks = []
     if bad := [n for n in trace.left_out if n.reason == REVERSED]:
         detail = f"{_counted(bad)} left out because they end before they begin: {_by_table(bad, reasons=False)}"
-        checks.append(Check("bad times", "warn", detail, "export the report again"))
+        checks.append(Check("bad times", "warn", detail, "export the report again", doubt="numbers"))
     for effect, (check, status, said, fix) in _EFFECTS.items():
         if notes := [n for n in trace.left_out if n.effect == effect and n.reason != REVERSED]:
             checks.append(Check(check, status, f"{_counted(notes)} {said}: {_by_table(notes, reasons=True)}", fix))
@@ -177,7 +178,13 @@ def _rows(profile: Profile) -> list[Check]:
     if lost := [text for text in said if text not in settled]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(
-            Check("diagnostics", "warn", f"nsys says: {lost[0]}{more}", "profile a shorter window: --steps A:B")
+            Check(
+                "diagnostics",
+                "warn",
+                f"nsys says: {lost[0]}{more}",
+                "profile a shorter window: --steps A:B",
+                doubt="cause",
+            )
         )
     open_ = int(profile.ranges.ranges["open"].sum())
     if open_:
@@ -201,7 +208,10 @@ def _attribution(profile: Profile) -> list[Check]:
     said = ", ".join(f"{units.share(ns, whole)} {_GRADES[g]}" for g, ns in by_grade.items() if ns)
     weak = by_grade["none"] > 0.01 * whole
     detail = f"GPU time tied to the code that launched it: {said}"
-    return [Check("attribution", "warn" if weak else "ok", detail, "nsysx run -- CMD" if weak else "")]
+    if not weak:
+        return [Check("attribution", "ok", detail)]
+    short = "part of the GPU time is tied to code only by when it ran."
+    return [Check("attribution", "warn", detail, "nsysx run -- CMD", doubt="cause", short=short)]
 
 
 def _steps(profile: Profile) -> list[Check]:
@@ -227,7 +237,14 @@ def _replayed(profile: Profile) -> list[Check]:
         ]
     said = f"the unchanged replay takes {units.duration(replay.unchanged_ns)}, the recording {units.duration(replay.recorded_ns)}"
     if not replay.trusted:
-        return [Check("replay", "warn", f"{said}: off by {units.share(replay.error, 1)}, so no savings are given")]
+        return [
+            Check(
+                "replay",
+                "warn",
+                f"{said}: off by {units.share(replay.error, 1)}, so no savings are given",
+                doubt="cause",
+            )
+        ]
     return [
         Check(
             "replay",
@@ -316,7 +333,10 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     if code:
         every_check.append(
             Check(
-                "exit code", "warn", f"the profiled command ended with exit code {code}: its last part may be missing"
+                "exit code",
+                "warn",
+                f"the profiled command ended with exit code {code}: its last part may be missing",
+                doubt="numbers",
             )
         )
     every_check += [Check.no_table(t) for t in tables.values() if t.rows is None]

@@ -70,4 +70,4 @@ def shared_gpu(profile: Profile) -> list[Check]:
         "this one leaves it idle: kernel and idle times include waiting for that work"
     )
     fix = "give each process its own GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or CUDA_VISIBLE_DEVICES"
-    return [Check("shared gpu", "warn", detail, fix)]
+    return [Check("shared gpu", "warn", detail, fix, doubt="numbers")]

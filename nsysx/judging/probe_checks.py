@@ -53,23 +53,22 @@ def probe_ranges(profile: Profile) -> list[Check]:
     off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
     if pushed and not recorded:
         detail = f"the probe pushed {units.several(pushed, 'range')} and none is in the report: this nsys cannot record this nvtx"
-        return [
-            Check(
-                "lost ranges", "missing", detail, "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
-            )
-        ]
+        fix = "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
+        return [Check("lost ranges", "missing", detail, fix, doubt="numbers")]
     if any(p.get("ended") is False for p in trace.capture.probe if p.get("backend") != "off"):
         detail = f"a process did not exit through Python, so its count is not final; the report holds {units.several(recorded, 'range')}"
         return [Check("probe ranges", "ok", detail)]
     if not pushed and not off:
-        return [Check("probe ranges", "warn", "the probe was on but saw no module, optimizer or data loader")]
+        return [
+            Check("probe ranges", "warn", "the probe was on but saw no module, optimizer or data loader", doubt="cause")
+        ]
     if not pushed:
         return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
     missing = pushed - recorded
     if abs(missing) > max(2, pushed // 1000):
         detail = f"the probe pushed {units.several(pushed, 'range')}, the report holds {units.count(recorded)}"
         fix = "let the process exit by itself: one that dies cannot flush; a capture window shorter than the run has fewer too"
-        return [Check("probe ranges", "warn", detail, fix)]
+        return [Check("probe ranges", "warn", detail, fix, doubt="cause")]
     return [Check("probe ranges", "ok", f"pushed {units.count(pushed)}, in the report {units.count(recorded)}")]
 
 

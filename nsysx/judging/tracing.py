@@ -65,5 +65,5 @@ def checks(trace: Trace) -> list[Check]:
     if count := dropped(trace):
         why = ": hardware tracing delivers them only when the program ends" if hardware else ""
         detail = f"nsys dropped {units.count(count)} GPU events whose times it never got{why}"
-        said.append(Check("dropped GPU events", "warn", detail, REMEDY))
+        said.append(Check("dropped GPU events", "warn", detail, REMEDY, doubt="numbers"))
     return said

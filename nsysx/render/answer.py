@@ -1,28 +1,30 @@
-"""The answer in ten seconds: what limits the step, what to do, what that is worth and how sure it is.
+"""The answer of a Summary in words: the first screen of the page, the terminal, Markdown and ``--brief``, so that they never differ.
 
-One record, made from a Summary. The first screen of the page, the terminal, Markdown and ``--brief`` are all drawn from it, so the
-four never differ. It holds text that is safe to show and times in ns of one step: the step that the verdict speaks of
-(``step_time``).
+Nothing is decided here. The texts are safe to show; times are ns of one step: the step that the verdict speaks of.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from nsysx import units
+from nsysx.advice import Also, Bar, Part, Sure
+from nsysx.answer import step_time
+from nsysx.events.layers import bare
 from nsysx.model import Summary
-from nsysx.render import advice, bars, step_time
-from nsysx.render.advice import Also, Sure, Texts
-from nsysx.render.bars import Bar
-from nsysx.render.safe_text import clean, scrub
+from nsysx.render.safe_text import clean, file_name, scrub, shorten_kernel
+
+Texts = Callable[[object, int], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The first screen. ``now_ns`` is the step, ``then_ns`` the step after the change (None: not known).
+class Worded:
+    """The answer in words.
 
-    ``bound``: the saving is an upper bound. ``real``: times are without the profiler, or the profiler hardly changes them;
-    ``profiled_ns`` is the step as recorded.
+    ``now_ns`` is the step, ``then_ns`` the step after the change (None: not known), ``bound``: that is the least that it can be.
+    ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
     """
 
     facts: tuple[str, ...]
@@ -56,10 +58,39 @@ def _texts(redact: bool) -> Texts:
     return text
 
 
+def report_name(summary: Summary) -> str:
+    """Return the name of the (first) report, without its folders."""
+    return summary.capture.files[0].rpartition("/")[2] if summary.capture.files else "REPORT"
+
+
+def place(where: Mapping[str, Any], texts: Texts) -> str:
+    """Return a place in the program as text: module, phase and line, each named once."""
+    module = bare(str(where.get("module") or ""))
+    parts = dict.fromkeys(texts(name, 120) for name in (module, where.get("phase") or "") if name)
+    if where.get("file"):
+        line = f":{where['line']}" if where.get("line") else ""
+        parts[f"{texts(file_name(str(where['file'])[:2000], True), 160)}{line}"] = None
+    return ", ".join(parts)
+
+
+def part_words(part: Part, total: float) -> str:
+    """Return a part in words: "computes 40.84 ms (57 %)"."""
+    return f"{part.label} {units.duration(part.ns)} ({units.share(part.ns, total)})".strip()
+
+
+def _bar(bar: Bar, texts: Texts) -> Bar:
+    """Return a bar whose names are safe to show."""
+
+    def name(label: str) -> str:
+        return shorten_kernel(texts(label, 200), 40) if bar.names == "kernel" else texts(label, 60)
+
+    return replace(bar, label=texts(bar.label, 60), parts=tuple(replace(p, label=name(p.label)) for p in bar.parts))
+
+
 def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None) -> tuple[str, ...]:
     """Return the report's name, the GPU, the steps and the step time."""
     gpus = [clean(g.name, 60) for g in summary.capture.gpus if g.name]
-    said = [advice.report_name(summary)]
+    said = [report_name(summary)]
     if len(summary.capture.files) > 1:
         said[0] += f" and {len(summary.capture.files) - 1} more"
     kinds, ranks = sorted(set(gpus)), len(summary.rows("ranks"))
@@ -102,34 +133,34 @@ def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
     return said
 
 
-def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Answer:
-    """Return the answer of a Summary. ``redact`` hides what names a person or a machine; ``typed`` is how a shell finds the reports."""
-    texts = _texts(redact)
-    now, profiled = step_time.step_ns(summary), step_time.recorded_ns(summary)
-    first = advice.first(summary)
-    do, paste, condition, where = advice.to_do(first, summary, texts)
-    then, worth = advice.worth(first, summary)
-    title, pictured = bars.pictured(summary, first)
-    warned = (c.detail for c in summary.quality if c.status == "warn" and c.check in advice.ALARMS)
-    return Answer(
-        facts=_facts(summary, texts, now, profiled),
+def _commands(summary: Summary, typed: str) -> tuple[str, ...]:
+    """Return the commands to run next, for the reports of this Summary."""
+    name = typed or clean(report_name(summary), 80)
+    return tuple(command.replace("REPORT", name) for command in summary.answer.ask_next)
+
+
+def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Worded:
+    """Return the answer in words. ``redact`` hides what names a person or a machine; ``typed`` is how a shell finds the reports."""
+    texts, said = _texts(redact), summary.answer
+    first = said.do[0]
+    return Worded(
+        facts=_facts(summary, texts, said.now_ns, said.recorded_ns),
         sentence=texts(summary.verdict.sentence, 400),
-        alarms=tuple(texts(detail, 200) for detail in warned),
-        code=first.code if first else "",
-        do=do,
-        paste=paste,
-        condition=condition,
-        where=where,
-        now_ns=now,
-        then_ns=then,
-        bound=advice.is_bound(first, summary),
-        real=summary.unprofiled is not None
-        and not (step_time.as_recorded(summary) and step_time.in_recorded_time(summary)),
-        profiled_ns=profiled,
-        worth=texts(worth, 300),
-        sure=advice.sure(summary, first, texts),
-        bars_title=title,
-        bars=pictured,
-        also=advice.also(summary, first, texts),
-        commands=advice.commands(summary, first, typed),
+        alarms=tuple(texts(detail, 200) for detail in said.alarms),
+        code=first.code,
+        do=texts(first.text, 400),
+        paste=first.paste,
+        condition=texts(first.condition, 300),
+        where=place(first.where, texts),
+        now_ns=said.now_ns,
+        then_ns=said.then_ns,
+        bound=said.bound,
+        real=said.real,
+        profiled_ns=said.recorded_ns,
+        worth=texts(said.worth, 300),
+        sure=tuple(replace(s, reason=texts(s.reason, 600)) for s in said.certainty.parts),
+        bars_title=said.picture.title,
+        bars=tuple(_bar(b, texts) for b in said.picture.bars),
+        also=tuple(replace(a, text=texts(a.text, 150)) for a in said.also),
+        commands=_commands(summary, typed),
     )

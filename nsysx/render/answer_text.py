@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from nsysx import units
-from nsysx.render import bars
-from nsysx.render.advice import Also
-from nsysx.render.answer import Answer
-from nsysx.render.bars import Bar
+from nsysx.advice import Also, Bar
+from nsysx.render.answer import Worded, part_words
 
 
-def change(said: Answer) -> str:
+def change(said: Worded) -> str:
     """Return "15.4 ms → 3.2 ms at best", "" where the step after the change is not known."""
     if said.now_ns is None or said.then_ns is None:
         return ""
@@ -23,7 +21,7 @@ def change(said: Answer) -> str:
 
 def parts_text(bar: Bar) -> str:
     """Return the parts of a bar in words, in order."""
-    return ", ".join(bars.words(p, bar.total_ns) for p in bar.parts if p.label)
+    return ", ".join(part_words(p, bar.total_ns) for p in bar.parts if p.label)
 
 
 def also_worth(line: Also) -> str:
@@ -31,7 +29,7 @@ def also_worth(line: Also) -> str:
     return "" if line.saving_ns is None else f"{'up to ' if line.bound else ''}{units.duration(line.saving_ns)}"
 
 
-def worth_text(said: Answer) -> str:
+def worth_text(said: Worded) -> str:
     """Return what the change is worth, in one sentence."""
     arrow = change(said)
     if not arrow:
@@ -44,7 +42,7 @@ def worth_text(said: Answer) -> str:
 # ---------------------------------------------------------------- Markdown
 
 
-def markdown_lines(said: Answer, escape: Any) -> Iterator[str]:
+def markdown_lines(said: Worded, escape: Any) -> Iterator[str]:
     """Yield the lines of the answer; ``escape`` makes a text inert in Markdown."""
     yield f"**{escape(said.sentence)}**"
     yield ""

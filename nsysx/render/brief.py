@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from nsysx import units
+from nsysx.advice import Bar
+from nsysx.answer import bars, step_time
 from nsysx.model import Finding, Row, Scope, Summary
 from nsysx.render import answer as answers
-from nsysx.render import bars, step_time
-from nsysx.render.answer import Answer
+from nsysx.render.answer import Worded
 from nsysx.render.safe_text import clean, harmless_json, scrub, shorten_kernel
 
 BRIEF_SCHEMA = "nsysx.brief/1"
@@ -72,7 +73,7 @@ def of(summary: Summary, *, redact: bool = True) -> str:
     return harmless_json(json.dumps(content, indent=1, ensure_ascii=False)) + "\n"
 
 
-def _step(summary: Summary, said: Answer) -> Json:
+def _step(summary: Summary, said: Worded) -> Json:
     """Return the step as recorded and without the profiler, with its bounds; null values where there are no steps."""
     real = summary.unprofiled
     low, high = step_time.bounds_ns(summary) or (None, None)
@@ -87,7 +88,7 @@ def _step(summary: Summary, said: Answer) -> Json:
     }
 
 
-def _bar(bar: bars.Bar) -> Json:
+def _bar(bar: Bar) -> Json:
     """Return another bar of the first screen: a rank, a module, a window or a way of timing."""
     parts = [{"what": p.label, "ns": round(p.ns), "idle": p.idle} for p in bar.parts if p.label]
     return {"label": bar.label, "total_ns": round(bar.total_ns), "parts": parts}
@@ -111,7 +112,7 @@ def _parts(summary: Summary) -> Json | None:
 # ---------------------------------------------------------------- findings
 
 
-def _do_first(said: Answer) -> Json:
+def _do_first(said: Worded) -> Json:
     """Return the first card: the change, and the step before and after it; ``code`` is empty where there is none."""
     return {
         "code": said.code,
@@ -125,7 +126,7 @@ def _do_first(said: Answer) -> Json:
     }
 
 
-def _findings(summary: Summary, said: Answer) -> list[Json]:
+def _findings(summary: Summary, said: Worded) -> list[Json]:
     findings = [f for f in summary.findings or () if f.verdict == "found"][:_MOST_FINDINGS]
     seen: dict[str, int] = {}
     return [_finding(f, summary, said, seen) for f in findings]
@@ -139,7 +140,7 @@ def _id(finding: Finding, seen: dict[str, int]) -> str:
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
-def _finding(finding: Finding, summary: Summary, said: Answer, seen: dict[str, int]) -> Json:
+def _finding(finding: Finding, summary: Summary, said: Worded, seen: dict[str, int]) -> Json:
     saving, cost = _saving(finding, summary, said.now_ns), finding.cost_ns_per_step
     scope = finding.scope or summary.steps.scope
     return {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.answer import step_time
+from nsysx.answer.choice import NOTABLE
 from nsysx.model import Column, Finding, Row, Summary, Table
-from nsysx.render import advice, step_time
-from nsysx.render.advice import NOTABLE
 from nsysx.render.grids import Grid, Texts, grid
 from nsysx.render.safe_text import clean, file_name
 
@@ -42,13 +42,6 @@ def _where(where: Row, texts: Texts) -> str:
         line = f":{where['line']}" if where.get("line") else ""
         parts.append(f"{texts(file_name(str(where['file'])[:2000], texts.redact), 160)}{line}")
     return ", ".join(parts)
-
-
-def no_first(summary: Summary) -> str:
-    """Return why no change is advised."""
-    if summary.replay is None or not summary.replay.get("trusted", True):
-        return "What a change would save cannot be said: there is no replay of steady steps that could be trusted."
-    return "Nothing that was looked for saves 1 % of the step."
 
 
 def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -99,9 +92,7 @@ def findings_of(summary: Summary, texts: Texts, width: int) -> tuple[FindingView
     """Return the findings: that of the first screen, the others found by saving, those that cannot be told, those that are clear."""
     if summary.findings is None:
         return None
-    order, chosen = {"found": 0, "cannot_tell": 1, "clear": 2}, advice.first(summary)
-    ranked = sorted(
-        summary.findings,
-        key=lambda f: (f is not chosen, order[f.verdict], -(f.saving_ns_per_step or 0), f.code),
-    )
-    return tuple(finding_of(f, summary, texts, width) for f in ranked)
+    order = {"found": 0, "cannot_tell": 1, "clear": 2}
+    first = [a.finding for a in summary.answer.do]
+    ranked = sorted(enumerate(summary.findings), key=lambda f: (f[0] not in first, order[f[1].verdict]))
+    return tuple(finding_of(f, summary, texts, width) for _, f in ranked)

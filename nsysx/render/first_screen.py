@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.advice import Bar, Part
+from nsysx.answer import bars
 from nsysx.model import Summary
 from nsysx.pictures import Span, Timeline
 from nsysx.render import answer as answers
-from nsysx.render import bars as pictures
-from nsysx.render.answer import Answer
+from nsysx.render.answer import Worded, part_words
 from nsysx.render.answer_text import also_worth
-from nsysx.render.bars import Bar, Part
 from nsysx.render.safe_text import clean, shorten_kernel
 
 #: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
@@ -68,7 +68,7 @@ class Zoom:
 class Screen:
     """Everything on the first screen."""
 
-    answer: Answer
+    answer: Worded
     now: str
     then: str
     share: float | None
@@ -83,7 +83,7 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
     room = (_WIDE_LABELLED if several else _WIDE) * scale / 100  # pixels for a percent of the bar
     for part in bar.parts:
         width = 100 * part.ns / bar.total_ns if bar.total_ns else 0.0
-        words = pictures.words(part, bar.total_ns)
+        words = part_words(part, bar.total_ns)
         # A bar of one part is named and measured by its label.
         inside = len(bar.parts) > 1 and len(words) * _LETTER + _MARGIN <= width * room
         boxes.append(Box(left, width, part.kind, part.idle, words if inside else "", words))
@@ -138,7 +138,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     """Return the first screen of a Summary."""
     said = answers.build(summary, redact=redact)
     longest = max((b.total_ns for b in said.bars), default=1) or 1
-    step = pictures.step_bar(summary)
+    step = bars.step_bar(summary)
     idle = sum(p.ns for p in step.parts if p.idle) / step.total_ns if step and step.total_ns else 0.0
     share = said.then_ns / said.now_ns if said.then_ns is not None and said.now_ns else None
     return Screen(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsysx import ids, units
+from nsysx.advice import Part
 from nsysx.model import UNKNOWN_GPU, Row, Summary
-from nsysx.render.bars import Part
 from nsysx.render.labels import CAUSES, CPU_PARTS, GPU_PARTS, label
 from nsysx.render.safe_text import clean, scrub
 

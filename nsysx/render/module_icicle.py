@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from nsysx import units
+from nsysx.answer.bars import NO_MODULE, each, folded_path
 from nsysx.model import Row, Summary
-from nsysx.render.bars import NO_MODULE, each, folded_path
 from nsysx.render.first_screen import Box, LaneBoxes
 from nsysx.render.safe_text import clean, scrub
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nsysx.answer.bars import folded_label, folded_path
 from nsysx.model import Column, Row
-from nsysx.render.bars import folded_label, folded_path
 
 #: Grades of attribution from strongest to weakest; a folded row has the weakest of its members.
 _GRADES = ("thread", "seq", "sequence", "time", "none")

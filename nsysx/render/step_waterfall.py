@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.answer import bars, step_time
 from nsysx.model import Summary
-from nsysx.render import bars, step_time
 from nsysx.render.first_screen import Box
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, is_dataclass
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from nsysx import analyses, model
+from nsysx import advice, analyses, model
 from nsysx.analyses.helpers import step_record
 from nsysx.ranks import comparison
 
+_PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 _TYPES = {"Int64": "integer", "Float64": "number", "String": "string", "Boolean": "boolean"}
 
 
@@ -22,6 +24,21 @@ def _record(kind: Any, *, nullable: bool = False) -> dict[str, Any]:
         "properties": {name: {} for name in names},
         "required": names,
     }
+
+
+def _typed(hint: Any) -> dict[str, Any]:
+    """Return the schema of a value with this type, records with all that is in them."""
+    of, inner = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return {**_record(hint), "properties": {f.name: _typed(hints[f.name]) for f in fields(hint)}}
+    if of is tuple:
+        return {"type": "array", "items": _typed(inner[0])}
+    if of is Literal:
+        return {"enum": list(inner)}
+    if of is UnionType:
+        return {"type": [_PLAIN[kind] for kind in inner]}
+    return {"type": _PLAIN[hint]} if hint in _PLAIN else {"type": "object"}
 
 
 def _table(columns: Sequence[model.Column]) -> dict[str, Any]:
@@ -47,6 +64,7 @@ def schema() -> Mapping[str, Any]:
         "totals": {"type": "object"},
         "steps": _record(model.Steps),
         "verdict": _record(model.Verdict),
+        "answer": _typed(advice.Answer),
         **tables,
         "replay": {"type": ["object", "null"]},
         "unprofiled": _record(model.Unprofiled, nullable=True),

@@ -8,12 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from nsysx import units
+from nsysx.advice import Bar
 from nsysx.model import Summary
 from nsysx.render import answer as answers
-from nsysx.render import bars as pictures
-from nsysx.render.answer import Answer
+from nsysx.render.answer import Worded, part_words
 from nsysx.render.answer_text import also_worth, worth_text, wrapped
-from nsysx.render.bars import Bar
 
 #: Characters for the parts of a bar in turn, busy and idle, with and without Unicode.
 _BUSY, _IDLE = "█▓▒", "░·"
@@ -35,7 +34,7 @@ def _bar(bar: Bar, width: int, plain: bool) -> tuple[str, list[str]]:
         sign = signs[n[part.idle] % len(signs)]
         n[part.idle] += 1
         line += sign * max(1, round(width * part.ns / bar.total_ns))
-        words.append(f"{sign} {pictures.words(part, bar.total_ns)}")
+        words.append(f"{sign} {part_words(part, bar.total_ns)}")
     if len(words) > _MOST_NAMED + 1:
         words[_MOST_NAMED:] = ["..."]
     return line[:width], words
@@ -72,7 +71,7 @@ def lines(summary: Summary, width: int, *, plain: bool = False, typed: str = "")
     return out
 
 
-def _lines(said: Answer, width: int, plain: bool, bars: int, also: int, code: int) -> list[tuple[str, str]]:
+def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: int) -> list[tuple[str, str]]:
     """Return (text, style) of each line, with at most the given numbers of bars, other findings and lines of code."""
     out: list[tuple[str, str]] = [(line, "dim") for line in wrapped(" · ".join(said.facts), width, indent=0)]
     out += [(line, "bold") for line in wrapped(said.sentence, width, indent=0)]

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.findings import READINGS
-from nsysx.model import Check, Summary
-from nsysx.render import advice, facts, finding_view, glossary, ledgers, step_time
+from nsysx.answer import step_time
+from nsysx.findings import rule_of
+from nsysx.model import Check, Finding, Summary
+from nsysx.render import facts, finding_view, glossary, ledgers
 from nsysx.render.facts import Fact
 from nsysx.render.finding_view import FindingView
 from nsysx.render.grids import Grid, Texts, grid
@@ -70,28 +71,18 @@ class View:
         return [(titles, reason) for reason, titles in groups.items()]
 
 
-#: Checks whose failure makes the numbers themselves doubtful: reported at the top, not only among the other checks.
-_ALARMS = frozenset(
-    {
-        "gpu work",
-        "shared gpu",
-        "launches without kernel",
-        "diagnostics",
-        "dropped GPU events",
-        "lost ranges",
-        "probe cost",
-        "bad times",
-        "exit code",
-    }
-)
-
-
 def _label(summary: Summary) -> str:
     """Return the name of the verdict; a program that times itself has one of its own."""
-    first = advice.first(summary)
-    if summary.steps.source == "capture" and first is not None and first.code in READINGS:
+    code = summary.answer.do[0].code
+    if summary.steps.source == "capture" and code and rule_of(code).reading:
         return "own timing"
     return VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30))
+
+
+def _first(summary: Summary) -> Finding | None:
+    """Return the finding of the first change to make, None where the advice is about the capture itself."""
+    place = summary.answer.do[0].finding
+    return None if place is None or summary.findings is None else summary.findings[place]
 
 
 def _shown(summary: Summary) -> int | None:
@@ -130,7 +121,9 @@ def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
     """Return the checks, without those of missing tables, which give their own reason."""
     order = ("warn", "missing", "ok")
     checks = sorted((c for c in summary.quality if not c.table), key=lambda c: order.index(c.status))
-    return tuple(Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400)) for c in checks)
+    return tuple(
+        Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400), doubt=c.doubt) for c in checks
+    )
 
 
 def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
@@ -164,7 +157,7 @@ def build(
     drawn = tuple(ledgers.ledgers_of(summary)) if wanted("ledger") else ()
     drawn = without_homes(drawn) if redact else drawn
     findings = finding_view.findings_of(summary, texts, width)
-    chosen = advice.first(summary) if summary.steps.source != "capture" else None
+    chosen = _first(summary) if summary.steps.source != "capture" else None
     reasons = [
         f"{clean(t.title or label(key), 60)}: {texts(t.reason or 'not recorded', 400)}"
         for key in ledger_keys(summary)
@@ -179,7 +172,7 @@ def build(
         sentence=texts(summary.verdict.sentence, 1000),
         evidence=_evidence(summary, texts),
         first=finding_view.finding_of(chosen, summary, texts, width) if chosen and wanted("first") else None,
-        no_first="" if chosen or findings is None else finding_view.no_first(summary),
+        no_first="" if chosen or findings is None else texts(summary.answer.do[0].text, 400),
         facts=facts.shown_facts(summary, drawn),
         steps_line=facts.steps_line(summary),
         step_times=facts.step_times(summary),
@@ -197,7 +190,7 @@ def build(
         capture=facts.capture_facts(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
         quality=checks,
-        alarms=tuple(c for c in checks if c.status != "ok" and c.check in _ALARMS),
+        alarms=tuple(c for c in checks if c.status != "ok" and c.doubt == "numbers"),
         glossary=glossary.used(summary),
         hidden=(
             "home folders",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from nsysx import analyses
+from nsysx.answer import answered
 from nsysx.model import Capture, Check, Column, Finding, Gpu, Scope, Steps, Summary, Table, TableSpec, Verdict
 from nsysx.pictures import Lane, Span, Timeline
 from nsysx.ranks import comparison as ranks_room
@@ -545,7 +546,12 @@ def summary(**changes: Any) -> Summary:
         ),
         timelines=(timeline(), timeline("Step 7, slowest")),
     )
-    return replace(made, **changes)
+    return changed(made, **changes)
+
+
+def changed(summary: Summary, **changes: Any) -> Summary:
+    """Return the Summary with these parts, and the answer that they give."""
+    return answered(replace(summary, **changes))
 
 
 def ranks(count: int, late: int) -> Table:
@@ -580,7 +586,7 @@ def bare() -> Summary:
         key: replace(t, rows=None, reason="no CUDA rows: re-run with nsysx run -t cuda")
         for key, t in full.tables.items()
     }
-    return replace(
+    return changed(
         full,
         capture=Capture(("x.sqlite",), None, None, (), (), None, ()),
         steps=Steps("none", "", 0, None, None, None, ()),
@@ -617,7 +623,7 @@ def hostile() -> Summary:
     tables["cpu_ledger"] = replace(tables["cpu_ledger"], rows=tuple(cpu_row(1, n) for n in HOSTILE[:8]))
     found = tuple(
         Finding(
-            "NSX999", "x", "found", n, n, {"module": n, "phase": n, "file": n, "line": 1}, 1, 1, n, n, ({"kernel": n},)
+            "NSX103", "x", "found", n, n, {"module": n, "phase": n, "file": n, "line": 1}, 1, 1, n, n, ({"kernel": n},)
         )
         for n in HOSTILE
     )
@@ -626,7 +632,7 @@ def hostile() -> Summary:
         rows=tuple({**r, "phases": dict.fromkeys(HOSTILE, 4 * MS)} for r in full.steps.rows),
         rule=HOSTILE[0],
     )
-    return replace(
+    return changed(
         full,
         tables=tables,
         findings=found,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.answer import others
 from nsysx.reading.schema import PYTHON_SAMPLING_DOMAINS as SAMPLING
-from nsysx.render import advice, html_page, line_picture
+from nsysx.render import html_page, line_picture
 from nsysx.render.charts.host_icicle import Part, boxes, icicle
 from tests.findings import Program
 
@@ -81,5 +82,5 @@ def test_the_answer_says_how_to_see_the_lines(tmp_path: Path) -> None:
     unseen = program.summary(tmp_path)
     for summary, said in ((seen, False), (unseen, True)):
         ours = replace(summary, capture=replace(summary.capture, probe=({"pid": 100},)))
-        assert ("nsysx run --python -- CMD" in advice.commands(ours, None)) is said
-    assert "nsysx run --python -- CMD" not in advice.commands(unseen, None), "a stranger's report may hold no Python"
+        assert ("nsysx run --python -- CMD" in others.ask_next(ours, None)) is said
+    assert "nsysx run --python -- CMD" not in others.ask_next(unseen, None), "a stranger's report may hold no Python"

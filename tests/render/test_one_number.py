@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from nsysx import findings, units
+from nsysx.answer import step_time
 from nsysx.model import Finding, Summary
-from nsysx.render import answer, brief, step_time, view
+from nsysx.render import answer, brief, view
+from tests.render.factory import changed
 from tests.samples import DISTINCT, Samples
 
 #: What the sentence says of a cause, the parts of the bar that show it, and the rule whose title gives its length.
@@ -51,7 +53,7 @@ def contradictions(summary: Summary) -> list[str]:
     return bad
 
 
-def _findings(found: list[Finding], said: answer.Answer) -> list[str]:
+def _findings(found: list[Finding], said: answer.Worded) -> list[str]:
     bad = []
     for f in found:
         if f.cost_ns_per_step is not None and (f.saving_ns_per_step or 0) > f.cost_ns_per_step:
@@ -85,7 +87,7 @@ def _savings(summary: Summary, found: list[Finding]) -> list[str]:
     return bad
 
 
-def _bars(said: answer.Answer) -> list[str]:
+def _bars(said: answer.Worded) -> list[str]:
     bad, totals = [], {}
     for bar in said.bars:
         if abs(sum(p.ns for p in bar.parts) - bar.total_ns) > 1 + 1e-6 * bar.total_ns:
@@ -104,7 +106,7 @@ def _bars(said: answer.Answer) -> list[str]:
     return bad
 
 
-def _brief(summary: Summary, said: answer.Answer, told: dict[str, Any]) -> list[str]:
+def _brief(summary: Summary, said: answer.Worded, told: dict[str, Any]) -> list[str]:
     bad = []
     if said.now_ns is None:
         return bad
@@ -126,7 +128,7 @@ def _brief(summary: Summary, said: answer.Answer, told: dict[str, Any]) -> list[
     return bad
 
 
-def _steps(summary: Summary, said: answer.Answer) -> list[str]:
+def _steps(summary: Summary, said: answer.Worded) -> list[str]:
     bad, words = [], " ".join([*said.facts, *(s.reason for s in said.sure)])
     counts = set(re.findall(r"(\d+) steady|in all (\d+) steps", words))
     numbers = {n for pair in counts for n in pair if n}
@@ -141,7 +143,7 @@ def _steps(summary: Summary, said: answer.Answer) -> list[str]:
     return bad
 
 
-def _causes(summary: Summary, said: answer.Answer, found: list[Finding]) -> list[str]:
+def _causes(summary: Summary, said: answer.Worded, found: list[Finding]) -> list[str]:
     bad, parts = [], summary.verdict.parts
     for pattern, (names, code) in CAUSES.items():
         whole = sum(parts.get(n, 0) for n in names)
@@ -178,9 +180,9 @@ def test_a_host_that_was_slower_without_the_profiler_is_said(recorded: Samples) 
     summary = recorded.summary("gpt")
     real = summary.unprofiled
     assert real is not None
-    same = replace(summary, verdict=replace(summary.verdict, recorded_ns=None))
+    same = changed(summary, verdict=replace(summary.verdict, recorded_ns=None))
     assert "hardly changes" in str(answer.build(same).sure)
     measured = replace(real, source="in_process", measured_steps=30, high_ns=round(1.4 * real.step_ns))
-    said = str(answer.build(replace(same, unprofiled=measured)).sure)
+    said = str(answer.build(changed(same, unprofiled=measured)).sure)
     assert "hardly changes" not in said
     assert f"up to {units.duration(measured.high_ns)}" in said

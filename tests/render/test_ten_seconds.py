@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 
 from nsysx.render import answer, html_page
-from nsysx.render.answer import Answer
+from nsysx.render.answer import Worded
 from tests.render.test_page import Page
 from tests.samples import DISTINCT, Samples
 
@@ -56,7 +56,7 @@ CLOCKS = {"custom_add": (r"custom_add_kernel", 17.6), "event_linear": (r"cuda\.E
 
 
 @pytest.fixture(scope="module")
-def said(recorded: Samples) -> Callable[[str], Answer]:
+def said(recorded: Samples) -> Callable[[str], Worded]:
     """A function from a sample's name to its answer."""
     return cache(lambda name: answer.build(recorded.summary(name)))
 
@@ -72,7 +72,7 @@ def test_every_sample_has_its_line() -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_answers_are_right(name: str, said: Callable[[str], Answer]) -> None:
+def test_the_answers_are_right(name: str, said: Callable[[str], Worded]) -> None:
     wanted, got = TABLE[name], said(name)
     assert re.search(wanted.limits, got.sentence), got.sentence
     assert re.search(wanted.do, f"{got.do} {got.paste}"), got.do
@@ -84,7 +84,7 @@ def test_the_answers_are_right(name: str, said: Callable[[str], Answer]) -> None
 
 @pytest.mark.parametrize("name", TABLE)
 def test_all_four_stand_on_the_first_screen(
-    name: str, said: Callable[[str], Answer], first_screen: Callable[[str], str]
+    name: str, said: Callable[[str], Worded], first_screen: Callable[[str], str]
 ) -> None:
     words, got = first_screen(name), said(name)
     for text in (got.sentence, got.do, "How sure", *(s.reason for s in got.sure)):
@@ -94,7 +94,7 @@ def test_all_four_stand_on_the_first_screen(
 
 @pytest.mark.parametrize("name", CLOCKS)
 def test_programs_that_time_themselves_hear_what_the_kernel_takes(
-    name: str, said: Callable[[str], Answer], first_screen: Callable[[str], str]
+    name: str, said: Callable[[str], Worded], first_screen: Callable[[str], str]
 ) -> None:
     pattern, kernel_us = CLOCKS[name]
     got = said(name)
@@ -105,13 +105,13 @@ def test_programs_that_time_themselves_hear_what_the_kernel_takes(
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_rank_alone_says_what_it_lacks(name: str, said: Callable[[str], Answer]) -> None:
+def test_a_rank_alone_says_what_it_lacks(name: str, said: Callable[[str], Worded]) -> None:
     got = said(name)
     assert "communicat" in got.sentence
     assert "RANK" in " ".join([got.do, *(s.command for s in got.sure)]), "which reports would tell"
 
 
-def test_programs_whose_faults_differ_hear_different_things(said: Callable[[str], Answer]) -> None:
+def test_programs_whose_faults_differ_hear_different_things(said: Callable[[str], Worded]) -> None:
     def heard(name: str) -> tuple[str, str]:
         return re.sub(r"[\d.]+", "#", said(name).sentence), said(name).do
 

@@ -237,7 +237,7 @@ def test_figures_over_the_whole_capture_are_never_divided_by_steps(full):
     for key in ("gpu_ledger", "cpu_ledger"):
         rows = tuple({**r, "steps": None} for r in tables[key].rows or ())
         tables[key] = replace(tables[key], rows=rows)
-    whole = replace(full, steps=replace(full.steps, whole=True, scope=factory.WHOLE), tables=tables)
+    whole = factory.changed(full, steps=replace(full.steps, whole=True, scope=factory.WHOLE), tables=tables)
     text = shown(whole)
     assert "Where the time goes  whole capture" in text
     assert "GPU 0 (NVIDIA H200): 692.5 ms" in text

@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 
 from nsysx import units
+from nsysx.answer import step_time
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import Options, gather
-from nsysx.render import answer, answer_text, brief, first_screen, step_time
+from nsysx.render import answer, answer_text, brief, first_screen
 from nsysx.replay import costs, whatif
 from nsysx.replay.engine import Replay, replay_of
+from tests.render.factory import changed
 from tests.samples import DISTINCT, RECORDED_COSTS, Samples
 
 #: Sums of parts that were rounded to whole nanoseconds.
@@ -122,7 +124,7 @@ def test_of_savings_that_cannot_be_told_apart_the_cause_that_is_named_goes_first
     summary = recorded.summary("masked_slow_loader")
     loader = next(f for f in _found(summary) if f.code == "NSX106")
     above = replace(loader, code="NSX112", saving_ns_per_step=(loader.saving_ns_per_step or 0) + 1000)
-    close = replace(summary, findings=(above, loader))
+    close = changed(summary, findings=(above, loader))
     assert answer.build(close).code == "NSX106"
     far = replace(above, saving_ns_per_step=above.saving_ns_per_step + 2 * (loader.error_ns or 0))
-    assert answer.build(replace(summary, findings=(far, loader))).code == "NSX112"
+    assert answer.build(changed(summary, findings=(far, loader))).code == "NSX112"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
-from nsysx.render.bars import Part
+from nsysx.advice import Part
 from nsysx.render.charts.canvas import Picture, new_figure, settings, svg, time_scale
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, PAPER, PAPER_SHADE, ink_on
 from nsysx.render.ledgers import Ledger

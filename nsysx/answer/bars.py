@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
-from nsysx import catalogue, units
+from nsysx import catalogue, findings
+from nsysx.advice import Bar, Part, Picture
 from nsysx.analyses import data_loader
+from nsysx.answer import step_time
 from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Finding, Row, Summary
-from nsysx.render import step_time
-from nsysx.render.safe_text import clean, shorten_kernel
 
 #: GPU work that no module launched.
 NO_MODULE = "(not attributed)"
@@ -31,25 +31,6 @@ _BUSY = 0.8
 
 #: What the GPU does or waits for, in a PyTorch user's words, by part of the verdict: kind (a colour), label, idle.
 PARTS = {part.value: (part.colour, part.does, part.idle) for part in catalogue.Part if part.does}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of a bar: ``idle`` parts are hatched."""
-
-    label: str
-    ns: float
-    kind: str
-    idle: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar; its parts sum to ``total_ns``."""
-
-    label: str
-    total_ns: float
-    parts: tuple[Part, ...]
 
 
 def folded_path(path: str) -> str:
@@ -166,10 +147,7 @@ def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
     for row in summary.rows("modules"):
         if row["self_gpu_ns"]:
             groups.setdefault(folded_path(str(row["path"] or NO_MODULE)), []).append(row)
-    sums = [
-        (clean(folded_label(path, rows), 60), of(sum(r["self_gpu_ns"] for r in rows)), rows)
-        for path, rows in groups.items()
-    ]
+    sums = [(folded_label(path, rows), of(sum(r["self_gpu_ns"] for r in rows)), rows) for path, rows in groups.items()]
     return sorted(sums, key=lambda e: -e[1])
 
 
@@ -178,9 +156,9 @@ def _module_bar(summary: Summary) -> Bar | None:
     return _named([(name, ns * shown) for name, ns, _ in sums], "by module", "other modules") if len(sums) > 1 else None
 
 
-def _opened(summary: Summary, first: Finding | None) -> Bar | None:
+def _opened(summary: Summary, first: Finding) -> Bar | None:
     """Return the GPU work of a mask finding's module, by the operations that its kernels come from."""
-    if first is None or first.code != "NSX120" or not first.where.get("module") or not first.cost_ns_per_step:
+    if not first.where.get("module") or not first.cost_ns_per_step:
         return None
     sums, shown = dict[str, float](), _to_shown(summary)
     for row in first.evidence:
@@ -190,11 +168,11 @@ def _opened(summary: Summary, first: Finding | None) -> Bar | None:
     rest = total - sum(sums.values())
     if rest < -1 or not sums:
         return None
-    name = clean(first.where["module"], 40)
+    name = str(first.where["module"])
     # Where the module does nothing but mask work, the bar is the module; else it is only its mask work.
     whole = next((ns for label, ns, _ in module_sums(summary) if label == name), None)
     label = name if whole is not None and abs(whole - first.cost_ns_per_step) <= _SAME * whole else f"masks in {name}"
-    parts = [Part(clean(k, 50), ns, f"m{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
+    parts = [Part(k, ns, f"m{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
     return Bar(label, total, merged([*parts, Part("the rest of it", max(0.0, rest), "other")], total))
 
 
@@ -205,7 +183,7 @@ def _family_bar(summary: Summary) -> Bar | None:
     unknown = sum(r["total_ns"] for r in rows if str(r["family"]) == "other")
     if 2 * unknown > sum(r["total_ns"] for r in rows):
         return _kernel_bar(summary)
-    sums = [(clean(WORDS.get(r["family"], str(r["family"])), 40), of(r["total_ns"]) * shown) for r in rows]
+    sums = [(WORDS.get(r["family"], str(r["family"])), of(r["total_ns"]) * shown) for r in rows]
     return _named(sums, "by kind of work", "other kinds")
 
 
@@ -223,9 +201,10 @@ def _kernel_bar(summary: Summary) -> Bar | None:
         # A kernel that runs a lambda is named by the function that contains the lambda.
         inner = _LAMBDA.search(full)
         name = inner[1] if inner else re.sub(r"^void |[<(].*", "", full)
-        name = shorten_kernel(clean(name or "kernel", 200), 40)
+        name = name or "kernel"
         sums[name] = sums.get(name, 0.0) + of(row["total_ns"]) * shown
-    return _named(list(sums.items()), "by kernel", "other kernels")
+    bar = _named(list(sums.items()), "by kernel", "other kernels")
+    return replace(bar, names="kernel") if bar else None
 
 
 def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
@@ -335,39 +314,47 @@ def _reading_ns(window: Row) -> int:
     return int(window["reading_ns"])
 
 
-def pictured(summary: Summary, first: Finding | None) -> tuple[str, tuple[Bar, ...]]:
-    """Return a title and the bars that show the cause."""
+def pictured(summary: Summary, first: Finding | None) -> Picture:
+    """Return the picture that shows the cause: the one that the finding's rule asks for, where the capture has what it takes."""
     late = step_time.rank_waited_for(summary)
     if late is not None:
-        return "One step, rank by rank", _rank_bars(summary, late)
-    code = first.code if first else ""
-    if summary.steps.source == "capture":
-        if code == "NSX107" and (places := _turn_bars(summary)):
-            return "What the median window between two cuda.Events reads, place by place", places
-        if code == "NSX107" and (windows := _window_bars(summary)):
-            left = "" if windows.first else ", without the first, which pays what is paid once"
-            return f"What the first windows between two cuda.Events read{left}", windows.bars
-        if code in ("NSX107", "NSX108", "NSX115") and (readings := _reading_bars(summary)):
-            return "What each way of timing reads", readings
+        return Picture("ranks", "One step, rank by rank", _rank_bars(summary, late))
+    asked: str = findings.rule_of(first.code).picture if first else ""
+    if summary.steps.source == "capture" and (picture := _of_clocks(summary, asked)):
+        return picture
     step = step_bar(summary)
     if step is None:
-        return "", ()
+        return Picture("", "", ())
     if summary.steps.whole or summary.steps.source == "capture":
-        return f"The GPU {whole_words(summary)}", (step,)
-    more: Iterable[Bar | None] = ()
-    if code == "NSX106":
-        more = _loader_bars(summary)
-    elif code == "NSX104":
-        more = _flush_bars(summary)
+        return Picture("step", f"The GPU {whole_words(summary)}", (step,))
+    title, more = "One step on the GPU", tuple[Bar | None, ...]()
+    if asked in _SINGLE_STEPS:
+        more = _SINGLE_STEPS[asked](summary)
+        title += "" if step_time.as_recorded(summary) else "; below, single steps as recorded"
     elif (
         summary.verdict.code == catalogue.Limit.GPU
         and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns
     ):
-        more = (_module_bar(summary), _opened(summary, first) or _family_bar(summary))
-    title = "One step on the GPU"
-    if code in ("NSX104", "NSX106") and not step_time.as_recorded(summary):
-        title += "; below, single steps as recorded"
-    return title, (step, *(b for b in more if b is not None))
+        opened = _opened(summary, first) if first is not None and asked == "masks" else None
+        asked, more = "work", (_module_bar(summary), opened or _family_bar(summary))
+    bars = (step, *(b for b in more if b is not None))
+    return Picture(asked if len(bars) > 1 else "step", title, bars)
+
+
+#: Pictures of single steps below the step, by the name with which a rule asks for one (``Rule.picture``).
+_SINGLE_STEPS: Mapping[str, Callable[[Summary], tuple[Bar, ...]]] = {"loader": _loader_bars, "flushes": _flush_bars}
+
+
+def _of_clocks(summary: Summary, asked: str) -> Picture | None:
+    """Return the picture of what the clocks of a program without steps read, None where none was asked for or recorded."""
+    if asked == "windows" and (places := _turn_bars(summary)):
+        return Picture("windows", "What the median window between two cuda.Events reads, place by place", places)
+    if asked == "windows" and (windows := _window_bars(summary)):
+        left = "" if windows.first else ", without the first, which pays what is paid once"
+        return Picture("windows", f"What the first windows between two cuda.Events read{left}", windows.bars)
+    if asked in ("windows", "readings") and (readings := _reading_bars(summary)):
+        return Picture("readings", "What each way of timing reads", readings)
+    return None
 
 
 #: The window of a capture without steps is shorter than the GPU's by this share where long pauses are left out.
@@ -379,8 +366,3 @@ def whole_words(summary: Summary) -> str:
     row, shown = step_time.ledger_row(summary), summary.verdict.step_ns
     paused = row is not None and shown is not None and row["window_ns"] > (1 + _PAUSED) * shown
     return "from its first to its last work" + ", without long pauses" * paused
-
-
-def words(part: Part, total: float) -> str:
-    """Return a part in words: "computes 40.84 ms (57 %)"."""
-    return f"{part.label} {units.duration(part.ns)} ({units.share(part.ns, total)})".strip()

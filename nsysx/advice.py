@@ -1,0 +1,128 @@
+"""The records of the answer: what limits the step, what to do, what that is worth, how sure that is, and what else was found.
+
+The room ``answer`` decides them once; every output words them. Standard library only. Texts may hold names from a report: an output
+makes them harmless. All times are ns of one step, or of the whole window without steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Level = Literal["certain", "likely", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that must hold for a change, tested on the capture. ``detail`` says what was seen, and where."""
+
+    name: str
+    state: Literal["holds", "violated", "unknown"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One change to make.
+
+    ``code`` is the finding's, and ``finding`` its place in the Summary's findings; "" and None for advice about the capture itself.
+    ``paste`` is code that makes the change, ``where`` its place (module, phase, file, line), ``condition`` what must hold for it in
+    words, ``conditions`` the same as tested. ``saving_ns`` is what it saves of the step, None where that is not known.
+    """
+
+    text: str
+    code: str = ""
+    finding: int | None = None
+    paste: str = ""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    condition: str = ""
+    conditions: tuple[Condition, ...] = ()
+    saving_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sure:
+    """How sure one half of the answer is (``about``), why, and the command that would settle it."""
+
+    about: str
+    level: Level
+    reason: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Certainty:
+    """How sure the answer is: the level and the one reason of its less sure half; ``parts`` are both halves, cause and size."""
+
+    level: Level
+    reason: str
+    parts: tuple[Sure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Also:
+    """Another finding in one line; ``saving_ns`` is None where no saving is known. Savings overlap: do not add them."""
+
+    code: str
+    finding: int
+    text: str
+    saving_ns: int | None
+    bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a bar; ``kind`` is its color, ``idle`` parts are hatched."""
+
+    label: str
+    ns: float
+    kind: str
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar; its parts sum to ``total_ns``. ``names``: its parts are named after kernels, whose names an output shortens."""
+
+    label: str
+    total_ns: float
+    parts: tuple[Part, ...]
+    names: Literal["", "kernel"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The picture that shows the cause. ``kind`` says which: "step", "ranks", or the one that the finding's rule asks for."""
+
+    kind: str
+    title: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the capture says, decided once.
+
+    ``limit`` is the code of what limits the step, ``do`` what to change, in order: one change, or a sequence. ``now_ns`` is the step,
+    ``then_ns`` the step after all of ``do``, between ``then_low_ns`` and ``then_high_ns``; None where that is not known. ``bound``:
+    ``then_ns`` is the least that it can be. ``worth`` says the same in words. ``recorded_ns`` is the step under the profiler;
+    ``real``: times are those without it, or it hardly changes them. ``alarms`` are the checks that make every number doubtful.
+    ``ask_next`` are commands, in which REPORT stands for the reports.
+    """
+
+    limit: str
+    do: tuple[Action, ...]
+    now_ns: int | None
+    then_ns: int | None
+    then_low_ns: int | None
+    then_high_ns: int | None
+    bound: bool
+    real: bool
+    recorded_ns: int | None
+    worth: str
+    certainty: Certainty
+    picture: Picture
+    also: tuple[Also, ...]
+    alarms: tuple[str, ...]
+    ask_next: tuple[str, ...]

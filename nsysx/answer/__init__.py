@@ -1,0 +1,42 @@
+"""The answer, decided once from everything that was judged: what limits the step, what to do, what it is worth, how sure that is.
+
+Every output words what stands here and decides nothing. What a finding needs to be chosen, placed and pictured stands in its own
+file (``Rule``), so that a new finding needs no word here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nsysx.advice import Answer
+from nsysx.answer import bars, certainty, choice, others, step_time
+from nsysx.model import Summary
+
+
+def decide(summary: Summary) -> Answer:
+    """Return the answer of a Summary, all of whose other parts are final."""
+    chosen = choice.first(summary)
+    then = choice.after(summary, chosen)
+    return Answer(
+        limit=summary.verdict.code,
+        do=choice.to_do(summary, chosen),
+        now_ns=step_time.step_ns(summary),
+        then_ns=then.ns,
+        then_low_ns=then.low_ns,
+        then_high_ns=then.high_ns,
+        bound=choice.is_bound(summary, chosen),
+        real=summary.unprofiled is not None
+        and not (step_time.as_recorded(summary) and step_time.in_recorded_time(summary)),
+        recorded_ns=step_time.recorded_ns(summary),
+        worth=choice.worth(summary, chosen, then),
+        certainty=certainty.of(summary, chosen),
+        picture=bars.pictured(summary, chosen),
+        also=others.also(summary, chosen),
+        alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt == "numbers"),
+        ask_next=others.ask_next(summary, chosen),
+    )
+
+
+def answered(summary: Summary) -> Summary:
+    """Return the Summary with its answer."""
+    return replace(summary, answer=decide(summary))

@@ -1,0 +1,120 @@
+"""How sure the cause is, and how sure the size of the saving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nsysx import units
+from nsysx.advice import Certainty, Level, Sure
+from nsysx.answer import step_time
+from nsysx.answer.choice import is_bound, sentence
+from nsysx.catalogue import Limit
+from nsysx.findings import rule_of
+from nsysx.model import Finding, Summary
+
+#: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
+_CLOSE = 0.03
+#: Letters of a check's detail that a reason quotes.
+_QUOTED = 150
+
+#: How the step without the profiler is known: how sure that makes it, in words, and the command that would make it surer.
+_SOURCES: Mapping[str, tuple[Level, str, str]] = {
+    "in_process": ("likely", "The step without profiler was measured in the same process", ""),
+    "second_run": ("likely", "The step without profiler was measured in a second run", ""),
+    "modelled": ("likely", "What tracing costs on this machine is taken out of the step", "nsysx run --calibrate"),
+    "assumed": ("unknown", "What tracing costs is from a table, not from this machine", "nsysx run --calibrate"),
+}
+#: By cause: the name of the share of a step in which it shows, and the columns of a step that add up to it.
+_SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    Limit.GPU: ("GPU busy", ("gpu_compute_ns", "gpu_comm_ns", "gpu_copy_ns", "gpu_memset_ns")),
+    Limit.COMM: ("Communication alone takes", ("gpu_comm_ns",)),
+    Limit.COPY: ("Copies alone take", ("gpu_copy_ns",)),
+}
+_IDLE = ("GPU idle", ("gpu_idle_ns",))
+#: A GPU that idles under the profiler may be busy in the real step. Above the first share its idle time is only a likely limit,
+#: above the second an unknown one.
+_MOSTLY_BUSY, _ALL_BUSY = 0.75, 0.95
+
+
+_ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
+
+
+def of(summary: Summary, chosen: Finding | None) -> Certainty:
+    """Return how sure the cause is, and how sure the size: together as sure as the less sure of them."""
+    cause = _cause(summary, chosen)
+    parts = (cause,) if chosen is None or chosen.saving_ns_per_step is None else (cause, _size(summary, chosen))
+    least = min(parts, key=lambda s: _ORDER.index(s.level))
+    return Certainty(least.level, least.reason, parts)
+
+
+def _cause(summary: Summary, chosen: Finding | None) -> Sure:
+    """Return how sure the cause is, from the share that it takes in each steady step."""
+    about = "What limits it"
+    if summary.steps.source == "capture" and chosen is not None and rule_of(chosen.code).reading:
+        return Sure("What the clocks read", "certain", "The kernels are recorded with times of their own.")
+    if step_time.ledger_row(summary) is None:
+        return Sure(about, "unknown", "No GPU work is in the capture.")
+    if summary.steps.source == "capture":
+        return Sure(about, "unknown", "No steps were found, so start-up and steady work are not told apart.")
+    if summary.verdict.code == Limit.UNKNOWN:
+        return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
+    late = step_time.rank_waited_for(summary)
+    warned = [c for c in summary.quality if c.status == "warn" and c.doubt]
+    more = f" But: {warned[0].short or _quoted(warned[0].detail)}" if warned else ""
+    if late is not None and late.get("last_share") is not None:
+        share = units.share(late["last_share"], 1)
+        level: Level = "likely" if warned else "certain"
+        return Sure(about, level, f"Rank {late['rank']} comes last in {share} of the collectives.{more}")
+    name, columns = _SHARES.get(summary.verdict.code, _IDLE)
+    steady = [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")]
+    shares = [sum(r.get(c) or 0 for c in columns) / r["gpu_ns"] for r in steady]
+    if not shares:
+        return Sure(about, "unknown", "No GPU work lies in steady steps.")
+    low, high = units.share(min(shares), 1), units.share(max(shares), 1)
+    spread = low if low == high else f"{low} to {high}"
+    if len(shares) < 3:
+        return Sure(
+            about, "likely", f"{name} {spread}, in only {len(shares)} steady step{'s' * (len(shares) > 1)}.{more}"
+        )
+    if summary.verdict.code == Limit.COMM and len(summary.rows("ranks")) < 2:
+        alone = f"{name} {spread} in all {len(shares)} steps. Whether links are slow or a rank is late, this report alone cannot tell."
+        return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
+    level, said = "likely" if warned else "certain", f"{name} {spread} in all {len(shares)} steps"
+    if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
+        most = min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
+        works = f"{units.share(real.gpu_busy_ns / max(real.high_ns, 1), 1)} to {units.share(most, 1)}"
+        said += f", as recorded. Without the profiler the GPU works {works} of the step"
+        level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
+    return Sure(about, level, f"{said}.{more}")
+
+
+def _size(summary: Summary, chosen: Finding) -> Sure:
+    """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
+    about, real = "How much", summary.unprofiled
+    how = sentence(chosen.confidence)
+    if is_bound(summary, chosen):
+        how = (
+            f"An upper bound, {how[:1].lower()}{how[1:]}"
+            if how.startswith("Give")
+            else f"An upper bound. {how}".strip()
+        )
+    if real is None:
+        return Sure(
+            about, "unknown", f"{how} The step is as long as the profiler made it.".strip(), "nsysx run --calibrate"
+        )
+    if not step_time.in_recorded_time(summary):
+        slower = real.measured_steps and real.high_ns > (1 + _CLOSE) * real.step_ns
+        longer = f"Without the profiler steps took up to {units.duration(real.high_ns)}: the host was slower then."
+        return Sure(about, "likely", f"{how} {longer if slower else 'Tracing hardly changes this step.'}".strip())
+    level, reason, command = _SOURCES[real.source]
+    if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns:
+        return Sure(about, "likely", f"{how} {reason}.".strip())
+    if summary.verdict.estimated:  # the first line has its bounds
+        return Sure(about, level, f"{how} {reason}.".strip(), command)
+    low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
+    span = f"{units.duration(low)} to {units.duration(high)} a step."
+    return Sure(about, level, f"{how} {reason}: {span}".strip(), command)
+
+
+def _quoted(text: str) -> str:
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"

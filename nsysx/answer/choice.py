@@ -1,0 +1,169 @@
+"""What to do first, and what that is worth."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from nsysx import units
+from nsysx.advice import Action
+from nsysx.answer import step_time
+from nsysx.findings import rule_of
+from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, KERNEL_ITSELF
+from nsysx.model import Finding, Summary
+
+#: Below this part of the step a saving is not a line of its own.
+NOTABLE = 0.01
+
+
+def by_saving(summary: Summary) -> list[Finding]:
+    """Return what was found, largest saving first."""
+    return [f for f in summary.findings or () if f.verdict == "found"]
+
+
+def first(summary: Summary) -> Finding | None:
+    """Return the finding for the first card: the one that saves most, or one about the verdict's cause that saves as much.
+
+    Without steps there are no savings: a finding about how the program times itself comes first, then one about the cause.
+    """
+    ranked, step = by_saving(summary), step_time.step_ns(summary)
+    if step is None:
+        if summary.steps.source != "capture" or step_time.ledger_row(summary) is None:
+            return None
+        return next((f for cause in ("timing", summary.verdict.code) for f in ranked if about(f) == cause), None)
+    worth = [f for f in ranked if (step_time.saving_ns(summary, f) or 0) >= NOTABLE * step]
+    if step_time.rank_waited_for(summary) is not None:
+        return next((f for f in ranked if about(f) == "late rank"), None)
+    if not worth:
+        return None
+    # Among savings that cannot be told apart, prefer the cause that the sentence names.
+    most, error_ns = worth[0].saving_ns_per_step or 0, worth[0].error_ns or 0
+    alike = [f for f in worth if f is worth[0] or most - (f.saving_ns_per_step or 0) <= error_ns]
+    return next((f for f in alike if about(f) == summary.verdict.code), worth[0])
+
+
+def about(finding: Finding) -> str:
+    """Return what a finding's rule is about: a verdict's code, or another word of ``Rule.about``."""
+    return rule_of(finding.code).about
+
+
+def place_of(summary: Summary, finding: Finding) -> int:
+    """Return the place of a finding among those of the Summary."""
+    return next(i for i, f in enumerate(summary.findings or ()) if f is finding)
+
+
+def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
+    """Return what to do; about the capture itself where nothing in the program can be named."""
+    if chosen is None:
+        return (Action(_without_a_finding(summary)),)
+    # A whole program is compiled at once; the finding's place is only where most of its cost is.
+    where = {} if rule_of(chosen.code).whole else chosen.where
+    return (
+        Action(
+            chosen.fix or chosen.title,
+            chosen.code,
+            place_of(summary, chosen),
+            chosen.paste,
+            where,
+            " ".join(filter(None, (chosen.condition, _spread_evenly(summary, chosen)))),
+            saving_ns=step_time.saving_ns(summary, chosen),
+        ),
+    )
+
+
+def _without_a_finding(summary: Summary) -> str:
+    """Return what to do where no change can be named: mostly how to record what would tell."""
+    if step_time.ledger_row(summary) is None:
+        how = next((f"Record the GPU's work: {c.fix}" for c in summary.quality if c.check == "gpu work" and c.fix), "")
+        return how or "Record a part of the program in which the GPU works."
+    if step_time.step_ns(summary) is None:
+        how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
+        return f"Mark the steps, so that start-up and steady work are told apart: {how}"
+    if summary.replay is None or not summary.replay.get("trusted", True):
+        return "What a change would save cannot be said: no replay of the steady steps can be trusted."
+    return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself."
+
+
+def _spread_evenly(summary: Summary, chosen: Finding) -> str:
+    """Return how long the step is when all ranks compute the same amount, "" where a rank is late for another reason."""
+    rows = [r for r in summary.rows("ranks") if r.get("exposed_wait_ns") is not None]
+    late = step_time.rank_waited_for(summary)
+    if about(chosen) != "late rank" or late is None or late.get("late_cause") != "compute" or not rows:
+        return ""
+    computing_ns = [summary.scope_of(r).per_step(r["window_ns"] - r["exposed_wait_ns"]) for r in rows]
+    return f"The same work spread evenly takes about {units.duration(sum(computing_ns) / len(computing_ns))} a step; the rest must go."
+
+
+def is_bound(summary: Summary, chosen: Finding | None) -> bool:
+    """Return whether the saving is an upper bound: a rank's extra work may go away, or only move to the others."""
+    return chosen is not None and (chosen.bound or bool(_spread_evenly(summary, chosen)))
+
+
+class After(NamedTuple):
+    """The step after the change, and the least and the most that it may be; None where that is not known: an estimate has no error."""
+
+    ns: int | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
+
+
+def after(summary: Summary, chosen: Finding | None) -> After:
+    """Return the step after the change: the step less the saving, which may be off by its error, or nothing if it is a bound."""
+    now = step_time.step_ns(summary)
+    saving = None if chosen is None else step_time.saving_ns(summary, chosen)
+    if now is None or chosen is None or saving is None:
+        return After()
+    error, bound = chosen.error_ns, is_bound(summary, chosen)
+    if error is None and not bound:
+        return After(now - saving)
+    least = 0 if bound else max(0, saving - (error or 0))
+    return After(now - saving, now - min(now, saving + (error or 0)), now - least)
+
+
+def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
+    """Return a remark on what the change is worth."""
+    now = step_time.step_ns(summary)
+    if chosen is None:
+        return _without_a_change(summary)
+    if now is None:
+        return _of_reading(chosen)
+    if then.ns is None:
+        return sentence(chosen.confidence)
+    return "at best" if is_bound(summary, chosen) else f"saves {units.duration(now - then.ns)}"
+
+
+def _without_a_change(summary: Summary) -> str:
+    """Return the remark on the worth where no change is advised."""
+    if step_time.ledger_row(summary) is None:
+        return "Nothing can be said before the GPU's work is in the report."
+    return "The parts below say where the time is."
+
+
+def _of_reading(chosen: Finding) -> str:
+    """Return the kernel's own time and what a clock adds to it; for any other finding, its detail."""
+    ways = {str(r.get("way")): r.get("reads_ns") for r in chosen.evidence}
+    kernel, both = ways.get(KERNEL_ITSELF), ways.get(BOTH_SIDES)
+    if kernel and both:
+        reads = f"With a synchronize on both sides a clock reads {units.duration(both)}: that adds the launch and the return."
+        return f"The kernel takes {units.duration(kernel)}. {reads}"
+    return _whole_sentences(chosen.detail.removesuffix(chosen.because).rstrip())
+
+
+#: Letters of a detail on a card: what goes beyond is told with the finding.
+_CARD = 220
+
+
+def _whole_sentences(text: str) -> str:
+    """Return the first sentences of a text that fit on a card; a longer first one as it is."""
+    kept = ""
+    for said in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text):
+        if kept and len(kept) + len(said) >= _CARD:
+            break
+        kept += f" {said}" if kept else said
+    return kept
+
+
+def sentence(text: str) -> str:
+    """Return a remark as a sentence."""
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -1,0 +1,67 @@
+"""What else was found, and what to ask next."""
+
+from __future__ import annotations
+
+from nsysx.advice import Also
+from nsysx.answer import step_time
+from nsysx.answer.bars import folded_path
+from nsysx.answer.choice import NOTABLE, about, by_saving, place_of
+from nsysx.findings import rule_of
+from nsysx.model import Finding, Summary
+
+#: A finding whose saving is not known is a line of its own where it costs at least this part of the step.
+_MUCH = 0.2
+#: Most lines under "also found", and most of them from one rule.
+_MOST_ALSO, _MOST_OF_A_RULE = 5, 2
+#: Letters of a title that are read: the rest is cut wherever it is shown.
+_TITLE = 440
+
+
+def also(summary: Summary, chosen: Finding | None) -> tuple[Also, ...]:
+    """Return the other findings worth a line; one rule in repeated blocks is one line."""
+    step, lines = step_time.step_ns(summary), dict[str, Also]()
+    same = rule_of(chosen.code).same_time if chosen else ()
+    for f in by_saving(summary):
+        if f is chosen or f.code in same or about(f) == "capture":
+            continue
+        saving = step_time.saving_ns(summary, f)
+        if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
+            continue
+        if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.error_ns or 0)):
+            continue
+        title = folded_path(f.title[:_TITLE])
+        text = step_time.title(summary, f, f"Repeated blocks{title[1:]}" if title.startswith("*:") else title)
+        key = f"{f.code} {_without_numbers(text)}"
+        if key not in lines or (lines[key].saving_ns or 0) < (saving or 0):
+            lines[key] = Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.bound)
+    chosen_lines: list[Also] = []
+    for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
+        if sum(other.code == line.code for other in chosen_lines) < _MOST_OF_A_RULE:
+            chosen_lines.append(line)
+    return tuple(chosen_lines[:_MOST_ALSO])
+
+
+def _without_numbers(text: str) -> str:
+    """Return a text without its digits: lines that differ only in numbers are about one thing."""
+    return "".join(c for c in text if not c.isdigit() and c != ".")
+
+
+#: Where the GPU waits for host code for this share of the step, a run that finds the lines is worthwhile.
+_MUCH_HOST_CODE = 0.1
+
+
+def _host_code_unseen(summary: Summary) -> bool:
+    """Return whether the GPU waits for the host code of a probed program whose stacks were not sampled."""
+    lines, step = summary.tables.get("host_lines"), summary.verdict.step_ns or 0
+    much = summary.verdict.parts.get("host", 0) >= _MUCH_HOST_CODE * step > 0
+    return much and bool(summary.capture.probe) and lines is not None and lines.rows is None
+
+
+def ask_next(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
+    """Return the commands to run next; REPORT stands for the reports."""
+    said = [f"nsysx explain {chosen.code}"] if chosen else []
+    if summary.replay is not None:
+        said.append("nsysx whatif REPORT")
+    if _host_code_unseen(summary):
+        said.append("nsysx run --python -- CMD")
+    return (*said, "nsysx report REPORT --full", "nsysx report REPORT --html page.html")
