@@ -82,7 +82,8 @@ def test_every_part_of_the_probe_is_read_by_any_python_that_runs_it(tmp_path: Pa
     python = interpreters().get(version)
     if python is None:
         pytest.skip(f"no Python {version[0]}.{version[1]} on this machine")
-    names = sorted(p.stem for p in INJECT.glob("nsysx_*.py"))
+    names = sorted(f"nsysx_probe.{p.stem}" for p in (INJECT / "nsysx_probe").glob("*.py"))
+    assert len(names) > 20
     code = f"import sys; sys.path.insert(0, {str(INJECT)!r}); [__import__(n) for n in {names}]; print(len({names}))"
     done = subprocess.run([python, "-W", "error", "-B", "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"{len(names)}\n", "")

@@ -3,11 +3,14 @@
 When a module returns, the autograd node of its output gets a hook that sends the mark ``bwd path:Cls``. The node of its input
 gets the hook of the surrounding module, unless a module returned that input. A node gets one hook, that of the innermost
 module. What runs between two marks belongs to the first of them. A tensor of ours hands the hook to the node: this is five
-times cheaper than ``register_prehook`` and leaves the graph as it is.
+times cheaper than ``register_prehook`` and leaves the graph as it is. Compiled autograd would trace the hooks, so there are none
+while it is on.
 """
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +32,7 @@ class BackwardMarks:
         if self.wanted == "phase":  # an older name for off
             self.wanted = "off"
         self._ended = ended
+        self._hooks: Any = weakref.WeakKeyDictionary()  # entry -> what its carrier hands to nodes
 
     @property
     def active(self) -> bool:
@@ -41,10 +45,26 @@ class BackwardMarks:
         self.wanted = "failed"
         self._ended()
 
+    @staticmethod
+    def compiled() -> bool:
+        """Return whether compiled autograd is on: it traces the hooks of each node, and ours cannot be traced."""
+        module = sys.modules.get("torch._dynamo.compiled_autograd")
+        return bool(getattr(module, "compiled_autograd_enabled", False))
+
+    def begins(self) -> None:
+        """Before a backward: take the marks from all nodes if compiled autograd runs it. Later forwards make new ones."""
+        if self._hooks and self.compiled():
+            for entry, hooks in list(self._hooks.items()):
+                hooks.clear()
+                entry.hook = entry.again.hook = None
+            self._hooks.clear()
+
     def carrier(self, entry: Entry) -> Any:
-        """Return a tensor of ours whose hook sends this module's mark; None without a text, or while a dispatch mode is on."""
+        """Return a tensor of ours whose hook sends this module's mark; None without a text, or while a dispatch mode or
+        compiled autograd is on.
+        """
         torch = self.torch
-        if torch._C._len_torch_dispatch_stack() or entry.backward_text is None:
+        if torch._C._len_torch_dispatch_stack() or entry.backward_text is None or self.compiled():
             return None
         text, mark = entry.backward_text, self.out.backend.mark
         count = self.out.counts["backward_module"].__next__
@@ -55,7 +75,8 @@ class BackwardMarks:
 
         with torch._C.DisableTorchFunction():
             tensor = torch.empty(0, device="cpu")
-            tensor._backward_hooks = {0: hook}
+            tensor._backward_hooks = hooks = {0: hook}
+        self._hooks[entry] = hooks
         entry.hook = entry.again.hook = tensor
         return tensor
 

@@ -23,6 +23,7 @@ class Entry:
     """What is known about one module: its prepared texts, and how its calls are treated."""
 
     __slots__ = (
+        "__weakref__",
         "again",
         "always",
         "backward_text",

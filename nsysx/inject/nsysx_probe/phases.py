@@ -22,6 +22,7 @@ class Phases:
         self.out = out
         self.steps = steps
         self.driver: int | None = None
+        self.backward_begins: Callable[[], None] = lambda: None
         self.before_backward: Callable[[Any], None] = lambda _roots: None
         #: During a capture: the key of each optimizer step that ended, and None for each backward that ended.
         self.capturing: list[int | None] | None = None
@@ -120,6 +121,7 @@ class Phases:
                 self.driver = self.driver or threading.get_ident()
                 if not thread.phases and self.driver == threading.get_ident():
                     self.steps.backward()
+            self.backward_begins()
             self.before_backward(roots)
             return self._open("backward")
         except BaseException as error:

@@ -63,6 +63,7 @@ class Probe:
         self.borders.calls = self.calls
         self.backward = BackwardMarks(torch, self.out, self._without_marks)
         self.calls.backward = self.backward.active
+        self.phases.backward_begins = self.backward.begins
         self.status = Status(torch, self.out, self.borders, self.backward, self.naming)
         self.borders.hello, self.borders.counts = self.status.hello, self.status.counts
         self.borders.finished = self.status.finish
