@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "nsysx"
 #: each other in a circle, and neither do the rooms.
 ORDER = (
     "errors",
+    "option",
     "ids",
     "units",
     "scope",

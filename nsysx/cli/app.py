@@ -10,6 +10,7 @@ import typer
 
 from nsysx import __version__
 from nsysx.cli import calibrate, check, compare, config, doctor, explain, export, report, run, whatif
+from nsysx.cli.declared import Grouped
 from nsysx.cli.examples import below
 from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_USAGE
@@ -29,7 +30,7 @@ def _add(command: Callable[..., None], short: str, **more: Any) -> None:
     app.command(short_help=short, epilog=below(command.__name__), **more)(command)
 
 
-_add(run.run, "Profile CMD, unedited, and report.", context_settings={"allow_interspersed_args": False})
+_add(run.run, "Profile CMD, unedited, and report.", cls=Grouped, context_settings={"allow_interspersed_args": False})
 _add(report.report, "Say where the step time went.")
 _add(compare.compare, "Say whether AFTER is faster than BEFORE, and why.", cls=compare.SeveralFiles)
 _add(check.check, "Check a report against a budget, for CI.")

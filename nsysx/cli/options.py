@@ -1,4 +1,4 @@
-"""Options that several commands share, and their allowed values."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from nsysx.errors import EXIT_USAGE, NsysxError
 
 Reports = Annotated[
     list[Path],
@@ -26,13 +24,6 @@ TimeRange = Annotated[str | None, typer.Option(metavar="A:B", help="Read only th
 StepRange = Annotated[str | None, typer.Option(metavar="RE", help="NVTX ranges that are the steps.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Reports to read at once. Default: one per core.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite output files.")]
-
-
-def require_one_of(option: str, value: str | None, choices: tuple[str | None, ...]) -> None:
-    """Raise NsysxError, exit code 2, if an option has none of its allowed values."""
-    if value not in choices:
-        known = ", ".join(c for c in choices if c)
-        raise NsysxError(f"{option} {value}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)
 
 
 def files_of(targets: Iterable[str | Path | None]) -> list[Path]:

@@ -5,138 +5,24 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nsysx.cli.declared import options_of, with_options
 from nsysx.cli.dying import EndedBy
-from nsysx.cli.options import require_one_of
 from nsysx.errors import NsysxError
+from nsysx.recording.options import Options
 
 if TYPE_CHECKING:
     from nsysx.recording.capture import Result
 
-Command = Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, as it is.")]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", metavar="NAME", help="Name of the results, or a folder for them. Default: CMD's script, here."
-    ),
-]
-Overwrite = Annotated[bool, typer.Option("--force", "-f", help="Overwrite results of the same name.")]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Only capture and export; works without polars.")]
-NoProbe = Annotated[
-    bool, typer.Option("--no-probe", help="Add no ranges: only the steps, phases and modules that CMD marks itself.")
-]
-Nsys = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="The nsys to use. Default: the one on PATH, else the newest found.")
-]
-NsysArg = Annotated[list[str] | None, typer.Option(metavar="ARG", help="Pass ARG on to nsys profile (repeatable).")]
-CaptureSteps = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A:B|auto|manual",
-        help="Capture only steps A to B-1, or (auto) 24 steps once they repeat, or (manual) what the program itself puts in "
-        "`with nsysx.capture():`. Default: the whole run.",
-    ),
-]
-Lines = Annotated[bool, typer.Option("--lines", help="Record the Python line of each wait and copy.")]
-Memory = Annotated[bool, typer.Option("--memory", help="Record device memory allocations.")]
-Graphs = Annotated[
-    str, typer.Option(metavar="node|graph", help="Trace each node of a CUDA graph, or only each graph launch.")
-]
-Osrt = Annotated[bool, typer.Option("--osrt", help="Also record operating system calls; slows the host.")]
-Python = Annotated[
-    bool,
-    typer.Option(
-        "--python",
-        help="Sample Python's stacks 1,000 times a second: host time by line. Its cost was too small to measure.",
-    ),
-]
-Gil = Annotated[
-    bool,
-    typer.Option(
-        "--gil", help="Record who holds Python's lock, and who waits for it. Its cost was too small to measure."
-    ),
-]
-Ops = Annotated[
-    bool,
-    typer.Option(
-        "--ops",
-        help="Record operators with their shapes in the few steps whose modules are marked: FLOP/s and MFU. "
-        "Slows those steps on the CPU.",
-    ),
-]
-Clocks = Annotated[
-    bool, typer.Option("--clocks", help="Sample GPU clocks, power and temperature; needs nsysx[clocks].")
-]
-GpuMetrics = Annotated[
-    bool,
-    typer.Option(
-        "--gpu-metrics",
-        help="Sample the GPU's counters: SMs, tensor cores, memory bandwidth. If refused, the run goes on without them.",
-    ),
-]
-Depth = Annotated[int | None, typer.Option(min=0, help="Mark modules down to this depth. Default: all.")]
-Only = Annotated[str | None, typer.Option(metavar="REGEX", help="Mark only modules whose path matches. Default: all.")]
-Marks = Annotated[
-    str,
-    typer.Option(
-        metavar="few|all|off", help="Mark modules in a few steps that others repeat, in all steps, or in none."
-    ),
-]
-Backward = Annotated[
-    str,
-    typer.Option(
-        metavar="marks|ops|off", help="Split backward by module (marks), by operator too (ops), or not at all (off)."
-    ),
-]
-PerRank = Annotated[
-    bool, typer.Option("--per-rank", help="Under torchrun and launchers built on it: one report per rank.")
-]
-Calibrate = Annotated[
-    bool, typer.Option("--calibrate", help="Run CMD once more without the profiler, to measure what profiling costs.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the setup and print the commands; run nothing.")]
 
-
-def run(
-    command: Command,
-    output: Output = None,
-    force: Overwrite = False,
-    no_report: NoReport = False,
-    no_probe: NoProbe = False,
-    nsys: Nsys = None,
-    nsys_arg: NsysArg = None,
-    steps: CaptureSteps = None,
-    lines: Lines = False,
-    memory: Memory = False,
-    graphs: Graphs = "node",
-    osrt: Osrt = False,
-    python: Python = False,
-    gil: Gil = False,
-    ops: Ops = False,
-    clocks: Clocks = False,
-    gpu_metrics: GpuMetrics = False,
-    depth: Depth = None,
-    only: Only = None,
-    marks: Marks = "few",
-    backward: Backward = "marks",
-    per_rank: PerRank = False,
-    calibrate: Calibrate = False,
-    dry_run: DryRun = False,
-) -> None:
+def _run(command: list[str], *, dry_run: bool = False, **given: Any) -> None:
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
     from nsysx.recording import capture
 
-    _check_words(graphs, marks, backward)
-    options = capture.Options(
-        output=output, force=force, report=not no_report, probe=not no_probe, nsys=nsys, nsys_args=tuple(nsys_arg or ()),
-        steps=steps, lines=lines, memory=memory, graphs=graphs, osrt=osrt, python=python, gil=gil, ops=ops, clocks=clocks,
-        gpu_metrics=gpu_metrics, depth=depth, only=only, marks=marks, backward=backward, per_rank=per_rank,
-        calibrate=calibrate,
-    )  # fmt: skip
+    options = options_of(Options, given)
     if dry_run:
         typer.echo(capture.dry_run(command, options))
         return
@@ -148,11 +34,17 @@ def run(
     raise typer.Exit(result.exit_code)
 
 
-def _check_words(graphs: str, marks: str, backward: str) -> None:
-    """Raise NsysxError if an option has a word that it does not know."""
-    require_one_of("--graphs", graphs, ("node", "graph"))
-    require_one_of("--marks", marks, ("few", "all", "off"))
-    require_one_of("--backward", backward, ("marks", "ops", "off", "phase"))
+def _command(
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, as it is.")],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the setup and print the commands; run nothing.")
+    ] = False,
+) -> None:
+    """Hold what the command line has besides the options of `Options`."""
+
+
+run = with_options(_run, _command, Options)
 
 
 def _report_run(result: Result) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from nsysx.option import declared
 from nsysx.recording.options import Options, failed
 
 INJECT = Path(__file__).parents[1] / "inject"
@@ -94,16 +95,11 @@ def probe_environment(
         "PYTHONPATH": f"{inject}{os.pathsep}{before}" if before else str(inject),
         "NSYSX_PROBE_DIR": str(probe_dir),
     }
-    wanted = {
-        "NSYSX_DEPTH": None if options.depth is None else str(options.depth),
-        "NSYSX_ONLY": options.only,
-        "NSYSX_MARKS": options.marks,
-        "NSYSX_BACKWARD": options.backward,
-        "NSYSX_STEPS": None if options.steps == "manual" else options.steps,  # then the program opens the window itself
-        "NSYSX_LINES": "1" if own_lines else None,
-        "NSYSX_OPS": "1" if options.ops else None,
-    }
-    return added | {name: value for name, value in wanted.items() if value is not None}
+    values = {one.option.variable: getattr(options, one.field) for one in declared(Options) if one.option.variable}
+    # Without a window the program opens its own; nsys may record the lines itself.
+    values |= {"NSYSX_STEPS": None if options.steps == "manual" else options.steps, "NSYSX_LINES": own_lines}
+    told = {name: value for name, value in values.items() if value is not None and value is not False}
+    return added | {name: "1" if value is True else str(value) for name, value in told.items()}
 
 
 def users_environment() -> dict[str, str]:

@@ -9,9 +9,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+from nsysx.option import Option, declared
 
 ENDINGS = (".nsys-rep", ".sqlite", ".html", ".run.json")
 
@@ -21,30 +22,104 @@ LAUNCHERS = frozenset(("torchrun", "torch.distributed.run", "torch.distributed.l
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of ``nsysx run``; each default is what most people want."""
+    """The options of ``nsysx run``, each declared here alone; each default is what most people want."""
 
-    output: Path | None = None
-    force: bool = False
-    report: bool = True
-    probe: bool = True
-    nsys: Path | None = None
-    nsys_args: tuple[str, ...] = ()
-    steps: str | None = None
-    lines: bool = False
-    memory: bool = False
-    graphs: str = "node"
-    osrt: bool = False
-    python: bool = False
-    gil: bool = False
-    ops: bool = False
-    depth: int | None = None
-    only: str | None = None
-    marks: str = "few"
-    backward: str = "marks"
-    clocks: bool = False
-    gpu_metrics: bool = False
-    per_rank: bool = False
-    calibrate: bool = False
+    output: Annotated[
+        Path | None,
+        Option("Name of the results, or a folder for them. Default: CMD's script, here.", "NAME", ("-o", "--output")),
+    ] = None
+    force: Annotated[bool, Option("Overwrite results of the same name.", names=("--force", "-f"))] = False
+    report: Annotated[bool, Option("Only capture and export; works without polars.", names=("--no-report",))] = True
+    probe: Annotated[
+        bool,
+        Option("Add no ranges: only the steps, phases and modules that CMD marks itself.", names=("--no-probe",)),
+    ] = True
+    steps: Annotated[
+        str | None,
+        Option(
+            "Capture only steps A to B-1, or (auto) 24 steps once they repeat, or (manual) what the program itself puts in "
+            "`with nsysx.capture():`. Default: the whole run.",
+            "A:B|auto|manual",
+            variable="NSYSX_STEPS",
+        ),
+    ] = None
+    lines: Annotated[bool, Option("Record the Python line of each wait and copy.", variable="NSYSX_LINES")] = False
+    memory: Annotated[bool, Option("Record device memory allocations.")] = False
+    python: Annotated[
+        bool,
+        Option("Sample Python's stacks 1,000 times a second: host time by line. Its cost was too small to measure."),
+    ] = False
+    gil: Annotated[
+        bool, Option("Record who holds Python's lock, and who waits for it. Its cost was too small to measure.")
+    ] = False
+    ops: Annotated[
+        bool,
+        Option(
+            "Record operators with their shapes in the few steps whose modules are marked: FLOP/s and MFU. "
+            "Slows those steps on the CPU.",
+            variable="NSYSX_OPS",
+        ),
+    ] = False
+    gpu_metrics: Annotated[
+        bool,
+        Option(
+            "Sample the GPU's counters: SMs, tensor cores, memory bandwidth. If refused, the run goes on without them."
+        ),
+    ] = False
+    per_rank: Annotated[bool, Option("Under torchrun and launchers built on it: one report per rank.")] = False
+    nsys: Annotated[
+        Path | None,
+        Option("The nsys to use. Default: the one on PATH, else the newest found.", "PATH", advanced=True),
+    ] = None
+    nsys_args: Annotated[
+        tuple[str, ...],
+        Option("Pass ARG on to nsys profile (repeatable).", "ARG", names=("--nsys-arg",), advanced=True),
+    ] = ()
+    graphs: Annotated[
+        str,
+        Option(
+            "Trace each node of a CUDA graph, or only each graph launch.",
+            "node|graph",
+            words=("node", "graph"),
+            advanced=True,
+        ),
+    ] = "node"
+    osrt: Annotated[bool, Option("Also record operating system calls; slows the host.", advanced=True)] = False
+    clocks: Annotated[bool, Option("Sample GPU clocks, power and temperature; needs nsysx[clocks].", advanced=True)] = (
+        False
+    )
+    depth: Annotated[
+        int | None,
+        Option("Mark modules down to this depth. Default: all.", least=0, variable="NSYSX_DEPTH", advanced=True),
+    ] = None
+    only: Annotated[
+        str | None,
+        Option("Mark only modules whose path matches. Default: all.", "REGEX", variable="NSYSX_ONLY", advanced=True),
+    ] = None
+    marks: Annotated[
+        str,
+        Option(
+            "Mark modules in a few steps that others repeat, in all steps, or in none.",
+            "few|all|off",
+            words=("few", "all", "off"),
+            variable="NSYSX_MARKS",
+            advanced=True,
+        ),
+    ] = "few"
+    backward: Annotated[
+        str,
+        Option(
+            "Split backward by module (marks), by operator too (ops), or not at all (off).",
+            "marks|ops|off",
+            words=("marks", "ops", "off", "phase"),
+            variable="NSYSX_BACKWARD",
+            advanced=True,
+        ),
+    ] = "marks"
+    calibrate: Annotated[
+        bool,
+        Option("Run CMD once more without the profiler, to measure what profiling costs.", advanced=True),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +236,11 @@ def check_steps(steps: str) -> str:
 
 def check_options(options: Options) -> None:
     """Raise NsysxError if an option is invalid or two options exclude each other."""
+    for one in declared(Options):
+        value = getattr(options, one.field)
+        if one.option.words and value not in one.option.words:
+            what, known = f"{one.names[-1]} {value}", ", ".join(one.option.words)
+            raise NsysxError(f"{what}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)
     if options.steps is not None:
         check_steps(options.steps)
     if options.only is not None:

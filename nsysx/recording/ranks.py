@@ -11,10 +11,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from nsysx.errors import EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+from nsysx.option import declared
 from nsysx.outputs import check_output
 from nsysx.recording.environment import users_environment
 from nsysx.recording.follow import run_alone
@@ -71,15 +71,9 @@ def _script_text(script: str) -> str:
 
 def option_words(options: Options) -> list[str]:
     """Return the command-line words for these options, without ``-o``."""
-    words: list[str] = []
-    for name, value in asdict(options).items():
-        option = "--" + name.replace("_", "-")
-        if name in ("output", "report", "probe", "nsys_args") or value is None or value is False:
-            continue
-        words += [option] if value is True else [option, str(value)]
-    words += [] if options.report else ["--no-report"]
-    words += [] if options.probe else ["--no-probe"]
-    return [*words, *(word for argument in options.nsys_args for word in ("--nsys-arg", argument))]
+    return [
+        word for one in declared(Options) if one.field != "output" for word in one.typed(getattr(options, one.field))
+    ]
 
 
 def rank_outputs(command: Sequence[str], options: Options, rank: str | None = None) -> Outputs:

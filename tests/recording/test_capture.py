@@ -1088,9 +1088,8 @@ def test_what_starts_ranks(here: Path, words: list[str], text: str, starts: bool
 def test_options_of_a_rank_are_those_that_were_given() -> None:
     options = Options(steps="1:2", lines=True, depth=0, per_rank=True, report=False, probe=False, nsys_args=("--a=b",))
     assert ranks.option_words(options) == [
-        *("--steps", "1:2", "--lines", "--graphs", "node", "--depth", "0"),
-        *("--marks", "few", "--backward", "marks", "--per-rank"),
-        *("--no-report", "--no-probe", "--nsys-arg", "--a=b"),
+        *("--no-report", "--no-probe", "--steps", "1:2", "--lines", "--per-rank"),
+        *("--nsys-arg", "--a=b", "--graphs", "node", "--depth", "0", "--marks", "few", "--backward", "marks"),
     ]
 
 

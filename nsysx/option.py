@@ -1,0 +1,78 @@
+"""How an option is declared: once, on the field of the dataclass that holds it; its type and default are the field's own.
+
+    depth: Annotated[int | None, Option("Mark modules down to this depth. Default: all.", least=0)] = None
+
+The command line, its help, the options kept in a file, the words for another process and the variables of the probe follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a command line needs to know of an option besides its type and default.
+
+    ``names``: how it is typed, if not by the name of its field; ``--no-NAME`` turns off what is on by default. ``words``: the
+    values that it takes. ``least``: its smallest number. ``variable``: the environment variable that tells the probe.
+    ``advanced``: it stands under a heading of its own in the help.
+    """
+
+    help: str
+    metavar: str | None = None
+    names: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    least: int | None = None
+    variable: str = ""
+    advanced: bool = False
+
+
+class Declared(NamedTuple):
+    """One field with its option. ``flag``: it is typed without a value. ``off``: typing it makes the field false."""
+
+    field: str
+    kind: Any
+    default: Any
+    option: Option
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return how it is typed, its long name last."""
+        return self.option.names or ("--" + self.field.replace("_", "-"),)
+
+    @property
+    def parameter(self) -> str:
+        """Return its name in a file of options, without ``--`` and with ``_``."""
+        long = next(name for name in self.names if name.startswith("--"))
+        return long.removeprefix("--").replace("-", "_")
+
+    @property
+    def flag(self) -> bool:
+        """Return whether it is typed without a value."""
+        return isinstance(self.default, bool)
+
+    @property
+    def off(self) -> bool:
+        """Return whether typing it makes the field false."""
+        return self.default is True
+
+    def typed(self, value: Any) -> list[str]:
+        """Return the words with which a command line says ``value``, also a default: a file of options may have another."""
+        if value is None or (self.flag and value == self.default):
+            return []
+        long = "--" + self.parameter.replace("_", "-")
+        if self.flag:
+            return [long]
+        return [word for one in (value if isinstance(value, tuple) else (value,)) for word in (long, str(one))]
+
+
+def declared(holder: type) -> Iterator[Declared]:
+    """Yield the options of a dataclass in the order of its fields."""
+    hints = get_type_hints(holder, include_extras=True)
+    for field in fields(holder):
+        for option in getattr(hints[field.name], "__metadata__", ()):
+            if isinstance(option, Option):
+                yield Declared(field.name, hints[field.name].__origin__, field.default, option)
