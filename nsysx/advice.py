@@ -126,3 +126,23 @@ class Answer:
     also: tuple[Also, ...]
     alarms: tuple[str, ...]
     ask_next: tuple[str, ...]
+
+
+#: What stands in a Summary before its answer is decided.
+UNDECIDED = Answer(
+    "",
+    (),
+    None,
+    None,
+    None,
+    None,
+    False,
+    False,
+    None,
+    "",
+    Certainty("unknown", "", ()),
+    Picture("", "", ()),
+    (),
+    (),
+    (),
+)

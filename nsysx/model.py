@@ -7,10 +7,12 @@ major number. A table that was not recorded is ``None`` there, and ``quality`` s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from nsysx.advice import Answer, Certainty, Picture
+from nsysx import records
+from nsysx.advice import UNDECIDED, Answer
+from nsysx.errors import NsysxError
 from nsysx.pictures import Strip, Timeline
 from nsysx.scope import Scope as Scope  # a record like the others here
 
@@ -284,26 +286,6 @@ class Finding:
     cost_as_recorded: bool = False
 
 
-#: What stands in a Summary before its answer is decided.
-UNDECIDED = Answer(
-    "",
-    (),
-    None,
-    None,
-    None,
-    None,
-    False,
-    False,
-    None,
-    "",
-    Certainty("unknown", "", ()),
-    Picture("", "", ()),
-    (),
-    (),
-    (),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Everything that is shown, and nothing else."""
@@ -327,6 +309,11 @@ class Summary:
         """Return the rows of a table, empty if it was not recorded."""
         table = self.tables.get(key)
         return (table.rows or ()) if table else ()
+
+    def recorded(self, key: str) -> Sequence[Row] | None:
+        """Return the rows of a table, None if it was not recorded."""
+        table = self.tables.get(key)
+        return table.rows if table else None
 
     def scope_of(self, row: Row) -> Scope:
         """Return the scope of a row that has its own: its ``process`` and its ``steps``."""
@@ -354,3 +341,48 @@ class Summary:
             "findings": None if self.findings is None else [_scoped(f) for f in self.findings],
             "scopes": {key: t.scope.to_json() for key, t in tables if t.scope},
         }
+
+    @staticmethod
+    def from_json(data: object, name: str = "this") -> Summary:
+        """Return the Summary that ``to_json`` made; ``name`` is what errors call it.
+
+        A table comes back with its rows, reason and scope, without its title and columns, which the JSON does not hold;
+        timelines are not in it at all. What a later version added is left out. Raises NsysxError, exit code 3, for anything
+        else than a Summary, one of another major version, and one whose fields are missing or of another type.
+        """
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        if not isinstance(data, Mapping) or not isinstance(schema, str) or not schema.startswith("nsysx.summary/"):
+            hint = "Make one with: nsysx report FILE.sqlite --json FILE.json"
+            raise NsysxError(f"{name}: is not a Summary of nsysx", slug="not-a-summary", hint=hint)
+        if schema != SCHEMA:
+            hint = "Make it again from the report, or use the nsysx that made it"
+            raise NsysxError(f"{name}: is {schema[:40]}, but this nsysx reads {SCHEMA}", slug="other-schema", hint=hint)
+        try:
+            return _from_json(data)
+        except records.UnreadableError as error:
+            raise NsysxError(f"{name}: the Summary is damaged: {error}", slug="bad-summary") from error
+
+
+#: Keys of the JSON that are neither a field of the Summary nor a table.
+_OTHER_KEYS = ("schema", "tool", "scopes")
+
+
+def _from_json(data: Mapping[str, Any]) -> Summary:
+    """Return a Summary from its JSON. Raises records.UnreadableError."""
+    tool = records.mapping(data.get("tool"), "tool")
+    summary = records.record(Summary, {**data, "version": tool.get("version"), "tables": {}}, "Summary")
+    scopes = records.mapping(data.get("scopes", {}), "scopes")
+    reasons = {check.table: check.detail for check in summary.quality if check.table}
+    tables = {
+        key: Table(
+            key,
+            key,
+            (),
+            None if rows is None else records.rows(rows, key),
+            reasons.get(key, ""),
+            records.record(Scope, scopes[key], f"scopes.{key}") if key in scopes else None,
+        )
+        for key, rows in data.items()
+        if key not in _OTHER_KEYS and key not in Summary.__dataclass_fields__
+    }
+    return replace(summary, tables=tables)

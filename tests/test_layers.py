@@ -23,6 +23,7 @@ ORDER = (
     "pictures",
     "catalogue",
     "advice",
+    "records",
     "model",
     "__init__",
     "outputs",

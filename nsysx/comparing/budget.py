@@ -110,13 +110,12 @@ def _series(part: str, drift: float) -> Callable[[Captured, str], Measured]:
 
 def _time(capture: Captured, name: str) -> Measured:
     if name == "real_step":
-        real = capture.summary.get("unprofiled") or {}
-        step = real.get("step_ns")
-        if not step:
+        real = capture.summary.unprofiled
+        if real is None:
             return None
-        return step / 1e6, max(abs((real.get(k) or step) - step) for k in ("low_ns", "high_ns")) / 1e6
+        return real.step_ns / 1e6, max(abs(end - real.step_ns) for end in (real.low_ns, real.high_ns)) / 1e6
     if name == "first_calls":
-        rows = capture.summary.get("first_calls")
+        rows = capture.summary.recorded("first_calls")
         return None if rows is None else (sum(r.get("one_time_ns") or 0 for r in rows) / 1e6, 0.0)
     part, key = {
         "step": ("step", "gpu"), "gpu_idle": ("ledger", "idle"), "exposed_comm": ("ledger", "comm"),
@@ -137,13 +136,13 @@ def _busy(capture: Captured, _: str) -> Measured:
 
 
 def _peak(capture: Captured, _: str) -> Measured:
-    rows = capture.summary.get("memory")
+    rows = capture.summary.recorded("memory")
     return None if rows is None else (float(max((r.get("peak_bytes") or 0 for r in rows), default=0)), 0.0)
 
 
 def _found(capture: Captured, code: str) -> Measured:
-    findings = capture.summary.get("findings")
-    return None if findings is None else (sum(f["code"] == code and f["verdict"] == "found" for f in findings), 0.0)
+    findings = capture.summary.findings
+    return None if findings is None else (sum(f.code == code and f.verdict == "found" for f in findings), 0.0)
 
 
 _GET: Mapping[str, tuple[Callable[[Captured, str], Measured], str]] = {
@@ -212,7 +211,7 @@ def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
 
 def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result]:
     """Return one line per wait site: kept if no more often than allowed per step, broken if more often or new."""
-    waits = capture.summary.get("waits")
+    waits = capture.summary.recorded("waits")
     if waits is None:
         return [Result("waits", "not_measured", None, None, 0.0, "per step", "waits: not in the Summary")]
     left = [float(a.get("count", 1)) for a in allowed]
@@ -305,7 +304,7 @@ def init(capture: Captured) -> str:
     least = _LEAST_SHARE * times["step"][0] if "step" in times else 0.0
     lines += [f"{n} = {max(ms * _ROOM, ms + noise):.4g}" for n, (ms, noise) in times.items() if ms > least]
     lines += ["", "# Allowed waits, each with its number in a usual step. A new one fails."]
-    waits = capture.summary.get("waits") or []
+    waits = capture.summary.rows("waits")
     for wait in waits:
         lines += ["[[allow]]", f"api = {_quoted(wait['api'])}"]
         lines += [f"{k} = {_quoted(wait[k])}" for k in ("module", "phase") if wait.get(k)]

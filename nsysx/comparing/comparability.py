@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 from nsysx import units
 from nsysx.comparing.side import Captured, Side
 from nsysx.events.families import COMMUNICATION, family
+from nsysx.model import Summary
 
 #: Options of nsys that change the cost of tracing, by words in their names.
 _OPTIONS = ("TRACE", "RATE", "BACKTRACE", "SAMPL", "GRAPH", "MEMORY", "CTXSW")
@@ -33,7 +34,7 @@ class Line:
     after: str | None = None
 
 
-def _one(side: Side, get: Callable[[Mapping[str, Any]], Any]) -> str | None:
+def _one(side: Side, get: Callable[[Summary], Any]) -> str | None:
     """Return the value that the captures of a side have, joined if they differ, None if none has it."""
     said = []
     for c in side.captures:
@@ -43,53 +44,47 @@ def _one(side: Side, get: Callable[[Mapping[str, Any]], Any]) -> str | None:
     return ", ".join(said) or None
 
 
-def _capture(key: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda s: (s.get("capture") or {}).get(key)
-
-
-def _gpus(summary: Mapping[str, Any]) -> str | None:
-    rows = (summary.get("capture") or {}).get("gpus") or []
-    names = [str(g.get("name")) for g in rows]
+def _gpus(summary: Summary) -> str | None:
+    names = [gpu.name for gpu in summary.capture.gpus]
     return ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or None
 
 
-def _kept_options(summary: Mapping[str, Any]) -> list[str]:
-    options = (summary.get("capture") or {}).get("options") or {}
+def _kept_options(summary: Summary) -> list[str]:
+    options = summary.capture.options
     return sorted(f"{k}={v}" for k, v in options.items() if any(word in k.upper() for word in _OPTIONS))
 
 
-def _options(summary: Mapping[str, Any]) -> str | None:
+def _options(summary: Summary) -> str | None:
     return "; ".join(_kept_options(summary)) or None
 
 
-def _probe(summary: Mapping[str, Any]) -> str:
-    probes = (summary.get("capture") or {}).get("probe") or []
+def _probe(summary: Summary) -> str:
+    probes = summary.capture.probe
     if not probes:
         return "no probe"
     ranges = probes[0].get("ranges") or {}
     return "probe: " + ", ".join(sorted(str(k) for k, n in ranges.items() if n))
 
 
-def _torch(summary: Mapping[str, Any]) -> str | None:
-    probes = (summary.get("capture") or {}).get("probe") or []
+def _torch(summary: Summary) -> str | None:
+    probes = summary.capture.probe
     return next((str(p["torch"]) for p in probes if p.get("torch")), None)
 
 
-def _steps(summary: Mapping[str, Any]) -> str | None:
-    return (summary.get("steps") or {}).get("rule")
+def _steps(summary: Summary) -> str | None:
+    return summary.steps.rule
 
 
-def _real(summary: Mapping[str, Any]) -> str:
-    real = summary.get("unprofiled") or {}
-    return f"known ({real.get('source')})" if real.get("step_ns") else "not known"
+def _real(summary: Summary) -> str:
+    return f"known ({summary.unprofiled.source})" if summary.unprofiled else "not known"
 
 
 #: What is compared word for word: name, how to get it, what a difference means.
-_COMPARED: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], str], ...] = (
+_COMPARED: tuple[tuple[str, Callable[[Summary], Any], str], ...] = (
     ("gpu", _gpus, "Different GPUs: the difference may be due to the machine."),
-    ("driver", _capture("driver_version"), "Different drivers."),
+    ("driver", lambda s: s.capture.driver_version, "Different drivers."),
     ("torch", _torch, "Different PyTorch versions: kernels and host cost change with them."),
-    ("nsys", _capture("nsys_version"), "Different versions of nsys: the cost of tracing may differ."),
+    ("nsys", lambda s: s.capture.nsys_version, "Different versions of nsys: the cost of tracing may differ."),
     (
         "nsys options",
         _options,
@@ -148,11 +143,7 @@ def _count(before: Side, after: Side) -> Line:
 
 def _unnamed_steps(before: Side, after: Side) -> list[Line]:
     """Return a warning about steps that no range names: they may be layers, or several steps."""
-    guessed = [
-        s.name
-        for s in (before, after)
-        if any((c.summary.get("steps") or {}).get("source") == "kernels" for c in s.captures)
-    ]
+    guessed = [s.name for s in (before, after) if any(c.summary.steps.source == "kernels" for c in s.captures)]
     if any(c.whole for s in (before, after) for c in s.captures):
         detail = (
             "No steps were found, so the captures are compared as they are, from the first to the last GPU work. The reports do "
@@ -214,7 +205,7 @@ def _work(before: Side, after: Side) -> list[Line]:
 
 def _clocks(before: Side, after: Side) -> list[Line]:
     """Return whether the GPUs ran at the same clock, if `nsysx run --clocks` noted it on both sides."""
-    sides = [[(c.summary.get("capture") or {}).get("sm_clock_mhz") for c in s.captures] for s in (before, after)]
+    sides = [[c.summary.capture.sm_clock_mhz for c in s.captures] for s in (before, after)]
     known = [[mhz for mhz in side if mhz] for side in sides]
     if not all(known):
         return []
@@ -238,5 +229,5 @@ _BROKEN = ("gpu work", "launches without kernel", "diagnostics", "lost ranges", 
 
 def doubtful(capture: Captured) -> str | None:
     """Return the warnings of a Summary that mean missing events; None if there are none."""
-    said = [q for q in capture.summary.get("quality") or () if q.get("check") in _BROKEN and q.get("status") != "ok"]
-    return "; ".join(str(q.get("detail")) for q in said) or None
+    said = [c.detail for c in capture.summary.quality if c.check in _BROKEN and c.status != "ok"]
+    return "; ".join(said) or None

@@ -222,13 +222,13 @@ def _real(before: Side, after: Side, margin: float) -> Real | None:
     """Return the steps without the profiler, None unless every capture of both sides has one."""
     sides = []
     for side in (before, after):
-        real = [c.summary.get("unprofiled") or {} for c in side.captures]
-        if not all(r.get("step_ns") for r in real):
+        real = [c.summary.unprofiled for c in side.captures if c.summary.unprofiled]
+        if len(real) < len(side.captures):
             return None
-        step = sum(r["step_ns"] for r in real) / len(real)
-        low = sum(r.get("low_ns") or r["step_ns"] for r in real) / len(real)
-        high = sum(r.get("high_ns") or r["step_ns"] for r in real) / len(real)
-        sides.append((step, step - low, high - step, str(real[0].get("source"))))
+        step, low, high = (
+            sum(values) / len(real) for values in zip(*((r.step_ns, r.low_ns, r.high_ns) for r in real), strict=True)
+        )
+        sides.append((step, step - low, high - step, real[0].source))
     (a, a_low, a_high, a_source), (b, b_low, b_high, b_source) = sides
     difference = b - a
     low = difference - (a_high**2 + b_low**2) ** 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from nsysx import pipeline
 from nsysx.comparing.side import Captured, Side, captured, side
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
+from nsysx.model import Summary
 from nsysx.ranks import parallel_reading
 
 if sys.version_info >= (3, 11):
@@ -65,14 +66,11 @@ def measured(path: Path, *, steps: str | None = None, step_range: str | None = N
         raise NsysxError(error.message, slug=error.slug, hint=error.hint, exit_code=EXIT_EMPTY) from error
 
 
-def summary_of(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Mapping[str, Any]:
-    """Return the Summary of a report or a JSON file as plain values. Raises what ``pipeline.summarize`` raises."""
+def summary_of(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Summary:
+    """Return the Summary of a report or a JSON file. Raises what ``pipeline.summarize`` and ``Summary.from_json`` raise."""
     if path.suffix.lower() == ".json":
-        summary = read_json(path)
-        if not isinstance(summary, dict):
-            raise NsysxError(f"{path.name}: is not a Summary of nsysx", slug="not-a-summary")
-        return summary
-    return pipeline.summarize([path], steps=steps, step_range=step_range).to_json()
+        return Summary.from_json(read_json(path), path.name)
+    return pipeline.summarize([path], steps=steps, step_range=step_range)
 
 
 def captures(
@@ -87,7 +85,7 @@ def captures(
     work = partial(summary_of, steps=steps, step_range=step_range)
     summaries = parallel_reading.run(work, files, workers=workers, progress=progress)
     # Captures without steps are compared with each other as they are, never with steps.
-    spans = all((summary.get("steps") or {}).get("whole") for summary in summaries)
+    spans = all(summary.steps.whole for summary in summaries)
     return [captured(summary, path.name, spans=spans) for summary, path in zip(summaries, files, strict=True)]
 
 

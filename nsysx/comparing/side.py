@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from nsysx.catalogue import Cause, Trait
 from nsysx.comparing import names
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
+from nsysx.model import Row, Summary
 from nsysx.ranks.collect import file_rank
 
 I64 = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class Captured:
     """
 
     label: str
-    summary: Mapping[str, Any]
+    summary: Summary
     parts: Mapping[str, Mapping[str | None, Series]]
     step_ns: tuple[int, ...]
     steps: int
@@ -76,14 +76,13 @@ class Side:
         return all(part in c.parts for c in self.captures)
 
 
-def _steady(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    rows = (summary.get("steps") or {}).get("rows") or []
-    return [r for r in rows if r.get("steady") and r.get("gpu_ns") is not None]
+def _steady(summary: Summary) -> list[Row]:
+    return [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns") is not None]
 
 
-def _blocks(summary: Mapping[str, Any]) -> dict[str, dict[str | None, Series]]:
+def _blocks(summary: Summary) -> dict[str, dict[str | None, Series]]:
     """Return the parts from the table `step_parts`."""
-    rows = summary["step_parts"]
+    rows = summary.rows("step_parts")
     steps = next((r["count"] for r in rows if r["part"] == "step"), None)
     if not steps:
         return {}
@@ -96,7 +95,7 @@ def _blocks(summary: Mapping[str, Any]) -> dict[str, dict[str | None, Series]]:
     return by_part
 
 
-def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str | None, Series]]:
+def _older(summary: Summary, rows: Sequence[Row]) -> dict[str, dict[str | None, Series]]:
     """Return the parts of a Summary without `step_parts`: the ledger of each step, and sums of the others."""
     ones = np.ones(len(rows), np.int64)
     whole = np.array([len(rows)], np.int64)
@@ -110,7 +109,7 @@ def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
         }
 
     def sums(part: str, key: str, name: str, ns: str, count: str, cls: str = "") -> None:
-        for row in summary.get(key) or ():
+        for row in summary.rows(key):
             if row.get(ns) is None:
                 continue
             many = None if row.get(count) is None else np.array([row[count]], np.int64)
@@ -122,7 +121,7 @@ def _older(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
     sums("family", "kernel_families", "family", "total_ns", "count")
     sums("phase", "phases", "name", "cpu_ns", "")
     # Sums over several processes are not per step of one.
-    if len({r.get("process") for r in summary.get("gpu_ledger") or ()}) > 1:
+    if len({r.get("process") for r in summary.rows("gpu_ledger")}) > 1:
         for part in ("module", "family", "phase"):
             by_part.pop(part, None)
     return by_part
@@ -145,23 +144,20 @@ def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, 
     return {"gpu_work": Series(work, None, step.steps), "rest": Series(step.ns - work, None, step.steps)}
 
 
-def captured(summary: Mapping[str, Any], label: str, *, spans: bool = False) -> Captured:
+def captured(summary: Summary, label: str, *, spans: bool = False) -> Captured:
     """Return one capture; with ``spans`` also one without steps, as a single step.
 
-    Raises NsysxError, exit code 3 if it is not a Summary, 4 if nothing was measured.
+    Raises NsysxError, exit code 3 if its tables are damaged, 4 if nothing was measured.
     """
-    if not isinstance(summary, Mapping) or not str(summary.get("schema", "")).startswith("nsysx.summary/1"):
-        hint = "Make one with: nsysx report FILE.sqlite --json FILE.json"
-        raise NsysxError(f"{label}: is not a Summary of nsysx", slug="not-a-summary", hint=hint, exit_code=EXIT_INPUT)
     try:
         rows = _steady(summary)
-        whole = bool((summary.get("steps") or {}).get("whole"))
-        alone = spans and whole and bool(summary.get("step_parts"))
+        whole = summary.steps.whole
+        alone = spans and whole and bool(summary.rows("step_parts"))
         if (whole and not alone) or not rows:
             hint = "Name the steps: nsysx run -- CMD does, or nsysx report FILE --step-range REGEX --json F"
             message = f"{label}: has no steady steps with GPU work, so nothing can be said per step"
             raise NsysxError(message, slug="no-steps", hint=hint, exit_code=EXIT_EMPTY)
-        parts = _blocks(summary) if summary.get("step_parts") else _older(summary, rows)
+        parts = _blocks(summary) if summary.rows("step_parts") else _older(summary, rows)
         steps = tuple(int(r["gpu_ns"]) for r in rows)
         if "gpu" not in parts.get("step", {}):
             parts = _older(summary, rows)
@@ -173,14 +169,12 @@ def captured(summary: Mapping[str, Any], label: str, *, spans: bool = False) -> 
 
 
 def _window(c: Captured) -> tuple[int, int] | None:
-    capture = c.summary.get("capture") or {}
-    start, length = capture.get("utc_epoch_ns"), capture.get("duration_ns")
-    return (int(start), int(start) + int(length)) if start is not None and length else None
+    start, length = c.summary.capture.utc_epoch_ns, c.summary.capture.duration_ns
+    return (start, start + length) if start is not None and length else None
 
 
 def _rank_of(c: Captured) -> int | None:
-    capture = c.summary.get("capture") or {}
-    for probe in capture.get("probe") or ():
+    for probe in c.summary.capture.probe:
         if str(probe.get("rank") or "").isdecimal():
             return int(probe["rank"])
     return file_rank(c.label)
@@ -250,7 +244,7 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
     known: dict[str, list[bool]] = {}
     parent: dict[str, str] = {}
     for c in (c for s in sides for c in s.captures):
-        for row in c.summary.get("modules") or ():
+        for row in c.summary.rows("modules"):
             if row.get("path") and row.get("cls"):
                 known.setdefault(row["path"], []).append(bool(row.get("backward_gpu_ns")))
                 if row.get("parent"):

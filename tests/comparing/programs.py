@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nsysx.comparing import side
+from nsysx.comparing.side import Captured
+from nsysx.model import Summary
 from nsysx.pipeline import summarize
 from tests.builder import Report
 
@@ -59,6 +62,11 @@ def program(
         if named:
             main.add_range(f"step {i}", begin, t - US, domain="nsysx")
     return report
+
+
+def captured(values: dict[str, Any], label: str = "x") -> Captured:
+    """Return a capture from its JSON."""
+    return side.captured(Summary.from_json(values, label), label)
 
 
 def summary(folder: Path, report: Report, name: str = "r", **options: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import junitparser
@@ -12,7 +13,9 @@ import tomllib
 from nsysx.comparing import budget, side
 from nsysx.comparing.side import Captured
 from nsysx.errors import NsysxError
+from nsysx.model import Capture, Check, Steps, Summary, Table, Verdict
 from nsysx.render import check_text
+from tests.comparing import programs
 from tests.comparing.programs import MS, program, summary
 from tests.comparing.test_commands import call
 
@@ -20,7 +23,7 @@ NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
 
 
 def captured(folder: Path, name: str = "r", **options: object) -> Captured:
-    return side.captured(summary(folder, program(NET, **options), name), f"{name}.sqlite")  # type: ignore[arg-type]
+    return programs.captured(summary(folder, program(NET, **options), name), f"{name}.sqlite")
 
 
 def test_a_budget_that_was_written_from_a_report_is_kept(tmp_path: Path) -> None:
@@ -50,7 +53,19 @@ def test_waits_are_matched_by_what_is_named_and_counted() -> None:
         "line": 7,
         "calls": 20,
     }
-    one = Captured("r", {"waits": [wait]}, {}, (1,) * 10, 10)
+    table = Table("waits", "", (), (wait,))
+    said = Summary(
+        "",
+        Capture((), None, None, (), (), None, ()),
+        (),
+        {},
+        Steps("", "", 0, None, None, None, ()),
+        Verdict("unknown", ""),
+        {"waits": table},
+        None,
+        None,
+    )
+    one = Captured("r", said, {}, (1,) * 10, 10)
 
     def states(*allowed: dict[str, object]) -> list[str]:
         return [r.status for r in budget.lint(one, allowed)]
@@ -76,7 +91,7 @@ def test_times_know_their_noise(tmp_path: Path) -> None:
 
 def test_limits_relative_to_a_baseline(tmp_path: Path) -> None:
     base = captured(tmp_path, "base")
-    slow = side.captured(summary(tmp_path, program({**NET, "c": 7 * MS}), "slow"), "slow")
+    slow = programs.captured(summary(tmp_path, program({**NET, "c": 7 * MS}), "slow"), "slow")
     wanted = {"times_ms": {"step": "+5%"}, "modules_ms": {"c": "+5 %"}}
     assert budget.check(base, wanted, base).exit_code == 0
     assert budget.check(slow, wanted, base).exit_code == 1
@@ -89,7 +104,7 @@ def test_what_was_not_measured_never_passes(tmp_path: Path) -> None:
     assert budget.check(one, {}).exit_code == 4
     assert budget.check(one, {"peak_memory_bytes": 1}).exit_code == 4
     assert budget.check(one, {"peak_memory_bytes": 1, "counts": {"launches": 3}}).exit_code == 5
-    lost = {**one.summary, "quality": [{"check": "diagnostics", "status": "warn", "detail": "events lost"}]}
+    lost = replace(one.summary, quality=(Check("diagnostics", "warn", "events lost"),))
     assert budget.check(side.captured(lost, "x"), {"counts": {"launches": 3}}).exit_code == 4
 
 
@@ -123,7 +138,7 @@ def logging(folder: Path, name: str, steps: int) -> Captured:
     at = [r["start"] for r in report.rows["NVTX_EVENTS"] if str(r["text"]).startswith("step ")]
     for begin in at[::5]:
         main.sync("cudaDeviceSynchronize_v3020", at=begin + 500, dur=100)
-    return side.captured(summary(folder, report, name), name)
+    return programs.captured(summary(folder, report, name), name)
 
 
 def test_a_shorter_capture_of_the_same_program_keeps_the_budget(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import lzma
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,16 @@ import pytest
 from nsysx.comparing import comparison, differences, inputs, names, side
 from nsysx.comparing.comparison import Comparison
 from nsysx.errors import NsysxError
+from nsysx.model import Capture, Steps, Summary, Unprofiled, Verdict
 from nsysx.render.compare_text import markdown
-from tests.comparing.programs import MS, US, program, summary
+from tests.comparing.programs import MS, US, captured, program, summary
 
 NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
 
 
-def compare(before: Mapping[str, Any], after: Mapping[str, Any], **options: Any) -> Comparison:
+def compare(before: dict[str, Any], after: dict[str, Any], **options: Any) -> Comparison:
     return comparison.compare(
-        side.side("before", [side.captured(before, "b")]), side.side("after", [side.captured(after, "a")]), **options
+        side.side("before", [captured(before, "b")]), side.side("after", [captured(after, "a")]), **options
     )
 
 
@@ -98,11 +100,9 @@ def test_a_host_that_drifts_is_no_change(tmp_path: Path) -> None:
     single = compare(one[0], two[0])
     assert single.verdict == "cannot_tell"
     assert "capture each side several times" in single.sentence
-    sides = [
-        side.side(n, [side.captured(s, str(i)) for i, s in enumerate(x)]) for n, x in (("before", one), ("after", two))
-    ]
+    sides = [side.side(n, [captured(s, str(i)) for i, s in enumerate(x)]) for n, x in (("before", one), ("after", two))]
     assert comparison.compare(*sides).verdict == "faster"
-    quiet = side.side("noise", [side.captured(s, "n") for s in one[1:]])
+    quiet = side.side("noise", [captured(s, "n") for s in one[1:]])
     assert comparison.compare(*(side.side(s.name, s.captures[:1]) for s in sides), quiet).verdict == "faster"
 
 
@@ -118,12 +118,9 @@ def test_an_older_summary_says_what_it_can(tmp_path: Path) -> None:
 
 def test_the_step_without_the_profiler_is_said_too(tmp_path: Path) -> None:
     before, after = summary(tmp_path, program(NET), "b"), summary(tmp_path, program({**NET, "c": 4 * MS}), "a")
-    before["unprofiled"] = {
-        "step_ns": 9 * MS,
-        "low_ns": 9 * MS - 9000,
-        "high_ns": 9 * MS + 9000,
-        "source": "in_process",
-    }
+    before["unprofiled"] = asdict(
+        Unprofiled(9 * MS, 9 * MS - 9000, 9 * MS + 9000, "in_process", 9, 10 * MS, 1, 0, 9, 0.9, 8 * MS, MS, {}, {})
+    )
     after["unprofiled"] = None
     assert compare(before, after).real is None
     after["unprofiled"] = {**before["unprofiled"], "step_ns": 8 * MS, "low_ns": 8 * MS, "high_ns": 8 * MS}
@@ -137,11 +134,11 @@ def test_the_step_without_the_profiler_is_said_too(tmp_path: Path) -> None:
 
 def test_ranks_of_one_job_are_one_capture(tmp_path: Path) -> None:
     ranks = [summary(tmp_path, program({**NET, "c": ns}), f"rank{i}") for i, ns in enumerate((4 * MS, 5 * MS))]
-    found = side.side("before", [side.captured(s, f"rank{i}.sqlite") for i, s in enumerate(ranks)])
+    found = side.side("before", [captured(s, f"rank{i}.sqlite") for i, s in enumerate(ranks)])
     assert len(found.captures) == 1
     assert found.captures[0].series("module")["c"].mean_ns == 4.5 * MS
     later = summary(tmp_path, program(NET, utc=1_795_228_332_660_273_255 + 10**12), "rank1b")
-    apart = side.side("before", [side.captured(ranks[0], "rank0.sqlite"), side.captured(later, "rank1.sqlite")])
+    apart = side.side("before", [captured(ranks[0], "rank0.sqlite"), captured(later, "rank1.sqlite")])
     assert len(apart.captures) == 2
 
 
@@ -173,10 +170,12 @@ def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
     for bad, slug in (
         ({}, "not-a-summary"),
         ([], "not-a-summary"),
+        ({**good, "schema": "nsysx.summary/2"}, "other-schema"),
+        ({**good, "steps": {**good["steps"], "count": "4"}}, "bad-summary"),
         ({**good, "step_parts": [{"part": "step"}]}, "bad-summary"),
     ):
         with pytest.raises(NsysxError) as error:
-            side.captured(bad, "x")  # type: ignore[arg-type]
+            side.captured(Summary.from_json(bad), "x")
         assert error.value.slug == slug
 
 
@@ -228,7 +227,16 @@ def measured() -> dict[str, side.Captured]:
     of the step slower, and a launch-bound one.
     """
     packed = (Path(__file__).parent / "data" / "aa.json.xz").read_bytes()
-    return {name: side.captured(s, name) for name, s in json.loads(lzma.decompress(packed)).items()}
+    return {name: captured(whole(s), name) for name, s in json.loads(lzma.decompress(packed)).items()}
+
+
+def whole(kept: dict[str, Any]) -> dict[str, Any]:
+    """Return a Summary of which only what a comparison reads was kept."""
+    capture = Capture((), None, None, (), (), None, ())
+    steps = Steps("", "", 0, None, None, None, ())
+    values = Summary("0.1.0", capture, (), {}, steps, Verdict("unknown", ""), {}, None, None).to_json()
+    parts = {key: {**asdict(record), **kept[key]} for key, record in (("capture", capture), ("steps", steps))}
+    return {**values, **kept, **parts}
 
 
 def pair(measured: Mapping[str, side.Captured], one: str, two: str) -> Comparison:
