@@ -44,7 +44,7 @@ def check_output(path: Path, *, force: bool, exit_code: int = EXIT_USAGE) -> Non
         hint = "Name a file; --json - and --markdown - write to stdout"
         raise refuse(f"{path}: is a device or a pipe, not a file", "output-special", hint)
     if not force and mode is not None:
-        raise refuse(f"{path}: exists already", "output-exists", "Use --force or another name")
+        raise refuse(f"{path}: exists already", "output-exists", "Use --force (-f) or another name")
     try:
         # Only writing can tell: permission bits mean nothing for root, on read-only mounts and on network drives.
         with tempfile.TemporaryFile(dir=folder):
@@ -121,7 +121,7 @@ def move_into_place(source: Path, target: Path, *, force: bool) -> None:
             raise NsysxError(
                 f"{target}: exists already",
                 slug="output-exists",
-                hint="Use --force or another name",
+                hint="Use --force (-f) or another name",
                 exit_code=EXIT_USAGE,
             ) from None
         except OSError:  # file systems without hard links

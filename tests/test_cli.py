@@ -21,6 +21,7 @@ from nsysx.reading import inputs
 from nsysx.recording.options import Outputs, Result
 from tests.builder import Report
 from tests.replay.test_peers import job as two_ranks
+from tests.reports import training
 
 ROOT = Path(__file__).parents[1]
 
@@ -265,7 +266,7 @@ def test_refuses_to_overwrite(sqlite: Path, target: Path) -> None:
     target.write_text("precious")
     done = nsysx("report", sqlite, "--html", target)
     assert done.returncode == 2
-    assert done.stderr == f"nsysx: error: {target}: exists already. Use --force or another name\n"
+    assert done.stderr == f"nsysx: error: {target}: exists already. Use --force (-f) or another name\n"
     assert target.read_text() == "precious"
     assert nsysx("report", sqlite, "--html", target, "--force").returncode == 0
     assert "precious" not in target.read_text()
@@ -430,7 +431,7 @@ def test_of_several_outputs_all_or_none_are_written(sqlite: Path, tmp_path: Path
     done = shell(words, folder)
     assert done.returncode == 0
     assert {"j.json", "m.md", "tables"} == {p.name for p in folder.iterdir()}
-    assert len(list((folder / "tables").glob("*.csv"))) == done.stderr.count("wrote") - 2
+    assert f"tables ({len(list((folder / 'tables').glob('*.csv')))} tables)\n" in done.stderr
 
 
 def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,3 +481,31 @@ def test_polars_is_imported_after_its_threads_are_limited() -> None:
             [sys.executable, "-c", code.replace("WORDS", repr(words))], capture_output=True, text=True
         )
         assert said.stdout == "[False]\n", said.stderr
+
+
+# --- what was meant -------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_probably_meant_is_said(sqlite: Path) -> None:
+    def said(*words: str) -> str:
+        done = nsysx(*words, cwd=sqlite.parent)
+        assert (done.returncode != 0, done.stdout, done.stderr.count("\n")) == (True, "", 1)
+        return done.stderr
+
+    training(6).write(sqlite.parent / "steps.sqlite")
+    assert "Did you mean: nsysx report capture.sqlite\n" in said("capture.sqlite")
+    assert "Did you mean: nsysx run -- sh train.sh\n" in said("sh", "train.sh")
+    assert "Did you mean capture.sqlite?" in said("report", "captur.sqlite")
+    for text, meant in (
+        ("[counts]\nlaunchs = 3\n", "counts.launchs is unknown. Did you mean launches?"),
+        ("[count]\nlaunches = 3\n", "[count] is unknown. Did you mean counts?"),
+        ("[[allow]]\nmodul = 'x'\n", "allow.modul is unknown. Did you mean module?"),
+    ):
+        (sqlite.parent / "b.toml").write_text(text)
+        assert meant in said("check", "steps.sqlite", "--budget", "b.toml")
+
+
+def test_tables_are_said_to_be_written_in_one_line(sqlite: Path, tmp_path: Path) -> None:
+    done = nsysx("report", sqlite, "--csv", "d", cwd=tmp_path)
+    made = len(list((tmp_path / "d").iterdir()))
+    assert done.stderr == f"nsysx: wrote d ({made} tables)\n"

@@ -155,8 +155,17 @@ def report(
         _tables(summary, top, section)
     else:
         _answer(summary, files)
+    _say_written(written, csv)
+
+
+def _say_written(written: list[Path], csv: str | None) -> None:
+    """Say which files were written; the tables in one line."""
+    tables = [path for path in written if csv is not None and path.suffix == ".csv" and path.parent == Path(csv)]
     for path in written:
-        wrote(path)
+        if path not in tables:
+            wrote(path)
+    if csv is not None:
+        wrote(Path(csv), f" ({len(tables)} tables)")
 
 
 def _write(summary: Summary, texts: dict[str, str], wanted: _Wanted, *, force: bool) -> list[Path]:

@@ -22,12 +22,12 @@ def talk(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201
 
 
-def wrote(path: Path) -> None:
-    """Say that a file was written, on a terminal with a link to it."""
+def wrote(path: Path, what: str = "") -> None:
+    """Say that a file or a folder was written, on a terminal with a link to it, and ``what`` is in it."""
     name = str(path)
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         name = f"\x1b]8;;{path.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\"
-    talk(f"nsysx: wrote {name}")
+    talk(f"nsysx: wrote {name}{what}")
 
 
 def harmless(line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -248,13 +249,30 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
     return problems
 
 
+#: The keys of each section whose keys are not names from the report.
+_KEYS = {
+    "counts": tuple(_KINDS),
+    "times_ms": ("step", "real_step", "gpu_idle", "exposed_comm", "exposed_copy", "compute", "first_calls"),
+    "allow": (*_SITE, "count"),
+}
+
+
+def _unknown(shown: str, name: str, known: Sequence[str]) -> NsysxError:
+    """Return the error for a name that no budget has, with the one that was probably meant."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}"
+    return NsysxError(f"budget: {shown} is unknown", slug="bad-budget", hint=hint, exit_code=EXIT_USAGE)
+
+
 def _sections(budget: Mapping[str, Any]) -> None:
     for key, value in budget.items():
         if key not in _SECTIONS:
-            known = ", ".join(_SECTIONS)
-            raise NsysxError(
-                f"budget: [{key[:40]}] is unknown", slug="bad-budget", hint=f"Known: {known}", exit_code=EXIT_USAGE
-            )
+            raise _unknown(f"[{key[:40]}]", key, _SECTIONS)
+        keys = _KEYS.get(key)
+        for row in value if isinstance(value, list) else [value]:
+            for name in row if keys and isinstance(row, Mapping) else ():
+                if name not in (keys or ()):
+                    raise _unknown(f"{key}.{name[:40]}", name, keys or ())
         table = isinstance(value, Mapping)
         number = key in ("gpu_busy_min", "peak_memory_bytes")
         rows = isinstance(value, list) and all(isinstance(a, Mapping) for a in value)

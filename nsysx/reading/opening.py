@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
@@ -54,12 +55,22 @@ def real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def _near(path: Path) -> str:
+    """Return a hint that names the report whose name is most like this one."""
+    try:
+        names = [p.name for p in path.parent.iterdir() if ".sqlite" in p.name or p.suffix in (".nsys-rep", ".json")]
+    except OSError:
+        return f"There is no folder {path.parent}"
+    close = difflib.get_close_matches(path.name, names, n=1)
+    return f"Did you mean {path.with_name(close[0])}?" if close else "Check the path; `nsysx run` writes NAME.sqlite"
+
+
 def kind_of(path: Path) -> str:
     """Return "sqlite", "nsys-rep", "folder", or the ending of a compressed format. Raises NsysxError for everything else."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise fail(path, "no such file", "Check the path; `nsysx run` writes NAME.sqlite", "input-missing") from None
+        raise fail(path, "no such file", _near(path), "input-missing") from None
     except (OSError, ValueError) as error:
         raise fail(path, f"cannot be read ({_why(error)})", "Check the path", "input-unreadable") from None
     if stat.S_ISDIR(mode):

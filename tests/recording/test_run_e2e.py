@@ -259,7 +259,7 @@ def test_isolated_python(profile: Any) -> None:
 def test_nothing_is_overwritten_and_nothing_runs(profile: Any, tmp_path: Path) -> None:
     (tmp_path / "r.sqlite").write_text("precious")
     run = profile("touch", "ran")
-    assert (run.code, run.said) == (125, ["nsysx: error: r.sqlite: exists already. Use --force or another name\n"])
+    assert (run.code, run.said) == (125, ["nsysx: error: r.sqlite: exists already. Use --force (-f) or another name\n"])
     assert {path.name for path in tmp_path.iterdir()} == {"r.sqlite"}
     assert profile("touch", "ran", options=("--no-report", "--force")).code == 0
     assert (tmp_path / "r.sqlite").read_bytes().startswith(b"SQLite format 3")
