@@ -85,7 +85,7 @@ def key(name: str) -> str:
 
 def anchor(entry: Entry) -> str:
     """Return the id of an entry on the page."""
-    return "g-" + entry.name.replace(" ", "-")
+    return "g-" + re.sub(r"[^A-Za-z0-9_-]", "-", entry.name)
 
 
 def used(summary: Summary) -> tuple[Entry, ...]:

@@ -89,3 +89,16 @@ def test_operations_that_wait_are_explained(name: str, entry: str) -> None:
     found = glossary.lookup(name)
     assert found is not None and found.name == entry
     assert "wait" in found.what and found.cheaper
+
+
+def test_calls_that_reports_hold_and_the_words_of_the_advice_are_explained():
+    strangers = (
+        "cuKernelGetName", "cuKernelGetAttribute", "cudaThreadExchangeStreamCaptureMode", "cuMemAddressFree", "cudaMemPoolCreate",
+        "cudaGraphExecDestroy", "cuMemExportToShareableHandle", "cuCtxSetCurrent",
+    )  # fmt: skip
+    advice = (
+        "torch.compile", "cuda.Event", "torch.cuda.Event", "reduce-overhead", "fused=True", "pin_memory", "non_blocking=True",
+        "torch.set_float32_matmul_precision", "num_workers", "empty_cache", "expandable_segments", "no_sync", "torch.save",
+    )  # fmt: skip
+    for name in (*strangers, *advice):
+        assert glossary.lookup(name), name
