@@ -127,7 +127,7 @@ def _time(capture: Captured, name: str) -> Measured:
         return None
     noise = _noise(capture, series, statistics.GPU_DRIFT)
     if name in ("step", "gpu_idle"):
-        noise += statistics.HOST_DRIFT * capture.series("work")["rest"].mean_ns
+        noise += statistics.PROCESS_DRIFT * capture.series("work")["rest"].mean_ns
     return series.mean_ns / 1e6, noise / 1e6
 
 
@@ -149,7 +149,7 @@ def _found(capture: Captured, code: str) -> Measured:
 _GET: Mapping[str, tuple[Callable[[Captured, str], Measured], str]] = {
     "counts": (_count, "per step"),
     "times_ms": (_time, "ms"),
-    "idle_ms": (_series("idle", statistics.HOST_DRIFT), "ms"),
+    "idle_ms": (_series("idle", statistics.PROCESS_DRIFT), "ms"),
     "modules_ms": (_series("module", statistics.GPU_DRIFT), "ms"),
     "families_ms": (_series("family", statistics.GPU_DRIFT), "ms"),
     "gpu_busy_min": (_busy, "share"),

@@ -25,13 +25,13 @@ _SAME_WORK = 2
 #: Key of the JSON, part of step_parts, and the share by which its times drift between processes.
 TABLES = (
     ("ledger", "ledger", statistics.GPU_DRIFT),
-    ("idle", "idle", statistics.HOST_DRIFT),
-    ("phases", "phase", statistics.HOST_DRIFT),
+    ("idle", "idle", statistics.PROCESS_DRIFT),
+    ("phases", "phase", statistics.PROCESS_DRIFT),
     ("modules", "module", statistics.GPU_DRIFT),
     ("families", "family", statistics.GPU_DRIFT),
     ("kernels", "kernel", statistics.GPU_DRIFT),
-    ("api_calls", "api", statistics.HOST_DRIFT),
-    ("waits", "wait", statistics.HOST_DRIFT),
+    ("api_calls", "api", statistics.PROCESS_DRIFT),
+    ("waits", "wait", statistics.PROCESS_DRIFT),
 )
 
 
@@ -146,7 +146,7 @@ def _parts(before: Side, after: Side, noise: Side | None, step: float, total: in
     split, ranked = _compute(before, after, noise, step)
     ledger = _rows(before, after, noise, "ledger", step, statistics.GPU_DRIFT)
     ranked += [("ledger", r) for r in ledger if r.name in ("comm", "copy", "memset")]
-    idle = _rows(before, after, noise, "idle", step, statistics.HOST_DRIFT)
+    idle = _rows(before, after, noise, "idle", step, statistics.PROCESS_DRIFT)
     ranked += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == "idle"]
     ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
     ranked.sort(key=lambda e: -abs(e[1].difference_ns))
@@ -200,7 +200,7 @@ def _drift(before: Side, after: Side, step: float) -> float:
     """
     waiting = max(_per_step(before, "work", "rest"), _per_step(after, "work", "rest"))
     hosts = [h for h in (_host_time(before), _host_time(after)) if h is not None]
-    host = statistics.HOST_DRIFT * max(hosts) if hosts else waiting
+    host = statistics.PROCESS_DRIFT * max(hosts) if hosts else waiting
     return min(waiting, host) + statistics.GPU_DRIFT * step
 
 

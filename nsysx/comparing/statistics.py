@@ -2,7 +2,7 @@
 
 The unit is the capture. If a side has several, or captures for ``--noise`` are given, the scatter between captures decides.
 With one capture a side, only the scatter of steps is known, which correlate (`frames.means`). How much processes differ is
-then not seen at all and is allowed for (`HOST_DRIFT`, `GPU_DRIFT`).
+then not seen at all and is allowed for (`PROCESS_DRIFT`, `GPU_DRIFT`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from math import sqrt
 
 import numpy as np
 
-from nsysx.frames.means import F64, block_length, mean_error, t_quantile
+from nsysx.frames.means import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
 
-__all__ = ["F64", "block_length", "mean_error", "t_quantile"]
+__all__ = ["F64", "PROCESS_DRIFT", "block_length", "mean_error", "t_quantile"]
 
-#: Host code runs up to this much slower or faster from process to process (measured: a launch-bound loop, H200 hosts).
-HOST_DRIFT = 1 / 3
 #: GPU work differs by up to this share from process to process: clocks, temperature, addresses (measured on one H200).
 GPU_DRIFT = 0.005
 #: Two means are the same if their difference, with all its doubt, stays within this share.

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nsysx.catalogue import Late
-from nsysx.judging.verdict import pair, short
+from nsysx.judging.verdict import LIMITS, pair, short
 from nsysx.model import Row, Scope, Table, Verdict
 
-#: From this share of the step on, waiting for one rank limits it.
-_MINOR = 0.15
 #: Below this share of the step, transferring the data itself is no problem.
 _NO_NETWORK = 0.02
 
@@ -26,7 +24,7 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
         return verdict
     shown_row = _row_of(rows, verdict, shown)
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
-    if shown_row is None or waiting is None or _waits(waiting) < _MINOR * waiting["window_ns"]:
+    if shown_row is None or waiting is None or _waits(waiting) < LIMITS * waiting["window_ns"]:
         return verdict
     return replace(verdict, sentence=_sentence(late, waiting, shown_row, verdict), late_rank=late["rank"])
 

@@ -24,8 +24,8 @@ from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
 from nsysx.model import Row, Verdict
 
-#: Below this share of the step, a removable cause does not limit it.
-_MINOR = 0.15
+#: From this share of the step on, a cause that could be removed limits it.
+LIMITS = 0.15
 #: From this share of the step on, the GPU's own work is the limit if nothing else is.
 _HALF = 0.5
 #: From this share of the copy time on, the main direction stands for all copies.
@@ -77,7 +77,7 @@ def _judged(profile: Profile, limits: Limits) -> tuple[Limit, str, tuple[str, ..
     if limits.parts[Part.UNTRACED] > _HALF * limits.real_ns:
         sentence = f"For {_lead(limits, limits.parts[Part.UNTRACED])} the GPU waits for work whose launch is not in the capture."
         return Limit.UNKNOWN, sentence, evidence
-    if limits.parts[Part.PROFILER] >= _HALF * limits.idle_ns > _HALF * _MINOR * limits.window_ns:
+    if limits.parts[Part.PROFILER] >= _HALF * limits.idle_ns > _HALF * LIMITS * limits.window_ns:
         return Limit.UNKNOWN, _profiled(limits), evidence
     code = _limit(profile, limits)
     if code == Limit.GPU:
@@ -98,16 +98,16 @@ def _judged(profile: Profile, limits: Limits) -> tuple[Limit, str, tuple[str, ..
 def _limit(profile: Profile, limits: Limits) -> Limit:
     """Return the verdict code by the rule above."""
     lost, real = limits.lost, limits.real_ns
-    if sum(lost.values()) < _MINOR * real:
+    if sum(lost.values()) < LIMITS * real:
         return Limit.GPU
     longest = max(lost, key=lambda code: (lost[code], code))
-    if lost[longest] < _MINOR * real:
+    if lost[longest] < LIMITS * real:
         return Limit.GPU if limits.parts[Part.WORK] + limits.parts[Part.PAUSE] >= _HALF * real else longest
-    worths = {code: _value(profile, limits, code) for code, ns in lost.items() if ns >= _MINOR * real}
+    worths = {code: _value(profile, limits, code) for code, ns in lost.items() if ns >= LIMITS * real}
     best = max(worths, key=lambda code: (worths[code], code))
     if profile.steps.source == "capture" and lost[best] < _HALF * real:
         return Limit.UNKNOWN
-    return best if worths[best] >= _MINOR * limits.per_step(real) else longest
+    return best if worths[best] >= LIMITS * limits.per_step(real) else longest
 
 
 def _value(profile: Profile, limits: Limits, code: Limit) -> float:
@@ -172,7 +172,7 @@ def _causes(profile: Profile, limits: Limits, code: Limit) -> str:
     if lost[code] >= 0.9 * (limits.real_ns - busy) and code not in _ALONE:  # nearly all of the rest
         return f"The rest{'' if limits.whole else ' of the step'} it {_clause(profile, limits, code)}."
     said = f"For {short(limits.per_step(lost[code]))} it {_clause(profile, limits, code)}"
-    others = {c: ns for c, ns in lost.items() if c != code and ns >= _MINOR * limits.real_ns}
+    others = {c: ns for c, ns in lost.items() if c != code and ns >= LIMITS * limits.real_ns}
     if others:
         second = max(others, key=lambda c: (others[c], c))
         said += f", and for {short(limits.per_step(lost[second]))} it {_clause(profile, limits, second)}"
@@ -209,18 +209,18 @@ def _busy(profile: Profile, limits: Limits) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
     works = _works(limits, Limit.GPU)
-    if parts[Part.PAUSE] >= _MINOR * real and parts[Part.PAUSE] >= parts[Part.DEPENDENCY]:
+    if parts[Part.PAUSE] >= LIMITS * real and parts[Part.PAUSE] >= parts[Part.DEPENDENCY]:
         count, median = gpu_work.kernels(profile, limits.process, limits.device)
         each = f"{units.count(limits.per_step(count))} short kernels" + (
             f" of {units.duration(median)}" if median else ""
         )
         paused = short(limits.per_step(parts[Part.PAUSE]))
         return f"{works} Work is always queued, but in {each}, and the pauses between them take {paused}."
-    if parts[Part.DEPENDENCY] >= _MINOR * real:
+    if parts[Part.DEPENDENCY] >= LIMITS * real:
         held = short(limits.per_step(parts[Part.DEPENDENCY]))
         return f"{works} For {held} its next kernel is queued but waits for another stream or GPU."
     lost = sum(limits.lost.values())
-    if lost >= _MINOR * real:
+    if lost >= LIMITS * real:
         return f"{works} The rest has no single cause: {_divided(limits, [p for p in Part if p.limit])}."
     if lost < _NOTHING * real and not limits.whole:
         works = f"{works[:-1]} and is never short of work."
@@ -366,7 +366,7 @@ def _blamed(profile: Profile, limits: Limits) -> str:
         name is None
         or name in profile.attributed.without_path
         or most < 0.2 * whole
-        or whole < _MINOR * limits.window_ns
+        or whole < LIMITS * limits.window_ns
     ):
         return ""
     return f"{units.share(most, whole)} of the GPU's idle time is before work of module '{name}'"

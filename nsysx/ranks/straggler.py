@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsysx.catalogue import Cause, Late, Trait
-from nsysx.frames.means import F64, block_length, mean_error, t_quantile
+from nsysx.frames.means import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.costs import Costs, waiting_per_step
 
@@ -26,8 +26,6 @@ NOTABLE = 0.01
 #: The chance that a group of equal ranks shows a straggler.
 _FALSE_ALARM = 0.05
 _FEWEST_STEPS = 3
-#: Host code of two healthy processes differs by up to this share, above all under a profiler (measured).
-HOST_DRIFT = 1 / 3
 #: On a slower clock nearly all kernels of equal shape take longer, by at least this share.
 _CLOCKS = 0.01
 #: No clock drops this far (share); kernels that take this much longer do more work.
@@ -192,7 +190,7 @@ def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, 
     cause = _cause(more)
     slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if cause is Late.COMPUTE else 0.0
     price, without, alone = _price(step_ns, r)
-    drift = min(host, idle, HOST_DRIFT * step)
+    drift = min(host, idle, PROCESS_DRIFT * step)
     return Straggler(
         place=group[r],
         peers=group,

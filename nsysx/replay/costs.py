@@ -100,9 +100,9 @@ SLOW_HOST = 0.5
 KERNEL_GAP_NS = 200
 #: A host can be slower by this share while it is recorded, independently of the profiler: in one process, the same Python loop
 #: took 30 us at one time and 55 at another; the unprofiled step of one program differed by a third between processes.
-HOST_DRIFT = 0.55
+SLOWER_WHILE_RECORDED = 0.55
 #: It can also be faster, by this share: of two processes of one program, either may be the recorded one.
-HOST_DRIFT_UP = 0.15
+FASTER_WHILE_RECORDED = 0.15
 
 
 def parsed(profile: object, source: Source) -> Costs | None:

@@ -65,7 +65,7 @@ class Model:
             return Modelled(step, step, step)
         # The bounds also allow for a host that was slower or faster than usual during the recording, as hosts sometimes are.
         low = self._at_least(waits)
-        high = min(self.step(added.low, 1 + tables.HOST_DRIFT_UP, waits), self.step(0.0, 1.0, waits))
+        high = min(self.step(added.low, 1 + tables.FASTER_WHILE_RECORDED, waits), self.step(0.0, 1.0, waits))
         bar = _LEAST_BAR_GRAPHS if tables.GRAPH_NODE in added.totals else _LEAST_BAR
         return Modelled(step, min(low, round(step * (1 - bar))), max(high, round(step * (1 + bar))))
 
@@ -98,7 +98,7 @@ class Model:
 
     def _at_least(self, waits: float) -> int:
         """Return the step (ns) on the slowest host during the recording, at the highest costs of tracing."""
-        return self.step(self.added.high, min(1 - tables.HOST_DRIFT, self.added.host), waits)
+        return self.step(self.added.high, min(1 - tables.SLOWER_WHILE_RECORDED, self.added.host), waits)
 
 
 def of_job(ranks: Sequence[Modelled]) -> Modelled:
