@@ -5,13 +5,15 @@ Each runs in a process of its own, bare and with the probe, and says in its prob
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.inject.test_probe_e2e import compare
+from tests.inject.test_probe_e2e import INJECT, compare
 
 STEPS = """
 torch.manual_seed(0)
@@ -115,3 +117,59 @@ def test_a_program_that_only_asks_says_that_torch_was_not_imported(tmp_path: Pat
     code = "import importlib.util as u; print(u.find_spec('torch').name, u.find_spec('there_is_no_torch'))"
     _, files = compare(tmp_path, [sys.executable, "-c", code])
     assert [f["reason"] for f in files.values()] == ["torch was not imported"]
+
+
+OWN_MODULES = (
+    "ast", "atexit", "contextlib", "copy", "heapq", "inspect", "json", "nvtx", "output", "probe", "ranges", "statistics",
+    "steps", "textwrap", "timing", "weakref",
+)  # fmt: skip
+
+
+def test_the_programs_modules_of_the_same_names_are_its_own(tmp_path: Path) -> None:
+    """Neither run nor replaced by the probe: what it imports late, and what the program imports after it, is each one's own."""
+    for name in OWN_MODULES:
+        (tmp_path / f"{name}.py").write_text(f"print('mine', __name__)\nmine = {name!r}\n")
+    imports = "\n".join(f"import {n}; print(getattr({n}, 'mine', None))" for n in OWN_MODULES)
+    late = "import sys; here = sys.path.pop(0); import torch; sys.path.insert(0, here)\n"
+    (tmp_path / "program.py").write_text(f"{late}{STEPS}\n{imports}\n")
+    done, files = compare(tmp_path, [sys.executable, "program.py"], PYTHONPATH=str(tmp_path / "nowhere"))
+    assert done.stdout.count("mine nvtx") == 1
+    assert steps_of(files) == (5, 15, [])
+    assert next(iter(files.values()))["backend"].startswith("nvtx")
+    shutil.rmtree(tmp_path / "probe")
+    # From the start: what torch does not import before the probe comes.
+    for name in ("json", "heapq", "contextlib", "copy", "inspect", "ast", "textwrap", "atexit", "weakref"):
+        (tmp_path / f"{name}.py").unlink()
+    rest = "\n".join(f"import {n}; print({n}.mine)" for n in ("nvtx", "output", "probe", "statistics", "steps"))
+    (tmp_path / "program.py").write_text(f"import sys, torch\n{STEPS}\n{rest}\n")
+    done, files = compare(tmp_path, [sys.executable, "program.py"], PYTHONPATH=str(tmp_path / "nowhere"))
+    assert done.stdout.count("mine statistics") == 1
+    assert steps_of(files) == (5, 15, [])
+
+
+def test_a_private_copy_is_taken_where_the_program_has_its_own_first(tmp_path: Path) -> None:
+    """The program's json is loaded before the probe's parts are: they use Python's, and sys.modules stays as it was."""
+    (tmp_path / "json.py").write_text("mine = 1\n")
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(INJECT)!r}]; import json\n"
+        "from nsysx_probe import places\n"
+        "out = places.load('output'); print(out.json.dumps([1]), json.mine, sys.modules['json'] is json)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[1] 1 True\n", "")
+
+
+def test_a_sitecustomize_that_runs_the_next_one_is_run_once(tmp_path: Path) -> None:
+    """Some tools' own sitecustomize looks for the next on the path, and finds ours: nothing runs twice."""
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("print('own')\n")
+    (tmp_path / "tool" / "sitecustomize.py").write_text(
+        "import os, sys\nprint('tool')\nhere = os.path.dirname(__file__)\npath = sys.path[:]\n"
+        "sys.path[:] = [p for p in path if p != here]\ndel sys.modules['sitecustomize']\n"
+        "import sitecustomize\nsys.path[:] = path\n"
+    )
+    path = f"{tmp_path / 'tool'}:{tmp_path / 'own'}"
+    code = "import sys; print([getattr(f, '__name__', type(f).__name__) for f in sys.meta_path][-3:])"
+    done, _ = compare(tmp_path, [sys.executable, "-c", code], PYTHONPATH=path)
+    assert done.stdout.startswith("tool\nown\n[")

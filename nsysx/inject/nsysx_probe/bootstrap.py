@@ -14,6 +14,7 @@ if False:  # importing typing takes milliseconds, and only readers and type chec
     from typing import Any
 
 _PID = os.getpid()
+_run: list[str] = []  # the folders whose sitecustomize has been run
 
 
 def note(reason: str, lacks: str = "") -> None:
@@ -132,10 +133,10 @@ def _arm(torch: object) -> None:
         return
     of_program: Any = None
     try:
-        from .interrupts import of_program
-        from .probe import arm
+        from . import places
 
-        arm(torch)
+        of_program = places.load("interrupts").of_program
+        places.load("probe").arm(torch)
     except Exception as error:
         if of_program is not None and of_program(error):
             raise
@@ -144,6 +145,8 @@ def _arm(torch: object) -> None:
 
 def start() -> None:
     """Wait for torch if a profiler is attached; arm at once if torch is already imported (from a .pth file)."""
+    if _run:  # a sitecustomize that was run from here has looked for the next one, and found ours
+        return
     if os.environ.get("NSYSX_PROBE", "1") == "0":
         note("turned off by NSYSX_PROBE=0")
     elif not (os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NSYSX_FORCE")):
@@ -161,11 +164,13 @@ def next_sitecustomize(here: str) -> None:
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
 
-    paths = [p for p in sys.path if os.path.abspath(p) != here]  # noqa: PTH100
+    _run.append(here)
+    paths = [p for p in sys.path if os.path.abspath(p) not in _run]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", paths)
     ours = os.path.realpath(f"{here}/sitecustomize.py")
     if spec is None or spec.loader is None or (spec.origin and os.path.realpath(spec.origin) == ours):
         return
+    _run.append(os.path.dirname(os.path.abspath(spec.origin or "")))  # noqa: PTH100, PTH120
     module = module_from_spec(spec)
     before = sys.modules.get("sitecustomize")
     sys.modules["sitecustomize"] = module

@@ -5,9 +5,16 @@
 - Functions of torch are not wrapped. Their code is exchanged (patch), so tracebacks, warnings and bindings do not change.
 - The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only for NSYSX_LINES.
 - The probe never raises into the program and never prints. A failure is noted in the probe file and ends the part that failed,
-  or the whole probe.
+  or the whole probe. What a signal's handler of the program raises meanwhile is the program's and goes on to it (interrupts).
+- The probe's parts import from known places only (places).
 - The probe puts nothing on the user's modules or tensors, so pickle, deepcopy and state dicts do not change.
 - The probe handles no signals.
+
+What stays visible to a program that looks for it: names that begin with ``_nsysx_`` in the modules of functions whose code was
+exchanged (Dynamo traces that code, and reads functions from globals but not from constants); the key ``nsysx`` in the metadata of
+autograd nodes that carry a mark (their Python objects are made anew at each look, so a weak table cannot hold them); one function in
+``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it out); and the probe's functions, for
+``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
 
 The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
 the work between steps; ``marking`` chooses the steps whose modules are marked, ``window`` those that are captured;

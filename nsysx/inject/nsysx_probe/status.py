@@ -67,13 +67,12 @@ class Status:
         """Return the content of the probe file."""
         counted = self.out.counted()
         borders, window = self.borders, self.borders.window
-        nvtx = sys.modules.get("nvtx")
         return {
             "pid": self.pid,
             "ppid": os.getppid(),
             "python": ".".join(map(str, sys.version_info[:3])),
             "torch": str(getattr(self.torch, "__version__", "")),
-            "nvtx": _version("nvtx") if nvtx is not None else None,
+            "nvtx": _version("nvtx") if self.out.backend and self.out.backend.name.startswith("nvtx") else None,
             "backend": self.out.backend.name if self.out.backend else "off",
             "reason": self.reason,
             "lacks": self.lacks,
