@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from nsysx.catalogue import CAUSES
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.model import SCHEMA, Summary
+from nsysx.model import SCHEMA, Scope, Summary
 from nsysx.pipeline import summarize
 from nsysx.render import json_text
 from tests import builder, reports, strategies
@@ -276,11 +276,15 @@ def check_sums(summary: Summary) -> None:
         for row in ledger:
             for part in GPU_PARTS:
                 assert total(steady, f"gpu_{part}") == row[part], part
-    # Phases: on the driving thread they sum to the steps, on the shown device to busy and idle.
+    # Phases: on the driving thread they sum to the ledger's window, on the shown device to busy and idle.
     phases = summary.rows("phases")
     if phases:
+        shown = set((steps.scope or summary.verdict.scope or Scope("capture", ())).processes)
+        windows = {r["window_ns"] for r in summary.rows("cpu_ledger") if r["process"] in shown}
+        assert not windows or {total(phases, "cpu_ns")} == windows
+        inside = sum(r["cpu_ns"] for r in phases if r["name"] != "(between steps)")
         counted = [r for r in steps.rows if r["steady"] or steps.whole]
-        assert total(phases, "cpu_ns") == sum(r["cpu_ns"] for r in counted)
+        assert inside >= sum(r["cpu_ns"] for r in counted) or steps.whole
         ledgers = {(g["busy_ns"], g["idle_ns"]) for g in gpu} or {(0, 0)}
         assert (total(phases, "gpu_busy_ns"), total(phases, "gpu_idle_ns")) in ledgers
 

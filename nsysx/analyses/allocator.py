@@ -6,6 +6,7 @@ import polars as pl
 
 from nsysx.analyses.helpers import allocator_retries
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.thread_roles import PIN, elsewhere
 from nsysx.model import Column, TableSpec
 
 KEY = "allocator"
@@ -15,6 +16,12 @@ COLUMNS = (
     Column("kind", "String", "", "alloc, free, host_alloc"),
     Column("module", "String", "", "innermost module at the call"),
     Column("phase", "String", "", "phase at the call"),
+    Column(
+        "thread_role",
+        "String",
+        "",
+        "what the calling thread is for; null if it is the main thread or one of autograd's",
+    ),
     Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
     Column("line", "Int64", "", "its line, null when not recorded"),
     Column("calls", "Int64", "", "calls in the steady steps", sums="scope"),
@@ -70,9 +77,10 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    wanted = ("call", "process", "start_ns", "end_ns", "name", "kind", "module", "phase")
+    wanted = ("call", "process", "thread", "start_ns", "end_ns", "name", "kind", "module", "phase")
     memory = profile.steady_calls["kind"].is_in(["alloc", "free", "host_alloc"])
     calls = profile.steady_calls.select(wanted).filter(memory)
+    calls = calls.with_columns(elsewhere(calls["thread"], profile.attributed.roles))
     idle = profile.waits.select("call", "idle_caused_ns")
     inside = allocator_retries.members(profile).with_columns(pl.lit(1).alias("_flush"))
     calls = (
@@ -88,7 +96,7 @@ def table(profile: Profile) -> pl.DataFrame:
     known = profile.steps.source != "capture"
     recorded = profile.recorded("memory_usage")
     text = [pl.col(c).cast(pl.String) for c in ("kind", "module", "phase")]
-    rows = calls.group_by(pl.col("name").cast(pl.String).alias("api"), *text, "file", "line").agg(
+    rows = calls.group_by(pl.col("name").cast(pl.String).alias("api"), *text, "thread_role", "file", "line").agg(
         pl.len().cast(pl.Int64).alias("calls"),
         (pl.col("index").n_unique().cast(pl.Int64) if known else pl.lit(None, dtype=pl.Int64)).alias("steps"),
         (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns"),
@@ -105,6 +113,8 @@ def table(profile: Profile) -> pl.DataFrame:
         .then(pl.lit(FLUSHED))
         .when(pl.lit(not known))
         .then(None)
+        .when((pl.col("kind") == "host_alloc") & (pl.col("thread_role") == PIN).fill_null(False))
+        .then(pl.lit("the loader's pin thread: it pays once for each size of a batch that is new to it"))
         .when(pl.col("kind") == "host_alloc")
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
         .when(pl.col("kind") == "free")
@@ -114,5 +124,8 @@ def table(profile: Profile) -> pl.DataFrame:
         .otherwise(pl.lit(NEW_SIZES))
     )
     return rows.with_columns(advice.alias("advice")).sort(
-        "total_ns", "api", "module", "phase", "file", "line", descending=[True] + [False] * 5, nulls_last=True
+        "total_ns",
+        *("api", "module", "phase", "thread_role", "file", "line"),
+        descending=[True] + [False] * 6,
+        nulls_last=True,
     )

@@ -8,6 +8,7 @@ import polars as pl
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.events.ledger import CLASSES
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.thread_roles import elsewhere
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Column, TableSpec
@@ -21,6 +22,12 @@ COLUMNS = (
     Column("dst_kind", "String", "", "memory of the destination"),
     Column("module", "String", "", "innermost module at the call"),
     Column("phase", "String", "", "phase at the call"),
+    Column(
+        "thread_role",
+        "String",
+        "",
+        "what the calling thread is for; null if it is the main thread or one of autograd's",
+    ),
     Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
     Column("line", "Int64", "", "its line, null when not recorded"),
     Column("count", "Int64", "", "copies in the steady steps", sums="scope"),
@@ -155,6 +162,8 @@ def table(profile: Profile) -> pl.DataFrame:
     copies = copies.with_columns(lookup.at(profile.attributed.api_calls["gpu_ops"], call).alias("gpu_ops"))
     copies = copies.join(profile.lines(), on="call", how="left", maintain_order="left")
     copies = _with_overlap(profile, copies)
+    calling = lookup.at(profile.attributed.api_calls["thread"], call)
+    copies = copies.with_columns(elsewhere(calling, profile.attributed.roles))
     sync_end = _followed_by_sync(profile, call)
     ns = pl.col("end_ns") - pl.col("start_ns")
     copies = copies.with_columns(
@@ -166,7 +175,7 @@ def table(profile: Profile) -> pl.DataFrame:
     sole = pl.col("gpu_ops") == 1
     text = [pl.col(c).cast(pl.String) for c in ("module", "phase")]
     rows = copies.group_by(
-        pl.col("name").cast(pl.String).alias("direction"), "src_kind", "dst_kind", *text, "file", "line"
+        pl.col("name").cast(pl.String).alias("direction"), "src_kind", "dst_kind", *text, "thread_role", "file", "line"
     ).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("bytes").sum(),
@@ -198,5 +207,5 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.Series("limit_from", [limits[k][1] if k in limits else None for k in keys], dtype=pl.String),
         obstacle.alias("obstacle"),
     )
-    order = ["exposed_ns", "total_ns", "direction", "src_kind", "dst_kind", "module", "phase", "file", "line"]
-    return rows.sort(order, descending=[True, True] + [False] * 7, nulls_last=True)
+    order = ["direction", "src_kind", "dst_kind", "module", "phase", "thread_role", "file", "line"]
+    return rows.sort("exposed_ns", "total_ns", *order, descending=[True, True] + [False] * len(order), nulls_last=True)

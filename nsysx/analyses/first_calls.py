@@ -7,6 +7,7 @@ import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.thread_roles import elsewhere
 from nsysx.model import Column, TableSpec
 
 KEY = "first_calls"
@@ -27,6 +28,7 @@ COLUMNS = (
     Column("evidence", "String", "", "measured (loading), above median, only call, in full, or step length for host"),
     Column("module", "String", "", "module of the most expensive such call"),
     Column("phase", "String", "", "phase of the most expensive such call"),
+    Column("thread_role", "String", "", "what its thread is for; null if that is the main thread or one of autograd's"),
 )
 SHOWN = TableSpec(
     covers="whole",
@@ -69,10 +71,11 @@ def table(profile: Profile) -> pl.DataFrame:
         raise NotRecorded("only part of the capture was read, so no call is known to be the first", _WHOLE)
     split = one_time_cost.split(profile)
     dearest = pl.col("one_time_ns").arg_max()
-    rows = split.paid.group_by("bill").agg(
+    paid = split.paid.with_columns(elsewhere(split.paid["thread"], profile.attributed.roles))
+    rows = paid.group_by("bill").agg(
         pl.col("one_time_ns").sum(),
         pl.when(pl.col("loading_ns").is_not_null().any()).then(pl.col("loading_ns").sum()).alias("loading_ns"),
-        *(pl.col(c).get(dearest).cast(pl.String) for c in ("evidence", "module", "phase")),
+        *(pl.col(c).get(dearest).cast(pl.String) for c in ("evidence", "module", "phase", "thread_role")),
     )
     rows = pl.concat([rows, split.bills[rows["bill"]]], how="horizontal")
     kind = (

@@ -12,15 +12,22 @@ from nsysx.frames.intervals import I64, merged, nesting
 from nsysx.frames.lookup import distinct, ordered, totals
 from nsysx.model import Column, TableSpec
 
+#: The name of time outside of phases that lies behind one step range and before the next.
+BETWEEN = "(between steps)"
 KEY = "phases"
 TITLE = "Phases"
 COLUMNS = (
-    Column("name", "String", "", "phase; null outside every phase"),
+    Column(
+        "name",
+        "String",
+        "",
+        f'phase; null outside every phase in a step, "{BETWEEN}" outside every phase and every step',
+    ),
     Column(
         "cpu_ns",
         "Int64",
         "ns",
-        "time on the thread that drives the steps, over the steady steps; sums to their length",
+        "time on the thread that drives the steps, from the first to the last steady step; sums to the window of the CPU ledger",
         sums="scope",
     ),
     Column(
@@ -107,26 +114,48 @@ def _gpu(profile: Profile) -> dict[str | None, list[int]]:
     return {name: [*both] for name, *both in zip(names, busy.tolist(), idle.tolist(), strict=True)}
 
 
-def _cpu(profile: Profile) -> dict[str | None, int]:
-    """Return phase -> time on the driving thread."""
-    steps = profile.steps.cpu.filter(
-        (pl.col("process") == profile.steps.process) & (pl.col("steady") | pl.lit(profile.steps.whole))
+def _stretches(profile: Profile) -> pl.DataFrame:
+    """Return what the steps cut the shown process's window on the CPU into: thread, start_ns, end_ns, step (else between two).
+
+    They tile the window, the same as the ledger's. What follows a step ran on its thread.
+    """
+    shown = pl.col("process") == profile.process
+    steps = profile.steps.cpu.filter(shown & (pl.col("steady") | pl.lit(profile.steps.whole))).sort("start_ns")
+    window = profile.steps.cpu_windows.filter(shown)
+    if not steps.height or not window.height:
+        return pl.DataFrame(schema={"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "step": pl.Boolean})
+    begin, until = (int(window[c].to_numpy()[0]) for c in ("start_ns", "end_ns"))
+    thread, (start, end) = steps["thread"], (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
+    start, end = np.clip(start, begin, until), np.clip(end, begin, until)
+    rest = np.append(begin, end), np.append(start, until)
+    return pl.DataFrame(
+        {
+            "thread": pl.concat([thread, thread.head(1), thread]),
+            "start_ns": np.concatenate((start, rest[0])),
+            "end_ns": np.concatenate((end, np.maximum(rest[0], rest[1]))),
+            "step": np.concatenate((np.ones(len(start), np.bool_), np.zeros(len(start) + 1, np.bool_))),
+        }
     )
+
+
+def _cpu(profile: Profile) -> dict[str | None, int]:
+    """Return phase -> time on the driving thread; they sum to the window of the ledger."""
     ns_of: dict[str | None, int] = {}
-    for (thread,), of_thread in steps.group_by("thread", maintain_order=True):
-        start, end = of_thread["start_ns"].to_numpy(), of_thread["end_ns"].to_numpy()
+    for (thread, inside), stretches in _stretches(profile).group_by("thread", "step", maintain_order=True):
+        start, end = stretches["start_ns"].to_numpy(), stretches["end_ns"].to_numpy()
         spans = profile.attributed.phase_spans.filter(pl.col("thread").eq_missing(pl.lit(thread))).sort("start_ns")
         function = windows_function(
             spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy(), np.arange(spans.height, dtype=np.int64)
         )
         names = spans["phase"].to_numpy()
-        inside = 0
+        known = 0
         for name in spans["phase"].unique().to_list():
             in_phase = (function.labels >= 0) & (names[np.maximum(function.labels, 0)] == name)
             ns = int(function.within(in_phase, start, end).sum())
             ns_of[name] = ns_of.get(name, 0) + ns
-            inside += ns
-        ns_of[None] = ns_of.get(None, 0) + int((end - start).sum()) - inside
+            known += ns
+        outside = None if inside else BETWEEN
+        ns_of[outside] = ns_of.get(outside, 0) + int((end - start).sum()) - known
     return ns_of
 
 

@@ -28,6 +28,12 @@ COLUMNS = (
     ),
     Column("module", "String", "", "innermost module at the call, in parentheses what lies outside modules"),
     Column("phase", "String", "", "phase at the call"),
+    Column(
+        "thread_role",
+        "String",
+        "",
+        "what the calling thread is for; null if it is the main thread or one of autograd's",
+    ),
     Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
     Column("line", "Int64", "", "its line, null when not recorded"),
     Column("function", "String", "", "its function, null when not recorded"),
@@ -66,7 +72,7 @@ SHOWN = TableSpec(
 )
 
 
-_SITE = ["api", "module", "phase", "file", "line", "function"]
+_SITE = ["api", "module", "phase", "thread_role", "file", "line", "function"]
 
 #: Each replay costs about a microsecond per item of the chain; this bounds what a report spends on savings.
 _REPLAYED_ITEMS = 200_000

@@ -8,12 +8,14 @@ only the time inside somebody's backward range; ``none``. Nothing is dropped.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
 from nsysx import ids
+from nsysx.events import thread_roles
 from nsysx.events.correlate import Correlated
 from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
@@ -45,7 +47,7 @@ class Attributed:
     ``modules``: module, cls, parent (module, null at a root), calls (number of forward ranges), first_ns.
     ``outside`` holds the names in the column module that stand for what lies outside all modules, ``roots`` those of modules
     that have no path and go by their class. ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases,
-    disjoint per thread. ``threads`` as in Correlated.
+    disjoint per thread. ``threads`` as in Correlated. ``roles``: thread -> what it is for (``thread_roles``).
     """
 
     api_calls: pl.DataFrame
@@ -55,6 +57,7 @@ class Attributed:
     threads: dict[int, StepFunction]
     outside: frozenset[str] = frozenset()
     roots: frozenset[str] = frozenset()
+    roles: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def without_path(self) -> frozenset[str]:
@@ -91,7 +94,8 @@ _BLOCK = 1 << 18
 class _Finder:
     """Answers (thread, instant) -> module row, phase, grade."""
 
-    def __init__(self, ranges: Ranges) -> None:
+    def __init__(self, ranges: Ranges, roles: Mapping[int, str]) -> None:
+        self.roles = roles
         self.modules = module_layer(ranges)
         rows = ranges.ranges.filter(pl.col("kind").is_in(["phase", "op", "step"]) & ~pl.col("crossing"))
         self.phases = layer_of(rows.filter(pl.col("kind") == "phase"))
@@ -174,9 +178,10 @@ class _Finder:
         grade[:] = np.where(on_thread, _THREAD, _NONE)
         if seq is not None:
             grade[seq >= 0] = _SEQ
-        # Another thread of the process is inside a backward range: then this one works for it.
+        # Another thread of the process is inside a backward range: then autograd's threads work for it.
         bare = np.flatnonzero(phase < 0)
-        if len(bare) and (ids.process_of(thread)) in self.backward:
+        helps = self.roles.get(thread) == thread_roles.AUTOGRAD
+        if len(bare) and helps and ids.process_of(thread) in self.backward:
             start, reach = self.backward[ids.process_of(thread)]
             i = np.searchsorted(start, t[bare], side="right") - 1
             helping = bare[(i >= 0) & (reach[np.maximum(i, 0)] > t[bare])]
@@ -279,7 +284,7 @@ def between_calls(ranges: Ranges, attributed: Attributed, thread: I64, t: I64) -
     """
     calls = attributed.api_calls
     order = np.lexsort((t, thread))
-    in_order = _Finder(ranges).find(thread[order], t[order])["module"].cast(pl.String)
+    in_order = _Finder(ranges, attributed.roles).find(thread[order], t[order])["module"].cast(pl.String)
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     exact: pl.Series = in_order.gather(back)
@@ -302,8 +307,9 @@ def between_calls(ranges: Ranges, attributed: Attributed, thread: I64, t: I64) -
 
 def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attributed:
     """Give every API call and GPU op its phase, module and grade. Rows in = rows out, in the same order."""
-    finder = _Finder(ranges)
     calls = correlated.api_calls
+    roles = thread_roles.roles(calls, trace.thread_name, ranges)
+    finder = _Finder(ranges, roles)
     tree = finder.tree()
     fields = ("phase", "module", "grade", "recompute")
     calls = calls.hstack(_graded(finder.find(calls["thread"].to_numpy(), calls["start_ns"].to_numpy()), ranges))
@@ -334,4 +340,5 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
         correlated.threads,
         frozenset(finder.outside),
         root_names(finder.modules),
+        roles,
     )

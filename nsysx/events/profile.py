@@ -19,6 +19,7 @@ from nsysx.events.nvtx_ranges import Ranges
 from nsysx.events.other_ranks import OtherRanks
 from nsysx.events.python_lines import python_lines
 from nsysx.events.steps import StepTable
+from nsysx.events.thread_roles import elsewhere
 from nsysx.frames import declared, derived
 from nsysx.model import Scope
 from nsysx.reading.load import Trace
@@ -168,7 +169,7 @@ class Profile:
     def wait_sites(self) -> pl.DataFrame:
         """Return the blocking calls of ``steady`` with their split and their call site.
 
-        Columns of ``steady_calls`` and ``waits``, and api, file, line, function, site (all of it in words).
+        Columns of ``steady_calls`` and ``waits``, and api, file, line, function, thread_role, site (all of it in words).
         """
         return self.once(_wait_sites)
 
@@ -207,6 +208,7 @@ def _idle(profile: Profile) -> dict[tuple[int, int], pl.DataFrame]:
 
 def _wait_sites(profile: Profile) -> pl.DataFrame:
     calls = profile.steady_calls.join(profile.waits, on="call", how="inner", maintain_order="left")
+    calls = calls.with_columns(elsewhere(calls["thread"], profile.attributed.roles))
     calls = calls.join(profile.lines(), on="call", how="left", maintain_order="left").with_columns(
         pl.col("name").cast(pl.String).alias("api"), pl.col("module").cast(pl.String), pl.col("phase").cast(pl.String)
     )
@@ -217,8 +219,9 @@ def _wait_sites(profile: Profile) -> pl.DataFrame:
     # Work outside of modules is called by its phase in parentheses, which is said once.
     named = pl.format(PATHLESS, "phase") == pl.col("module").fill_null("")
     phase = pl.when(pl.col("phase").is_not_null() & ~named).then(pl.format("({})", "phase"))
+    of_thread = pl.when(pl.col("thread_role").is_not_null()).then(pl.format("on a {} thread", "thread_role"))
     return calls.with_columns(
-        pl.concat_str("api", place, inside, phase, separator=" ", ignore_nulls=True).alias("site")
+        pl.concat_str("api", place, inside, phase, of_thread, separator=" ", ignore_nulls=True).alias("site")
     )
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsysx.analyses.phases import _busy
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.events.test_steps import PERIOD, US, own_step, work
 
 #: (start, length, phase) of GPU ops on a few streams.
 OPS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(0, 2)), min_size=1, max_size=14)
@@ -37,3 +42,22 @@ def test_two_streams_of_other_phases_cost_no_more_than_their_blocks() -> None:
     idle = np.maximum(start[1:] - reach[:-1], 0).sum()
     assert found.sum() == reach[-1] - start[0] - idle
     assert (found > 0).all()
+
+
+@pytest.mark.parametrize("steps", ["", "all"])
+def test_phases_on_the_cpu_sum_to_the_window_of_the_ledger(tmp_path: Path, steps: str) -> None:
+    """Steps of 1 ms whose ranges end 100 us early; in 30 us of what is left the next batch is fetched."""
+    report = Report()
+    main = report.process(1).thread(1, "python")
+    for i in range(10):
+        t = i * PERIOD
+        own_step(main, i, t)
+        main.add_range("forward", t + 10 * US, t + 510 * US, domain="nsysx")
+        main.add_range("data", t + 950 * US, t + 980 * US, domain="nsysx")
+        work(main, t + 20 * US)
+    summary = summarize([report.write(tmp_path / "r.sqlite")], **({"steps": steps} if steps else {}))
+    cpu = {r["name"]: r["cpu_ns"] for r in summary.rows("phases")}
+    (ledger,) = summary.rows("cpu_ledger")
+    assert sum(cpu.values()) == ledger["window_ns"]
+    if not steps:
+        assert cpu == {"forward": 9 * 500 * US, None: 9 * 400 * US, "(between steps)": 8 * 70 * US, "data": 8 * 30 * US}

@@ -41,7 +41,7 @@ class Split:
     function of each process.
     ``bills``: name, kind, kernel (of a launch, else null), calls, first_ns and later_median_ns (cost of the first call, of
     the later ones; null when there is none); one row per API function and kernel, processes together.
-    ``paid``: the calls with one-time cost in order of time: call, process, start_ns, name, kind, module, phase, kernel (the
+    ``paid``: the calls with one-time cost in order of time: call, process, thread, start_ns, name, kind, module, phase, kernel (the
     one it launched, null for none or several), one_time_ns, loading_ns (what the report measured of it, null where it has no
     such rows), evidence ("measured" by OVERHEAD rows, "above median", "only call", "in full"), bill (row of ``bills``).
     """
@@ -241,7 +241,7 @@ def _split(profile: Profile) -> Split:
     why = np.select([in_full, (measured > 0) & (measured >= rule), only], [0, 1, 2], default=3)
     if not profile.recorded("cupti_overhead"):
         measured = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(rows))
-    paid = calls.select("call", "process", "start_ns", "name", "kind", "module", "phase")[rows].with_columns(
+    paid = calls.select("call", "process", "thread", "start_ns", "name", "kind", "module", "phase")[rows].with_columns(
         kernels.gather(kernel[rows]),
         pl.Series("one_time_ns", one_time),
         pl.Series("loading_ns", measured),
