@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from nsysx import records
 from nsysx.advice import UNDECIDED, Answer
 from nsysx.errors import NsysxError
 from nsysx.pictures import Strip, Timeline
+from nsysx.rows import Column as Column
+from nsysx.rows import R, TableOf
 from nsysx.scope import Scope as Scope  # a record like the others here
 
 SCHEMA = "nsysx.summary/1"
@@ -25,22 +27,6 @@ def _scoped(record: Any) -> dict[str, Any]:
     """Return a record's fields, its scopes as JSON values."""
     values = {f.name: getattr(record, f.name) for f in fields(record)}
     return {k: v.to_json() if isinstance(v, Scope) else v for k, v in values.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table or frame, declared once; schemas, the dictionary and Parquet's descriptions are made from it.
-
-    ``dtype`` is a polars type name, ``unit`` is "ns", "bytes", "" ... ``sums`` says whether its values are sums that are shown
-    per step: over the "scope" of the table, over the steps of its "row" (column ``steps``), or "" for neither, such as a
-    maximum, a mean, or the number of a thread.
-    """
-
-    name: str
-    dtype: str
-    unit: str
-    meaning: str
-    sums: Literal["", "scope", "row"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +295,10 @@ class Summary:
         """Return the rows of a table, empty if it was not recorded."""
         table = self.tables.get(key)
         return (table.rows or ()) if table else ()
+
+    def of(self, table: TableOf[R]) -> Sequence[R]:
+        """Return the rows of a table whose columns mypy knows, empty if it was not recorded."""
+        return cast(Sequence[R], self.rows(table.key))
 
     def recorded(self, key: str) -> Sequence[Row] | None:
         """Return the rows of a table, None if it was not recorded."""

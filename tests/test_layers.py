@@ -24,6 +24,7 @@ ORDER = (
     "catalogue",
     "advice",
     "records",
+    "rows",
     "model",
     "__init__",
     "outputs",

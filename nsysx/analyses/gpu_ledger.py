@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
@@ -10,29 +13,37 @@ from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.lookup import totals
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "gpu_ledger"
 TITLE = "GPU ledger"
-COLUMNS = (
-    Column("process", "Int64", "", "process key"),
-    Column("device", "Int64", "", "CUDA ordinal inside the process"),
-    Column("steps", "Int64", "", "steps that the row covers; null where it covers the whole capture"),
-    Column("window_ns", "Int64", "ns", "the steady steps on the device timeline"),
-    Column("compute_ns", "Int64", "ns", "at least one compute kernel runs"),
-    Column("comm_ns", "Int64", "ns", "communication runs and no compute: exposed communication"),
-    Column("copy_ns", "Int64", "ns", "copies run and no kernel: exposed copies"),
-    Column("copy_HtoD_ns", "Int64", "ns", "of it host to device"),
-    Column("copy_DtoH_ns", "Int64", "ns", "of it device to host"),
-    Column("copy_DtoD_ns", "Int64", "ns", "of it inside or between devices"),
-    Column("copy_other_ns", "Int64", "ns", "of it any other direction"),
-    Column("memset_ns", "Int64", "ns", "nothing but memsets runs"),
-    Column("idle_ns", "Int64", "ns", "nothing runs"),
-    Column("busy_ns", "Int64", "ns", "GPU busy: the union of all GPU work"),
-    Column("hidden_copy_ns", "Int64", "ns", "copies that ran behind kernels"),
-    Column("hidden_comm_ns", "Int64", "ns", "communication that ran behind compute"),
-    Column("idle_causes", "Object", "ns", "idle time by cause; the causes sum to idle_ns"),
-)
+
+
+class GpuRow(TypedDict):
+    """One device over its steady steps; the parts sum to ``window_ns``."""
+
+    process: Annotated[int, Of("process key")]
+    device: Annotated[int, Of("CUDA ordinal inside the process")]
+    steps: Annotated[int | None, Of("steps that the row covers; null where it covers the whole capture")]
+    window_ns: Annotated[int, Of("the steady steps on the device timeline", "ns")]
+    compute_ns: Annotated[int, Of("at least one compute kernel runs", "ns")]
+    comm_ns: Annotated[int, Of("communication runs and no compute: exposed communication", "ns")]
+    copy_ns: Annotated[int, Of("copies run and no kernel: exposed copies", "ns")]
+    copy_HtoD_ns: Annotated[int, Of("of it host to device", "ns")]
+    copy_DtoH_ns: Annotated[int, Of("of it device to host", "ns")]
+    copy_DtoD_ns: Annotated[int, Of("of it inside or between devices", "ns")]
+    copy_other_ns: Annotated[int, Of("of it any other direction", "ns")]
+    memset_ns: Annotated[int, Of("nothing but memsets runs", "ns")]
+    idle_ns: Annotated[int, Of("nothing runs", "ns")]
+    busy_ns: Annotated[int, Of("GPU busy: the union of all GPU work", "ns")]
+    hidden_copy_ns: Annotated[int, Of("copies that ran behind kernels", "ns")]
+    hidden_comm_ns: Annotated[int, Of("communication that ran behind compute", "ns")]
+    idle_causes: Annotated[Mapping[str, int], Of("idle time by cause; the causes sum to idle_ns", "ns")]
+
+
+COLUMNS = columns_of(GpuRow)
+ROWS: TableOf[GpuRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="rows",
     place=10,

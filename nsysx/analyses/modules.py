@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
@@ -11,50 +13,50 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "modules"
 TITLE = "Modules"
-COLUMNS = (
-    Column("path", "String", "", "qualified path; work outside of modules in parentheses; null if not attributed"),
-    Column("cls", "String", "", "Python class of the module"),
-    Column("parent", "String", "", "module that calls it, null at a root"),
-    Column("depth", "Int64", "", "distance from its root"),
-    Column(
-        "calls",
-        "Int64",
-        "",
-        "calls in the steady steps, of its forward, its range or its phase; null for rows that are not called",
-        sums="scope",
-    ),
-    Column("forward_gpu_ns", "Int64", "ns", "GPU op time of forward, children included", sums="scope"),
-    Column("backward_gpu_ns", "Int64", "ns", "GPU op time of backward, children and recompute included", sums="scope"),
-    Column(
-        "self_gpu_ns",
-        "Int64",
-        "ns",
-        "GPU op time of the module itself, forward and backward; sums to all GPU work",
-        sums="scope",
-    ),
-    Column("kernels", "Int64", "", "kernels of the module itself", sums="scope"),
-    Column("copy_ns", "Int64", "ns", "part of self_gpu_ns in copies and memsets", sums="scope"),
-    Column(
-        "queue_ns", "Int64", "ns", "time its own GPU ops waited in the queue after their launch, summed", sums="scope"
-    ),
-    Column("launch_ns", "Int64", "ns", "self time of its own launch calls", sums="scope"),
-    Column("wait_ns", "Int64", "ns", "backlog that its own blocking calls waited for", sums="scope"),
-    Column("sync_ns", "Int64", "ns", "self time of its own synchronize calls", sums="scope"),
-    Column(
-        "idle_blamed_ns",
-        "Int64",
-        "ns",
-        "idle time of the shown device that ended with one of its own GPU ops",
-        sums="scope",
-    ),
-    Column(
-        "grade", "String", "", "weakest evidence behind 1 % or more of its GPU time: thread, seq, sequence, time, none"
-    ),
-)
+
+
+class ModuleRow(TypedDict):
+    """One module, or the work outside of modules."""
+
+    path: Annotated[str | None, Of("qualified path; work outside of modules in parentheses; null if not attributed")]
+    cls: Annotated[str | None, Of("Python class of the module")]
+    parent: Annotated[str | None, Of("module that calls it, null at a root")]
+    depth: Annotated[int, Of("distance from its root")]
+    calls: Annotated[
+        int | None,
+        Of(
+            "calls in the steady steps, of its forward, its range or its phase; null for rows that are not called",
+            sums="scope",
+        ),
+    ]
+    forward_gpu_ns: Annotated[int, Of("GPU op time of forward, children included", "ns", sums="scope")]
+    backward_gpu_ns: Annotated[int, Of("GPU op time of backward, children and recompute included", "ns", sums="scope")]
+    self_gpu_ns: Annotated[
+        int, Of("GPU op time of the module itself, forward and backward; sums to all GPU work", "ns", sums="scope")
+    ]
+    kernels: Annotated[int, Of("kernels of the module itself", sums="scope")]
+    copy_ns: Annotated[int, Of("part of self_gpu_ns in copies and memsets", "ns", sums="scope")]
+    queue_ns: Annotated[
+        int, Of("time its own GPU ops waited in the queue after their launch, summed", "ns", sums="scope")
+    ]
+    launch_ns: Annotated[int, Of("self time of its own launch calls", "ns", sums="scope")]
+    wait_ns: Annotated[int, Of("backlog that its own blocking calls waited for", "ns", sums="scope")]
+    sync_ns: Annotated[int, Of("self time of its own synchronize calls", "ns", sums="scope")]
+    idle_blamed_ns: Annotated[
+        int, Of("idle time of the shown device that ended with one of its own GPU ops", "ns", sums="scope")
+    ]
+    grade: Annotated[
+        str | None, Of("weakest evidence behind 1 % or more of its GPU time: thread, seq, sequence, time, none")
+    ]
+
+
+COLUMNS = columns_of(ModuleRow)
+ROWS: TableOf[ModuleRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=60,

@@ -2,50 +2,59 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "waits"
 TITLE = "Waits"
-COLUMNS = (
-    Column("api", "String", "", "API function that blocks"),
-    Column("calls", "Int64", "", "calls in the steady steps", sums="scope"),
-    Column("total_ns", "Int64", "ns", "duration, summed: backlog + own op + host", sums="scope"),
-    Column(
-        "backlog_ns", "Int64", "ns", "waiting for GPU work queued before the call; null without GPU rows", sums="scope"
-    ),
-    Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise", sums="scope"),
-    Column("host_ns", "Int64", "ns", "everything else; null likewise", sums="scope"),
-    Column(
-        "idle_caused_ns",
-        "Int64",
-        "ns",
-        "idle time of the shown device that began while the launching thread was in this call; null likewise",
-        sums="scope",
-    ),
-    Column("module", "String", "", "innermost module at the call, in parentheses what lies outside modules"),
-    Column("phase", "String", "", "phase at the call"),
-    Column(
-        "thread_role",
-        "String",
-        "",
-        "what the calling thread is for; null if it is the main thread or one of autograd's",
-    ),
-    Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
-    Column("line", "Int64", "", "its line, null when not recorded"),
-    Column("function", "String", "", "its function, null when not recorded"),
-    Column(
-        "saving_ns",
-        "Int64",
-        "ns",
-        "what a replayed step saves without the wait, times the steady steps; null when not computed, or not replayed",
-        sums="scope",
-    ),
-    Column("moves_to", "String", "", "where the wait moves if it is removed, by the replay; null when not computed"),
-)
+
+
+class WaitRow(TypedDict):
+    """One call site that blocks; null where the report does not hold it."""
+
+    api: Annotated[str, Of("API function that blocks")]
+    calls: Annotated[int, Of("calls in the steady steps", sums="scope")]
+    total_ns: Annotated[int, Of("duration, summed: backlog + own op + host", "ns", sums="scope")]
+    backlog_ns: Annotated[
+        int | None, Of("waiting for GPU work queued before the call; null without GPU rows", "ns", sums="scope")
+    ]
+    own_op_ns: Annotated[int | None, Of("its own copy or memset; null likewise", "ns", sums="scope")]
+    host_ns: Annotated[int | None, Of("everything else; null likewise", "ns", sums="scope")]
+    idle_caused_ns: Annotated[
+        int | None,
+        Of(
+            "idle time of the shown device that began while the launching thread was in this call; null likewise",
+            "ns",
+            sums="scope",
+        ),
+    ]
+    module: Annotated[str | None, Of("innermost module at the call, in parentheses what lies outside modules")]
+    phase: Annotated[str | None, Of("phase at the call")]
+    thread_role: Annotated[
+        str | None, Of("what the calling thread is for; null if it is the main thread or one of autograd's")
+    ]
+    file: Annotated[str | None, Of("Python file of the first frame of the user's own code, null when not recorded")]
+    line: Annotated[int | None, Of("its line, null when not recorded")]
+    function: Annotated[str | None, Of("its function, null when not recorded")]
+    saving_ns: Annotated[
+        int | None,
+        Of(
+            "what a replayed step saves without the wait, times the steady steps; null when not computed, or not replayed",
+            "ns",
+            sums="scope",
+        ),
+    ]
+    moves_to: Annotated[str | None, Of("where the wait moves if it is removed, by the replay; null when not computed")]
+
+
+COLUMNS = columns_of(WaitRow)
+ROWS: TableOf[WaitRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=40,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from nsysx import catalogue, findings
 from nsysx.advice import Bar, Part, Picture
-from nsysx.analyses import data_loader
+from nsysx.analyses import data_loader, modules
 from nsysx.answer import step_time
 from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Finding, Row, Summary
@@ -144,7 +144,7 @@ def _to_shown(summary: Summary) -> float:
 def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
     """Return the GPU work of one step by module, repeated modules folded, largest first: label, ns, rows."""
     of, groups = each(summary), dict[str, list[Row]]()
-    for row in summary.rows("modules"):
+    for row in summary.of(modules.ROWS):
         if row["self_gpu_ns"]:
             groups.setdefault(folded_path(str(row["path"] or NO_MODULE)), []).append(row)
     sums = [(folded_label(path, rows), of(sum(r["self_gpu_ns"] for r in rows)), rows) for path, rows in groups.items()]

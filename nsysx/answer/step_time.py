@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from nsysx.analyses import gpu_ledger
 from nsysx.model import Finding, Row, Summary
 
 #: A time in a text.
@@ -76,9 +77,9 @@ def title(summary: Summary, finding: Finding, text: str) -> str:
     return told(summary, text) if finding.title_as_recorded else text
 
 
-def ledger_row(summary: Summary) -> Row | None:
+def ledger_row(summary: Summary) -> gpu_ledger.GpuRow | None:
     """Return the row of the busiest device of the shown process, None without GPU work."""
-    rows = summary.rows("gpu_ledger")
+    rows = summary.of(gpu_ledger.ROWS)
     scope = summary.verdict.scope or summary.steps.scope
     shown = scope.processes if scope is not None else ()
     of_shown = [r for r in rows if r["process"] in shown] or list(rows)

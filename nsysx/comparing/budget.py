@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nsysx.analyses import waits as wait_table
 from nsysx.comparing import statistics
 from nsysx.comparing.comparability import doubtful
 from nsysx.comparing.side import Captured, Series
@@ -322,12 +323,12 @@ def init(capture: Captured) -> str:
     least = _LEAST_SHARE * times["step"][0] if "step" in times else 0.0
     lines += [f"{n} = {max(ms * _ROOM, ms + noise):.4g}" for n, (ms, noise) in times.items() if ms > least]
     lines += ["", "# Allowed waits, each with its number in a usual step. A new one fails."]
-    waits = capture.summary.rows("waits")
-    for wait in waits:
+    allowed = capture.summary.of(wait_table.ROWS)
+    for wait in allowed:
         lines += ["[[allow]]", f"api = {_quoted(wait['api'])}"]
         lines += [f"{k} = {_quoted(wait[k])}" for k in ("module", "phase") if wait.get(k)]
         lines += [f"count = {max(1, math.floor(wait['calls'] / capture.steps + 0.5))}", ""]
-    if not waits:
+    if not allowed:
         lines.append("allow = []")
         lines.insert(0, lines.pop())
     return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from nsysx.analyses import gpu_ledger, modules
 from nsysx.catalogue import Cause, Trait
 from nsysx.comparing import names
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
@@ -121,7 +122,7 @@ def _older(summary: Summary, rows: Sequence[Row]) -> dict[str, dict[str | None, 
     sums("family", "kernel_families", "family", "total_ns", "count")
     sums("phase", "phases", "name", "cpu_ns", "")
     # Sums over several processes are not per step of one.
-    if len({r.get("process") for r in summary.rows("gpu_ledger")}) > 1:
+    if len({r.get("process") for r in summary.of(gpu_ledger.ROWS)}) > 1:
         for part in ("module", "family", "phase"):
             by_part.pop(part, None)
     return by_part
@@ -244,11 +245,12 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
     known: dict[str, list[bool]] = {}
     parent: dict[str, str] = {}
     for c in (c for s in sides for c in s.captures):
-        for row in c.summary.rows("modules"):
-            if row.get("path") and row.get("cls"):
-                known.setdefault(row["path"], []).append(bool(row.get("backward_gpu_ns")))
-                if row.get("parent"):
-                    parent[row["path"]] = row["parent"]
+        for row in c.summary.of(modules.ROWS):
+            path, above = row.get("path"), row.get("parent")
+            if path and row.get("cls"):
+                known.setdefault(path, []).append(bool(row.get("backward_gpu_ns")))
+                if above:
+                    parent[path] = above
     folded = {p for p, seen in known.items() if any(seen) and not all(seen) and p in parent}
     if not folded:
         return list(sides), []

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
@@ -19,6 +20,7 @@ from nsysx.judging.limits import Limits, limits_of
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
+from nsysx.rows import R, TableOf
 
 #: Below this share of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -137,7 +139,7 @@ class Case:
         if (
             self._trusted is None
             or not self._trusted.real_ns
-            or not self.rows("gpu_ledger")
+            or not self.rows(gpu_ledger.KEY)
             or not self.limits.unprofiled
         ):
             return 1.0
@@ -213,6 +215,10 @@ class Case:
         table = self.tables.get(key)
         return (table.rows or ()) if table else ()
 
+    def of(self, table: TableOf[R]) -> Sequence[R]:
+        """Return the rows of a table whose columns mypy knows, none when it was not recorded."""
+        return cast(Sequence[R], self.rows(table.key))
+
     def missing(self, key: str) -> str | None:
         """Return why the capture does not hold a table, None when it does."""
         table = self.tables.get(key)
@@ -228,11 +234,11 @@ class Case:
     @cached_property
     def limits(self) -> Limits:
         """Where the time of the busiest device goes: the parts that the verdict and its picture show."""
-        return limits_of(self.profile, tuple(self.rows("gpu_ledger")))
+        return limits_of(self.profile, tuple(self.rows(gpu_ledger.KEY)))
 
     def lost_to(self, code: Limit) -> int:
         """Return the time that a verdict code accounts for, per step (ns); 0 where no GPU work was recorded."""
-        return round(self.limits.per_step(self.limits.lost.get(code, 0))) if self.rows("gpu_ledger") else 0
+        return round(self.limits.per_step(self.limits.lost.get(code, 0))) if self.rows(gpu_ledger.KEY) else 0
 
     def taken_by(self, parts: Iterable[Part]) -> int:
         """Return the time that parts of the verdict take per step (ns)."""
@@ -270,7 +276,7 @@ class Case:
             return Worth(None, "not replayed: it lies outside the steps that the replay covers", covered=False)
         outcome = self.replay.saving(*edits)
         saving = max(0, round(outcome.saving_ns * self._of_shown))
-        if cause and self.rows("gpu_ledger"):
+        if cause and self.rows(gpu_ledger.KEY):
             saving = min(saving, self.taken_by(cause))
         bar = round(outcome.bar_ns * self._of_shown)
         sure = f"give or take {units.duration(bar)}"

@@ -27,6 +27,7 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Table
@@ -80,7 +81,7 @@ def check(case: Case) -> list[Finding]:
     """Return one finding where communication alone runs for 1 % of the step or more."""
     if case.device is None:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    row = next(r for r in case.rows("gpu_ledger") if (r["process"], r["device"]) == (case.process, case.device))
+    row = next(r for r in case.of(gpu_ledger.ROWS) if (r["process"], r["device"]) == (case.process, case.device))
     cost, hidden = case.per_step(row["comm_ns"]), case.per_step(row["hidden_comm_ns"])
     if not case.notable(cost):
         said = (

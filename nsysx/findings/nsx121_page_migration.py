@@ -24,6 +24,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Rule
 from nsysx.judging.limits import MIGRATIONS, limits_of
@@ -34,7 +35,7 @@ RULE = Rule("NSX121", "page-migration", "Page migrations of unified memory", cau
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where only pages move for 1 % of the step or more."""
-    rows = tuple(case.rows("gpu_ledger"))
+    rows = tuple(case.of(gpu_ledger.ROWS))
     if not rows or case.device is None:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     ops = case.profile.ops

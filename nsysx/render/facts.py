@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.analyses import gpu_ledger
 from nsysx.model import Summary
 from nsysx.render.grids import Texts
 from nsysx.render.labels import label
@@ -66,7 +67,7 @@ def shown_facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]
         facts.append(Fact("GPU step, mean", units.duration(steps.gpu_mean_ns)))
     if stepped and steps.cpu_mean_ns is not None:
         facts.append(Fact("CPU step, mean", units.duration(steps.cpu_mean_ns)))
-    devices = [row for row in summary.rows("gpu_ledger") if row.get("busy_ns") is not None and row.get("window_ns")]
+    devices = [row for row in summary.of(gpu_ledger.ROWS) if row.get("busy_ns") is not None and row.get("window_ns")]
     if devices:
         shares = [row["busy_ns"] / row["window_ns"] for row in devices]
         text = (

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from nsysx import units
+from nsysx.analyses import modules
 from nsysx.answer.bars import NO_MODULE, each, folded_path
 from nsysx.model import Row, Summary
 from nsysx.render.first_screen import Box, LaneBoxes
@@ -75,10 +76,10 @@ def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
 
     ``redact`` hides what names a person or machine.
     """
-    called = _children(summary.rows("modules"))
+    called = _children(summary.rows(modules.KEY))
     roots = _nodes(called.get(None, []), called, 0)
     whole = sum(n.all_ns for n in roots)
-    if whole <= 0 or len(summary.rows("modules")) < 2:
+    if whole <= 0 or len(summary.of(modules.ROWS)) < 2:
         return ()
     of = each(summary)
     levels: list[list[Box]] = []

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.analyses import gpu_ledger, waits
 from nsysx.answer import step_time
 from nsysx.findings import rule_of
 from nsysx.model import Check, Finding, Summary
@@ -93,14 +94,14 @@ def _shown(summary: Summary) -> int | None:
 def _wait_line(summary: Summary, texts: Texts) -> list[str]:
     """Return what removing the longest wait is worth, the first question of anybody who sees a long wait."""
     table = summary.tables.get("waits")
-    waits = [r for r in summary.rows("waits") if r.get("saving_ns") is not None]
-    windows = [r["window_ns"] for r in summary.rows("gpu_ledger") if r.get("process") == _shown(summary)]
-    if not waits or table is None or table.scope is None or not table.scope.steps:
+    replayed = [(r, ns) for r in summary.of(waits.ROWS) if (ns := r.get("saving_ns")) is not None]
+    windows = [r["window_ns"] for r in summary.of(gpu_ledger.ROWS) if r.get("process") == _shown(summary)]
+    if not replayed or table is None or table.scope is None or not table.scope.steps:
         return []
-    row = max(waits, key=lambda r: r.get("total_ns") or 0)
+    row, saved = max(replayed, key=lambda r: r[0].get("total_ns") or 0)
     if (row.get("total_ns") or 0) < 0.05 * max(windows, default=0):
         return []
-    wait, saving = (table.scope.per_step(row[c]) for c in ("total_ns", "saving_ns"))
+    wait, saving = (table.scope.per_step(ns) for ns in (row["total_ns"], saved))
     place = f" in {texts(row['module'], 80)}" if row.get("module") else ""
     lasts = f"The longest wait, {texts(row['api'], 80)}{place}, lasts {units.duration(wait)} per step"
     shorter = f"{units.duration(saving)} shorter" if saving >= 1 else "no shorter"
