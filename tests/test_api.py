@@ -135,6 +135,24 @@ def test_whatif_is_what_the_command_says(report: Path) -> None:
         s.whatif(remove_module="zork")
 
 
+def test_without_a_replay_that_can_be_trusted_the_loader_is_still_answered(
+    report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command gives a bound there, so the library does not refuse either; everything else stays refused."""
+    from nsysx.replay.engine import Replay
+
+    s = nsysx.report(report)
+    loading = 123_456
+    s.whatif(graph=["all"])
+    monkeypatch.setattr("nsysx.replay.engine.TRUSTED_ERROR", -1.0)
+    s = nsysx.report(report)
+    monkeypatch.setattr(Replay, "loading_ns", lambda _: loading)
+    answer = s.whatif(free_loader=True)
+    assert answer.saving_ns == loading == answer.now_ns - answer.step_ns
+    with pytest.raises(nsysx.NsysxError, match="no claims are made"):
+        s.whatif(graph=["all"])
+
+
 def test_pages(report: Path) -> None:
     s = nsysx.report(report)
     page, shown = s.to_html(), s._repr_html_()

@@ -254,6 +254,13 @@ class Report:
         replay = replay_of(profile)
         if not isinstance(replay, Replay):
             raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
+        if not replay.trusted and wanted == changes.Changes(free_loader=True):
+            # What waits for data needs no replay, as the command says, too; how far the replay is off bounds the rest.
+            loading, recorded = replay.loading_ns(), replay.recorded_ns
+            off = round(replay.error * recorded)
+            return WhatIf(
+                ("the data loader is free, as recorded",), recorded, recorded - loading, loading, off, "", None
+            )
         if not replay.trusted:
             message = (
                 f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"

@@ -18,7 +18,7 @@ from nsysx.answer import bars, step_time
 from nsysx.model import Finding, Row, Scope, Summary
 from nsysx.render import answer as answers
 from nsysx.render.answer import Worded
-from nsysx.render.safe_text import clean, harmless_json, scrub, shorten_kernel
+from nsysx.render.safe_text import clean, harmless_json, shorten_kernel, without_homes
 
 BRIEF_SCHEMA = "nsysx.brief/1"
 
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 def _text(value: object, limit: int) -> str:
-    return clean(scrub(str(value)[: 4 * limit]), limit)
+    return clean(str(value)[: 4 * limit], limit)
 
 
 def _ns(value: float | None) -> int | None:
@@ -44,7 +44,7 @@ def _where(row: Row) -> Json:
 def of(summary: Summary, *, redact: bool = True) -> str:
     """Return the answer of a Summary as JSON. Times are in ns, and per step where ``over`` names steps."""
     said = answers.build(summary, redact=redact)
-    content = {
+    content: Json = {
         "schema": BRIEF_SCHEMA,
         "report": said.facts[0],
         "verdict": {"code": summary.verdict.code, "sentence": said.sentence},
@@ -70,6 +70,7 @@ def of(summary: Summary, *, redact: bool = True) -> str:
         ][:_MOST_UNKNOWN],
         "ask_next": list(said.commands),
     }
+    content = without_homes(content) if redact else content
     return harmless_json(json.dumps(content, indent=1, ensure_ascii=False)) + "\n"
 
 

@@ -10,6 +10,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from statistics import median
@@ -238,3 +239,11 @@ def test_a_brief_of_a_bare_report_says_what_is_missing() -> None:
     whole = json.loads(brief.of(factory.bare()))
     assert whole["step"]["unprofiled_ns"] is None
     assert whole["waits"] is None
+
+
+def test_homes_are_hidden_unless_that_is_not_wanted() -> None:
+    made = factory.summary()
+    finding = replace(made.findings[0], where={"module": "loss", "file": "/home/alice/train.py", "line": 7})
+    summary = factory.changed(made, findings=(finding, *made.findings[1:]))
+    assert "alice" not in brief.of(summary)
+    assert "/home/alice/train.py" in brief.of(summary, redact=False)
