@@ -1201,7 +1201,7 @@ def test_inference() -> None:
     assert loop.text() == "[0 eval fetch eval ] [1 eval fetch eval ] [2 eval fetch eval ] exit"
     assert loop.steps.rule == "forward/fetch"
     loop = Loop()("eval", times=3)("exit")
-    assert loop.text() == "eval [0 eval ] [1 eval ] exit"
+    assert loop.text() == "[0 eval ] [1 eval ] [2 eval ] exit"
 
 
 def test_a_look_at_shapes_before_training_is_no_step() -> None:

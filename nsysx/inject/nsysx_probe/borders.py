@@ -44,6 +44,7 @@ class Borders:
         self.finished: Callable[[], None] = lambda: None
         self.optimizers: list[Any] = []  # weak references to all optimizers
         self._step_end: Any = None
+        self._main_open = 0  # ranges of the main thread that another thread could not end
         self._seen = 0
 
     def _states(self) -> int:
@@ -87,7 +88,7 @@ class Borders:
         backend = out.backend
         text = out.text(ranges.step(index))
         if threading.current_thread() is threading.main_thread():
-            self._step_end = backend.pop  # noted before the push, with no call in between
+            self._step_end = self._pop  # noted before the push, with no call in between
             backend.push(text)
         else:  # at exit another thread may have to end it
             token = backend.start(text)
@@ -115,6 +116,18 @@ class Borders:
             self.marking.step_ended(self.steps.index, shape, border)
             if self.window.closes(self.steps.index):
                 self._stop_capture()
+
+    def _pop(self) -> None:
+        """End the range on the main thread, by that thread itself."""
+        self._main_open += 1
+        if threading.current_thread() is threading.main_thread():
+            self.leave()
+
+    def leave(self) -> None:
+        """End what only the main thread, which is this one, can end."""
+        while self._main_open:
+            self._main_open -= 1
+            self.out.backend.pop()
 
     def _shape(self) -> tuple[int | None, int]:
         """Return the shape of what ran since the last call: number of module calls, if counted, and a hash over the phases."""

@@ -33,3 +33,9 @@ def hide(torch: Any) -> None:
             todo.append(item.__func__)
         elif isinstance(item, type):
             todo.append(dict(vars(item)))
+
+
+def compilations(modules: Any) -> int:
+    """Return how many frames Dynamo has looked at so far; ``modules`` are Python's, so that nothing is imported for it."""
+    utils = modules.get("torch._dynamo.utils")
+    return int(utils.counters["frames"]["total"]) if utils is not None else 0

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .interrupts import shielded
 from .names import Entry
 from .output import Output
 from .steps import Steps
+
+#: What a thread may do: call a network, run backward, step an optimizer.
+_CALLED, _RAN_BACKWARD, _STEPPED = 1, 2, 3
+_MOST_ROOTS = 1_000
+_MOST_PARAMETERS = 10_000
 
 
 class Phases:
@@ -27,6 +32,13 @@ class Phases:
         #: During a capture: the key of each optimizer step that ended, and None for each backward that ended.
         self.capturing: list[int | None] | None = None
         self._trained_root: Any = None
+        self._trains = False  # that root was in training mode when it was called
+        self._rank = 0  # what the driver has done: called a network, run backward, stepped an optimizer
+        self._first: dict[int, tuple[Any, Any]] = {}  # id of a root -> weak references to it and to its first parameter
+        self._called: tuple[int, dict[int, Any]] = (-1, {})  # a step, and the networks that it has called
+        self.optimizers: Callable[[], list[Any]] = list  # weak references to all optimizers
+        self.left: Callable[[], None] = lambda: None  # what the main thread does when it finds that another one drives
+        steps.related = self._related
         self._graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what ended in its capture
 
     def _alone(self) -> bool:
@@ -48,9 +60,7 @@ class Phases:
         """Open the phase of an outermost network, or of a loss, and return its level, 0 if none was opened."""
         phases: list[str] = self.out.thread.phases
         this_thread = threading.get_ident()
-        if self.driver is None and this_thread == threading.main_thread().ident:
-            self.driver = this_thread
-        if self.driver not in (None, this_thread):
+        if not self._drives(_CALLED) and self.driver is not None:
             return 0
         if entry.root == "loss":
             return 0 if "loss" in phases else self._open("loss", entry.cls)
@@ -58,10 +68,87 @@ class Phases:
             return 0
         grad = self.torch.is_grad_enabled()
         if not phases and self.driver == this_thread:
-            if grad:
-                self._trained_root = weakref.ref(module)
-            self.steps.forward(grad)
+            self._forward(entry, module, grad)
         return self._open("forward" if grad else "evaluation", entry.cls)
+
+    def _forward(self, entry: Entry, module: Any, grad: bool) -> None:
+        training = module.__dict__.get("training") is not False
+        same = self._trained_root is not None and self._trained_root() is module
+        if grad and same and self._trains and not training:
+            self.steps.forward(False)  # evaluation that keeps gradients
+            return
+        if grad:
+            self._trained_root, self._trains = weakref.ref(module), training
+        if self.steps.optimizer_made:
+            if self.steps.pending and self.steps.index == self.steps.first:  # the first round may not be over
+                self._note(module)
+            self.steps.forward(grad)
+        else:
+            self.steps.forward(grad, (entry.path, entry.cls), self._version(module))
+        if self.steps.pending:
+            self._note(module)
+
+    def _note(self, module: Any) -> None:
+        """Remember that the open step has called this network."""
+        step = self.steps.index + (not self.steps.is_open)  # what is called between two steps counts for the second
+        if self._called[0] != step:
+            self._called = (step, {})
+        self._called[1][id(module)] = weakref.ref(module)
+
+    def _version(self, module: Any) -> int | None:
+        """Return how often the first parameter of a network was changed in place, None if it has none."""
+        known = self._first.get(id(module))
+        if known is None or known[0]() is not module:
+            weights = next(_parameters(module, 1), None)
+            if len(self._first) > _MOST_ROOTS:
+                self._first.clear()
+            known = self._first[id(module)] = (
+                weakref.ref(module),
+                weights if weights is None else weakref.ref(weights),
+            )
+        weights = known[1]() if known[1] is not None else None
+        if weights is None:
+            return None
+        try:
+            with self.torch._C.DisableTorchFunction():  # a mode of the user's sees no question of ours
+                return int(weights._version)
+        except RuntimeError:  # made in inference mode, which counts no changes
+            return None
+
+    def _related(self, key: object, ends: object) -> bool | None:
+        """Return whether the optimizer ``key`` works on a network of the open step, and on other weights than ``ends`` does."""
+        ids: dict[object, set[int]] = {}
+        for ref in self.optimizers():
+            optimizer = ref()
+            if optimizer is not None and id(optimizer) in (key, ends):
+                groups = getattr(optimizer, "param_groups", ())
+                ids[id(optimizer)] = {id(p) for group in groups for p in group["params"] if p.requires_grad}
+        own = ids.get(key, set())
+        if own & ids.get(ends, set()):
+            return False
+        step, modules = self._called
+        if step != self.steps.index:
+            return False
+        roots = [ref() for ref in modules.values()]
+        return any(id(p) in own for root in roots if root is not None for p in _parameters(root, _MOST_PARAMETERS))
+
+    def _drives(self, rank: int) -> bool:
+        """Return whether this thread's events make steps: those of the one that does most, and of the main thread among equals."""
+        this_thread = threading.get_ident()
+        is_main = this_thread == threading.main_thread().ident
+        if self.driver != this_thread:
+            if self.driver is None:
+                if rank == _CALLED and not is_main:
+                    return False
+            elif rank < self._rank or (rank == self._rank and not (is_main and rank > _CALLED)):
+                if is_main:
+                    self.left()
+                return False
+            else:
+                self.steps.restart()
+            self.driver, self._rank = this_thread, rank
+        self._rank = max(self._rank, rank)
+        return True
 
     def after_root(self) -> None:
         """Note that the outermost network has returned."""
@@ -117,10 +204,9 @@ class Phases:
             thread = self.out.thread
             if self._traced():
                 return 0
-            if self.torch._C._current_graph_task_id() == -1 and not thread.open:
-                self.driver = self.driver or threading.get_ident()
-                if not thread.phases and self.driver == threading.get_ident():
-                    self.steps.backward()
+            outermost = not thread.phases and not thread.open and self.torch._C._current_graph_task_id() == -1
+            if outermost and self._drives(_RAN_BACKWARD):
+                self.steps.backward()
             self.backward_begins()
             self.before_backward(roots)
             return self._open("backward")
@@ -156,7 +242,8 @@ class Phases:
         before = len(self.out.thread.phases)
         try:
             thread = self.out.thread
-            if not thread.phases and not thread.open and self.driver in (None, threading.get_ident()):
+            outermost = not thread.phases and not thread.open and self.torch._C._current_graph_task_id() == -1
+            if outermost and self._drives(_STEPPED):
                 self.steps.optimizer(id(optimizer))
             return self._open("optimizer", detail or type(optimizer).__name__)
         except BaseException as error:
@@ -250,3 +337,18 @@ def _exhausted(loader: Any) -> bool:
         return loader._sampler_iter is not None and loader._num_yielded >= len(loader._index_sampler)
     except Exception:
         return False
+
+
+def _parameters(module: Any, most: int) -> Iterator[Any]:
+    """Yield up to ``most`` parameters of a network. Its own methods are not asked: they may be the user's."""
+    waiting, seen = [module], set()
+    while waiting and most > 0:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        for parameter in list(one.__dict__.get("_parameters", {}).values()):
+            if parameter is not None and most > 0:
+                most -= 1
+                yield parameter
+        waiting += [m for m in reversed(list(one.__dict__.get("_modules", {}).values())) if m is not None]

@@ -64,6 +64,8 @@ class Probe:
         self.naming = Naming(torch, self.out)
         self.phases = Phases(torch, self.out, self.steps)
         self.phases.before_backward = self.operators.before_backward
+        self.phases.optimizers, self.phases.left = lambda: self.borders.optimizers, self.borders.leave
+        self.steps.compilations = lambda: dynamo.compilations(sys.modules)
         self.calls = ModuleCalls(torch, self.out, self.naming, self.phases.root)
         self.calls.after_root = self.phases.after_root
         self.calls.marks = self.borders.marking.on
@@ -118,6 +120,7 @@ class Probe:
     def _end(self) -> None:
         if self.armed:
             self.steps.exit()
+            self.borders.leave()
             self.borders.pauses.send()
             self.disarm()
             if self.out.recording:

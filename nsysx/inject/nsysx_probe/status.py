@@ -57,7 +57,9 @@ class Status:
         steps = self.borders.steps
         return {
             "rule": steps.rule,
-            "count": steps.index + 1,
+            "count": steps.count,
+            "ranges": steps.index + 1,
+            "first": steps.first,
             "last_closed_by": steps.closed_by,
             "empty": steps.empty,
             "unmarked_from": self.borders.marking.unmarked_from,

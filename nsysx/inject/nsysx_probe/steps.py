@@ -7,20 +7,29 @@ work is complete by the first of these rules that applies:
 ``user``       ``nsysx.step()`` was called: from then on only that counts.
 ``optimizer``  the optimizer that ends a round has stepped. If several take turns (a GAN), a round contains them all.
 ``backward``   backward has ended, and there is no optimizer, or it steps inside backward, or it is compiled and cannot be seen.
-``forward``    inference: a forward has ended.
+``forward``    inference: a forward has ended. Which networks make one step, ``periods`` finds out.
 
 The next step begins with the next fetch from a DataLoader if there is one, else with the next forward, or with the next
 call of an optimizer that runs the forward itself (a closure). Evaluation between training steps ends a step and does not begin
 one. In a program that makes an optimizer, only training makes steps.
+
+What a step is may show only later: a rule that learns late corrects the number of steps (``count``), not the ranges that were sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
+
+from .periods import Calls
 
 #: After this many steps of other optimizers, the one that ended rounds is gone or steps too rarely to end one.
 _GONE_AFTER = 12
+#: So often an optimizer may step in a round before one that is expected: the critic's steps for one of the generator.
+_MOST_TURNS = 12
+
+#: Answers whether an optimizer is expected to step in this round, from its key and that of the one that ends rounds; None: unknown.
+Related = Callable[[object, object], Optional[bool]]  # noqa: UP045 - Python 3.9 reads this too
 
 
 class Steps:
@@ -31,9 +40,23 @@ class Steps:
     ) -> None:
         self._begin = begin
         self._end = end
+        self.related: Related = lambda _key, _ends: None
+        self.compilations: Callable[[], int | None] = lambda: None  # how much torch.compile has compiled; None: unknown
+        self._compiled: int | None = None  # that number when backward ended
         self._states = states  # returns the number of parameters for which optimizers hold state
         self._states_before = 0  # that number when the open step began
         self.index = -1  # of the open or else the last step
+        self.first = 0  # the first step: those before it were none, because training or its thread began later
+        self.correction = 0  # to be added to the number of steps
+        self.unfinished = 0  # steps whose work was never completed
+        self.calls = Calls()
+        self._version: int | None = None  # of the weights when the open step began
+        self._network: object = None  # which network's weights
+        self._same = 0  # steps that began with the same weights as the one before
+        self._updates = False  # weights have changed by hand between steps
+        self._skipped = False  # the first call of a network began no step
+        self.called = False  # a network was called with gradients since the last backward
+        self.turns = 0  # how often the optimizer that ends a round has stepped in a held one
         self.is_open = False
         self.user = False
         self.by_fetch = False  # steps begin with fetches, not with forwards
@@ -54,6 +77,19 @@ class Steps:
         self.others = 0  # optimizer steps since that of ``key``
         self.empty: list[int] = []  # steps without any work
         self.closed_by = ""
+
+    @property
+    def count(self) -> int:
+        """Return the number of steps: ranges without those that proved to be none, and corrected by what was learned later."""
+        ranges = self.index + 1 - self.first
+        if self.user:
+            return ranges
+        empty = sum(index >= self.first for index in self.empty)
+        open_one = int(self.is_open and not self.done and self.worked)  # empty ones are known when they close
+        found = ranges - empty - self.unfinished - open_one - int(self.is_open and not self.worked)
+        if not self.trains and not self.by_fetch:
+            found += self.calls.correction + int(self._skipped and found > 0)
+        return max(found + self.correction, 0)
 
     @property
     def rule(self) -> str:
@@ -86,6 +122,8 @@ class Steps:
         if self.is_open:
             if not self.worked and len(self.empty) < 100:
                 self.empty.append(self.index)
+            elif not self.done and not self.user:
+                self.unfinished += 1
             self.is_open = False
             self.closed_by = why
             self._end()
@@ -104,17 +142,29 @@ class Steps:
 
     def _goes_on(self) -> bool:
         """Return whether an optimizer that has not stepped yet is expected to end this round."""
-        if self.by_fetch or not self.expected & self.pending or self._completed_by() != "optimizer":
+        if self.by_fetch or self._completed_by() != "optimizer":
+            return False
+        if self._awaits() is False:
             return False
         self.held = True
         return True
+
+    def _awaits(self) -> bool | None:
+        """Return whether an optimizer that has not stepped works on a network of this step; None: one may."""
+        related = [self.related(key, self.key) for key in self.expected & self.pending]
+        return True if True in related else None if None in related else False
 
     def _look_for_unseen(self) -> None:
         """Check whether the optimizer is compiled: its state has grown, and no optimizer was ever seen to step."""
         if not self.backwards or self.keys or not self.optimizer_made or self.optimizer_in_backward:
             return
-        if self._states() > self._states_before:
+        if self._has_compiled() and self._states() > self._states_before:
             self.unseen, self.done = self.backwards, 1
+
+    def _has_compiled(self) -> bool:
+        """Return whether something may have been compiled since backward ended: an optimizer, whose steps are then not seen."""
+        now = self.compilations()
+        return now is None or now != self._compiled
 
     def fetch(self, training: bool = True, exhausted: bool = False) -> None:
         """A batch is about to be fetched on the driving thread; ``exhausted``: the loader is known to have no more."""
@@ -123,7 +173,7 @@ class Steps:
         if not training and self.trains:
             self._close_for_evaluation(self.done or not self.worked)
             return
-        if not self.by_fetch and self.index <= 2:
+        if not self.by_fetch and self.index - self.first <= 2:
             self.by_fetch = True
         if self.by_fetch or not self.is_open:
             self._border()
@@ -133,24 +183,51 @@ class Steps:
         if not self.user and self.is_open and self.done:
             self._close("loader end")
 
-    def forward(self, training: bool = True) -> None:
-        """A whole network is about to be called."""
+    def forward(self, training: bool = True, network: object = None, version: int | None = None) -> None:
+        """A whole network is about to be called. ``version`` counts how often its weights were changed, None: unknown."""
         if self.user:
             return
         first, self.forward_seen = not self.forward_seen, True
+        self.called = self.called or training
         if not training and self.trains:
             # In the middle of a step it is a teacher, a rollout or a target network, and so part of the step.
-            self._close_for_evaluation(self.done)
+            self._close_for_evaluation(self.done and (self.by_fetch or not self._awaits()))
             return
         if self.by_fetch:
             # A batch that is fetched once and used many times: from here on fetches do not tell steps apart.
-            if self.is_open and self.done >= 2 and self._completed_by() == "optimizer":
+            if self.is_open and self.done >= 2 and self._completed_by() == "optimizer" and not self._awaits():
                 self.by_fetch = False
+                self.correction += self.done - 1
             elif self.is_open:
                 return
-        if first and not self.trains and not self.is_open:
-            return  # a single forward is usually a look at shapes or a warm-up
+        if not self.trains:
+            begins = self.calls.begins(network, version)
+            if first and training and not self.is_open:
+                self._skipped = True
+                self._network, self._version = network, version
+                return  # a single forward with gradients is usually a look at shapes
+            if not begins and self.is_open:
+                return
+        elif self._accumulates(network, version):
+            return
+        before = self.index
         self._border()
+        if self.index != before and version is not None:
+            self._network, self._version = network, version
+
+    def _accumulates(self, network: object, version: int | None) -> bool:
+        """Return whether weights that the program changes by hand are still those of the open step's begin."""
+        if self._completed_by() != "backward" or self.optimizer_made or self.by_fetch or not self.is_open:
+            return False
+        if version is None or self._version is None or network != self._network:
+            return False
+        same = version == self._version
+        if not self._updates and same:
+            self._same += 1
+        elif not self._updates:
+            self._updates = True
+            self.correction -= self._same  # without a change between them, all steps so far were one
+        return self._updates and same
 
     def forward_end(self) -> None:
         """The network has returned."""
@@ -158,7 +235,28 @@ class Steps:
 
     def backward(self) -> None:
         """Backward is about to run; it begins a step if no forward was seen (a network that is not a module)."""
-        self.forward(True)
+        if self.user:
+            return
+        if not self.trains:  # what came before the first backward was no step
+            self._restart(self.index if self.is_open else self.index + 1)
+            self.called = self.is_open
+        called, self.called, self.forward_seen = self.called, False, True
+        if not (self.is_open and called):
+            self.forward(True)
+            self.called = False
+
+    def restart(self) -> None:
+        """Another thread drives from here on: what came before was no step."""
+        if not self.user:
+            self._close("another thread drives")
+            self._restart(self.index + 1)
+            self.key = None
+            self.keys.clear()
+            self.by_fetch = self.forward_seen = self.backward_seen = False
+
+    def _restart(self, first: int) -> None:
+        self.first, self.correction, self.unfinished, self._skipped = first, 0, 0, False
+        self.calls = Calls()
 
     def backward_end(self) -> None:
         """Backward has returned."""
@@ -166,6 +264,8 @@ class Steps:
             self.backward_seen = True
             self.done = 0
         self.backwards += 1
+        if self.optimizer_made and not self.keys:
+            self._compiled = self.compilations()
         self._work("backward")
 
     def _work(self, what: str) -> None:
@@ -177,7 +277,7 @@ class Steps:
         """Gradients are reset. If a backward came before and no optimizer was ever seen to step, one must have stepped unseen."""
         if self.user or not self.optimizer_made or self.optimizer_in_backward or self.keys:
             return
-        if self.is_open and self.backwards and not self.done:
+        if self.is_open and self.backwards and not self.done and self._has_compiled():
             self.unseen = max(self.backwards, 1)
             if not self.by_fetch:
                 self.done = 1
@@ -196,6 +296,7 @@ class Steps:
         self.optimizer_made = True
         if not self.user:
             self._close("training begins")
+            self._restart(self.index + 1)
 
     def optimizer(self, key: object) -> None:
         """An outermost optimizer is about to step; it begins a step if the optimizer calls the network itself."""
@@ -223,7 +324,7 @@ class Steps:
             return
         self._ends_round(key)
         if key == self.key:
-            self.expected = set() if self.done else set(self.pending)
+            self.expected = set() if self.done and not self.held else set(self.pending)
             self.done += 1
 
     def _ends_round(self, key: object) -> None:
@@ -234,9 +335,13 @@ class Steps:
         self.unseen = 0
         if key == self.key:
             self.others = 0
-            if self.held:  # it stepped again before the expected ones, so they do not belong to this round
-                self.pending.clear()
+            if self.held:
+                self.turns += 1
+                if self.turns > _MOST_TURNS or not self._awaits():  # the expected ones do not belong to this round
+                    self.pending.clear()
+                    self.correction += self.turns
             return
+        self.turns = 0
         self.others += 1
         # A new optimizer ends the round from now on, whether it is the second of a GAN or that of the next stage, unless it came
         # right after the one that ends rounds, with the same backward or in the same batch.

@@ -1,0 +1,69 @@
+"""A third of the table of programs and ways to start them; all of it: scripts/starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.starts import running
+from tests.starts.cases import Case, table
+
+#: Each of these once deviated, so they run whatever third they are in.
+ALWAYS = (
+    "one batch of a loader", "evaluation with gradients", "wgan", "cycle of two", "sam without state", "by hand", "no modules",
+    "two networks", "zeroth order", "one network", "a thread", "draft", "find_spec first", "iterable loader",
+)  # fmt: skip
+QUICK = [c for c in table() if not c.slow and not c.command]
+FRESH = [
+    "script",
+    "find_spec first",
+    "environment",
+    "ends by exit 3",
+    "ends by abort",
+    "ends by exception",
+    "terminal",
+    "files",
+]
+CASES = [
+    c for i, c in enumerate(QUICK) if (i % 4 == 0 or any(word in c.name for word in ALWAYS)) and "many" not in c.name
+]
+CASES += [c for c in table() if c.name.removeprefix("ways: ") in FRESH]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[running.Bench]:
+    bench = running.Bench(tmp_path_factory.mktemp("starts"))
+    yield bench
+    bench.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_program_is_the_same_under_the_probe(bench: running.Bench, case: Case) -> None:
+    assert running.compare(bench, case) == []
+
+
+def test_the_table_is_large_and_every_difference_has_a_reason() -> None:
+    assert len(table()) >= 150
+    assert len(CASES) >= len(table()) // 4
+    assert all(len(case.told[1]) > 10 for case in table() if case.told)
+
+
+def _program(name: str, text: str) -> Case:
+    return Case(name, "from lab import *\n" + text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("import sys; print('nsysx_probe' in sys.modules)", "changed"),
+        ("import sys; open('f', 'w').write(str('nsysx_probe' in sys.modules))", "changed"),
+        ("import sys; sys.exit('nsysx_probe' in sys.modules)", "changed"),
+        ("import sys\nx = []\nfor i in rounds(3000): x += [bytes(5000)] * ('nsysx_probe' in sys.modules) and [bytearray(5000)]", "changed"),
+        ("own(5)", "lost"),
+        ("own(5); net()(x())", "miscounted"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_found(bench: running.Bench, text: str, kind: str) -> None:
+    found = running.compare(bench, _program("a program", text))
+    assert kind in [d.kind for d in found] or (kind == "lost" and [d.kind for d in found] == ["miscounted"])

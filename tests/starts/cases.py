@@ -1,0 +1,72 @@
+"""The programs of the table: those of ``programs/`` in a process each that has already imported torch, those of ``ways`` from scratch.
+
+A program is held to a bare run of itself. It notes in a file how many steps it makes (``lab.own``), which the probe must find.
+Where the two differ by right, the case tells the probe's number and the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LAB = (HERE / "lab.py").read_text(encoding="utf-8")
+
+_TOLD = re.compile(r"told (\d+): (.+)")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program and one way to start it."""
+
+    name: str
+    program: str
+    #: The words of the command; {python} is the interpreter. Without any, the program runs in a fork that has imported torch.
+    command: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: str = ""
+    terminal: bool = False
+    #: The probe's number of steps and why it is not the program's own.
+    told: tuple[int, str] | None = None
+    #: Whether Python ends as usual, so that the probe can write its last counts.
+    ends: bool = True
+    slow: bool = False
+    #: What differs from run to run (process numbers, addresses, times) is replaced in the output of both.
+    varies: tuple[tuple[str, str], ...] = ()
+    needs: str = ""
+
+
+def told(text: str) -> tuple[int, str]:
+    """Return the number and the reason of "told N: reason"."""
+    match = _TOLD.fullmatch(text)
+    assert match, text
+    return int(match[1]), match[2]
+
+
+def _from_text(path: Path) -> list[Case]:
+    """Return the programs of a file: each begins with "### name", and lines that begin with "#!" are options."""
+    cases = []
+    for part in re.split(r"^### ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        name, _, text = part.partition("\n")
+        options = re.findall(r"^#! (.*)$", text, re.MULTILINE)
+        numbers = [told(o) for o in options if o.startswith("told")]
+        body = "from lab import *\n" + re.sub(r"^#! .*\n", "", text, flags=re.MULTILINE)
+        case = Case(f"{path.stem}: {name}", body, told=numbers[0] if numbers else None, slow="slow" in options)
+        cases.append(case)
+    return cases
+
+
+def table() -> list[Case]:
+    """Return all cases, in the order of the files."""
+    from tests.starts import ways
+
+    cases = [
+        case for name in ("training", "inference", "odd") for case in _from_text(HERE / "programs" / f"{name}.txt")
+    ]
+    cases += ways.cases()
+    names = [case.name for case in cases]
+    assert len(set(names)) == len(names), [n for n in names if names.count(n) > 1]
+    return cases

@@ -1,0 +1,257 @@
+"""Runs each program of the table bare and under the probe, or under a real ``nsysx run``, and tells what is not the same.
+
+Held are output, exit status (death by a signal included), files, and through the output also weights, tracebacks and environment;
+further the growth of memory, and the probe's number of steps against the program's own.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.starts.cases import HERE, LAB, Case
+
+ROOT = HERE.parent.parent
+INJECT = ROOT / "nsysx" / "inject"
+SECONDS = 150
+#: Memory may grow by this much more than in the bare run: what the allocator takes at a time, and bytes a step.
+SLACK_BYTES, BYTES_PER_STEP = 1_500_000, 100
+#: What Python or nsys writes beside a program.
+NOT_ITS_FILES = ("__pycache__", ".tmp")
+
+
+@dataclass
+class Result:
+    """What one run left."""
+
+    code: int
+    out: bytes
+    err: bytes
+    files: dict[str, str]
+    own: list[int]
+    growth: list[tuple[int, int]]
+    records: list[dict[str, Any]] = field(default_factory=list)
+    report: str = ""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """``kind``: changed, lost or miscounted."""
+
+    case: str
+    kind: str
+    what: str
+
+
+class Zygote:
+    """A process that has imported torch and forks."""
+
+    def __init__(self) -> None:
+        (read, self._write), (self._read, write) = os.pipe(), os.pipe()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NSYSX_", "PYTHON"))}
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "zygote.py"), str(read), str(write)],
+            pass_fds=(read, write), env={**environment, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(read)
+        os.close(write)
+        self._answers = os.fdopen(self._read)
+
+    def run(self, **task: Any) -> int:
+        """Run a task and return its exit status as `subprocess` does."""
+        os.write(self._write, (json.dumps(task) + "\n").encode())
+        return os.waitstatus_to_exitcode(int(self._answers.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        os.close(self._write)
+        self._process.wait()
+        self._answers.close()
+
+
+class Bench:
+    """One worker: a folder to run in, and a zygote when the first program needs one. ``nsys``: use real captures with it."""
+
+    def __init__(self, folder: Path, nsys: str = "", fresh: bool = False) -> None:
+        self.folder, self.side = folder / "program", folder / "beside"
+        self.nsys, self.fresh = nsys, fresh
+        self._zygote: Zygote | None = None
+
+    def close(self) -> None:
+        """End the zygote."""
+        if self._zygote is not None:
+            self._zygote.close()
+
+    def _prepare(self, case: Case, probed: bool) -> dict[str, str]:
+        for folder in (self.folder, self.side):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        for name, text in {"lab.py": LAB, "main.py": case.program, **case.files}.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        (self.side / "probe").mkdir()
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("NSYSX_", "PYTHON"))}
+        base |= {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "OWN_STEPS": str(self.side / "own"), **case.env}
+        path = str(self.folder)
+        if probed and not self.nsys:
+            path = f"{INJECT}{os.pathsep}{path}"
+            base |= {"NSYSX_FORCE": "1", "NSYSX_PROBE_DIR": str(self.side / "probe")}
+        return {**base, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(self, case: Case, probed: bool) -> Result:
+        """Run a case once."""
+        environment = self._prepare(case, probed)
+        out, err = self.side / "out", self.side / "err"
+        if not case.command and not self.fresh and not self.nsys:
+            self._zygote = self._zygote or Zygote()
+            site = str(INJECT / "sitecustomize.py") if probed else ""
+            code = self._zygote.run(
+                folder=str(self.folder), environment=environment, sitecustomize=site, out=str(out), err=str(err),
+                seconds=SECONDS,
+            )  # fmt: skip
+        else:
+            code = self._start(case, probed, environment, out, err)
+        return self._result(code, out.read_bytes(), err.read_bytes())
+
+    def _start(self, case: Case, probed: bool, environment: dict[str, str], out: Path, err: Path) -> int:
+        packages = repr([p for p in sys.path if p.endswith("site-packages")])
+        known = {"{python}": sys.executable}
+        command = [known.get(w, w.replace("{packages}", packages)) for w in case.command or ("{python}", "main.py")]
+        if self.nsys and probed:
+            run = [sys.executable, "-m", "nsysx", "run", "--no-report", "--nsys", self.nsys, "-o", str(self.side / "r")]
+            environment = {
+                **environment,
+                "NSYSX_KEEP": "1",
+                "PYTHONPATH": os.pathsep.join((environment["PYTHONPATH"], str(ROOT))),
+            }
+            command = [*run, "--", *command]
+        if case.terminal:
+            return _in_terminal(command, self.folder, environment, out, err)
+        with out.open("wb") as o, err.open("wb") as e:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdin=subprocess.PIPE, stdout=o, stderr=e
+            )
+            try:
+                process.communicate(case.stdin.encode(), timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        return process.returncode
+
+    def _result(self, code: int, out: bytes, err: bytes) -> Result:
+        files = {}
+        for path in sorted(self.folder.rglob("*")):
+            name = str(path.relative_to(self.folder))
+            if path.is_file() and not any(part in name for part in NOT_ITS_FILES):
+                files[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        own, growth = self.side / "own", self.side / "own.memory"
+        records = [json.loads(p.read_text()) for p in sorted((self.side / "probe").glob("probe-*.json"))]
+        return Result(
+            code, out, err, files,
+            _sums(own.read_text()) if own.exists() else [],
+            [(int(a), int(b)) for a, b in map(str.split, growth.read_text().splitlines())] if growth.exists() else [],
+            records,
+        )  # fmt: skip
+
+
+def _sums(notes: str) -> list[int]:
+    """Return the steps of each process from lines of process and steps."""
+    sums: collections.Counter[str] = collections.Counter()
+    for process, steps in map(str.split, notes.splitlines()):
+        sums[process] += int(steps)
+    return sorted(sums.values())
+
+
+def _in_terminal(command: list[str], folder: Path, environment: dict[str, str], out: Path, err: Path) -> int:
+    """Run a command in a terminal of its own; all that it shows goes to ``out``."""
+    outside, inside = pty.openpty()
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdin=inside, stdout=inside, stderr=inside)
+    os.close(inside)
+    shown, until = b"", time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        if select.select([outside], [], [], 0.5)[0]:
+            try:
+                piece = os.read(outside, 65536)
+            except OSError:  # nobody has the terminal open any more
+                break
+            shown += piece
+        elif process.poll() is not None:
+            break
+    process.wait(timeout=10)
+    os.close(outside)
+    out.write_bytes(shown)
+    err.write_bytes(b"")
+    return process.returncode
+
+
+def _plain(case: Case, text: bytes) -> str:
+    shown = text.decode("utf-8", "backslashreplace")
+    for pattern, by in case.varies:
+        shown = re.sub(pattern, by, shown)
+    return shown
+
+
+def _differs(case: Case, bare: Result, probed: Result) -> list[str]:
+    found = []
+    for name in ("out", "err"):
+        a, b = _plain(case, getattr(bare, name)), _plain(case, getattr(probed, name))
+        if a != b:
+            first, second = a.splitlines(), b.splitlines()
+            at = next(
+                (i for i, (x, y) in enumerate(zip(first, second, strict=False)) if x != y), min(len(first), len(second))
+            )
+            found.append(f"std{name} line {at + 1}: {first[at : at + 1]} became {second[at : at + 1]}"[:400])
+    if bare.code != probed.code:
+        found.append(f"exit {bare.code} became {probed.code}: {probed.err[-300:]!r}")
+    if bare.files != probed.files:
+        found.append(f"files: {sorted(set(bare.files.items()) ^ set(probed.files.items()))}"[:300])
+    if collections.Counter(bare.own) != collections.Counter(probed.own):
+        found.append(f"its own steps {bare.own} became {probed.own}")
+    for (before, steps), (after, _) in zip(bare.growth, probed.growth, strict=False):
+        if after - before > SLACK_BYTES + BYTES_PER_STEP * steps:
+            found.append(f"memory grew by {before} bytes in {steps} steps, and now by {after}")
+    return found
+
+
+def counts(result: Result) -> list[int]:
+    """Return the number of steps of each process that has any."""
+    return sorted(r["steps"]["count"] for r in result.records if r.get("steps") and r["steps"]["count"])
+
+
+def judge(case: Case, bare: Result, probed: Result) -> list[Deviation]:
+    """Return what deviates between a bare run and one under the probe."""
+    found = [Deviation(case.name, "changed", what) for what in _differs(case, bare, probed)]
+    armed = [r for r in probed.records if r["backend"] != "off"]
+    wrong = [r["errors"] for r in probed.records if r["errors"]]
+    found += [Deviation(case.name, "lost", f"errors of the probe: {errors}") for errors in wrong]
+    wanted = sorted(n for n in bare.own if n)
+    if case.ends and wanted and not case.told and not armed:
+        reasons = [r["reason"] for r in probed.records]
+        return [*found, Deviation(case.name, "lost", f"no process has the probe: {reasons}")]
+    if not case.ends:  # the program dies before the probe can write its last counts
+        return found
+    expected = [case.told[0]] if case.told and case.told[0] else [] if case.told else wanted
+    if case.name.startswith(("odd", "ways")) and not wanted and not case.told:
+        return found
+    if counts(probed) != expected:
+        rules = [r["steps"]["rule"] for r in armed if r.get("steps")]
+        found.append(Deviation(case.name, "miscounted", f"{counts(probed)} for {expected}, by {rules}"))
+    return found
+
+
+def compare(bench: Bench, case: Case) -> list[Deviation]:
+    """Run a case bare and under the probe, and return what deviates."""
+    return judge(case, bench.run(case, False), bench.run(case, True))
