@@ -123,14 +123,14 @@ class Phases:
             if optimizer is not None and id(optimizer) in (key, ends):
                 groups = getattr(optimizer, "param_groups", ())
                 ids[id(optimizer)] = {id(p) for group in groups for p in group["params"] if p.requires_grad}
-        own = ids.get(key, set())
-        if own & ids.get(ends, set()):
+        weights = ids.get(key, set())
+        if weights & ids.get(ends, set()):
             return False
         step, modules = self._called
         if step != self.steps.index:
             return False
         roots = [ref() for ref in modules.values()]
-        return any(id(p) in own for root in roots if root is not None for p in _parameters(root, _MOST_PARAMETERS))
+        return any(id(p) in weights for root in roots if root is not None for p in _parameters(root, _MOST_PARAMETERS))
 
     def _drives(self, rank: int) -> bool:
         """Return whether this thread's events make steps: those of the one that does most, and of the main thread among equals."""

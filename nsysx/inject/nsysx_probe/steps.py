@@ -86,10 +86,10 @@ class Steps:
             return ranges
         empty = sum(index >= self.first for index in self.empty)
         open_one = int(self.is_open and not self.done and self.worked)  # empty ones are known when they close
-        found = ranges - empty - self.unfinished - open_one - int(self.is_open and not self.worked)
+        steps = ranges - empty - self.unfinished - open_one - int(self.is_open and not self.worked)
         if not self.trains and not self.by_fetch:
-            found += self.calls.correction + int(self._skipped and found > 0)
-        return max(found + self.correction, 0)
+            steps += self.calls.correction + int(self._skipped and steps > 0)
+        return max(steps + self.correction, 0)
 
     @property
     def rule(self) -> str:
