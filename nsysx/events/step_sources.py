@@ -171,14 +171,60 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             narrow = narrow or (source, rule, steps)
     if chosen_of:
         return chosen_of
-    steps = from_kernels(attributed.gpu_ops, attributed.api_calls)
+    steps, refused = _plausible(from_kernels(attributed.gpu_ops, attributed.api_calls), rows, attributed.gpu_ops)
     if steps.height > 1:
         why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
         return [("kernels", f"the repeated kernel sequence ({why})", steps)]
     if narrow:
         return [narrow]
-    why = "no step range, no optimizer range, no repeated kernel sequence"
+    why = f"no step range, no optimizer range, {refused or 'no repeated kernel sequence'}"
     return [("capture", f"the whole capture as one step: {why}", whole_capture(attributed))]
+
+
+#: Repetitions whose middle half differs by more than this factor are different work, of a like sequence.
+_SPREAD = 3.0
+#: Fewer repetitions than this are not judged by their place, and by their spread.
+_PLACED, _SPREAD_OF = 4, 8
+#: Repetitions are parts of a pass if one range of a forward, a backward or a module holds this share of them.
+_IN_ONE = 0.75
+
+
+def _plausible(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Return the repetitions of the processes in which they may be steps, and why those of another process are none."""
+    kept, refused = [steps.clear()], ""
+    for (process,), of_process in steps.group_by("process", maintain_order=True):
+        of_ranges, of_ops = (frame.filter(pl.col("process") == process) for frame in (ranges, ops))
+        if why := _no_steps(of_process, of_ranges, of_ops):
+            refused = why
+        else:
+            kept.append(of_process)
+    return pl.concat(kept), refused
+
+
+def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> str:
+    """Return why the repetitions of one process are no steps, "" where they may be."""
+    begin = steps["start_ns"].to_numpy()
+    whole_pass = (pl.col("kind") == "phase") & pl.col("name").cast(pl.String).is_in(["forward", "backward"])
+    passes = ranges.filter(whole_pass | (pl.col("kind") == "module"))
+    start, end = passes["start_ns"].to_numpy(), passes["end_ns"].to_numpy()
+    inside = np.searchsorted(begin, end) - np.searchsorted(begin, start)
+    if len(begin) >= _PLACED and len(inside) and inside.max() >= max(_IN_ONE * len(begin), 2):
+        label = passes["label"].cast(pl.String)[int(inside.argmax())]
+        return f"the repeated kernel sequence lies inside one range {label[:60]!r} and is a part of a pass"
+    if len(begin) < _SPREAD_OF:
+        return ""
+    # The host may run ahead and then wait; the device may be late. Only what is uneven on both is no repetition.
+    called = ops.select("call_start_ns", "start_ns").drop_nulls().sort("call_start_ns", "start_ns")
+    first = np.searchsorted(called["call_start_ns"].to_numpy(), begin)
+    on_device = called["start_ns"].to_numpy()[np.minimum(first, called.height - 1)]
+    spread = []
+    for borders in (begin, on_device):
+        # The first ones may be warm-up.
+        low, high = np.quantile(np.maximum(np.diff(borders), 1)[len(borders) // 4 :], (0.25, 0.75))
+        spread.append(float(high / low))
+    if min(spread) > _SPREAD:
+        return f"the lengths of the repeated kernel sequence differ too much (their middle half by a factor of {min(spread):.1f})"
+    return ""
 
 
 def _processes(steps: list[pl.DataFrame]) -> list[int]:
