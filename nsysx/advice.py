@@ -15,11 +15,15 @@ Level = Literal["certain", "likely", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One thing that must hold for a change, tested on the capture. ``detail`` says what was seen, and where."""
+    """One thing that must hold for a change, tested on the capture.
+
+    ``detail`` says what was seen, and where; ``mend`` how to make a violated one hold, "" where nothing short does.
+    """
 
     name: str
     state: Literal["holds", "violated", "unknown"]
     detail: str
+    mend: str = ""
 
 
 @dataclass(frozen=True, slots=True)

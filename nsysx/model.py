@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, cast
 
 from nsysx import records
-from nsysx.advice import UNDECIDED, Answer
+from nsysx.advice import UNDECIDED, Answer, Condition
 from nsysx.errors import NsysxError
 from nsysx.pictures import Strip, Timeline
 from nsysx.rows import Column as Column
@@ -27,6 +27,11 @@ def _scoped(record: Any) -> dict[str, Any]:
     """Return a record's fields, its scopes as JSON values."""
     values = {f.name: getattr(record, f.name) for f in fields(record)}
     return {k: v.to_json() if isinstance(v, Scope) else v for k, v in values.items()}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON values."""
+    return _scoped(finding) | {"conditions": [asdict(c) for c in finding.conditions]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +87,16 @@ class Table:
     shown: TableSpec = field(default_factory=TableSpec)
 
 
+Doubt = Literal["", "cause", "findings", "numbers", "everything"]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line about how far the capture can be trusted; ``fix`` is a command or change that would fix it.
 
     ``table`` is the key of the missing table if the line is about one. ``doubt`` is what a line that is not ok makes doubtful: every
-    one of the "numbers", of which the reader is warned before anything else, or what was found to be the "cause"; ``short`` says it
-    in fewer words than ``detail``.
+    one of the "numbers", of which the reader is warned before anything else, "everything", so that nothing is claimed at all, what was
+    found to be the "cause", or that nothing else could be found ("findings"); ``short`` says it in fewer words than ``detail``.
     """
 
     check: str
@@ -96,7 +104,7 @@ class Check:
     detail: str
     fix: str = ""
     table: str = ""
-    doubt: Literal["", "cause", "numbers"] = ""
+    doubt: Doubt = ""
     short: str = ""
 
     @staticmethod
@@ -247,6 +255,7 @@ class Finding:
     ``bound``: the saving is an upper bound. ``error_ns`` is the error bar of a saving. ``paste`` is code that makes the change,
     ``condition`` what must hold for it. ``because``: the end of the detail, on what a wrong reading is made of.
     ``title_as_recorded``, ``cost_as_recorded``: their times are of the steps as recorded; all others are of the shown step.
+    ``conditions`` are what the change needs, tested; ``unblocked_ns`` is what it saves together with what mends the violated ones.
     ``scope`` is what the cost covers, ``saving_scope`` the steps that were replayed for the saving.
     """
 
@@ -270,6 +279,8 @@ class Finding:
     because: str = ""
     title_as_recorded: bool = False
     cost_as_recorded: bool = False
+    conditions: tuple[Condition, ...] = ()
+    unblocked_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +339,7 @@ class Summary:
             **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in tables},
             "replay": None if self.replay is None else dict(self.replay),
             "unprofiled": None if self.unprofiled is None else asdict(self.unprofiled),
-            "findings": None if self.findings is None else [_scoped(f) for f in self.findings],
+            "findings": None if self.findings is None else [_finding(f) for f in self.findings],
             "scopes": {key: t.scope.to_json() for key, t in tables if t.scope},
         }
 

@@ -32,7 +32,7 @@ def decide(summary: Summary) -> Answer:
         certainty=certainty.of(summary, chosen),
         picture=bars.pictured(summary, chosen),
         also=others.also(summary, chosen),
-        alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt == "numbers"),
+        alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
     )
 

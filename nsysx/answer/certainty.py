@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
 from nsysx.answer import step_time
-from nsysx.answer.choice import is_bound, sentence
+from nsysx.answer.choice import is_bound, nothing_to_claim, sentence
 from nsysx.catalogue import Limit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
@@ -56,10 +56,10 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, "unknown", "No GPU work is in the capture.")
     if summary.steps.source == "capture":
         return Sure(about, "unknown", "No steps were found, so start-up and steady work are not told apart.")
-    if summary.verdict.code == Limit.UNKNOWN:
+    if summary.verdict.code == Limit.UNKNOWN or nothing_to_claim(summary):
         return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
     late = step_time.rank_waited_for(summary)
-    warned = [c for c in summary.quality if c.status == "warn" and c.doubt]
+    warned = [c for c in summary.quality if c.status == "warn" and c.doubt in ("cause", "numbers", "everything")]
     more = f" But: {warned[0].short or _quoted(warned[0].detail)}" if warned else ""
     if late is not None and late.get("last_share") is not None:
         share = units.share(late["last_share"], 1)

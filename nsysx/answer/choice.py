@@ -6,8 +6,9 @@ import re
 from typing import NamedTuple
 
 from nsysx import units
-from nsysx.advice import Action
+from nsysx.advice import Action, Condition
 from nsysx.answer import step_time
+from nsysx.catalogue import Limit, Part
 from nsysx.findings import rule_of
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, KERNEL_ITSELF
 from nsysx.model import Finding, Summary
@@ -24,22 +25,68 @@ def by_saving(summary: Summary) -> list[Finding]:
 def first(summary: Summary) -> Finding | None:
     """Return the finding for the first card: the one that saves most, or one about the verdict's cause that saves as much.
 
-    Without steps there are no savings: a finding about how the program times itself comes first, then one about the cause.
+    None that the capture says cannot be made, and none at all where too little was recorded. Without steps there are no savings: a
+    finding about how the program times itself comes first, then one about the cause.
     """
-    ranked, step = by_saving(summary), step_time.step_ns(summary)
+    if nothing_to_claim(summary):
+        return None
+    ranked, step = [f for f in by_saving(summary) if _advisable(f)], step_time.step_ns(summary)
     if step is None:
-        if summary.steps.source != "capture" or step_time.ledger_row(summary) is None:
-            return None
-        return next((f for cause in ("timing", summary.verdict.code) for f in ranked if about(f) == cause), None)
-    worth = [f for f in ranked if (step_time.saving_ns(summary, f) or 0) >= NOTABLE * step]
+        return _without_steps(summary, ranked)
     if step_time.rank_waited_for(summary) is not None:
         return next((f for f in ranked if about(f) == "late rank"), None)
+    if summary.verdict.code == Limit.UNKNOWN:
+        return None
+    worth = [f for f in ranked if (saving_ns(summary, f) or 0) >= NOTABLE * step]
     if not worth:
         return None
     # Among savings that cannot be told apart, prefer the cause that the sentence names.
-    most, error_ns = worth[0].saving_ns_per_step or 0, worth[0].error_ns or 0
-    alike = [f for f in worth if f is worth[0] or most - (f.saving_ns_per_step or 0) <= error_ns]
-    return next((f for f in alike if about(f) == summary.verdict.code), worth[0])
+    best = max(worth, key=lambda f: saving_ns(summary, f) or 0)
+    least = (saving_ns(summary, best) or 0) - (best.error_ns or 0)
+    alike = [f for f in worth if f is best or (saving_ns(summary, f) or 0) >= least]
+    return (
+        best
+        if about(best) == summary.verdict.code
+        else next((f for f in alike if about(f) == summary.verdict.code), best)
+    )
+
+
+def _without_steps(summary: Summary, ranked: list[Finding]) -> Finding | None:
+    """Return a finding about what the program's own clocks read, about the cause, or about its kernels where the GPU mostly works."""
+    if summary.steps.source != "capture" or step_time.ledger_row(summary) is None:
+        return None
+    read = next((f for f in ranked if rule_of(f.code).reading), None)
+    cause = next((f for f in ranked if about(f) == summary.verdict.code), None)
+    of_kernels = next((f for f in ranked if about(f) == "timing" and _mostly_works(summary)), None)
+    return read or cause or of_kernels
+
+
+def _mostly_works(summary: Summary) -> bool:
+    """Return whether the GPU works for at least half of the time that the verdict speaks of."""
+    parts = summary.verdict.parts
+    return 2 * sum(ns for part, ns in parts.items() if not Part.named(part).idle) >= sum(parts.values())
+
+
+def nothing_to_claim(summary: Summary) -> bool:
+    """Return whether so much is missing from the capture that nothing may be said of what a change would save."""
+    return any(c.status == "warn" and c.doubt == "everything" for c in summary.quality)
+
+
+def _violated(finding: Finding) -> list[Condition]:
+    return [c for c in finding.conditions if c.state == "violated"]
+
+
+def _advisable(finding: Finding) -> bool:
+    """Return whether a change can be made: nothing that it needs is violated, or the program can mend that first."""
+    violated = _violated(finding)
+    return not violated or (finding.unblocked_ns is not None and all(c.mend for c in violated))
+
+
+def saving_ns(summary: Summary, finding: Finding) -> int | None:
+    """Return what a finding saves of the shown step (ns), together with what has to be mended first."""
+    if not _violated(finding) or finding.unblocked_ns is None:
+        return step_time.saving_ns(summary, finding)
+    return min(finding.unblocked_ns, step_time.step_ns(summary) or finding.unblocked_ns)
 
 
 def about(finding: Finding) -> str:
@@ -57,18 +104,27 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     if chosen is None:
         return (Action(_without_a_finding(summary)),)
     # A whole program is compiled at once; the finding's place is only where most of its cost is.
-    where = {} if rule_of(chosen.code).whole else chosen.where
-    return (
-        Action(
-            chosen.fix or chosen.title,
-            chosen.code,
-            place_of(summary, chosen),
-            chosen.paste,
-            where,
-            " ".join(filter(None, (chosen.condition, _spread_evenly(summary, chosen)))),
-            saving_ns=step_time.saving_ns(summary, chosen),
-        ),
+    where, place = {} if rule_of(chosen.code).whole else chosen.where, place_of(summary, chosen)
+    violated = _violated(chosen)
+    mended = (Action(f"{c.mend}: {c.detail}", chosen.code, place, conditions=(c,)) for c in violated)
+    change = Action(
+        chosen.fix or chosen.title,
+        chosen.code,
+        place,
+        chosen.paste,
+        where,
+        " ".join(filter(None, (chosen.condition, _spread_evenly(summary, chosen)))),
+        tuple(c for c in chosen.conditions if c not in violated),
+        None if violated else step_time.saving_ns(summary, chosen),
     )
+    return (*mended, change)
+
+
+#: What to do where a check says that so much was not recorded, by what it makes doubtful.
+_RECORD_AGAIN = {
+    "everything": "Record again, so that the kernels are in the report",
+    "findings": "Record what the CUDA graphs launch, which this report does not hold",
+}
 
 
 def _without_a_finding(summary: Summary) -> str:
@@ -76,9 +132,15 @@ def _without_a_finding(summary: Summary) -> str:
     if step_time.ledger_row(summary) is None:
         how = next((f"Record the GPU's work: {c.fix}" for c in summary.quality if c.check == "gpu work" and c.fix), "")
         return how or "Record a part of the program in which the GPU works."
+    for doubt, said in _RECORD_AGAIN.items():
+        lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
+        if lost is not None:
+            return f"{said}: {lost.fix}" if lost.fix else said
     if step_time.step_ns(summary) is None:
         how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
         return f"Mark the steps, so that start-up and steady work are told apart: {how}"
+    if summary.verdict.code == Limit.UNKNOWN:
+        return "Record again what the sentence above misses: what limits the step is not known."
     if summary.replay is None or not summary.replay.get("trusted", True):
         return "What a change would save cannot be said: no replay of the steady steps can be trusted."
     return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself."
@@ -96,7 +158,7 @@ def _spread_evenly(summary: Summary, chosen: Finding) -> str:
 
 def is_bound(summary: Summary, chosen: Finding | None) -> bool:
     """Return whether the saving is an upper bound: a rank's extra work may go away, or only move to the others."""
-    return chosen is not None and (chosen.bound or bool(_spread_evenly(summary, chosen)))
+    return chosen is not None and (chosen.bound or bool(_violated(chosen)) or bool(_spread_evenly(summary, chosen)))
 
 
 class After(NamedTuple):
@@ -110,7 +172,7 @@ class After(NamedTuple):
 def after(summary: Summary, chosen: Finding | None) -> After:
     """Return the step after the change: the step less the saving, which may be off by its error, or nothing if it is a bound."""
     now = step_time.step_ns(summary)
-    saving = None if chosen is None else step_time.saving_ns(summary, chosen)
+    saving = None if chosen is None else saving_ns(summary, chosen)
     if now is None or chosen is None or saving is None:
         return After()
     error, bound = chosen.error_ns, is_bound(summary, chosen)
@@ -136,6 +198,8 @@ def _without_a_change(summary: Summary) -> str:
     """Return the remark on the worth where no change is advised."""
     if step_time.ledger_row(summary) is None:
         return "Nothing can be said before the GPU's work is in the report."
+    if nothing_to_claim(summary):
+        return "Nothing can be said before the kernels are in the report."
     return "The parts below say where the time is."
 
 

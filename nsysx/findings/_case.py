@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, cast
@@ -11,10 +11,12 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Condition
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
+from nsysx.findings._rule import Rule as Rule
 from nsysx.judging import waiting
 from nsysx.judging.limits import Limits, limits_of
 from nsysx.judging.program import Program, program_of
@@ -27,36 +29,27 @@ NOTABLE = 0.01
 SITE = ("module", "phase", "file", "line")
 
 
-class Rule(NamedTuple):
-    """The names of a rule. ``title`` says what it looks for.
+State = Literal["holds", "violated", "unknown"]
 
-    ``cost_as_recorded``: its cost is measured in the steps as recorded, not in the step without the profiler.
-    ``cause``: the parts of the verdict that its cause takes, together the most it can save; empty where it takes no part.
 
-    How the answer shows it. ``about``: the verdict code whose cause it is about, or "late rank" (a verdict that names one),
-    "timing" (what a program without steps measures) or "capture" (nothing to change in the program). ``whole``: its advice is for
-    the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see ``answer.bars``.
-    ``reading``: it is about what the program's own clocks read. ``same_time``: rules that report the same time, once is enough.
-    """
+class Need(NamedTuple):
+    """One condition of a remedy: its test of a capture says whether it holds, and what was seen; ``mend`` how to meet it, if briefly."""
 
-    code: str
-    slug: str
-    title: str
-    cost_as_recorded: bool = False
-    cause: tuple[Part, ...] = ()
-    about: Limit | Literal["", "late rank", "timing", "capture"] = ""
-    whole: bool = False
-    picture: Literal["", "loader", "flushes", "masks", "windows", "readings"] = ""
-    reading: bool = False
-    same_time: tuple[str, ...] = ()
+    name: str
+    test: Callable[[Case], tuple[State, str]]
+    mend: str = ""
 
 
 class Fix(NamedTuple):
-    """What to change, in words; ``paste`` is PyTorch code that does it, ``condition`` a sentence on what must hold for that."""
+    """What to change, in words; ``paste`` is PyTorch code that does it, ``condition`` a sentence on what must hold for that.
+
+    ``needs`` are the same as tests of the capture (``_needs``): what violates one is never advised, see ``answer.choice``.
+    """
 
     text: str
     paste: str = ""
     condition: str = ""
+    needs: tuple[Need, ...] = ()
 
 
 class Worth(NamedTuple):
@@ -312,11 +305,13 @@ class Case:
         evidence: Iterable[Row] = (),
         because: str = "",
         title_as_recorded: bool = False,
+        unblocked: Worth | None = None,
     ) -> Finding:
         """Return a finding; ``cost_ns`` is the GPU time lost per step, dropped when there are no steps.
 
         Code to paste uses PyTorch: a program without it gets none.
         ``because`` is appended to the detail, for a clock reading; ``title_as_recorded``: the title gives times as recorded.
+        ``unblocked``: its worth together with what mends its violated needs.
         """
         if cost_ns is not None:
             cost_ns = self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
@@ -343,7 +338,13 @@ class Case:
             because=because,
             title_as_recorded=title_as_recorded,
             cost_as_recorded=rule.cost_as_recorded,
+            conditions=tuple(self._tested(need) for need in said.needs),
+            unblocked_ns=None if unblocked is None else unblocked.saving_ns,
         )
+
+    def _tested(self, need: Need) -> Condition:
+        state, detail = need.test(self)
+        return Condition(need.name, state, detail, need.mend if state == "violated" else "")
 
     def lost(self, cost_ns: int, worth: Worth, *, as_recorded: bool = False) -> int:
         """Return the time lost per step (ns): at least what a change saves, at most the whole step, as recorded or without tracing."""

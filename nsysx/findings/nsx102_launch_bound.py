@@ -31,8 +31,8 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
-from nsysx.findings._case import SITE, Case, Fix, Rule
-from nsysx.judging.program import Program
+from nsysx.findings import _needs
+from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
@@ -42,7 +42,6 @@ RULE = Rule(
 _FOUND = 0.05
 _COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'
 _COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
-_FUSED = "optimizer = torch.optim.AdamW(model.parameters(), fused=True)"
 _FIXED_SHAPES = (
     "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
 )
@@ -85,7 +84,10 @@ def check(case: Case) -> list[Finding]:
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
         f"{launches / case.steps:.0f} a step{each}."
     )
-    blockers = _blockers(case)
+    blockers, unblocked = _blockers(case), None
+    inside = calls_of(_needs.waits_inside(case))
+    if inside and worth.saving_ns is not None:
+        unblocked = case.worth(Graph(), RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True)
     if worth.saving_ns is not None:
         detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.saving_ns)}."
         if blockers:
@@ -95,24 +97,35 @@ def check(case: Case) -> list[Finding]:
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case.program), evidence=blockers)]
+    return [
+        case.found(
+            RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case), evidence=blockers, unblocked=unblocked
+        )
+    ]
 
 
-def _fix(program: Program) -> Fix:
+def _fix(case: Case) -> Fix:
     """Return how this program can make fewer launches: nothing that it already does."""
+    program = case.program
     if not program.torch:
         return Fix(
-            "Capture the launches of a step in a CUDA graph, or do more work in each kernel", condition=_IN_A_GRAPH
+            "Capture the launches of a step in a CUDA graph, or do more work in each kernel",
+            condition=_IN_A_GRAPH,
+            needs=(_needs.REPEATS,),
         )
     if program.graphs:
-        fix = Fix("Put more of the step into the CUDA graphs that the program already replays", "", _IN_A_GRAPH)
+        fix = Fix(
+            "Put more of the step into the CUDA graphs that the program already replays", "", _IN_A_GRAPH, _needs.GRAPH
+        )
     elif program.compiled:
         text = "torch.compile(..., mode='reduce-overhead') puts what is already compiled into CUDA graphs"
-        fix = Fix(text, _COMPILED, _FIXED_SHAPES)
+        fix = Fix(text, _COMPILED, _FIXED_SHAPES, _needs.GRAPH)
     else:
         text = "torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph"
-        fix = Fix(text, _COMPILE, _FIXED_SHAPES)
-    if program.optimizer in ("loop", "foreach"):
-        code = f"{fix.paste}\n{_FUSED}".lstrip()
-        fix = fix._replace(text=f"{fix.text}; fused=True for the optimizer", paste=code)
+        fix = Fix(text, _COMPILE, _FIXED_SHAPES, _needs.GRAPH)
+    if program.optimizer in ("loop", "foreach") and program.optimizer_class in (None, *_needs.FUSABLE):
+        fix = fix._replace(text=f"{fix.text}; fused=True for the optimizer")
+        if program.optimizer_class is not None:
+            code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
+            fix = fix._replace(paste=f"{fix.paste}\n{code}".lstrip())
     return fix

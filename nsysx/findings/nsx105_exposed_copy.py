@@ -31,6 +31,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, in_module, ops_of
+from nsysx.findings._needs import PAGEABLE
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
@@ -52,6 +53,7 @@ _PIN = Fix(
     "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a separate stream",
     f"loader = DataLoader(data, pin_memory=True, ...)\n{_ON_A_STREAM}",
     _UNTIL_THEN,
+    (PAGEABLE,),
 )
 #: The parts of the verdict that belong to the host.
 _HOST = (Part.SYNC, Part.HOST, Part.LAUNCH)

@@ -24,6 +24,7 @@ from nsysx.analyses import data_loader
 from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._needs import LOADER
 from nsysx.model import Finding
 from nsysx.replay.engine import FreeLoader
 
@@ -40,6 +41,7 @@ _WORKERS = Fix(
     "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
     "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",
     "The machine must have that many idle cores, and the storage must keep up.",
+    (LOADER,),
 )
 
 

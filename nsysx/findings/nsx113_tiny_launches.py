@@ -27,6 +27,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, calls_of
+from nsysx.findings._needs import FUSABLE, NOT_FUSED
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
 from nsysx.judging.program import Program
@@ -42,8 +43,8 @@ RULE = Rule(
 )
 _FUSED = Fix(
     "fused=True for the optimizer: all parameters in a few kernels",
-    "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
-    "The parameters must be floating-point tensors on the GPU.",
+    condition="The parameters must be floating-point tensors on the GPU.",
+    needs=(NOT_FUSED,),
 )
 _LAUNCHES, _TINY_NS = 20, 10_000
 _MODULES = 3
@@ -112,7 +113,8 @@ def check(case: Case) -> list[Finding]:
 def _fix(program: Program, phase: str | None) -> Fix:
     """Return how this part can make fewer launches: nothing that it already does."""
     if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
-        return _FUSED
+        code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
+        return _FUSED._replace(paste=code) if program.optimizer_class in FUSABLE else _FUSED
     ways = ["One batched or fused operation instead of a loop"]
     if program.torch and not program.compiled:
         ways.append("torch.compile of this part")

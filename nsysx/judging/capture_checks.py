@@ -12,7 +12,7 @@ from nsysx.events.profile import Profile
 from nsysx.judging import probe_checks, sample_checks, tracing
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
-from nsysx.model import Check, Table, in_order
+from nsysx.model import Check, Doubt, Table, in_order
 from nsysx.reading.trace import REVERSED, LeftOut, Trace
 from nsysx.replay.engine import Withheld, replay_of, unprofiled_of
 
@@ -77,22 +77,50 @@ def _gpu_work(profile: Profile) -> list[Check]:
         )
         checks.append(Check("gpu ops without call", "ok", f"the launch of all GPU work is in the capture{but}"))
     captured = trace.graph_node.height > 0
+    single -= _while_capturing(calls)
     if single > max(10, launches // 50) and not captured:
         detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
         if not tracing.dropped(trace):
             detail += ": lost, or captured into a graph"
-        checks.append(Check("launches without kernel", "warn", detail, tracing.remedy(trace), doubt="numbers"))
-    if bars:
-        which = units.several(bars, "CUDA graph launch", "CUDA graph launches")
-        detail = f"the kernels inside {which} ({units.duration(bars_ns)}) were not recorded"
-        checks.append(Check("opaque graphs", "warn", detail, "--cuda-graph-trace=node"))
-    if graphs:
-        detail = f"the work of {units.several(graphs, 'CUDA graph launch', 'CUDA graph launches')} is not in the report"
-        checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
+        doubt: Doubt = "everything" if 2 * single >= launches else "numbers"
+        checks.append(Check("launches without kernel", "warn", detail, tracing.remedy(trace), doubt=doubt))
+    checks += _graphs(bars, bars_ns, graphs)
     if ahead:
         detail = f"GPU work starts up to {units.duration(skew)} before its call ({units.several(ahead, 'time')}): clamped to 0"
         checks.append(Check("clock skew", "warn" if skew > 1_000_000 else "ok", detail))
     return checks
+
+
+def _graphs(bars: int, bars_ns: int, empty: int) -> list[Check]:
+    """Say which graph launches hide their kernels: ``bars`` have only a length, ``empty`` ones nothing at all."""
+    checks = []
+    if bars:
+        which = units.several(bars, "CUDA graph launch", "CUDA graph launches")
+        detail = f"the kernels inside {which} ({units.duration(bars_ns)}) were not recorded"
+        checks.append(
+            Check(
+                "opaque graphs",
+                "warn",
+                detail,
+                "nsysx run --graphs node -- CMD, or nsys profile --cuda-graph-trace=node",
+                doubt="findings",
+            )
+        )
+    if empty:
+        detail = f"the work of {units.several(empty, 'CUDA graph launch', 'CUDA graph launches')} is not in the report"
+        checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
+    return checks
+
+
+def _while_capturing(calls: pl.DataFrame) -> int:
+    """Count the launches without GPU work between the begin and the end of a graph capture on their thread: they put nothing on it."""
+    name = pl.col("name").cast(pl.String)
+    begun = name.str.contains(r"^cu(da)?StreamBeginCapture").cast(pl.Int32)
+    ended = name.str.contains(r"^cu(da)?StreamEndCapture").cast(pl.Int32)
+    thread = ["process", "thread"]
+    open_ = (begun.cum_sum() - ended.cum_sum()).over(thread)
+    lost = (pl.col("kind") == "launch") & (pl.col("gpu_ops") == 0)
+    return int(calls.sort(*thread, "start_ns").select((lost & (open_ > 0)).sum()).item())
 
 
 #: Rows that are not used as they are in the report: the check, its status, what happened to them, what to do.

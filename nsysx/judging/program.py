@@ -31,7 +31,8 @@ _MASK = r"DeviceSelect|write_indices|nonzero|masked_(select|scatter|fill)|index_
 class Program:
     """What the shown process was seen to do. False means not seen, which does not prove that it never does it.
 
-    ``optimizer`` is "fused", "foreach" or "loop" (a kernel per parameter), None where none was seen.
+    ``optimizer`` is "fused", "foreach" or "loop" (a kernel per parameter), None where none was seen;
+    ``optimizer_class`` is its class, None where the probe saw none or several.
     """
 
     python: bool
@@ -40,6 +41,7 @@ class Program:
     graphs: bool
     trains: bool
     optimizer: str | None
+    optimizer_class: str | None
     loader: bool
     masks: bool
 
@@ -86,6 +88,7 @@ def _read(profile: Profile) -> Program:
         graphs=bool(((calls["kind"] == "graph_launch") & (calls["process"] == process)).any()),
         trains=bool({"backward", "optimizer"} & phases) or launched(_BACKWARD),
         optimizer=_optimizer(ops, launched(_FUSED), launched(_FOREACH)),
+        optimizer_class=_optimizer_class(ranges),
         loader=any(_LOADER.search(text) for text in (*labels, *threads)) or (probe and _own_data(profile)),
         masks=launched(_MASK),
     )
@@ -101,6 +104,13 @@ def _optimizer(kernels: pl.DataFrame, fused: bool, foreach: bool) -> str | None:
     # Gradient clipping uses foreach kernels too, so only the optimizer's own kernels decide.
     names = of_optimizer["name"]
     return "foreach" if 2 * int(lookup.matching(names, _FOREACH).sum()) >= of_optimizer.height else "loop"
+
+
+def _optimizer_class(ranges: pl.DataFrame) -> str | None:
+    """Return the class of the one optimizer that the probe saw step."""
+    steps = ranges.filter(pl.col("own") & (pl.col("name").cast(pl.String) == "optimizer"))
+    classes = [c for c in steps["cls"].cast(pl.String).drop_nulls().unique().to_list() if c]
+    return classes[0] if len(classes) == 1 else None
 
 
 def _own_data(profile: Profile) -> bool:

@@ -142,13 +142,15 @@ def _commands(summary: Summary, typed: str) -> tuple[str, ...]:
 def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Worded:
     """Return the answer in words. ``redact`` hides what names a person or a machine; ``typed`` is how a shell finds the reports."""
     texts, said = _texts(redact), summary.answer
-    first = said.do[0]
+    first = said.do[-1]
+    done = [a.text for a in said.do]
+    steps = done if len(done) == 1 else [f"{i}. {text}." for i, text in enumerate(done, 1)]
     return Worded(
         facts=_facts(summary, texts, said.now_ns, said.recorded_ns),
         sentence=texts(summary.verdict.sentence, 400),
         alarms=tuple(texts(detail, 200) for detail in said.alarms),
         code=first.code,
-        do=texts(first.text, 400),
+        do=texts(" ".join(steps), 400),
         paste=first.paste,
         condition=texts(first.condition, 300),
         where=place(first.where, texts),

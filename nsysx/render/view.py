@@ -191,7 +191,7 @@ def build(
         capture=facts.capture_facts(summary, texts),
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
         quality=checks,
-        alarms=tuple(c for c in checks if c.status != "ok" and c.doubt == "numbers"),
+        alarms=tuple(c for c in checks if c.status != "ok" and c.doubt in ("numbers", "everything")),
         glossary=glossary.used(summary),
         hidden=(
             "home folders",

@@ -1,0 +1,155 @@
+"""What remedies need of the program, each tested on the capture: holds, violated (where, how often), or unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses import compilations
+from nsysx.findings._case import Case, Need, State
+
+#: Phases whose work a compiled model holds.
+_MODEL = ("forward", "backward")
+
+
+def _of_model(case: Case, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls made inside a module of the model, in its forward or backward."""
+    without = list(case.profile.attributed.without_path)
+    module = pl.col("module").cast(pl.String)
+    inside = pl.col("phase").cast(pl.String).is_in(_MODEL) & module.is_not_null() & ~module.is_in(without)
+    return calls.filter(inside.fill_null(False))
+
+
+def _phases_known(case: Case) -> bool:
+    return bool(case.calls["phase"].cast(pl.String).is_in(_MODEL).any())
+
+
+def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[State, str]:
+    """Return whether the model makes such calls in half of the steps or more, and where it makes most."""
+    if not calls.height:
+        return "holds", f"no {one} in the steady steps"
+    if not _phases_known(case):
+        return "unknown", f"{case.often(calls.height, one, several)}; whether inside the model is not recorded"
+    inside = _of_model(case, calls)
+    if 2 * inside.height < case.steps:
+        return "holds", f"no {one} inside the model in half of the steps"
+    place = inside.group_by("module", "name").len().sort("len", "module", "name", descending=[True, False, False])
+    module, name, _ = place.row(0)
+    return "violated", f"{case.often(inside.height, one, several)}, most in {name} in {module}"
+
+
+def _waits(case: Case) -> pl.DataFrame:
+    """Return the synchronizing calls and copies that wait for the GPU; memory calls are a condition of their own."""
+    calls = case.calls.filter(case.calls["kind"].is_in(["sync", "copy"]))
+    return calls.join(case.profile.ledgers.waits.select("call"), on="call", how="semi", maintain_order="left")
+
+
+def waits_inside(case: Case) -> pl.DataFrame:
+    """Return the calls of the model that wait for the GPU."""
+    return _of_model(case, _waits(case))
+
+
+def _no_wait(case: Case) -> tuple[State, str]:
+    return _inside(case, _waits(case), "wait", "waits")
+
+
+def _no_memory_call(case: Case) -> tuple[State, str]:
+    calls = case.calls.filter(case.calls["kind"].is_in(["alloc", "free", "host_alloc"]))
+    return _inside(case, calls, "allocation or free", "allocations and frees")
+
+
+def _repeats(case: Case) -> tuple[State, str]:
+    """Return whether half of the steps or more make the same number of launches."""
+    steps = case.profile.steps.cpu
+    windows = steps.filter((steps["process"] == case.process) & steps["steady"]).sort("start_ns")
+    launches = case.calls.filter(case.calls["kind"].is_in(["launch", "graph_launch"]))
+    starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
+    at = launches["start_ns"].sort().to_numpy()
+    counts = np.searchsorted(at, ends) - np.searchsorted(at, starts)
+    counts = counts[counts > 0]
+    if len(counts) < 2:
+        return "unknown", "fewer than two steady steps with launches"
+    values, often = np.unique(counts, return_counts=True)
+    if 2 * int(often.max()) >= len(counts):
+        return (
+            "holds",
+            f"{int(often.max())} of {len(counts)} steps make {units.count(int(values[often.argmax()]))} launches",
+        )
+    return "violated", f"steps make {units.count(int(values[0]))} to {units.count(int(values[-1]))} launches"
+
+
+def _no_recompilation(case: Case) -> tuple[State, str]:
+    table = case.tables.get(compilations.KEY)
+    if table is None or table.rows is None:
+        return "unknown", "compilations were not recorded"
+    again = [r for r in table.rows if r["steady"]]
+    if not again:
+        return "holds", "no compilation in the steady steps"
+    reason = next((f": {r['reason']}" for r in again if r["reason"]), "")
+    return "violated", f"{units.several(len(again), 'compilation')} in the steady steps{reason}"
+
+
+def _one_thread(case: Case) -> tuple[State, str]:
+    """Return whether one thread drives the model's forward; autograd has a thread of its own, which a graph takes."""
+    if not _phases_known(case):
+        return "unknown", "the phases of a step are not recorded"
+    launches = case.calls.filter(case.calls["kind"].is_in(["launch", "graph_launch"]))
+    forward = launches.filter(pl.col("phase").cast(pl.String) == "forward")
+    threads = forward["thread"].n_unique()
+    return (
+        ("violated", f"{threads} threads launch the forward pass")
+        if threads > 1
+        else ("holds", "one thread launches it")
+    )
+
+
+NO_WAIT = Need(
+    "nothing waits or reads a value back inside the model",
+    _no_wait,
+    "Take what waits out of the model: no .item(), nonzero(), x[mask] or synchronize() in forward",
+)
+NO_MEMORY_CALL = Need("nothing allocates or frees device memory inside the model", _no_memory_call)
+REPEATS = Need("each step makes the same launches", _repeats)
+NO_RECOMPILATION = Need("nothing is compiled again in steady steps", _no_recompilation)
+ONE_THREAD = Need("one thread drives the model", _one_thread)
+#: What a CUDA graph of the model needs.
+GRAPH = (NO_WAIT, NO_MEMORY_CALL, REPEATS, NO_RECOMPILATION, ONE_THREAD)
+
+
+def _not_fused(case: Case) -> tuple[State, str]:
+    program = case.program
+    if program.optimizer is None:
+        return "unknown", "no optimizer was seen"
+    if program.optimizer == "fused":
+        return "violated", "the optimizer is fused already"
+    how = "a kernel per parameter" if program.optimizer == "loop" else "foreach kernels"
+    if program.optimizer_class is None:
+        return "unknown", f"the optimizer runs {how}; its class is not recorded"
+    if program.optimizer_class not in FUSABLE:
+        return "violated", f"{program.optimizer_class} has no fused form"
+    return "holds", f"{program.optimizer_class} runs {how}"
+
+
+#: Optimizers of PyTorch that take fused=True.
+FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+NOT_FUSED = Need("the optimizer has a fused form and does not use it", _not_fused)
+
+
+def _loader_seen(case: Case) -> tuple[State, str]:
+    return ("holds", "a DataLoader was seen") if case.program.loader else ("unknown", "no DataLoader was seen")
+
+
+LOADER = Need("the program uses a DataLoader", _loader_seen)
+
+
+def _pageable(case: Case) -> tuple[State, str]:
+    sources = {r["obstacle"] for r in case.rows("copy_sites") if r["direction"] in ("HtoD", "DtoH")}
+    return (
+        ("holds", "copies from pageable memory were seen")
+        if "pageable" in sources
+        else ("violated", "all copies are pinned")
+    )
+
+
+PAGEABLE = Need("the copied memory is pageable", _pageable)

@@ -1,0 +1,31 @@
+"""The names of a rule, and how the answer shows it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from nsysx.catalogue import Limit, Part
+
+
+class Rule(NamedTuple):
+    """The names of a rule. ``title`` says what it looks for.
+
+    ``cost_as_recorded``: its cost is measured in the steps as recorded, not in the step without the profiler.
+    ``cause``: the parts of the verdict that its cause takes, together the most it can save; empty where it takes no part.
+
+    How the answer shows it. ``about``: the verdict code whose cause it is about, or "late rank" (a verdict that names one),
+    "timing" (what a program without steps measures) or "capture" (nothing to change in the program). ``whole``: its advice is for
+    the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see ``answer.bars``.
+    ``reading``: it is about what the program's own clocks read. ``same_time``: rules that report the same time, once is enough.
+    """
+
+    code: str
+    slug: str
+    title: str
+    cost_as_recorded: bool = False
+    cause: tuple[Part, ...] = ()
+    about: Limit | Literal["", "late rank", "timing", "capture"] = ""
+    whole: bool = False
+    picture: Literal["", "loader", "flushes", "masks", "windows", "readings"] = ""
+    reading: bool = False
+    same_time: tuple[str, ...] = ()

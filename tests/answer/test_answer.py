@@ -1,0 +1,184 @@
+"""The answer: consistent in itself, advised only where the capture allows it, and decided nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from nsysx.answer import choice
+from nsysx.findings import rule_of
+from nsysx.model import Summary
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.findings import Program
+from tests.samples import DISTINCT, Samples
+
+RENDER = Path(__file__).resolve().parents[2] / "nsysx" / "render"
+
+
+def inconsistent(summary: Summary) -> list[str]:
+    """Return what of an answer contradicts another part of it."""
+    said, bad = summary.answer, list[str]()
+    if said.now_ns is not None:
+        bad += [f"{a.text} saves more than the step" for a in said.do if (a.saving_ns or 0) > said.now_ns]
+        saved = [a.saving_ns for a in said.do if a.saving_ns is not None]
+        if said.then_ns is not None and len(said.do) == 1 and said.then_ns != said.now_ns - saved[0]:
+            bad.append("the step after the change is not the step less the saving")
+    bounds = [0, said.then_low_ns, said.then_ns, said.then_high_ns, said.now_ns]
+    known = [ns for ns in bounds if ns is not None]
+    if said.then_low_ns is not None and known != sorted(known):
+        bad.append("the step after the change is not between its bounds")
+    for bar in said.picture.bars:
+        if abs(sum(p.ns for p in bar.parts) - bar.total_ns) > 1:
+            bad.append(f"the parts of {bar.label} are not its whole")
+    bad += (
+        [] if said.certainty.reason and all(s.reason for s in said.certainty.parts) else ["no reason for the certainty"]
+    )
+    bad += [f"{a.code} is violated" for a in said.do[-1:] if any(c.state == "violated" for c in a.conditions)]
+    bad += [] if said.do and all(a.text for a in said.do) else ["nothing to do"]
+    return bad
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_the_answer_of_a_sample_is_consistent(name: str, recorded: Samples) -> None:
+    assert inconsistent(recorded.summary(name)) == []
+
+
+@pytest.mark.parametrize("path", sorted(RENDER.glob("*.py")), ids=lambda p: p.name)
+def test_an_output_decides_nothing(path: Path) -> None:
+    """No rule's code stands in it, and it takes no finding for being the largest or the first of its kind."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    quoted = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    assert not [text for text in quoted if re.fullmatch(r"NSX\d{3}", text)]
+    chosen = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("max", "min", "next")
+        and re.search(r"findings|saving_ns_per_step|cost_ns_per_step", ast.unparse(node))
+    ]
+    assert not chosen
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def launch_bound(waits_in: str) -> Program:
+    """Return a program whose GPU waits for Python, and which waits for it twice inside the model, or once a step outside the model."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for layer in range(20):
+                with program.range(f"net.{layer}:Layer"):
+                    program.launch(4, cost=40)
+                    if waits_in == "model" and layer % 10 == 5:
+                        program.sync()
+        if waits_in == "loop":
+            program.sync()
+        program.host(10)
+
+    return Program().steps(body, 10)
+
+
+def test_a_wait_inside_the_model_makes_a_sequence_of_the_graph(tmp_path: Path) -> None:
+    """What blocks a CUDA graph goes first, and the worth is that of both."""
+    summary = launch_bound("model").summary(tmp_path)
+    finding = next(f for f in summary.findings or () if f.code == "NSX102")
+    states = {c.name: c.state for c in finding.conditions}
+    assert states["nothing waits or reads a value back inside the model"] == "violated"
+    assert "2 waits" in next(c.detail for c in finding.conditions if c.state == "violated")
+    said = summary.answer
+    assert [a.code for a in said.do] == ["NSX102", "NSX102"] and "Take what waits out" in said.do[0].text
+    assert said.bound and said.now_ns is not None
+    assert said.then_ns == said.now_ns - (choice.saving_ns(summary, finding) or 0)
+    assert (finding.unblocked_ns or 0) >= (finding.saving_ns_per_step or 0)
+    assert inconsistent(summary) == []
+
+
+def test_a_wait_outside_the_model_blocks_no_graph_of_it(tmp_path: Path) -> None:
+    summary = launch_bound("loop").summary(tmp_path)
+    finding = next(f for f in summary.findings or () if f.code == "NSX102")
+    assert not [c for c in finding.conditions if c.state == "violated"]
+    assert len(summary.answer.do) == 1
+
+
+def test_memory_calls_inside_the_model_have_no_short_way_around(tmp_path: Path) -> None:
+    """And so the graph is not advised."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(20):
+                program.host(40)
+                program.launch(10)
+            program.call("cudaFree_v3020", 30)
+            program.call("cudaMalloc_v3020", 30)
+        program.host(10)
+
+    summary = Program().steps(body, 10).summary(tmp_path)
+    finding = next(f for f in summary.findings or () if f.code == "NSX102")
+    assert [c.name for c in finding.conditions if c.state == "violated"] == [
+        "nothing allocates or frees device memory inside the model"
+    ]
+    assert summary.answer.do[0].code != "NSX102"
+
+
+def test_every_condition_of_a_finding_has_a_state_and_what_was_seen(recorded: Samples) -> None:
+    seen = 0
+    for name in DISTINCT:
+        for finding in recorded.summary(name).findings or ():
+            assert all(c.detail for c in finding.conditions)
+            seen += len(finding.conditions)
+    assert seen
+
+
+# ---------------------------------------------------------------- what is not recorded claims nothing
+
+
+def lossy(folder: Path, *, lost: int, capturing: bool = False) -> Summary:
+    """Return the summary of 40 launches of which ``lost`` have no kernel, inside a graph capture or not."""
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    t = 0
+    for i in range(40):
+        if capturing and i == 0:
+            main.call("cudaStreamBeginCapture_v10000", t, 5_000)
+            t += 6_000
+        if i < lost:
+            main.call("cudaLaunchKernel_v7000", t, 5_000)
+        else:
+            main.launch(t, 5_000, kernel="solve", gpu_start=t + 10_000, gpu_dur=50_000)
+        t += 100_000
+        if capturing and i == lost - 1:
+            main.call("cudaStreamEndCapture_v10000", t, 5_000)
+            t += 6_000
+    return summarize([report.write(folder / "r.sqlite")])
+
+
+def lost_check(summary: Summary) -> list[str]:
+    return [c.doubt for c in summary.quality if c.check == "launches without kernel"]
+
+
+def test_nothing_is_claimed_where_half_of_the_kernels_are_lost(tmp_path: Path) -> None:
+    summary = lossy(tmp_path, lost=20)
+    assert lost_check(summary) == ["everything"]
+    assert summary.answer.do[0].code == "" and summary.answer.do[0].text.startswith("Record again")
+    assert summary.answer.then_ns is None and summary.answer.certainty.level == "unknown"
+
+
+def test_fewer_lost_kernels_only_make_the_numbers_doubtful(tmp_path: Path) -> None:
+    assert lost_check(lossy(tmp_path, lost=19)) == ["numbers"]
+
+
+def test_launches_of_a_graph_capture_have_lost_no_kernel(tmp_path: Path) -> None:
+    assert lost_check(lossy(tmp_path, lost=20, capturing=True)) == []
+
+
+def test_rules_about_timing_are_named_by_themselves() -> None:
+    assert rule_of("NSX107").reading and rule_of("NSX108").about == "timing" and not rule_of("NSX108").reading
