@@ -35,6 +35,7 @@ from nsysx.findings._needs import PAGEABLE
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
+from nsysx.replay.edits import pinned_rate
 from nsysx.replay.engine import OverlapCopies, RemoveWaits
 
 RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=(Part.COPY,), about=Limit.COPY)
@@ -100,9 +101,10 @@ def check(case: Case) -> list[Finding]:
         if not case.notable(max(exposed, case.per_step(int(holding["idle_caused_ns"].sum())))):
             continue
         limit = row["limit_bytes_per_s"]
-        # Where the device hardly copies, a copy costs the lead over the GPU that the host loses while it waits.
-        cause = RULE.cause if case.notable(exposed) else (*RULE.cause, *_HOST)
-        edits = OverlapCopies(ops_of(at_site), limit or math.inf), RemoveWaits(calls_of(syncs))
+        # A copy that blocks the CPU costs the lead over the GPU that the host loses in it, too.
+        cause = (*RULE.cause, *_HOST) if case.notable(held) or not case.notable(exposed) else RULE.cause
+        rate = limit or (pinned_rate(case.profile) if row["direction"] == "HtoD" else math.inf)
+        edits = OverlapCopies(ops_of(at_site), rate), RemoveWaits(calls_of(syncs))
         worth = case.worth(*edits, cause=cause, bound=True)
         way = _WAYS[row["direction"]]
         obstacle = _OBSTACLES.get(row["obstacle"], row["obstacle"])

@@ -23,6 +23,8 @@ from nsysx.replay.window import Window
 #: Kinds of items. A copy may wait for its own op, a sync for other work; plain calls only take CPU time.
 LAUNCH, SYNC, COPY, RECORD, WAIT_EVENT, PLAIN = range(6)
 _MOST_EVENTS = (1 << 62) - 1
+#: The ``tail`` of an item that does not wait for its own copy.
+NOT_AWAITED = -(1 << 62)
 
 #: A launch with at least this many pending ops can find the queue full; CUDA's limit is 1024.
 _DEEP = 900
@@ -47,7 +49,8 @@ class Item(NamedTuple):
     """One API call with the host code before it; times in ns.
 
     ``gap`` is the host code, of which ``loading`` is waiting for data; ``cost`` is the CPU time of the call without waiting.
-    ``tail`` is the time from the end of the call's own copy to its return, -1 if it does not wait for the copy. ``target`` is what
+    ``tail`` is the time from the end of the call's own copy to its return, negative for a call that copies pageable memory to a
+    staging buffer and returns a little earlier, `NOT_AWAITED` if it does not wait for the copy. ``target`` is what
     a sync waits for: a stream, -1 for the device, or -2 - event; for an event record or wait it is the event, and ``stream`` the
     stream. ``site`` is the call of the copy to which a synchronize belongs, -1 for none. ``added_before`` and ``added_inside`` are
     what tracing added to gap and cost.
@@ -60,7 +63,7 @@ class Item(NamedTuple):
     loading: int
     cost: int
     waits: bool = False
-    tail: int = -1
+    tail: int = NOT_AWAITED
     target: int = -1
     stream: int = -1
     site: int = -1
@@ -263,11 +266,12 @@ def _launching(
             return item._replace(kind=LAUNCH, cost=data.usual_cost)
         return item._replace(kind=LAUNCH)
     backlog, host = blocking
-    ended = max(o[3] for o in launched)
-    if ended <= b:
+    began, ended = launched[0][2], max(o[3] for o in launched)
+    # Where the call lasts for most of its copy, it moves the data itself: it returns when the last part is on its way.
+    if ended - b <= max(b - began, 0):
         # It may also wait for an event that its stream waits for; then its own stream had nothing queued.
         held = backlog or queues.free.get(launched[0][1], queues.start_ns) > a
-        cost = min(item.cost, data.usual_cost) if held else max(min(launched[0][2], b) - a, 0)
+        cost = min(item.cost, data.usual_cost) if held else max(min(began, b) - a, 0)
         return item._replace(kind=COPY, waits=True, tail=b - ended, cost=cost)
     if backlog:
         return item._replace(kind=COPY, waits=True, cost=min(item.cost, host))

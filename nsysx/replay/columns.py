@@ -19,6 +19,10 @@ Flags = npt.NDArray[np.bool_]
 
 #: At least this share of a recorded time remains, because tracing is never all of it.
 _STAYS = 0.2
+#: Tracing also slows the host code around its events, whose data it drives out of caches, by up to this much of the code before
+#: each call (ns). Over the same programs as in ``overhead``, 50 to 200 us are equally good. A longer pause is the program's own
+#: work, such as a compilation, which is as long without tracing.
+_NEAR_NS = 100_000
 
 
 @dataclass(frozen=True)
@@ -122,9 +126,12 @@ class WithoutTracing:
         self._inside = np.array([item.added_inside for item in chain.items], np.float64)
         self._any = bool(self._before.any() or self._inside.any())
 
-    def columns(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0) -> Columns:
+    def columns(
+        self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0, near: float = 1.0
+    ) -> Columns:
         """Return the columns without ``scale`` times what tracing added, and with all other host time multiplied by ``host``.
 
+        Calls and up to ``_NEAR_NS`` of the host code before each are multiplied by ``near``, too.
         Waiting of ops for other ranks is multiplied by ``waits`` if that is at most 1; above 1, the whole time of the collectives
         is. All device time is multiplied by ``work``.
         """
@@ -139,7 +146,7 @@ class WithoutTracing:
                 op_pause=_whole(base.op_pause * work),
                 op_offset=np.where(base.op_offset > 0, _whole(base.op_offset * work), base.op_offset),
             )
-        if (scale == 0 and host == 1) or not self._any:
+        if (scale == 0 and host == near == 1) or not self._any:
             return base
         before, inside = self._before * scale, self._inside * scale
         code = base.gap - base.loading  # tracing does not prolong waiting for data
@@ -149,10 +156,12 @@ class WithoutTracing:
         less_code = np.minimum(before + more_before, room_before)
         less_cost = np.minimum(inside + more_inside, room_inside)
         latency, pause = self._relieved_ops(base, inside, scale)
+        left = code - less_code
+        left -= (1 - near) * np.minimum(left, _NEAR_NS)
         return replace(
             base,
-            gap=base.loading + _whole((code - less_code) * host),
-            cost=_whole((base.cost - less_cost) * host),
+            gap=base.loading + _whole(left * host),
+            cost=_whole((base.cost - less_cost) * host * near),
             op_latency=latency,
             op_pause=pause,
         )
@@ -173,9 +182,9 @@ class WithoutTracing:
         pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - _STAYS)))
         return latency, pause
 
-    def chain(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0) -> Chain:
-        """Return the chain whose columns are ``columns(scale, host, waits, work)``."""
-        less = self.columns(scale, host, waits, work)
+    def chain(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0, near: float = 1.0) -> Chain:
+        """Return the chain whose columns are ``columns`` of the same factors."""
+        less = self.columns(scale, host, waits, work, near)
         if less is self.recorded:
             return self._chain
         latency, pause = less.op_latency.tolist(), less.op_pause.tolist()

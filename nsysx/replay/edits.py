@@ -12,7 +12,7 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import union
-from nsysx.replay.chain import LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
+from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
 
 #: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch and 5 us for the copy into
 #: the static input (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same
@@ -24,6 +24,9 @@ GRAPH_NODE_NS, GRAPH_GAP_NS = 3, 1_000
 _KERNEL_FLOOR_NS = 1_000
 #: Least number of runs alone, and of runs beside communication, from which a kernel's slowdown is derived.
 _SEEN_OFTEN = 3
+#: Rate of copies from pinned memory over PCIe 5 x16 (H200 host), used if the report has no copy of this size itself.
+_PINNED_BYTES_PER_S = 55e9
+_LARGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -253,15 +256,37 @@ def _fuse(chain: Chain, calls: frozenset[int]) -> None:
             inside = False
 
 
+def pinned_rate(profile: Profile) -> float:
+    """Return how fast the device copies from pinned memory (bytes/s): as the report's own large copies do, if it has any."""
+    copies = profile.steady_ops.filter(pl.col("copy_kind") == 1)
+    pinned = copies.filter(((pl.col("src_kind") == 1) | (pl.col("dst_kind") == 1)) & (pl.col("bytes") >= _LARGE_BYTES))
+    ns = (pinned["end_ns"] - pinned["start_ns"]).sum()
+    return float(pinned["bytes"].sum() / ns * 1e9) if ns else _PINNED_BYTES_PER_S
+
+
 def _pin(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Profile) -> None:
-    """Let no call wait for these copies; at a given bandwidth they take their bytes over it, if that is shorter."""
+    """Let no call wait for these copies; at a given bandwidth they take their bytes over it, if that is shorter.
+
+    A call that copies pageable memory moves the data to a staging buffer itself, and returns when the last part is there. From
+    pinned memory it takes as long as a launch, and its copy begins as soon as a kernel does.
+    """
     sizes = dict(profile.attributed.gpu_ops.filter(pl.col("op").is_in(list(ops))).select("op", "bytes").iter_rows())
+    launches = [item for item in chain.items if item.kind == LAUNCH]
+    cost = int(np.median([item.cost for item in launches])) if launches else None
+    latency = int(np.median([item.ops[0].latency for item in launches])) if launches else None
 
     def faster(op: Op) -> Op:
         size = sizes.get(op.op)
         return op._replace(duration=min(op.duration, round(size / bandwidth * 1e9))) if bandwidth and size else op
 
-    for i in _with_companions(chain, _each_op(chain, ops, faster)):
+    places = _each_op(chain, ops, faster)
+    for i in places:
+        item = chain.items[i]
+        if item.kind == COPY and cost is not None and latency is not None:
+            first, *others = item.ops
+            sooner = first._replace(latency=min(first.latency, latency))
+            chain.items[i] = item._replace(cost=min(item.cost, cost), ops=(sooner, *others))
+    for i in _with_companions(chain, places):
         chain.items[i] = chain.items[i]._replace(waits=False)
 
 

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from nsysx.frames.intervals import I64
-from nsysx.replay.chain import COPY, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain
+from nsysx.replay.chain import COPY, NOT_AWAITED, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain
 from nsysx.replay.columns import Columns, Flags, columns
 
 #: Rounds of the steps: one to settle, one to measure, and one after it.
@@ -62,7 +62,7 @@ class Times:
 _Queue = tuple[int, I64, I64, Flags, I64, I64, I64]
 
 
-#: Item, kind, host time before it, cost, tail (-1: does not wait for its own op), target, stream, first op, last op + 1.
+#: Item, kind, host time before it, cost, tail (`NOT_AWAITED`: does not wait for its own op), target, stream, first op, last op + 1.
 _Row = tuple[int, int, int, int, int, int, int, int, int]
 
 
@@ -130,7 +130,7 @@ class _Machine:
                         head = begin
                     free[op_stream] = end = begin + duration
                     begins.append(begin)
-                if kind == COPY and tail >= 0 and end + tail > begun + cost:
+                if kind == COPY and tail != NOT_AWAITED and end + tail > begun + cost:
                     begun = end + tail - cost
             elif kind == SYNC:
                 if (done := self._done(target)) > t:
@@ -199,7 +199,7 @@ def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
     """Return the items in order, as stretches that run together and rows that run one by one."""
     counts = np.diff(cols.first_op)
     alone = (cols.kind == RECORD) | (cols.kind == WAIT_EVENT) | (cols.waits & (cols.kind == SYNC))
-    alone |= cols.waits & (cols.kind == COPY) & (cols.tail >= 0) & (counts > 0)
+    alone |= cols.waits & (cols.kind == COPY) & (cols.tail != NOT_AWAITED) & (counts > 0)
     # Later ops of an item: those that directly follow the first one, or start when launched, do not depend on when it began.
     first = cols.first_op[cols.op_item]
     behind = (np.arange(len(first)) > first) & (cols.op_offset >= 0)
@@ -236,7 +236,7 @@ def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
     idle = (counts == 0) & ((cols.kind[items] == PLAIN) | ((cols.kind[items] == SYNC) & ~cols.waits[items]))
     kept = np.arange(first, last) if every else first + np.flatnonzero(~idle)
     # A sync whose wait was removed is a plain call.
-    kind, tail = np.where(idle, PLAIN, cols.kind[items]), np.where(cols.waits[items], cols.tail[items], -1)
+    kind, tail = np.where(idle, PLAIN, cols.kind[items]), np.where(cols.waits[items], cols.tail[items], NOT_AWAITED)
     spent = np.append(0, np.cumsum(cols.gap[items] + cols.cost[items]))
     place = kept - first
     called = spent[place + 1] - cols.cost[kept]
@@ -252,7 +252,7 @@ def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
     )
     rows = list(zip(kept.tolist(), kind[place].tolist(), *(column.tolist() for column in of), strict=True))
     after = int(spent[-1]) - (int(spent[place[-1] + 1]) if len(place) else 0)  # items after the last row
-    return [*rows, (last - 1, PLAIN, after, 0, -1, -1, -1, 0, 0)] if after else rows
+    return [*rows, (last - 1, PLAIN, after, 0, NOT_AWAITED, -1, -1, 0, 0)] if after else rows
 
 
 def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:

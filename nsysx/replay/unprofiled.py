@@ -39,7 +39,7 @@ _LEAST_WORK = 0.7
 
 
 class Model:
-    """One rank, whose step can be computed for any cost of tracing. For ``scale``, ``host``, ``waits``, ``work`` see `WithoutTracing`."""
+    """One rank, whose step can be computed for any cost of tracing. For the factors see `WithoutTracing`."""
 
     def __init__(self, profile: Profile, window: Window, waiting: peers.Waiting | None = None) -> None:
         self.window, self.added = window, overhead.added(profile, window)
@@ -48,11 +48,11 @@ class Model:
         #: Whether the other ranks show the waiting for them; if not, all communication may be waiting.
         self.with_peers = waiting.by_peers
         self.relieved = WithoutTracing(self.chain, waiting.ns, waiting.whole_ns)
-        self._known: dict[tuple[float, float, float, float], int] = {}
+        self._known: dict[tuple[float, ...], int] = {}
 
-    def step(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0) -> int:
+    def step(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0, near: float = 1.0) -> int:
         """Return the step (ns) at these factors."""
-        asked = (scale, host, waits if self.relieved.waits else 1.0, work)
+        asked = (scale, host, waits if self.relieved.waits else 1.0, work, near)
         if asked not in self._known:
             self._known[asked] = self.window.step_ns(run(self.relieved.columns(*asked)).round_ns)
         return self._known[asked]
@@ -60,12 +60,14 @@ class Model:
     def at(self, waits: float) -> Modelled:
         """Return the step by the known or assumed costs, with ``waits`` times the recorded waiting."""
         added = self.added
-        step = self.step(1.0, added.host, waits)
+        step = self.step(1.0, 1.0, waits, near=added.near)
         if not added.totals:
             return Modelled(step, step, step)
         # The bounds also allow for a host that was slower or faster than usual during the recording, as hosts sometimes are.
         low = self._at_least(waits)
-        high = min(self.step(added.low, 1 + tables.FASTER_WHILE_RECORDED, waits), self.step(0.0, 1.0, waits))
+        # Tracing makes no step shorter, so beyond the recorded one lies only what all measurements differ by.
+        most = round(self.step(0.0, 1.0, waits) * (1 + _LEAST_BAR))
+        high = min(self.step(added.low, 1 + tables.FASTER_WHILE_RECORDED, waits, near=added.near), most)
         bar = _LEAST_BAR_GRAPHS if tables.GRAPH_NODE in added.totals else _LEAST_BAR
         return Modelled(step, min(low, round(step * (1 - bar))), max(high, round(step * (1 + bar))))
 
@@ -87,7 +89,7 @@ class Model:
 
     def by_step(self) -> dict[int, int]:
         """Return number of a step -> its length (ns) if this rank never waited for another; {} if a step's start is not known."""
-        cols = self.relieved.columns(1.0, self.added.host, 0.0)
+        cols = self.relieved.columns(1.0, 1.0, 0.0, near=self.added.near)
         first = cols.first_op[sorted(self.chain.borders)]
         if len(first) != self.window.steps or first[-1] >= len(cols.op_item):
             return {}
@@ -98,7 +100,7 @@ class Model:
 
     def _at_least(self, waits: float) -> int:
         """Return the step (ns) on the slowest host during the recording, at the highest costs of tracing."""
-        return self.step(self.added.high, min(1 - tables.SLOWER_WHILE_RECORDED, self.added.host), waits)
+        return self.step(self.added.high, 1 - tables.SLOWER_WHILE_RECORDED, waits, near=self.added.near)
 
 
 def of_job(ranks: Sequence[Modelled]) -> Modelled:
@@ -128,17 +130,17 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
     least = _least_ns(model) if measured is not None else 0
     if measured is not None and measured.step_ns < least:  # not a step: the host only ran ahead of the device
         measured = None
-    work = 1.0
+    work = near = 1.0
     if measured is None:
-        scale, host, count, source = 1.0, added.host, 0, added.source
+        scale, host, near, count, source = 1.0, 1.0, added.near, 0, added.source
         others = _other_ranks(profile) if model.with_peers else None
         known = model.as_recorded() if others is None else of_job([model.alone(), *others])
         waits, most = 1.0, known.high_ns
         if others is not None:  # tracing makes no step shorter
             recorded = model.step(0.0)
-            waits = _waiting(min(known.step_ns, recorded), lambda part: model.step(1.0, host, part))
+            waits = _waiting(min(known.step_ns, recorded), lambda part: model.step(1.0, 1.0, part, near=near))
             most = min(most, round(recorded * (1 + _LEAST_BAR)))
-        step = model.step(1.0, host, waits)
+        step = model.step(1.0, 1.0, waits, near=near)
         low, high = min(known.low_ns, step), max(most, step)
     else:
         # Tracing makes no step shorter: if the measured steps were longer, the host was slower then.
@@ -147,7 +149,7 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
         source, count = measured.source, measured.count
         waits = _less_waiting(step, lambda part: model.step(1.0, 1.0, part)) if relieved.waits else 1.0
         scale, host, work = _meeting(step, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work))
-    shown = on_device(model.chain, relieved.columns(scale, host, waits, work), peers.communication(profile))
+    shown = on_device(model.chain, relieved.columns(scale, host, waits, work, near), peers.communication(profile))
     # If something lies between steps, it is assumed to have the same shares of work and idle time as the steps.
     part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
     return (
@@ -168,7 +170,7 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
             overhead={name: round(ns * scale) // steps for name, ns in added.totals.items()},
             exposed_comm_ns=round(shown.exposed_comm_ns * part) // steps,
         ),
-        relieved.chain(scale, host, waits, work),
+        relieved.chain(scale, host, waits, work, near),
         shown,
     )
 

@@ -16,6 +16,7 @@ from nsysx import units
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
+from nsysx.replay.edits import pinned_rate
 from nsysx.replay.engine import (
     Edit,
     FreeLoader,
@@ -33,9 +34,6 @@ from nsysx.replay.engine import (
     ScaleOps,
     replay_of,
 )
-
-#: Bandwidth of pinned memory over PCIe 5 x16, measured on an H200 host; used if the report has no large pinned copy itself.
-_PINNED_BYTES_PER_S = 55e9
 
 
 @dataclass(frozen=True)
@@ -189,10 +187,7 @@ def _copies(profile: Profile, option: str = "--overlap-copies") -> OverlapCopies
             slug="whatif-empty",
             exit_code=EXIT_USAGE,
         )
-    pinned = copies.filter(((pl.col("src_kind") == 1) | (pl.col("dst_kind") == 1)) & (pl.col("bytes") >= 1 << 20))
-    rate = (pl.col("bytes").sum() / (pl.col("end_ns") - pl.col("start_ns")).sum()).alias("rate")
-    measured = pinned.select(rate).item() if pinned.height else None
-    return OverlapCopies(frozenset(copies["op"].to_list()), measured * 1e9 if measured else _PINNED_BYTES_PER_S)
+    return OverlapCopies(frozenset(copies["op"].to_list()), pinned_rate(profile))
 
 
 def _pinned(edit: OverlapCopies) -> PinCopies:

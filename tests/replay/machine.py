@@ -7,6 +7,8 @@ A program is a list of actions that every step repeats:
     ("launch", name, us, stream)  a kernel
     ("item", stream)              a copy to pageable memory that waits for itself, and the synchronize behind it
     ("upload", us, stream)        a copy from pageable memory, which holds Python until it is done
+    ("stage", us, us, stream)     the same by a staging buffer: Python fills the first part, and is free when the last is on its way
+    ("compile", us)               Python compiles, and the first of the trivial calls behind it are slow
     ("sync", stream)              a stream is waited for; None: the device
     ("free",)                     a cudaFree, which waits for the device
     ("turn",)                     the other thread goes on (autograd), until the next turn
@@ -26,6 +28,8 @@ US = 1_000
 #: What a call costs Python, which is when its kernel can begin, the pause between two of a stream, how soon a wait returns (us),
 #: and how long a copy of a few bytes takes.
 CALL, PAUSE, RETURN, COPY = 5, 1, 3, 2
+#: What of a staged copy still runs when its call returns (us).
+LEFT = 4
 #: Bytes that a link to pinned memory moves in a microsecond.
 LINK = 55_000
 
@@ -105,6 +109,25 @@ class Machine:
             self.now * US, (end - self.now) * US, pageable=True, bytes=us * LINK, gpu_start=start * US, gpu_dur=us * US, stream=stream
         )  # fmt: skip
         self.now = end
+
+    def _stage(self, thread: Thread, first: int, us: int, stream: int) -> None:
+        self.now += self.tracing.get("copy", 0)
+        free = self.free.get(stream)
+        start = self.now + CALL + first if free is None else max(self.now + CALL + first, free + PAUSE)
+        end = start + us - LEFT
+        thread.memcpy(
+            self.now * US, (end - self.now) * US, pageable=True, bytes=us * LINK, gpu_start=start * US, gpu_dur=us * US, stream=stream
+        )  # fmt: skip
+        self.free[stream] = start + us
+        self.now = end
+
+    def _compile(self, thread: Thread, us: int) -> None:
+        self.now += us
+        for k in range(12):
+            self.now += self.tracing.get("other", 0)
+            length = 4 if k < 3 else 1
+            thread.call("cudaStreamIsCapturing_v10000", self.now * US, length * US)
+            self.now += length
 
     def _wait(self, until: int) -> int:
         return max(self.now, until) + RETURN

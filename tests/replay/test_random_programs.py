@@ -34,7 +34,9 @@ def programs(streams: Sequence[int]) -> st.SearchStrategy[list[Action]]:
     # One right behind a copy would be that of the copy.
     sync = st.tuples(st.just("sync"), st.one_of(st.none(), stream)).map(lambda action: [("host", 25), action])
     upload = st.tuples(st.just("upload"), st.integers(10, 200), stream)
-    alone = st.one_of(launch, launch, launch, host, item, upload).map(lambda action: [action])
+    stage = st.tuples(st.just("stage"), st.integers(0, 30), st.integers(20, 200), stream)
+    compiled = st.tuples(st.just("compile"), st.integers(100, 20_000))
+    alone = st.one_of(launch, launch, launch, host, item, upload, stage, compiled).map(lambda action: [action])
     one = st.one_of(alone, alone, alone, alone, sync)
     free = st.just([("free",)])
     # A thread that launches nothing is host code of those that do.
@@ -67,6 +69,10 @@ def without(*kinds: str) -> Callable[[Action], list[Action]]:
     return lambda action: [] if action[0] in kinds else [action]
 
 
+def without_host(action: Action) -> list[Action]:
+    return [] if action[0] == "host" else [("compile", 0)] if action[0] == "compile" else [action]
+
+
 def faster(action: Action) -> list[Action]:
     return [("launch", "gemm", action[2] / 2, action[3])] if action[:2] == ("launch", "gemm") else [action]
 
@@ -76,7 +82,7 @@ def unwaited(action: Action) -> list[Action]:
         [("nosync",)]
         if action[0] in {"sync", "await", "free"}
         else pinned(None)(action)
-        if action[0] == "upload"
+        if action[0] in {"upload", "stage"}
         else [("noitem", action[1])]
         if action[0] == "item"
         else [action]
@@ -85,7 +91,7 @@ def unwaited(action: Action) -> list[Action]:
 
 def pinned(stream: int | None) -> Callable[[Action], list[Action]]:
     """Return what makes of a pageable upload one from pinned memory, on another stream if there is one."""
-    return lambda a: [("noupload", a[1], stream or a[2])] if a[0] == "upload" else [a]
+    return lambda a: [("noupload", a[-2], stream or a[-1])] if a[0] in {"upload", "stage"} else [a]
 
 
 def changes(program: Sequence[Action]) -> dict[str, tuple[dict[str, Any], Callable[[Action], list[Action]]]]:
@@ -98,10 +104,10 @@ def changes(program: Sequence[Action]) -> dict[str, tuple[dict[str, Any], Callab
             "kernels": (any(a[:2] == ("launch", "gemm") for a in program), {"kernel": "gemm=2x"}, faster),
             "waits": (True, {"remove_wait": "all"}, unwaited),
             "loader": ("load" in kinds, {"free_loader": True}, without("load")),
-            "host": ("host" in kinds, {"no_host": True}, without("host")),
+            "host": (kinds & {"host", "compile"}, {"no_host": True}, without_host),
             "allocator": ("free" in kinds, {"remove_alloc": True}, without("free")),
-            "pinned": ("upload" in kinds, {"pin_copies": True}, pinned(None)),
-            "prefetched": ("upload" in kinds, {"overlap_copies": True}, pinned(99)),
+            "pinned": (kinds & {"upload", "stage"}, {"pin_copies": True}, pinned(None)),
+            "prefetched": (kinds & {"upload", "stage"}, {"overlap_copies": True}, pinned(99)),
             "events": ("await" in kinds, {"remove_sync_calls": "event"}, without("await")),
             "device": (of_device, {"remove_sync_calls": "device"}, lambda a: [] if a == ("sync", None) else [a]),
         }.items()

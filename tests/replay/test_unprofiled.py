@@ -101,6 +101,63 @@ def test_a_slower_host_pays_more_for_each_event(tmp_path: Path) -> None:
     assert slow.step_ns < fast.step_ns
 
 
+def queried(pause: int, slow: int, of: int) -> Report:
+    """Steps of 20 launches with 10 us of host code and a trivial call before each, and one pause; one of ``of`` trivial calls takes
+    100 ns, the others ``slow`` times that.
+    """
+    report = Report()
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at = 0
+    for number in range(10):
+        begin = at
+        at += pause
+        for k in range(20):
+            took = 100 * (slow if k % of else 1)
+            main.call("cudaStreamIsCapturing_v10000", at + 5 * US, took)
+            at += 10 * US + took
+            main.launch(at, 3 * US, kernel="work", gpu_start=at + 8 * US, gpu_dur=2 * US)
+            at += 3 * US
+        main.add_range(f"step {number}", begin, at, domain="nsysx")
+    return report
+
+
+def free_costs() -> dict[str, Any]:
+    """Return a machine profile in which each launch costs next to nothing, but something."""
+    return {
+        **table(),
+        "launch_ns": 3 * US,
+        "costs": {**table()["costs"], "launch": {"ns": 1, "low_ns": 1, "high_ns": 1}},
+    }
+
+
+def test_a_pause_is_as_long_without_tracing_however_slow_the_calls_after_it(tmp_path: Path) -> None:
+    """A compilation of 30 ms evicts the caches, and the few calls that follow take four times their usual time."""
+    known, replay = told(queried(30_000 * US, slow=4, of=5), tmp_path, machine_profile=free_costs())
+    assert known.step_ns > 0.99 * replay.recorded_ns
+    assert known.low_ns > (1 - costs.SLOWER_WHILE_RECORDED) * replay.recorded_ns * 0.99
+
+
+@pytest.mark.parametrize(("slow", "left"), [(1, 1.0), (4, (1.15 / 4) ** 0.5)])
+def test_code_between_calls_is_slow_where_the_fastest_calls_of_the_report_say_so(
+    tmp_path: Path, slow: int, left: float
+) -> None:
+    known, replay = told(queried(0, slow, of=5), tmp_path, machine_profile=free_costs())
+    assert known.step_ns == pytest.approx(left * replay.recorded_ns, rel=0.02)
+
+
+def test_the_minute_in_which_the_costs_were_measured_does_not_move_the_step(tmp_path: Path) -> None:
+    """The same machine, measured while it was a quarter slower in all that it did."""
+    usual = {**table(), "other_ns": 80}
+    slower = {
+        name: {k: v * (1 if k == "inside" else 1.25) for k, v in row.items()} for name, row in usual["costs"].items()
+    }
+    busy = {**usual, "launch_ns": usual["launch_ns"] * 1.25, "other_ns": 125, "costs": slower}
+    steps = [told(queried(0, 4, of=5), tmp_path, machine_profile=profile)[0].step_ns for profile in (usual, busy)]
+    assert steps[0] == pytest.approx(steps[1], rel=0.001)
+
+
 def test_a_gpu_bound_step_is_what_its_work_takes(tmp_path: Path) -> None:
     known, replay = told(loop(kernel=40), tmp_path, machine_profile=table())
     assert known.step_ns == pytest.approx(replay.recorded_ns, rel=0.01)
