@@ -21,7 +21,7 @@ from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, rank_verdict, verdict
 from nsysx.model import Check, Finding, Row, Scope, Summary, Table, Unprofiled, Verdict, in_order
-from nsysx.ranks import collect, comparison, one_job, other_reports, parallel_reading, rank_checks
+from nsysx.ranks import collect, comparison, one_job, other_reports, own_time, parallel_reading, rank_checks
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 
@@ -165,7 +165,7 @@ def gather_job(
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
     if len(files) == 1:
         given = gather(files[0], options)
-        return Job(given, tuple(collect.numbered(collect.records(given))))
+        return Job(given, tuple(collect.numbered(_replayed(given))))
     read = partial(parallel_reading.run, workers=workers, cluster=cluster, progress=options.progress)
     work = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
     names = tuple(p.name for p in files)
@@ -183,7 +183,7 @@ def gather_job(
     first: list[Profile] = []
     others = read(work, files[1:], meanwhile=lambda: first.append(gather(files[0], options)))
     given = first[0]
-    ranks = _one_job([collect.records(given), *others])
+    ranks = _one_job([own_time.with_replays(collect.records(given), given), *others])
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = collect.number(ranks, shown) if ranks else 0
     return Job(other_reports.learn(given, ranks, 0), ranks, names, shown=number)
@@ -192,7 +192,13 @@ def gather_job(
 def _records(options: Options, path: Path) -> tuple[collect.Rank, ...]:
     """Return the ranks of one of several reports: all that is compared of it."""
     given = gather(path, options)
-    return other_reports.with_steps(collect.records(given), given)
+    return other_reports.with_steps(own_time.with_replays(collect.records(given), given), given)
+
+
+def _replayed(given: Profile) -> tuple[collect.Rank, ...]:
+    """Return the ranks of a report alone, with their replays if there are several."""
+    ranks = collect.records(given)
+    return own_time.with_replays(ranks, given) if len(ranks) > 1 else ranks
 
 
 def _one_job(reports: Sequence[Sequence[collect.Rank]]) -> tuple[collect.Rank, ...]:

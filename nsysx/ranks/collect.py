@@ -25,6 +25,7 @@ from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import UNKNOWN_GPU
 from nsysx.reading import nccl_notes
 from nsysx.reading.load import Trace
+from nsysx.replay.together import Played
 
 _ALL = slice(None)
 
@@ -86,7 +87,8 @@ class Rank:
     ``number`` is its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
     ``kernels`` are the longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is the time from the
     first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
-    ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time.
+    ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time; ``played``
+    is the replay of its steps, None where there is none.
     """
 
     report: int
@@ -117,6 +119,7 @@ class Rank:
     command: str | None = None
     content_id: str = ""
     by_communication: tuple[tuple[float, Modelled], ...] = ()
+    played: Played | None = None
 
 
 def _collectives(

@@ -263,7 +263,7 @@ def table(ranks: Sequence[Rank]) -> Table:
     aligned = align(ranks)
     ranks = aligned.ranks = common(aligned)
     costs = costs_room.costs_of(aligned)
-    late = straggler.find(ranks, costs)
+    late = straggler.find(aligned, costs)
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)

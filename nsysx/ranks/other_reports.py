@@ -42,7 +42,7 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
     for rank, worked in zip(ranks, working, strict=True):
         if rank.report == report:
             waited = rank.end_ns - rank.start_ns - worked
-            waiting |= dict(zip(_ops(profile, rank), waited.tolist(), strict=True))
+            waiting |= dict(zip(ops_of(profile, rank), waited.tolist(), strict=True))
     return replace(profile, other_ranks=OtherRanks(waiting, alone), _made={})
 
 
@@ -71,7 +71,7 @@ def _alone(rank: Rank, working: I64) -> Modelled:
     return Modelled(step, low, high, steps[0].by_step)
 
 
-def _ops(profile: Profile, rank: Rank) -> list[int]:
+def ops_of(profile: Profile, rank: Rank) -> list[int]:
     """Return the ops of the collectives of a rank, in the order in which its record holds them."""
     ops: list[int] = profile.attributed.gpu_ops.filter(
         (pl.col("process") == rank.process) & (pl.col("device") == rank.device) & (pl.col("cls") == "comm")

@@ -1,12 +1,17 @@
 """Which rank the others wait for: tested over steps, with its cause and its cost.
 
-A rank's *own* time in a step is the step without its exposed waiting in collectives of a group of ranks. Ranks of a group that
-do the same work have the same own time; the straggler's is longer in step after step (paired with the median of its peers).
+A rank's *own* time in a step is what it would take if its peers were never late: a replay without tracing and without waiting, so
+that host code which hides behind a collective that waits counts (``own_time``). Ranks of a group that do the same work have the
+same own time; the straggler's is longer in step after step (paired with the median of its peers), by more than the host code of
+two healthy processes differs.
 
-The price follows "Understanding Stragglers in Large Model Training" (ByteDance, OSDI 2025, arXiv 2505.05713): all ranks are
-replayed together, synchronous per step (a step takes as long as the longest own time of its ranks), with the straggler's time
-replaced by the median of its peers. Both attributions of the paper are given, as shares of the whole excess t - ideal: what
+The price compares jobs, as in "Understanding Stragglers in Large Model Training" (ByteDance, OSDI 2025, arXiv 2505.05713): all
+ranks are replayed together, now and with the straggler doing what the median of its peers does. Both attributions of the paper
+are given for synchronous steps (a step takes as long as the longest own time), as shares of the whole excess t - ideal: what
 mending the rank removes, (t - t_without) / (t - ideal), and what the rank causes alone, (t_only - ideal) / (t - ideal).
+
+Where a rank cannot be replayed, its own time is the recorded step without exposed waiting. That is too short for host code that
+hides, so nobody is named for being late in host code then.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from nsysx.catalogue import Cause, Late, Trait
 from nsysx.frames.means import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.costs import Costs, waiting_per_step
+from nsysx.ranks.match import Aligned
+from nsysx.ranks.own_time import OwnTimes, own_times
 
 #: A rank is called a straggler if it makes the others wait for this share of a step.
 NOTABLE = 0.01
@@ -137,8 +144,8 @@ def _ideal(step_ns: F64) -> F64:
     return result
 
 
-def _price(step_ns: F64, r: int) -> tuple[int, float, float]:
-    """Return what the rank costs per step (ns), and its two shares of the whole excess."""
+def _shares(step_ns: F64, r: int) -> tuple[int, float, float]:
+    """Return what the rank costs per step if the steps are synchronous (ns), and its two shares of the whole excess."""
     ideal = _ideal(step_ns)
     without, alone = step_ns.copy(), ideal.copy()
     without[r], alone[r] = ideal[r], step_ns[r]
@@ -171,44 +178,72 @@ def _cause(more: Mapping[str, float]) -> Late:
     return max(sums, key=lambda c: sums[c]) if max(sums.values()) > 0 else Late.UNKNOWN
 
 
-def _candidate(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
+@dataclass(frozen=True)
+class _Excess:
+    """By how much a rank's own time exceeds that of its peers: the step (ns), the part that may be drift, the cause, the price."""
+
+    step: float
+    drift: float
+    cause: Late
+    price: int | None
+    error: float
+
+
+def _replayed(own: OwnTimes, r: int) -> _Excess:
+    """Return the excess of a rank by the replay of all: host code drifts by a share of what the peers take for theirs."""
+    more = {}
+    for cause, of in ((Late.HOST, own.code), (Late.INPUT, own.loading), (Late.COMPUTE, own.work)):
+        more[cause] = float(of[r] - np.median(np.delete(of, r)))
+    drift = min(max(more[Late.HOST], 0.0), HOST_DRIFT * float(np.median(np.delete(own.code, r))))
+    cause = max(more, key=lambda c: more[c]) if max(more.values()) > 0 else Late.UNKNOWN
+    return _Excess(own.step, drift, cause, round(own.price_ns(r)), own.error)
+
+
+def _by_ledger(ranks: Sequence[Rank], group: tuple[int, ...], r: int, step_ns: F64) -> _Excess:
+    """Return the excess of a rank by the recorded ledgers, which do not tell by how much it is late in host code."""
+    more = excess(ranks, group[r], group)
+    step = float(np.mean([(t.end_ns - t.start_ns).mean() for x in group if (t := ranks[x].tiles) is not None]))
+    cause, visible = _cause(more), sum(max(0.0, more.get(k, 0.0)) for k in _DRIFTING)
+    drift = float("inf") if cause in (Late.HOST, Late.PROFILER) else min(visible, HOST_DRIFT * step)
+    return _Excess(step, drift, cause, None, abs(float(step_ns.max(axis=0).mean()) - step) / step)
+
+
+def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
     """Return the rank of a group that is behind its peers in step after step, None if there is none."""
-    step_ns = _without_waiting(ranks, costs, group)
+    ranks, own = aligned.ranks, own_times(aligned, group)
+    step_ns = own.own if own is not None else _without_waiting(ranks, costs, group)
     if step_ns is None:
         return None
     behind = np.array([step_ns[r] - np.median(np.delete(step_ns, r, axis=0), axis=0) for r in range(len(step_ns))])
     r = int(behind.mean(axis=1).argmax())
     late = float(behind[r].mean())
-    step = float(np.mean([(t.end_ns - t.start_ns).mean() for x in group if (t := ranks[x].tiles) is not None]))
     error, df = mean_error(behind[r : r + 1], block_length(behind[r]))
     half = float(error[0]) * t_quantile(1 - 2 * _FALSE_ALARM / len(group), max(df, 1.0)) if df else float("inf")
-    if late < NOTABLE * step or late - half <= 0:
+    found = _replayed(own, r) if own is not None and late > 0 else _by_ledger(ranks, group, r, step_ns)
+    if late < NOTABLE * found.step or late - half <= 0:
         return None
-    more = excess(ranks, group[r], group)
-    host = sum(max(0.0, more.get(k, 0.0)) for k in _DRIFTING)
-    idle = sum(per_step(ranks[group[r]]).get(k, 0.0) for k in _DRIFTING)
-    cause = _cause(more)
-    slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if cause is Late.COMPUTE else 0.0
-    price, without, alone = _price(step_ns, r)
-    drift = min(host, idle, PROCESS_DRIFT * step)
+    compute = found.cause is Late.COMPUTE
+    slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if compute else 0.0
+    synchronous, without, alone = _shares(step_ns, r)
+    # The delay beyond drift has to be notable too.
+    drift = late if late - found.drift < NOTABLE * found.step else found.drift
     return Straggler(
         place=group[r],
         peers=group,
         late_ns=round(late),
         low_ns=round(late - half),
         high_ns=round(late + half),
-        # The delay beyond drift has to be notable too.
-        drift_ns=round(late if late - drift < NOTABLE * step else drift),
-        cause=(Late.CLOCKS if slower else cause).value,
+        drift_ns=round(drift),
+        cause=(Late.CLOCKS if slower else found.cause).value,
         slower=slower,
-        price_ns=price,
+        price_ns=synchronous if found.price is None else found.price,
         without=without,
         alone=alone,
-        error=abs(float(step_ns.max(axis=0).mean()) - step) / step,
+        error=found.error,
     )
 
 
-def find(ranks: Sequence[Rank], costs: Sequence[Costs]) -> Straggler | None:
+def find(aligned: Aligned, costs: Sequence[Costs]) -> Straggler | None:
     """Return the straggler of all groups: the named one with the highest price, or else the rank behind; None if none is."""
-    candidates = [s for group in _groups(costs) if (s := _candidate(ranks, costs, group)) is not None]
+    candidates = [s for group in _groups(costs) if (s := _candidate(aligned, costs, group)) is not None]
     return max(candidates, key=lambda s: (s.named, s.price_ns, s.late_ns), default=None)

@@ -22,9 +22,7 @@ from nsysx.replay.window import Window
 
 #: Kinds of items. A copy may wait for its own op, a sync for other work; plain calls only take CPU time.
 LAUNCH, SYNC, COPY, RECORD, WAIT_EVENT, PLAIN = range(6)
-_MOST_EVENTS = (1 << 62) - 1
-#: The ``tail`` of an item that does not wait for its own copy.
-NOT_AWAITED = -(1 << 62)
+_MOST_EVENTS, NOT_AWAITED = (1 << 62) - 1, -(1 << 62)
 
 #: A launch with at least this many pending ops can find the queue full; CUDA's limit is 1024.
 _DEEP = 900
@@ -49,8 +47,8 @@ class Item(NamedTuple):
     """One API call with the host code before it; times in ns.
 
     ``gap`` is the host code, of which ``loading`` is waiting for data; ``cost`` is the CPU time of the call without waiting.
-    ``tail`` is the time from the end of the call's own copy to its return, negative for a call that copies pageable memory to a
-    staging buffer and returns a little earlier, `NOT_AWAITED` if it does not wait for the copy. ``target`` is what
+    ``tail`` is the time from the end of the call's own copy to its return (negative: it returns when the last part of pageable
+    memory is in a staging buffer), `NOT_AWAITED` if it does not wait for the copy. ``target`` is what
     a sync waits for: a stream, -1 for the device, or -2 - event; for an event record or wait it is the event, and ``stream`` the
     stream. ``site`` is the call of the copy to which a synchronize belongs, -1 for none. ``added_before`` and ``added_inside`` are
     what tracing added to gap and cost.
@@ -267,7 +265,7 @@ def _launching(
         return item._replace(kind=LAUNCH)
     backlog, host = blocking
     began, ended = launched[0][2], max(o[3] for o in launched)
-    # Where the call lasts for most of its copy, it moves the data itself: it returns when the last part is on its way.
+    # A call that lasts for most of its copy moves the data itself.
     if ended - b <= max(b - began, 0):
         # It may also wait for an event that its stream waits for; then its own stream had nothing queued.
         held = backlog or queues.free.get(launched[0][1], queues.start_ns) > a
@@ -319,7 +317,7 @@ def _call_data(profile: Profile, window: Window) -> _CallData:
     every = profile.attributed.api_calls
     launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == "launch")
     launches = launches.filter(pl.col("process") == profile.steps.process)
-    # The CPU time of a launch that nothing delays: if the queue fills up, most launches stall, but not the first thousand.
+    # Of a launch that nothing delays: if the queue fills up, most launches stall, but not the first thousand.
     usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
     return _CallData(
         waits={c: (b, h) for c, b, h in blocking.select("call", "backlog_ns", "host_ns").iter_rows()},
@@ -395,10 +393,7 @@ def _loading(profile: Profile, window: Window) -> dict[int, int]:
         i = int(np.searchsorted(starts, at, side="left"))
         # A fetch that makes API calls itself (pinning) is split at them, and each part counts for the next call.
         while at < b:
-            upto = min(int(starts[i]), b) if i < len(starts) else b
-            key = int(ids[i]) if i < len(ids) else -1
+            upto, key = (min(int(starts[i]), b), int(ids[i])) if i < len(starts) else (b, -1)
             result[key] = result.get(key, 0) + upto - at
             at, i = upto, i + 1
-            if i > len(starts):
-                break
     return result

@@ -51,6 +51,14 @@ class Columns:
     streams: int
     limit: int
 
+    def only(self, first: int, last: int) -> Columns:
+        """Return items [first, last) with their ops."""
+        a, b = int(self.first_op[first]), int(self.first_op[last])
+        of_item = {name: getattr(self, name)[first:last] for name in (*_OF_ITEM, "waits")}
+        of_op = {f"op_{name}": getattr(self, f"op_{name}")[a:b] for name in _OF_OP}
+        first_op, op_item = self.first_op[first : last + 1] - a, self.op_item[a:b] - first
+        return replace(self, **of_item, **of_op, first_op=first_op, op_item=op_item)
+
 
 #: Fields of `Item` and `Op` that are columns.
 _OF_ITEM = ("kind", "call", "gap", "loading", "cost", "tail", "target", "stream")

@@ -26,10 +26,10 @@ _SLOWEST, _FASTEST = 3.0, 0.4
 _ENOUGH_OF_A_NAME, _ENOUGH = 50, 100
 #: Calls that begin sooner than this behind a pause of this length find the caches cold (ns), and say nothing about the host.
 _PAUSE_NS = 1_000_000
-#: On a host that nothing slows down, the median trivial call takes this many times as long as the fastest tenth of its name.
-_UNDISTURBED = 1.15
+#: On a host that nothing slows down, the median trivial call takes this many times as long as the fastest tenth of its name does.
+_UNDISTURBED = 1.1
 #: If trivial calls are slower than that by a factor, host code around calls is slower by this power of it. Over 31 programs on
-#: H200 hosts with a known unprofiled step (5 to 78 ms), 1.15 and 0.5 give a median error of 4.0 % and no bias.
+#: H200 hosts with a known unprofiled step (5 to 78 ms), these two give a median error of 4 to 5 % and no bias.
 _SLOW_HOST = 0.5
 #: Least such factor.
 _SLOWED_MOST = 0.4

@@ -103,9 +103,9 @@ def communication(profile: Profile) -> list[int]:
     return list(unknown(profile).whole_ns)
 
 
-def others(profile: Profile) -> Iterator[Profile]:
+def others(profile: Profile, most: int = _MOST_PEERS) -> Iterator[Profile]:
     """Yield the profile with another rank of the report as the shown one, for each rank that has collectives and steps."""
     communicating = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm")["process"].unique().to_list()
     known = profile.steps.windows["process"].unique().sort().to_list()
-    for process in [p for p in known if p != profile.process and p in communicating][:_MOST_PEERS]:
+    for process in [p for p in known if p != profile.process and p in communicating][:most]:
         yield replace(profile, steps=replace(profile.steps, process=process), _made={})

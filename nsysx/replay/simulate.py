@@ -9,7 +9,7 @@ as long as the stretch launches no more ops than the queue holds. In short stret
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,12 +84,17 @@ class _Stretch:
     streams: tuple[_Queue, ...]
 
 
-class _Machine:
-    """The CPU, streams and launch queue while a chain runs. If given, ``calls`` receives call and return of each item."""
+class Machine:
+    """The CPU, streams and launch queue while a chain runs. If given, ``calls`` receives call and return of each item.
 
-    def __init__(self, cols: Columns, calls: tuple[list[int], list[int]] | None) -> None:
+    ``joint`` is for each op the number of the collective that it is, -1 for none; only ``play`` can run those.
+    """
+
+    def __init__(self, cols: Columns, calls: tuple[list[int], list[int]] | None, joint: I64 | None = None) -> None:
         self.cols = cols
-        self.plan = _plan(cols, calls is not None)
+        self.joint = np.full(len(cols.op_item), -1) if joint is None else joint
+        every = calls is not None
+        self.plan = _plan(cols, every) if joint is None else [_rows(cols, 0, len(cols.kind), every)]
         self.limit = cols.limit or _QUEUE
         self.t = 0
         self.free = [0] * (cols.streams + 1)
@@ -99,19 +104,27 @@ class _Machine:
         self.blocked: list[tuple[int, int]] = []  # (item, ns) of the current round
 
     @cached_property
-    def _op_rows(self) -> dict[int, list[tuple[int, int, int, int, int]]]:
-        """First op -> (stream, latency, pause, offset, duration) of each op of the item, for items that run one by one."""
+    def _op_rows(self) -> dict[int, list[tuple[int, int, int, int, int, int]]]:
+        """First op -> (stream, latency, pause, offset, duration, joint) of each op of the item, for items that run one by one."""
         cols = self.cols
         spans = [
             (row[-2], row[-1]) for part in self.plan if isinstance(part, list) for row in part if row[-2] < row[-1]
         ]
         ops = np.fromiter((op for a, b in spans for op in range(a, b)), np.int64)
-        of = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration)
+        of = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration, self.joint)
         rows = zip(*(column[ops].tolist() for column in of), strict=True)
         return {a: list(itertools.islice(rows, b - a)) for a, b in spans}
 
-    def one_by_one(self, rows: list[_Row]) -> None:
-        """Run these items one after another."""
+    def play(self) -> Generator[tuple[int, int], int, None]:
+        """Run one round, item by item: yield (collective, when this rank arrives), and be sent when it ends."""
+        for part in self.plan:
+            if isinstance(part, list):
+                yield from self.one_by_one(part)
+            else:
+                self.at_once(part)
+
+    def one_by_one(self, rows: list[_Row]) -> Generator[tuple[int, int], int, None]:
+        """Run these items one after another; see ``play``."""
         t, free, begins, limit = self.t, self.free, self.begins, self.limit
         ops, end = self._op_rows, 0
         called, left = self.calls or (None, None)
@@ -122,13 +135,14 @@ class _Machine:
                 if len(begins) >= limit and begins[-limit] > t:
                     begun = begins[-limit]  # until then the queue is full
                 head = -1
-                for op_stream, latency, pause, offset, duration in ops[a]:
+                for op_stream, latency, pause, offset, duration, joint in ops[a]:
                     begin = begun + latency if offset < 0 or head < 0 else head + offset
                     if (at := free[op_stream] + pause) > begin:
                         begin = at
                     if head < 0:
                         head = begin
-                    free[op_stream] = end = begin + duration
+                    end = begin + duration if joint < 0 else (yield joint, begin)
+                    free[op_stream] = end
                     begins.append(begin)
                 if kind == COPY and tail != NOT_AWAITED and end + tail > begun + cost:
                     begun = end + tail - cost
@@ -275,27 +289,24 @@ def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
 def run(chain: Chain | Columns, rounds: int = ROUNDS) -> Run:
     """Run the chain ``rounds`` times in a row, in O(items + ops) per round. The last but one round is measured."""
     cols = columns(chain) if isinstance(chain, Chain) else chain
-    return _run(cols, _Machine(cols, None), rounds)
+    return _run(cols, Machine(cols, None), rounds)
 
 
 def traced(cols: Columns, rounds: int = ROUNDS) -> tuple[Run, Times]:
     """Run the chain ``rounds`` times in a row; return also when each call and op began."""
     called, left = list[int](), list[int]()
-    machine = _Machine(cols, (called, left))
+    machine = Machine(cols, (called, left))
     result = _run(cols, machine, rounds)
     return result, Times(*(np.array(c, np.int64).reshape(rounds, -1) for c in (called, left, machine.begins)))
 
 
-def _run(cols: Columns, machine: _Machine, rounds: int) -> Run:
+def _run(cols: Columns, machine: Machine, rounds: int) -> Run:
     blocked: dict[int, int] = {}
     ends: list[int] = []
     for number in range(rounds):
         machine.blocked.clear()
-        for part in machine.plan:
-            if isinstance(part, _Stretch):
-                machine.at_once(part)
-            else:
-                machine.one_by_one(part)
+        for _ in machine.play():
+            raise AssertionError("a collective of several ranks in a replay of one")
         ends.append(max(machine.free))
         if number == rounds - 2:
             for i, ns in machine.blocked:

@@ -44,7 +44,7 @@ def steps(
         thread.launch(t + 2_000, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=device)
         if hidden:
             thread.launch(t + 3_000, kernel="add", gpu_start=came, gpu_dur=hidden, device=device)
-        thread.sync("cudaDeviceSynchronize_v3020", at=t + 5_000, dur=done - t)
+        thread.sync("cudaDeviceSynchronize_v3020", at=t + 5_000, dur=done - t, device=device)
     return thread
 
 
@@ -464,6 +464,7 @@ def rank_reports(
                 member(thread, WORLD, of, r)
             end = t + 50_000 * of
             collective(thread, "ncclAllReduce", t - 95_000, t + 50_000 * r, end, comm=WORLD, size=1_000)
+            thread.sync("cudaDeviceSynchronize_v3020", at=t - 90_000, dur=end - t + 95_000)
         if host:
             report.add(
                 "TARGET_INFO_SYSTEM_ENV", devStateName="Cpu", name="Hostname", nameEnum=1, value=host(r), globalVid=1

@@ -49,7 +49,7 @@ def job(path: Path, own: list[list[int]], *, idle: str = "") -> Path:
             thread.launch(
                 t + late + 40 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=r
             )
-            thread.sync("cudaDeviceSynchronize_v3020", at=t + late + 50 * US, dur=done - t - late - 40 * US)
+            thread.sync("cudaDeviceSynchronize_v3020", at=t + late + 50 * US, dur=done - t - late - 40 * US, device=r)
             thread.add_range(f"step {i}", t, done + 20 * US, domain="nsysx")
         t = done + 30 * US
     return report.write(path)
@@ -95,10 +95,47 @@ def test_ranks_that_are_late_in_turn_are_no_stragglers(tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_a_quarter_slower_is_no_straggler(tmp_path: Path) -> None:
-    rows, finding = ranks(job(tmp_path / "j.sqlite", [[20 * MS] * 12, [26 * MS] * 12], idle="some range"))
+    rows, finding = ranks(job(tmp_path / "j.sqlite", [[38 * MS] * 12, [43 * MS] * 12], idle="some range"))
     assert not any(r["straggler"] for r in rows)
-    assert rows[1]["late_ns"] == rows[1]["late_drift_ns"] > 5 * MS
+    assert rows[1]["late_ns"] == rows[1]["late_drift_ns"] > 4 * MS
     assert "healthy processes" in finding.detail
+
+
+def test_host_code_that_hides_behind_a_collective_counts(tmp_path: Path) -> None:
+    """Rank 0 waits 10 ms on its GPU for rank 1, whose host is slower; its own host code, which goes on meanwhile, takes 24 ms."""
+    report = Report()
+    host = (24 * MS, 26 * MS)
+    threads = []
+    for r in range(2):
+        report.gpu(r, pids=[(100 + r, r)])
+        process = report.process(100 + r)
+        process.context(device=r)
+        threads.append(process.thread(process.pid, "python3"))
+    for i in range(12):
+        t = MS + i * 26 * MS
+        came = [t + 10 * MS, t + 20 * MS]
+        for r, thread in enumerate(threads):
+            thread.launch(came[r] - 20 * US, kernel="gemm", gpu_start=came[r] - 10 * US, gpu_dur=8 * US, device=r)
+            done = came[1] + 50 * US
+            thread.launch(
+                came[r] - 10 * US, kernel=ALL_REDUCE, gpu_start=came[r], gpu_dur=done - came[r], stream=20, device=r
+            )
+            for k in range(10):  # goes on while the collective waits
+                at = came[r] + (t + host[r] - came[r]) * (k + 1) // 11
+                start = max(at, done) + 10 * US
+                thread.launch(at, kernel="add", gpu_start=start + k * 5 * US, gpu_dur=4 * US, device=r, stream=20)
+            thread.sync(
+                "cudaDeviceSynchronize_v3020",
+                at=t + host[r],
+                dur=t + 26 * MS - 100 * US - t - host[r] + 90 * US,
+                device=r,
+            )
+            thread.add_range(f"step {i}", t, t + 26 * MS - US, domain="nsysx")
+    rows, finding = ranks(report.write(tmp_path / "h.sqlite"))
+    assert rows[0]["exposed_wait_ns"] > 9 * MS * rows[0]["steps"]
+    assert not any(r["straggler"] for r in rows)
+    assert all((r["price_ns"] or 0) < 3 * MS for r in rows), rows
+    assert finding.verdict == "clear"
 
 
 def test_a_balanced_pipeline_has_a_bubble_and_no_straggler(tmp_path: Path) -> None:
@@ -173,7 +210,8 @@ def test_sessions_that_began_apart_are_one_job_in_any_time(tmp_path: Path, norma
             main.launch(t + 10 * US, kernel="w", gpu_start=t + 30 * US, gpu_dur=work)
             came, done = t + 30 * US + work, t + 7_130 * US
             main.launch(t + 30 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20)
-            main.launch(t + 50 * US, kernel="adam", gpu_start=done + 100 * US, gpu_dur=MS)
+            main.launch(t + 50 * US, kernel="adam", gpu_start=done + 100 * US, gpu_dur=MS, stream=20)
+            main.sync("cudaDeviceSynchronize_v3020", at=t + 60 * US, dur=done + 1_050 * US - t)
         if normalized:
             report.shift(epoch)
         files.append(report.write(tmp_path / f"n.rank{r}.sqlite"))

@@ -139,7 +139,7 @@ def test_a_pause_is_as_long_without_tracing_however_slow_the_calls_after_it(tmp_
     assert known.low_ns > (1 - costs.SLOWER_WHILE_RECORDED) * replay.recorded_ns * 0.99
 
 
-@pytest.mark.parametrize(("slow", "left"), [(1, 1.0), (4, (1.15 / 4) ** 0.5)])
+@pytest.mark.parametrize(("slow", "left"), [(1, 1.0), (4, (1.1 / 4) ** 0.5)])
 def test_code_between_calls_is_slow_where_the_fastest_calls_of_the_report_say_so(
     tmp_path: Path, slow: int, left: float
 ) -> None:

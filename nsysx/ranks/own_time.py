@@ -1,0 +1,146 @@
+"""What each rank takes for itself, and what the job takes with some of its ranks replaced by others: replays of all ranks together.
+
+A rank's *own* time in a step is what the rank would take if its peers were never late: its host code and GPU work without tracing
+and without waiting for others, so that host code which hides behind a collective that waits counts, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+from nsysx.frames.means import F64
+from nsysx.ranks.collect import Rank
+from nsysx.ranks.match import Aligned
+from nsysx.ranks.other_reports import ops_of
+from nsysx.replay import peers
+from nsysx.replay.columns import Columns
+from nsysx.replay.together import Member, Played, played, step_lengths
+
+#: More ranks than these are not replayed together: each takes 0.1 s.
+_MOST_RANKS = 16
+_FEWEST_STEPS = 3
+#: Ranks are one job only if this share of a rank's matched collectives has its counterparts in the replayed steps of the others.
+_TOGETHER = 0.8
+
+
+def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
+    """Return the ranks of a report, each with the replay of its steps where there is one."""
+    if not any(len(rank.start_ns) for rank in ranks):
+        return tuple(ranks)
+    made = []
+    shown = {each.process: each for each in (profile, *peers.others(profile, _MOST_RANKS))}
+    for rank in ranks:
+        known = played(shown[rank.process]) if rank.process in shown and len(rank.start_ns) else None
+        if known is not None and known.device == rank.device:
+            row = {op: i for i, op in enumerate(ops_of(profile, rank))}
+            rows = np.array([row.get(op, -1) for op in known.op.tolist()], np.int64)
+            rank = replace(rank, played=replace(known, op=rows))
+        made.append(rank)
+    return tuple(made)
+
+
+@dataclass(frozen=True)
+class OwnTimes:
+    """The ranks of a group in replay. Times are ns without tracing, of shape (ranks, steps) or per rank and step.
+
+    ``own``: what each takes if no other is late. ``code``, ``loading``, ``work``: the host code, waiting for data and GPU work in
+    it. ``step`` is the job's step; ``error`` is how far the replay of all ranks as recorded is off the recorded step (share).
+    """
+
+    own: F64
+    code: F64
+    loading: F64
+    work: F64
+    step: float
+    error: float
+    members: tuple[Member, ...]
+    transfer: Mapping[int, int]
+
+    def usual(self, r: int) -> int:
+        """Return the peer of a rank whose own time is the median of its peers, the longer one of two."""
+        others = [i for i in np.argsort(self.own.mean(axis=1), kind="stable").tolist() if i != r]
+        return int(others[len(others) // 2])
+
+    def price_ns(self, r: int) -> float:
+        """Return by how much the job's step is shorter if the rank does, at the same time, what that peer does (ns)."""
+        members = list(self.members)
+        members[r] = members[self.usual(r)]
+        step = _job_step(members, self.transfer)
+        return max(self.step - step, 0.0) if step is not None else 0.0
+
+
+def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
+    """Return the ranks of a group in replay; None if one of them has no replay, or their replayed steps are not the same."""
+    replays = [aligned.ranks[r].played for r in group]
+    if len(group) > _MOST_RANKS or any(p is None for p in replays):
+        return None
+    known = [p for p in replays if p is not None]
+    numbers = sorted(set[int].intersection(*(set(p.numbers) for p in known)))
+    if len(numbers) < _FEWEST_STEPS or numbers[-1] - numbers[0] != len(numbers) - 1:
+        return None
+    number, transfer, shared = _collectives(aligned, group)
+    members = {
+        what: [_member(p, getattr(p, what), number[r], numbers) for r, p in zip(group, known, strict=True)]
+        for what in ("bare", "recorded")
+    }
+    if not _whole(members["bare"], shared):
+        return None
+    alone = [member.alone(transfer) for member in members["bare"]]
+    own = [lengths[0] for member in alone if (lengths := step_lengths([member], transfer)) is not None]
+    step, recorded = _job_step(members["bare"], transfer), _job_step(members["recorded"], transfer)
+    truth = float(np.mean([p.recorded_ns for p in known]))
+    if step is None or recorded is None or len(own) < len(known):
+        return None
+    cols, count = [member.cols for member in alone], len(numbers)
+    return OwnTimes(
+        np.array(own, np.float64),
+        np.array([(c.gap - c.loading + c.cost).sum() / count for c in cols], np.float64),
+        np.array([c.loading.sum() / count for c in cols], np.float64),
+        np.array([c.op_duration.sum() / count for c in cols], np.float64),
+        step,
+        abs(recorded - truth) / truth,
+        tuple(members["bare"]),
+        transfer,
+    )
+
+
+def _job_step(members: Sequence[Member], transfer: Mapping[int, int]) -> float | None:
+    """Return the mean step of ranks that run together (ns), None if they cannot."""
+    lengths = step_lengths(members, transfer)
+    return None if lengths is None else max(float(of_rank.mean()) for of_rank in lengths)
+
+
+def _collectives(aligned: Aligned, group: Sequence[int]) -> tuple[dict[int, I64], dict[int, int], frozenset[int]]:
+    """Return rank -> the number of each of its collectives (-1: without a counterpart), number -> its transfer (ns), and the
+    numbers that several ranks of the group have together: with ranks outside of it a collective takes its transfer.
+    """
+    number = {r: np.full(len(aligned.ranks[r].start_ns), -1, np.int64) for r in group}
+    transfer: dict[int, int] = {}
+    shared: set[int] = set()
+    for _, together in aligned.groups:
+        here = [r for r in together if r in number]
+        length = np.stack([aligned.ranks[r].end_ns[of] - aligned.ranks[r].start_ns[of] for r, of in together.items()])
+        numbers = range(len(transfer), len(transfer) + length.shape[1])
+        for r in here:
+            number[r][together[r]] = numbers
+        transfer |= dict(zip(numbers, length.min(axis=0).tolist(), strict=True))
+        shared |= set(numbers) if len(here) > 1 else set()
+    return number, transfer, frozenset(shared)
+
+
+def _member(known: Played, cols: Columns, number: I64, numbers: Sequence[int]) -> Member:
+    """Return a rank of the joint replay over these steps."""
+    joint = np.where(known.op >= 0, number[np.maximum(known.op, 0)], -1) if len(number) else np.full(len(known.op), -1)
+    return known.over(numbers, cols, joint)
+
+
+def _whole(members: Sequence[Member], shared: frozenset[int]) -> bool:
+    """Return whether the replayed steps of all ranks hold the same ones of the collectives that they share."""
+    sets = [shared.intersection(member.joint.tolist()) for member in members]
+    everywhere = frozenset[int].intersection(*sets)
+    return bool(everywhere) and all(len(everywhere) >= _TOGETHER * len(of) for of in sets)

@@ -1,0 +1,126 @@
+"""Several ranks replayed together: a collective begins on each rank when that rank arrives, and ends on all when the last has come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+from nsysx.replay import peers
+from nsysx.replay.columns import Columns
+from nsysx.replay.simulate import ROUNDS, Machine
+from nsysx.replay.unprofiled import Model
+from nsysx.replay.window import Window, choose
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank of a joint replay: its columns, the number of the collective that each op is (-1: none), and where steps begin."""
+
+    cols: Columns
+    joint: I64
+    borders: tuple[int, ...]
+
+    def alone(self, transfer: Mapping[int, int]) -> Member:
+        """Return this rank as it is if no other was ever late: each of its collectives takes its transfer."""
+        length = self.cols.op_duration.copy()
+        for op in np.flatnonzero(self.joint >= 0).tolist():
+            length[op] = transfer[int(self.joint[op])]
+        return Member(replace(self.cols, op_duration=length), np.full_like(self.joint, -1), self.borders)
+
+
+@dataclass(frozen=True)
+class Played:
+    """The replayed steps of one rank: ``bare`` without tracing and ``recorded`` with it.
+
+    ``numbers`` are those of its steps and ``borders`` the items with which they begin; ``recorded_ns`` is its recorded step on
+    ``device``. ``op`` is the GPU op of each op of the columns; in the record of a rank, the row of the collective that it is, -1
+    if it is none.
+    """
+
+    bare: Columns
+    recorded: Columns
+    numbers: tuple[int, ...]
+    borders: tuple[int, ...]
+    recorded_ns: int
+    device: int
+    op: I64
+
+    def over(self, numbers: Sequence[int], cols: Columns, joint: I64) -> Member:
+        """Return this rank over some consecutive ones of its steps, with its ``bare`` or ``recorded`` columns."""
+        first, last = self.numbers.index(numbers[0]), self.numbers.index(numbers[-1]) + 1
+        begin = self.borders[first] if first else 0
+        end = self.borders[last] if last < len(self.borders) else len(cols.kind)
+        a, b = cols.first_op[begin], cols.first_op[end]
+        borders = tuple(border - begin for border in self.borders[first:last])
+        return Member(cols.only(begin, end), joint[a:b], borders)
+
+
+def played(profile: Profile) -> Played | None:
+    """Return the replayed steps of the shown process on its busiest device; None where they cannot be replayed."""
+    window = choose(profile)
+    if not isinstance(window, Window):
+        return None
+    model = Model(profile, window, peers.unknown(profile))
+    borders = sorted(model.chain.borders)
+    if len(borders) != window.steps:
+        return None
+    ops = np.array([op.op for item in model.chain.items for op in item.ops], np.int64)
+    bare = model.relieved.columns(1.0, near=model.added.near)
+    return Played(
+        bare,
+        model.relieved.recorded,
+        window.numbers,
+        tuple(borders),
+        window.recorded_ns,
+        window.device,
+        ops,
+    )
+
+
+def step_lengths(members: Sequence[Member], transfer: Mapping[int, int]) -> list[I64] | None:
+    """Return the length of each step (ns) on each rank, from its first GPU work to that of the next step.
+
+    ``transfer`` is collective -> how long it takes once all its ranks are there. None if the ranks wait for each other in a circle.
+    """
+    machines = [Machine(m.cols, None, m.joint) for m in members]
+    if not _run(machines, members, transfer):
+        return None
+    lengths = []
+    for machine, member in zip(machines, members, strict=True):
+        begins = np.array(machine.begins, np.int64).reshape(ROUNDS, -1)
+        first = member.cols.first_op[list(member.borders)]
+        at = begins[ROUNDS - 2 :, first]
+        lengths.append(np.diff(np.append(at[0], at[1, 0])))
+    return lengths
+
+
+def _run(machines: Sequence[Machine], members: Sequence[Member], transfer: Mapping[int, int]) -> bool:
+    """Run all ranks to their end; return whether they got there."""
+    takes_part = Counter(number for member in members for number in np.unique(member.joint).tolist())
+    runs = [_rounds(machine) for machine in machines]
+    arrived: dict[int, dict[int, int]] = {}
+    ready: list[tuple[int, int | None]] = [(r, None) for r in range(len(runs))]
+    done = 0
+    while ready:
+        r, end = ready.pop()
+        try:
+            number, begin = next(runs[r]) if end is None else runs[r].send(end)
+        except StopIteration:
+            done += 1
+            continue
+        here = arrived.setdefault(number, {})
+        here[r] = begin
+        if len(here) == takes_part[number]:
+            end = max(here.values()) + transfer[number]
+            ready += [(other, end) for other in arrived.pop(number)]
+    return done == len(runs)
+
+
+def _rounds(machine: Machine) -> Generator[tuple[int, int], int, None]:
+    for _ in range(ROUNDS):
+        yield from machine.play()
