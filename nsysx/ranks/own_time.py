@@ -48,11 +48,11 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
 class OwnTimes:
     """The ranks of a group in replay. Times are ns without tracing, of shape (ranks, steps) or per rank and step.
 
-    ``own``: what each takes if no other is late. ``code``, ``loading``, ``work``: the host code, waiting for data and GPU work in
+    ``step_ns``: what each takes if no other is late. ``code``, ``loading``, ``work``: the host code, waiting for data and GPU work in
     it. ``step`` is the job's step; ``error`` is how far the replay of all ranks as recorded is off the recorded step (share).
     """
 
-    own: F64
+    step_ns: F64
     code: F64
     loading: F64
     work: F64
@@ -63,7 +63,7 @@ class OwnTimes:
 
     def usual(self, r: int) -> int:
         """Return the peer of a rank whose own time is the median of its peers, the longer one of two."""
-        others = [i for i in np.argsort(self.own.mean(axis=1), kind="stable").tolist() if i != r]
+        others = [i for i in np.argsort(self.step_ns.mean(axis=1), kind="stable").tolist() if i != r]
         return int(others[len(others) // 2])
 
     def price_ns(self, r: int) -> float:
@@ -91,14 +91,14 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     if not _whole(members["bare"], shared):
         return None
     alone = [member.alone(transfer) for member in members["bare"]]
-    own = [lengths[0] for member in alone if (lengths := step_lengths([member], transfer)) is not None]
+    lengths_alone = [lengths[0] for member in alone if (lengths := step_lengths([member], transfer)) is not None]
     step, recorded = _job_step(members["bare"], transfer), _job_step(members["recorded"], transfer)
     truth = float(np.mean([p.recorded_ns for p in known]))
-    if step is None or recorded is None or len(own) < len(known):
+    if step is None or recorded is None or len(lengths_alone) < len(known):
         return None
     cols, count = [member.cols for member in alone], len(numbers)
     return OwnTimes(
-        np.array(own, np.float64),
+        np.array(lengths_alone, np.float64),
         np.array([(c.gap - c.loading + c.cost).sum() / count for c in cols], np.float64),
         np.array([c.loading.sum() / count for c in cols], np.float64),
         np.array([c.op_duration.sum() / count for c in cols], np.float64),

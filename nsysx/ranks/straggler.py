@@ -189,14 +189,14 @@ class _Excess:
     error: float
 
 
-def _replayed(own: OwnTimes, r: int) -> _Excess:
+def _replayed(times: OwnTimes, r: int) -> _Excess:
     """Return the excess of a rank by the replay of all: host code drifts by a share of what the peers take for theirs."""
     more = {}
-    for cause, of in ((Late.HOST, own.code), (Late.INPUT, own.loading), (Late.COMPUTE, own.work)):
+    for cause, of in ((Late.HOST, times.code), (Late.INPUT, times.loading), (Late.COMPUTE, times.work)):
         more[cause] = float(of[r] - np.median(np.delete(of, r)))
-    drift = min(max(more[Late.HOST], 0.0), HOST_DRIFT * float(np.median(np.delete(own.code, r))))
+    drift = min(max(more[Late.HOST], 0.0), HOST_DRIFT * float(np.median(np.delete(times.code, r))))
     cause = max(more, key=lambda c: more[c]) if max(more.values()) > 0 else Late.UNKNOWN
-    return _Excess(own.step, drift, cause, round(own.price_ns(r)), own.error)
+    return _Excess(times.step, drift, cause, round(times.price_ns(r)), times.error)
 
 
 def _by_ledger(ranks: Sequence[Rank], group: tuple[int, ...], r: int, step_ns: F64) -> _Excess:
@@ -210,8 +210,8 @@ def _by_ledger(ranks: Sequence[Rank], group: tuple[int, ...], r: int, step_ns: F
 
 def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
     """Return the rank of a group that is behind its peers in step after step, None if there is none."""
-    ranks, own = aligned.ranks, own_times(aligned, group)
-    step_ns = own.own if own is not None else _without_waiting(ranks, costs, group)
+    ranks, times = aligned.ranks, own_times(aligned, group)
+    step_ns = times.step_ns if times is not None else _without_waiting(ranks, costs, group)
     if step_ns is None:
         return None
     behind = np.array([step_ns[r] - np.median(np.delete(step_ns, r, axis=0), axis=0) for r in range(len(step_ns))])
@@ -219,14 +219,14 @@ def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...])
     late = float(behind[r].mean())
     error, df = mean_error(behind[r : r + 1], block_length(behind[r]))
     half = float(error[0]) * t_quantile(1 - 2 * _FALSE_ALARM / len(group), max(df, 1.0)) if df else float("inf")
-    found = _replayed(own, r) if own is not None and late > 0 else _by_ledger(ranks, group, r, step_ns)
-    if late < NOTABLE * found.step or late - half <= 0:
+    beyond = _replayed(times, r) if times is not None and late > 0 else _by_ledger(ranks, group, r, step_ns)
+    if late < NOTABLE * beyond.step or late - half <= 0:
         return None
-    compute = found.cause is Late.COMPUTE
+    compute = beyond.cause is Late.COMPUTE
     slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if compute else 0.0
     synchronous, without, alone = _shares(step_ns, r)
     # The delay beyond drift has to be notable too.
-    drift = late if late - found.drift < NOTABLE * found.step else found.drift
+    drift = late if late - beyond.drift < NOTABLE * beyond.step else beyond.drift
     return Straggler(
         place=group[r],
         peers=group,
@@ -234,12 +234,12 @@ def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...])
         low_ns=round(late - half),
         high_ns=round(late + half),
         drift_ns=round(drift),
-        cause=(Late.CLOCKS if slower else found.cause).value,
+        cause=(Late.CLOCKS if slower else beyond.cause).value,
         slower=slower,
-        price_ns=synchronous if found.price is None else found.price,
+        price_ns=synchronous if beyond.price is None else beyond.price,
         without=without,
         alone=alone,
-        error=found.error,
+        error=beyond.error,
     )
 
 
