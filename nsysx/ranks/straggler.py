@@ -194,7 +194,7 @@ def _replayed(times: OwnTimes, r: int) -> _Excess:
     more = {}
     for cause, of in ((Late.HOST, times.code), (Late.INPUT, times.loading), (Late.COMPUTE, times.work)):
         more[cause] = float(of[r] - np.median(np.delete(of, r)))
-    drift = min(max(more[Late.HOST], 0.0), HOST_DRIFT * float(np.median(np.delete(times.code, r))))
+    drift = min(max(more[Late.HOST], 0.0), PROCESS_DRIFT * float(np.median(np.delete(times.code, r))))
     cause = max(more, key=lambda c: more[c]) if max(more.values()) > 0 else Late.UNKNOWN
     return _Excess(times.step, drift, cause, round(times.price_ns(r)), times.error)
 
@@ -204,7 +204,7 @@ def _by_ledger(ranks: Sequence[Rank], group: tuple[int, ...], r: int, step_ns: F
     more = excess(ranks, group[r], group)
     step = float(np.mean([(t.end_ns - t.start_ns).mean() for x in group if (t := ranks[x].tiles) is not None]))
     cause, visible = _cause(more), sum(max(0.0, more.get(k, 0.0)) for k in _DRIFTING)
-    drift = float("inf") if cause in (Late.HOST, Late.PROFILER) else min(visible, HOST_DRIFT * step)
+    drift = float("inf") if cause in (Late.HOST, Late.PROFILER) else min(visible, PROCESS_DRIFT * step)
     return _Excess(step, drift, cause, None, abs(float(step_ns.max(axis=0).mean()) - step) / step)
 
 

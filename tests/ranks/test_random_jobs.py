@@ -1,0 +1,126 @@
+"""Random programs of two to four ranks on the simulated machine: who is late there, and what it costs, is known."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nsysx import pipeline
+from nsysx.ranks import comparison
+from tests.builder import Report
+from tests.examples import examples
+from tests.ranks.test_comparison import ALL_REDUCE
+from tests.replay.machine import CALL, PAUSE, US, Action, Machine
+
+_COMPUTE, _NETWORK = 7, 20
+_RECORDED, _SETTLED, _LONG = 12, 15, 40
+#: How far a price may be off: a share of the truth, and ns of what a step is known to.
+_CLOSE, _LEAST_NS = 0.05, 3_000
+
+
+class Job:
+    """Ranks that run the same program in step, each with durations of its own; ("reduce", us) ends on all of them together."""
+
+    def __init__(self, programs: Sequence[Sequence[Action]]) -> None:
+        self.programs = programs
+        self.report = Report()
+        self.ranks = [Machine(program, report=self.report, now=100 + 7 * r) for r, program in enumerate(programs)]
+
+    def run(self, steps: int) -> Job:
+        threads = [self.report.process(100 + r).thread(100 + r, "python") for r in range(len(self.ranks))]
+        for number in range(steps):
+            begun = [rank.now for rank in self.ranks]
+            for actions in zip(*self.programs, strict=True):
+                if actions[0][0] == "reduce":
+                    self._reduce(threads, actions[0][1])
+                    continue
+                for rank, thread, action in zip(self.ranks, threads, actions, strict=True):
+                    getattr(rank, f"_{action[0]}")(thread, *action[1:])
+            for rank, thread, begin in zip(self.ranks, threads, begun, strict=True):
+                thread.add_range(f"step {number}", begin * US, rank.now * US, domain="nsysx")
+                rank.ends_us.append(max(rank.free.values()))
+        return self
+
+    def _reduce(self, threads: Sequence[Any], us: int) -> None:
+        came = [max(rank.now + CALL, rank.free.get(_NETWORK, 0) + PAUSE) for rank in self.ranks]
+        end = max(came) + us
+        for rank, thread, start in zip(self.ranks, threads, came, strict=True):
+            thread.launch(
+                rank.now * US,
+                CALL * US,
+                kernel=ALL_REDUCE,
+                gpu_start=start * US,
+                gpu_dur=(end - start) * US,
+                stream=_NETWORK,
+            )
+            rank.free[_NETWORK] = end
+            rank.now += CALL
+
+    def step_us(self) -> float:
+        return max(rank.step_us(_SETTLED) for rank in self.ranks)
+
+
+def reduced(event: int, us: int) -> list[Action]:
+    """An all-reduce of what the compute stream made, which the compute stream waits for: as DDP does."""
+    before, after = ("record", event, _COMPUTE), ("record", event + 1, _NETWORK)
+    return [before, ("hold", event, _NETWORK), ("reduce", us), after, ("hold", event + 1, _COMPUTE)]
+
+
+@st.composite
+def programs(draw: Any) -> list[Action]:
+    launch = st.tuples(st.just("launch"), st.sampled_from(("gemm", "add")), st.integers(5, 200), st.just(_COMPUTE))
+    other = st.one_of(
+        st.tuples(st.just("host"), st.integers(5, 80)),
+        st.tuples(st.just("item"), st.just(_COMPUTE)),
+        st.tuples(st.just("stage"), st.integers(0, 20), st.integers(20, 150), st.just(_COMPUTE)),
+        st.tuples(st.just("compile"), st.integers(100, 2_000)),
+    )
+    program: list[Action] = []
+    for block in range(draw(st.integers(1, 3))):
+        for _ in range(draw(st.integers(1, 3))):  # a period inside the step
+            program += [draw(launch), *draw(st.lists(st.one_of(launch, launch, other), max_size=4))]
+        program += reduced(1 + 2 * block, draw(st.integers(10, 120)))
+    return [*program, draw(launch), ("host", 25), ("sync", None)]
+
+
+def slowed(program: Sequence[Action], what: str, us: int) -> list[Action]:
+    """Return the program with more of one kind of work at its begin."""
+    first = next(i for i, action in enumerate(program) if action[0] == "launch")
+    if what == "compute":
+        name, took, stream = program[first][1:]
+        return [*program[:first], ("launch", name, took + us, stream), *program[first + 1 :]]
+    return [*program[:-2], ("host", 25 + us), program[-1]]
+
+
+def told(job: Job) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = job.run(_RECORDED).report.write(Path(folder) / "job.sqlite")
+        rows = comparison.table(pipeline.gather_job([path], pipeline.Options()).ranks).rows
+        assert rows is not None
+        return [dict(row) for row in rows]
+
+
+@settings(max_examples=examples(4), deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs(), st.integers(2, 4), st.sampled_from(("compute", "host", "nobody")), st.data())
+def test_the_price_of_a_late_rank(program: list[Action], count: int, what: str, data: st.DataObject) -> None:
+    usual = [program] * count
+    if what == "nobody":
+        assert not any(row["straggler"] for row in told(Job(usual)))
+        return
+    now = Job(usual).run(_LONG).step_us()
+    late = data.draw(st.integers(0, count - 1))
+    changed = [slowed(program, what, round(now)) if r == late else list(program) for r in range(count)]
+    true = (Job(changed).run(_LONG).step_us() - now) * US
+    rows = told(Job(changed))
+    assert all(row["replay_error"] is None or row["replay_error"] < 0.05 for row in rows)
+    named = [row for row in rows if row["straggler"]]
+    if true > 0.4 * now * US:  # beyond what host code may differ by
+        assert [rows.index(row) for row in named] == [late]
+    for row in named:
+        assert rows.index(row) == late
+        assert abs(row["price_ns"] - true) <= _CLOSE * true + _LEAST_NS, (row["price_ns"], true)
