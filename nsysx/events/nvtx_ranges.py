@@ -163,6 +163,7 @@ def read(trace: Trace) -> Ranges:
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
     never = (end == _OPEN) & ~is_mark
     end = np.where(is_mark, start, np.where(never, np.maximum(start, last), end))
+    steps = np.array([m[0] == "step" for m in meanings], np.bool_)[which] & by_probe
     frame = pl.DataFrame(
         {
             "process": rows["process"],
@@ -174,7 +175,7 @@ def read(trace: Trace) -> Ranges:
                 name: lookup.named([str(m[i]) for m in meanings], which)
                 for i, name in enumerate(("kind", "name", "cls"))
             },
-            "number": np.array([m[3] for m in meanings], np.int64)[which],
+            "number": _numbers(np.array([m[3] for m in meanings], np.int64)[which], rows, steps),
             "recompute": np.array([m[4] for m in meanings], np.bool_)[which],
             "own": by_probe,
             "crossing": rows["crossing"],
@@ -189,6 +190,12 @@ def read(trace: Trace) -> Ranges:
     return Ranges(
         ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"), notes, pauses.decode(paused), gil=_gil(trace)
     )
+
+
+def _numbers(by_text: I64, rows: pl.DataFrame, steps: Flags) -> I64:
+    """Return the number of each range: that in its text, or the payload of a step of the probe's."""
+    payload = rows["payload"].fill_null(-1).to_numpy()
+    return np.where(steps & (by_text < 0), payload, by_text)
 
 
 #: Kinds of text that tell something and lie in nobody's step.

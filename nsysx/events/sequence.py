@@ -1,7 +1,8 @@
 """Module ranges of steps that the probe did not mark, told from a marked step whose sequence of calls they repeat.
 
 The probe marks modules in few steps only (``inject.nsysx_probe.marking``) and says where with ``info`` marks. Here each step
-without marks is held against the marked ones, thread by thread: launches (API, kernel, grid, block), copies, memsets,
+without marks is held against the marked ones, and likewise each call of a network outside of steps (an evaluation, a teacher, a
+rollout), thread by thread: launches (API, kernel, grid, block), copies, memsets,
 waits and the borders of phases are one sequence. Where they repeat those of a marked step, that step's module ranges and
 backward marks are copied, with their times carried over between the calls that correspond. So a range holds exactly the
 calls that repeat those it held, and everything that reads ranges reads these too. What corresponds to nothing stays without
@@ -14,14 +15,13 @@ a module, grade ``none``.
 from __future__ import annotations
 
 import itertools
-import json
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.events import marked_when
 from nsysx.events.alignment import Pairs, align
 from nsysx.events.correlate import Correlated
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges, Repeats
@@ -33,46 +33,6 @@ from nsysx.inject.nsysx_probe.ranges import PHASES
 _KEPT = "^(launch|graph_launch|copy|memset|sync)$"
 #: So many different marked sequences are compared with one that is like none of them.
 _CANDIDATES = 4
-
-
-@dataclass(frozen=True)
-class _Marks:
-    """When the probe of one process had its marks on."""
-
-    times: I64
-    on: Flags
-
-    def at(self, t: I64) -> Flags:
-        """Return whether marks were on at each instant."""
-        place = np.searchsorted(self.times, t, side="right") - 1
-        state: Flags = np.where(place >= 0, self.on[np.maximum(place, 0)], ~self.on[0])
-        return state
-
-    def throughout(self, start: I64, end: I64) -> Flags:
-        """Return whether marks were on from start to end."""
-        changes = np.searchsorted(self.times, end, side="left") - np.searchsorted(self.times, start, side="right")
-        whole: Flags = self.at(start) & (changes == 0)
-        return whole
-
-
-def _switches(notes: pl.DataFrame) -> dict[int, _Marks]:
-    """Return process -> when marks were on, for processes in which they were off at some time."""
-    switches: dict[int, list[tuple[int, bool]]] = defaultdict(list)
-    for process, time, text in notes.sort("start_ns").select("process", "start_ns", "name").iter_rows():
-        try:
-            said = json.loads(text)
-        except (TypeError, ValueError, RecursionError):
-            continue
-        on = said.get("marks") if isinstance(said, dict) else None
-        if isinstance(on, bool):
-            switches[process].append((time, on))
-    marks = {}
-    for process, rows in switches.items():
-        if not all(on for _, on in rows):
-            marks[process] = _Marks(
-                np.array([t for t, _ in rows], np.int64), np.array([on for _, on in rows], np.bool_)
-            )
-    return marks
 
 
 @dataclass(frozen=True)
@@ -169,7 +129,7 @@ class _Repeater:
 
     def __init__(
         self,
-        marks: _Marks,
+        marks: marked_when.Marks,
         steps: pl.DataFrame,
         tokens: dict[int, _Tokens],
         ranges: Ranges,
@@ -324,7 +284,9 @@ class _Repeater:
             copies.thread.append(np.full(int(free.sum()), threads[1]))
 
 
-def _between(states: npt.NDArray[np.int8], calls: pl.DataFrame, marks: dict[int, _Marks], steps: pl.DataFrame) -> Flags:
+def _between(
+    states: npt.NDArray[np.int8], calls: pl.DataFrame, marks: dict[int, marked_when.Marks], steps: pl.DataFrame
+) -> Flags:
     """Fill in the calls that are not tokens: as the tokens around them are. Return which calls lie in steps without marks."""
     process, thread, start = (calls[c].to_numpy() for c in ("process", "thread", "start_ns"))
     free = np.zeros(calls.height, np.bool_)
@@ -354,12 +316,13 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
 
     Without such steps the same object is returned.
     """
-    marks = _switches(ranges.notes)
-    steps = ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own"))
+    marks = marked_when.switches(ranges.notes)
+    steps = ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own")).select("process", "start_ns", "end_ns")
+    stretches = steps, marked_when.calls_outside(ranges, steps)
     for process in list(marks):
-        of_steps = steps.filter(pl.col("process") == process)
-        whole = marks[process].throughout(of_steps["start_ns"].to_numpy(), of_steps["end_ns"].to_numpy())
-        if whole.all() or not whole.any():  # none without marks, or none to tell them from (`--marks off`)
+        of_process = [rows.filter(pl.col("process") == process) for rows in stretches]
+        whole = [marks[process].throughout(r["start_ns"].to_numpy(), r["end_ns"].to_numpy()) for r in of_process]
+        if all(w.all() or not w.any() for w in whole):  # none without marks, or none to tell them from (`--marks off`)
             del marks[process]
     if not marks:
         return ranges
@@ -369,13 +332,17 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     marked = others = exact = 0
     copied_ranges, copied_marks = [ranges.ranges], [ranges.marks]
     for process, of in marks.items():
-        of_process = {thread: t for thread, t in tokens.items() if thread >> 24 == process}
-        worker = _Repeater(of, steps.filter(pl.col("process") == process).sort("start_ns"), of_process, ranges, states)
-        exact += worker.run()
-        marked, others = marked + len(worker.templates), others + len(worker.others)
-        copied_ranges += [worker.sources[i][2].frame(ranges.ranges) for i in (0, 2)]
-        copied_marks.append(worker.sources[1][2].frame(ranges.marks))
-    free = _between(states, calls, marks, steps)
+        threads = {thread: t for thread, t in tokens.items() if thread >> 24 == process}
+        for rows in stretches:
+            here = rows.filter(pl.col("process") == process).sort("start_ns")
+            worker = _Repeater(of, here, threads, ranges, states)
+            repeated = worker.run()
+            if rows is steps:
+                exact += repeated
+                marked, others = marked + len(worker.templates), others + len(worker.others)
+            copied_ranges += [worker.sources[i][2].frame(ranges.ranges) for i in (0, 2)]
+            copied_marks.append(worker.sources[1][2].frame(ranges.marks))
+    free = _between(states, calls, marks, pl.concat(stretches))
     launched = free & (calls["gpu_ops"] > 0).to_numpy()
     order = ("end_ns", "label")
     down = [True, False]

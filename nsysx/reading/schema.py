@@ -294,6 +294,9 @@ SOURCES = {
                 _c("domain", "domainId", required=False, meaning="0 is the default domain"),
                 _c("text", "text", "text", required=False, meaning="inline name"),
                 _c("text", "textId", "name", required=False, meaning="registered name"),
+                _c(
+                    "payload", "int64Value", required=False, meaning="integer payload; with a step of nsysx: its number"
+                ),
                 _c("event_type", "eventType", meaning="34 mark, 59 push/pop, 60 start/end, 75 domain", bits=8),
                 _flag(
                     "crossing",

@@ -76,6 +76,21 @@ class Program:
         self.main.add_range(f"step {self.n}", begin, t + 200, domain="nsysx")
         self.n += 1
 
+    def evaluate(self, marked: bool, rows: Any = FORWARD) -> None:
+        """A call of the network outside of steps."""
+        begin = 1_000 + 3 * STEP * self.n
+        if marked != self.marked:
+            self.note(begin - 1, marked)
+        self.marked = marked
+        for number, (module, kernel) in enumerate(rows):
+            t = begin + 100 + 200 * number
+            if marked and module is not None:
+                self.main.add_range(f"{module}:Linear", t + 5, t + 195, domain="nsysx")
+            self.launch(self.main, t + 100, kernel, 1)
+            self.truth.append((kernel, module))
+        self.main.add_range("evaluation Net", begin, begin + 200 * (len(rows) + 1), domain="nsysx")
+        self.n += 1
+
     def launch(self, thread: Any, at: int, kernel: str, grid: int) -> None:
         thread.launch(at=at, dur=10, kernel=kernel, gpu_start=at + 20, gpu_dur=50)
         self.report.rows["CUPTI_ACTIVITY_KIND_KERNEL"][-1]["gridX"] = grid
@@ -195,3 +210,22 @@ def test_modules_are_counted_over_all_steps_and_sum_to_the_whole(tmp_path: Path)
     for path, row in few_marked.items():
         assert row[1:] == every[path][1:] if path != "a" else row[2] == every["a"][2]
     assert few_marked["b"][0] == every["b"][0], "calls are those of all steps"
+
+
+def test_calls_outside_of_steps_have_the_modules_of_a_marked_one(tmp_path: Path) -> None:
+    """Evaluations between steps; one that is like no marked call stays without modules, and the steps are what they were."""
+    program = Program()
+    other = (("c", "conv"), ("c", "conv"))
+    for i in range(6):
+        program.step(i < 2)
+        program.evaluate(i < 2)
+    program.evaluate(False, other)
+    program.step(False)
+    ranges, attributed = program.read(tmp_path)
+    names = {None: {"(forward)", "(evaluation)"}, "c": {None}}
+    for (kernel, module, grade), (expected, of) in zip(launched(attributed), program.truth, strict=True):
+        assert kernel == expected and module in names.get(of, {of}), (kernel, module, of)
+        assert grade in ("thread", "sequence") or of in (None, "c")
+    assert ranges.repeats is not None
+    assert (ranges.repeats.marked, ranges.repeats.steps, ranges.repeats.exact) == (2, 5, 5)
+    assert (ranges.repeats.launches, ranges.repeats.unmatched) == (5 * 9 + 4 * 4 + 2, 2)

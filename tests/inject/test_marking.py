@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import nsysx_probe.marking
+import nsysx_probe.names
 import nsysx_probe.steps
 import nsysx_probe.window
 import pytest
@@ -106,18 +107,54 @@ def test_numbers_are_the_same_with_marks_in_few_steps() -> None:
         assert torch.equal(weights, results[0][0]) and torch.equal(state, results[0][1])
 
 
-def test_torchs_own_call_is_back_inside_of_a_network_without_marks() -> None:
-    seen = []
+def test_a_call_inside_of_a_network_without_marks_costs_one_look() -> None:
+    """No code is exchanged from step to step, and nothing of the probe's runs for a module inside."""
+    codes = set()
 
     class Look(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append(nn.Module.__call__.__code__.co_names[0])
+            codes.add(nn.Module.__call__.__code__)
             return x
 
-    with armed(NSYSX_MARKS="few"):
-        train(nn.Sequential(nn.Linear(8, 2), Look()), 8)
-    assert seen[-1] == "_compiled_call_impl" != seen[0]
-    assert nn.Module.__call__.__code__.co_names[0] == "_compiled_call_impl"
+    net = nn.Sequential(Net(), Look())
+    with armed(NSYSX_MARKS="few") as lab:
+        opt = train(net, 8)
+        codes.clear()
+        known = lab.probe.naming.entries
+        for number in range(8, 24):
+            del known[id(net[1])]  # it would be learned again if it were looked up
+            train(net, 1, opt)
+            if number % nsysx_probe.marking.LOOK_EVERY:
+                assert id(net[1]) not in known
+            known.setdefault(id(net[1]), nsysx_probe.names.Entry())
+        assert len(codes) == 1 and not lab.probe.calls.inside
+
+
+def test_networks_outside_of_steps_are_marked_in_few_calls() -> None:
+    """A teacher, a rollout: each network has its references, and a new shape of it gets its own."""
+    teacher, net = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), Net()
+    opt = torch.optim.SGD(net.parameters(), lr=0.001)
+
+    def step() -> None:
+        with torch.no_grad():
+            teacher(torch.randn(2, 8))
+        train(net, 1, opt)
+
+    with armed(NSYSX_MARKS="few") as lab:
+        for _ in range(40):
+            step()
+        marked = [label for label in lab.tape.labels("module") if label.cls == "ReLU"]
+        assert 3 <= len(marked) <= 6
+        assert [p.name for p in lab.tape.labels("phase")].count("evaluation") == 40
+        assert 3 <= lab.tape.modules().count("Net.head") <= 6
+        before = len(marked)
+        teacher.append(nn.Tanh())
+        for _ in range(24):
+            step()
+        again = [label for label in lab.tape.labels("module") if label.cls in ("ReLU", "Tanh")]
+        assert 3 * 2 <= len(again) - before <= 5 * 2
+        switched = [label for label in lab.tape.labels("info") if "marks" in label.name]
+        assert len({label.name for label in switched}) == 2, "their texts are never freed"
 
 
 def test_an_exception_in_a_network_without_marks() -> None:
@@ -137,20 +174,19 @@ def test_an_exception_in_a_network_without_marks() -> None:
 
 
 def test_steps_that_are_never_alike_are_marked_ever_more_seldom() -> None:
-    switched: list[bool] = []
-    marking = nsysx_probe.marking.Marking("few", switched.append)
+    marking = nsysx_probe.marking.Marking("few")
     for i in range(600):
         marking.step_begins(i)
-        marking.step_ended(i, (i, i), True)
+        marking.step_ended(i, (i, i))
     assert marking.steps[:6] == list(range(6))
     assert len(marking.steps) < 40
 
 
 def test_a_shape_that_comes_at_regular_distances_is_marked() -> None:
-    marking = nsysx_probe.marking.Marking("few", lambda _on: None)
+    marking = nsysx_probe.marking.Marking("few")
     for i in range(60):
         marking.step_begins(i)
-        marking.step_ended(i, (20 if i % 10 == 9 else 10, 0), True)
+        marking.step_ended(i, (20 if i % 10 == 9 else 10, 0))
     assert any(i % 10 == 9 for i in marking.steps)
 
 
@@ -218,8 +254,7 @@ class Device:
 def test_a_device_that_falls_behind_tells_its_own_time(reached: int, clock: str) -> None:
     told = StepClock(Device(reached))
     for index in range(50):
-        told.begin(index, False, index >= 40, window_comes=index < 40)
-        told.end(True)
+        told.begin(index, recorded=index >= 40, event=index < 40)
     real = told.unrecorded(40)
     assert real is not None and (real["clock"], real["count"]) == (clock, 30)
     assert (real["median_ns"] == real["low_ns"] == real["high_ns"] == 7_000_000) == (clock == "gpu")

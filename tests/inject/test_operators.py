@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nsysx_probe.backend
 import nsysx_probe.operators
 import nsysx_probe.output
 import pytest
@@ -192,7 +193,7 @@ def test_what_torch_writes_gives_the_flops_that_torch_counts(tape_of_a_step: lis
 
 def recorder(wanted: str = "shapes") -> tuple[Any, Any]:
     """Return the recorder and where it notes what went wrong, in this process."""
-    out = nsysx_probe.output.Output(None, {})
+    out = nsysx_probe.output.Output(nsysx_probe.backend.nowhere("off"), {}, lambda: None)
     return nsysx_probe.operators.Operators(torch, out, wanted), out
 
 

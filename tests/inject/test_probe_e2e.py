@@ -139,7 +139,9 @@ def profile(nsys: str, folder: Path, command: list[str], stop_after: str = "", *
     marks = 0
     db = sqlite3.connect(folder / "r.sqlite")
     if db.execute("select count(*) from sqlite_master where name = 'NVTX_EVENTS'").fetchone()[0]:
-        name = "coalesce(n.text, (select value from StringIds where id = n.textId))"
+        name = (
+            "coalesce(n.text, (select value from StringIds where id = n.textId)) || coalesce(' ' || n.int64Value, '')"
+        )
         domains = db.execute(f"select n.globalTid >> 24, n.domainId, {name} from NVTX_EVENTS n where eventType = 75")
         ours = {(process_id, domain) for process_id, domain, text in domains if text == ranges.DOMAIN}
         rows = db.execute(

@@ -1,7 +1,8 @@
 """Sends ranges through the ``nvtx`` package if that works, else through torch's own NVTX calls.
 
-Every backend has the same six calls. ``prepare(text)`` prepares a text for ``push``, ``mark`` and ``start``; ``pop`` ends the
-last pushed range, and ``end`` a started one, which may end on another thread.
+Every backend has the same seven calls. ``prepare(text)`` prepares a text for ``push``, ``mark`` and ``start``, and so does
+``numbered(text, number)``, with a number that is no part of the text if the backend has payloads; ``pop`` ends the last pushed
+range, and ``end`` a started one, which may end on another thread.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from . import ranges
 
 
 class Backend:
-    """Six bound calls and a name. The calls are attributes, so that a hot path can bind them once."""
+    """Seven bound calls and a name. The calls are attributes, so that a hot path can bind them once."""
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class Backend:
         mark: Callable[[Any], Any],
         start: Callable[[Any], Any],
         end: Callable[[Any], Any],
+        numbered: Callable[[str, int], Any] | None = None,
     ) -> None:
         self.name = name
         self.prepare = prepare
@@ -34,6 +36,7 @@ class Backend:
         self.mark = mark
         self.start = start
         self.end = end
+        self.numbered = numbered or (lambda text, number: prepare(f"{text} {number}"))
 
 
 def attached() -> bool:
@@ -65,7 +68,15 @@ def _nvtx(name: str) -> Backend:
     def prepare(text: str) -> Any:
         return domain.get_event_attributes(message=text)
 
-    return Backend(how, prepare, domain.push_range, domain.pop_range, domain.mark, domain.start_range, domain.end_range)
+    def numbered(text: str, number: int) -> Any:
+        return domain.get_event_attributes(message=text, payload=number)
+
+    calls = domain.push_range, domain.pop_range, domain.mark, domain.start_range, domain.end_range
+    try:
+        numbered("probe", 0)
+    except Exception:  # an nvtx without payloads
+        return Backend(how, prepare, *calls)
+    return Backend(how, prepare, *calls, numbered)
 
 
 def _torch(torch: Any, prefix: str) -> Backend:
@@ -98,13 +109,13 @@ def choose(torch: Any, wanted: str = "") -> tuple[Backend | None, list[str]]:
     return None, why
 
 
-def nowhere() -> Backend:
-    """Return a backend that sends nothing, for a run that is only timed."""
+def nowhere(name: str) -> Backend:
+    """Return a backend that sends nothing: for a run that is only timed, or where no other one works."""
 
     def nothing(_text: Any = None) -> None:
         pass
 
-    return Backend("timing", str, nothing, nothing, nothing, nothing, nothing)
+    return Backend(name, str, nothing, nothing, nothing, nothing, nothing)
 
 
 def scratch(torch: Any, backend: Backend) -> Backend:

@@ -3,90 +3,104 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from . import ranges
 from .calls import ModuleCalls
-from .clock import StepClock
-from .marking import Marking
-from .operators import Operators
+from .marking import LOOK_EVERY, Shape
 from .output import Output
-from .pauses import Pauses
+from .parts import Parts
+from .status import Status
 from .steps import Steps
-from .timing import Timing
-from .window import Window
-
-#: Among the steps without marks, module calls are counted only in those whose number this divides.
-LOOK_EVERY = 8
 
 
 class Borders:
-    """``Steps`` calls ``begin`` and ``end``. ``counts`` returns the content of a capture's last info mark."""
+    """``Steps`` calls ``begin`` and ``end``; ``Phases`` calls ``call_begins`` and ``call_ended`` for networks outside of steps."""
 
-    def __init__(self, torch: Any, out: Output, operators: Operators) -> None:
+    def __init__(self, torch: Any, out: Output, parts: Parts, calls: ModuleCalls, status: Status) -> None:
         self.torch = torch
         self.out = out
-        self.operators = operators
+        self.window, self.marking, self.clock, self.pauses, self.timing, self.operators = parts
+        self.calls = calls
+        self.status = status
         self.steps = Steps(self.begin, self.end, self._states)
-        self.window = Window(out)
-        self.clock = StepClock(torch)
-        timed = out.environ.get("NSYSX_TIMING") == "1"
-        first, last = self.window.first, self.window.last
-        between = None if first is None or last is None else (first, last + 1)
-        self.timing = Timing(torch, between) if timed else None
-        out.recording = not self.window.wanted and not timed
-        self.marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")), self._switched)
-        self.pauses = Pauses(out)
-        self.calls: ModuleCalls | None = None
-        self.hello: Callable[[], None] = lambda: None
-        self.counts: Callable[[], dict[str, Any]] = dict
-        self.finished: Callable[[], None] = lambda: None
-        self.optimizers: list[Any] = []  # weak references to all optimizers
-        self._step_end: Any = None
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self._step_end: Callable[[], object] | None = None
         self._main_open = 0  # ranges of the main thread that another thread could not end
-        self._seen = 0
+        self._seen: int | None = None
+
+    def made_optimizer(self, optimizer: Any) -> None:
+        """Remember an optimizer for as long as it lives."""
+        key, known = id(optimizer), self._optimizers
+
+        def gone(ref: weakref.ref[Any]) -> None:
+            if known.get(key) is ref:
+                del known[key]
+
+        known[key] = weakref.ref(optimizer, gone)
+
+    def optimizers(self) -> list[weakref.ref[Any]]:
+        """Return weak references to all optimizers that live."""
+        return list(self._optimizers.values())
 
     def _states(self) -> int:
         """Return the number of parameters for which optimizers hold state."""
-        self.optimizers = [ref for ref in self.optimizers if ref() is not None]
-        return sum(len(optimizer.state) for ref in self.optimizers if (optimizer := ref()) is not None)
+        alive = [ref() for ref in list(self._optimizers.values())]
+        return sum(len(optimizer.state) for optimizer in alive if optimizer is not None)
 
-    def _switched(self, on: bool) -> None:
-        """Send an info mark that marks were turned on or off, and switch the module calls."""
+    def _follow(self) -> None:
+        """If marks go on or off now, say so in an info mark and switch the module calls."""
+        on = self.marking.on
+        if on == self.calls.marks:
+            return
         if self.out.recording:
-            self.out.info({"marks": on, "step": self.steps.index})
-        if self.calls is not None:
-            self.calls.marks = on
-            self.calls.use()
+            self.out.info({"marks": on})
+        self.calls.turn(on)
         if not on:
             self.operators.in_step(False)
 
-    def operators_due(self) -> None:
+    def pause(self) -> None:
+        """Mark what must not be missed: the capture of a CUDA graph."""
+        self.marking.pause()
+        self._follow()
+        self.operators.in_step(self.out.recording)
+
+    def resume(self) -> None:
+        """Return to the marks of the open step after `pause`."""
+        self.marking.resume(self.steps.index)
+        self._follow()
+        self._operators_due()
+
+    def _operators_due(self) -> None:
         """Record operators where modules are marked, except in the very first step, which compiles."""
         self.operators.in_step(self.out.recording and self.marking.on and self.steps.index > 0)
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
 
     def begin(self, index: int) -> None:
         """Begin step ``index`` on this thread."""
         if self.timing is not None:
             self.timing.border(index)
             return
-        out = self.out
-        self.pauses.send()
-        if self.window.wanted and self.window.opens(index):
+        out, window = self.out, self.window
+        if self.steps.closed_by != "border":
+            self.pauses.send()
+        if window.wanted and window.opens(index):
             self._start_capture()
-        self.marking.step_begins(index)
-        if self.calls is not None:
-            self.calls.counting = out.recording and index % LOOK_EVERY == 0
-        self.clock.begin(
-            index, self.marking.on, out.recording, window_comes=self.window.wanted and not self.window.opened
-        )
-        self._shape()  # what came before does not belong to this step
-        self.operators_due()
         if not out.recording:
+            self.clock.begin(index, event=window.near(index))
+            out.shape = 0
             return
+        self.marking.step_begins(index)
+        self._follow()
+        self.clock.begin(index, recorded=True, marked=self.marking.on)
+        self._count(index)
+        if self.operators.wanted == "shapes":
+            self._operators_due()
         backend = out.backend
-        text = out.text(ranges.step(index))
+        text = backend.numbered(ranges.STEP, index)
         if threading.current_thread() is threading.main_thread():
             self._step_end = self._pop  # noted before the push, with no call in between
             backend.push(text)
@@ -109,13 +123,14 @@ class Borders:
         border = self.steps.closed_by == "border"
         if not border:
             self.operators.in_step(False)
-        shape = self._shape()
-        self.clock.end(border)
-        self.window.step_ended(shape)
-        if self.out.recording:
-            self.marking.step_ended(self.steps.index, shape, border)
-            if self.window.closes(self.steps.index):
-                self._stop_capture()
+            self.clock.stop()
+        if not self.out.recording:
+            self.window.step_ended(self.out.shape)
+            return
+        index = self.steps.index
+        self.marking.step_ended(index, self._shape())
+        if self.window.closes(index):
+            self._stop_capture()
 
     def _pop(self) -> None:
         """End the range on the main thread, by that thread itself."""
@@ -129,26 +144,45 @@ class Borders:
             self._main_open -= 1
             self.out.backend.pop()
 
-    def _shape(self) -> tuple[int | None, int]:
-        """Return the shape of what ran since the last call: number of module calls, if counted, and a hash over the phases."""
-        before, self._seen = self._seen, self.calls.seen() if self.calls is not None else 0
-        phases, self.out.shape = self.out.shape, 0
-        counted = self.out.recording and (self.marking.on or (self.calls is not None and self.calls.counting))
-        return self._seen - before if counted else None, phases
+    def _count(self, number: int) -> None:
+        """Begin a step or a call: what came before does not belong to it, and now and then its module calls are counted."""
+        self.calls.counting = number % LOOK_EVERY == 0
+        self._seen = self.calls.seen()
+        self.out.shape = 0
+
+    def _shape(self) -> Shape:
+        """Return the shape of what ran since `_count`: number of module calls, if they were counted, and a hash over the phases."""
+        before, now = self._seen, self.calls.seen()
+        return None if before is None or now is None else now - before, self.out.shape
+
+    # ---- networks outside of steps ----------------------------------------------------------------------------------
+
+    def call_begins(self, network: Hashable) -> None:
+        """A network is about to be called outside of every step: mark its calls if it needs more references."""
+        if self.out.recording:
+            number = self.marking.call_begins(network)
+            self._follow()
+            self._count(number)
+
+    def call_ended(self) -> None:
+        """It has returned."""
+        if self.out.recording:
+            self.marking.call_ended(self._shape())
+            self.calls.counting = False
+
+    # ---- the capture window -----------------------------------------------------------------------------------------
 
     def _start_capture(self) -> None:
         self.window.profiler(self.torch, "cudaProfilerStart")
         self.window.opened = True
         self.out.recording = True
         self.marking.start(self.window.steps)
-        self.hello()
-        if self.calls is not None:
-            self.calls.marks = self.marking.on
-            self.calls.use()
+        self.status.hello()
+        self.calls.turn(self.marking.on)
 
     def _stop_capture(self) -> None:
-        self.out.info(self.counts())
+        self.out.info(self.status.counts())
         self.out.recording = False
         self.window.profiler(self.torch, "cudaProfilerStop")
         self.out.disarm()  # nothing is left to do: the rest of the program runs without the probe
-        self.finished()
+        self.status.finish()

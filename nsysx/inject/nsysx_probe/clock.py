@@ -24,7 +24,7 @@ BLOCKS = 5
 #: Least number of steps in a block.
 _SMALLEST_BLOCK = 2
 #: Number of events that are kept: those of the last steps before the window.
-_MOST_EVENTS = 65
+MOST_EVENTS = 65
 
 
 def event_here(torch: Any) -> Any:
@@ -53,22 +53,20 @@ class StepClock:
         self.torch = torch
         self.periods: deque[Period] = deque(maxlen=_MOST)
         self._open: tuple[int, int, bool, bool] | None = None
-        self._events: deque[tuple[int, Any]] = deque(maxlen=_MOST_EVENTS)
+        self._events: deque[tuple[int, Any]] = deque(maxlen=MOST_EVENTS)
 
-    def begin(self, index: int, marked: bool, recorded: bool, *, window_comes: bool = False) -> None:
-        """Note that step ``index`` begins now; ``window_comes``: a capture window will open later."""
+    def begin(self, index: int, *, recorded: bool = False, marked: bool = False, event: bool = False) -> None:
+        """Note that step ``index`` begins now; ``event``: a capture window comes soon, so the device's time is wanted, too."""
         now = time.perf_counter_ns()
-        if window_comes and not recorded:
+        if event:
             self._record_event(index)
-        if self._open is not None:
-            number, began, *how = self._open
-            self.periods.append(Period(number, now - began, *how))
-        self._open = (index, now, marked, recorded)
+        before, self._open = self._open, (index, now, marked, recorded)
+        if before is not None:
+            self.periods.append(Period(before[0], now - before[1], before[2], before[3]))
 
-    def end(self, border: bool) -> None:
-        """Note that a step has ended. Unless the next one begins immediately, its length is not known and it is dropped."""
-        if not border:
-            self._open = None
+    def stop(self) -> None:
+        """Note that a step has ended and none begins immediately: its length is not known, and it is dropped."""
+        self._open = None
 
     def _record_event(self, index: int) -> None:
         try:

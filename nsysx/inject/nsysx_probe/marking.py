@@ -1,14 +1,14 @@
-"""Decides which steps are marked module by module. The other steps carry only their step and phases, at almost no cost.
+"""Decides what is marked module by module: few steps, and outside of steps few calls of each network.
 
 A training step repeats the same calls, so the report can infer the modules of an unmarked step from a marked one
 (``events/sequence.py``). The first steps are marked until ``REFERENCES`` of them had the same shape, and marking resumes after a
 step whose shape no marked step had. The shape is what costs nothing to know: the phases and, now and then, the number of module
-calls. What runs outside of steps is always marked, because it does not repeat.
+calls. What runs outside of steps (evaluations, teachers, rollouts) repeats as well, call by call: each network has its own count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable
 from typing import Optional
 
 #: Marked steps of one shape: one to learn from, one to check it, and the first one, which also fills caches.
@@ -20,6 +20,8 @@ PATIENCE = 6
 #: Least number of steps before another unknown shape turns marks on again. It doubles each time, so that a program whose steps
 #: are never alike pays for marks in fewer and fewer of them.
 FIRST_PAUSE = 8
+#: Among the steps (or calls) without marks, module calls are counted only in those whose number this divides.
+LOOK_EVERY = 8
 _MOST_SHAPES = 1_000
 #: Number of module calls, None if they were not counted, and a hash over the phases.
 Shape = tuple[Optional[int], int]  # noqa: UP045 - Python 3.9 reads this too
@@ -27,18 +29,10 @@ Shape = tuple[Optional[int], int]  # noqa: UP045 - Python 3.9 reads this too
 _MOST_STEPS = 1_000
 
 
-class Marking:
-    """``on``: whether marks are sent now. ``switch(on)`` is called when that changes."""
+class Learner:
+    """Chooses which of many occurrences are marked, so that each shape has its references."""
 
-    def __init__(self, wanted: str, switch: Callable[[bool], None]) -> None:
-        self.wanted = wanted  # few, all, off
-        self.on = wanted != "off"
-        self.steps: list[int] = []  # the numbers of the marked steps
-        self.unmarked_from: int | None = None  # the first step without marks
-        self._switch = switch
-        self._start(REFERENCES)
-
-    def _start(self, references: int) -> None:
+    def __init__(self, references: int) -> None:
         self._references = references
         self._known: dict[Shape, int] = {}
         self._phases: set[int] = set()
@@ -49,42 +43,24 @@ class Marking:
         self._pause = FIRST_PAUSE
         self._resume = 0
 
-    def start(self, steps: int | None) -> None:
-        """Begin a capture of ``steps`` steps (None: open end), and forget what was marked before it."""
-        self.steps = []
-        self._start(1 if steps is not None and steps < SHORT_WINDOW else REFERENCES)
+    def wants(self, index: int) -> bool:
+        """Return whether occurrence ``index`` should be marked."""
+        return self._learning or index in self._planned
 
-    def step_begins(self, index: int) -> None:
-        """Turn marks on or off for step ``index``."""
-        if self.wanted == "few":
-            self._turn(self._learning or index in self._planned)
-            if not self.on and self.unmarked_from is None:
-                self.unmarked_from = index
-        if self.on and len(self.steps) < _MOST_STEPS:
-            self.steps.append(index)
-
-    def step_ended(self, index: int, shape: Shape, border: bool) -> None:
-        """Learn from the step that has ended. ``border``: the next one begins immediately."""
-        if self.wanted != "few":
-            return
-        if self.on:
-            self._learn(index, shape)
-        elif shape not in self._known and (shape[0] is not None or shape[1] not in self._phases):
-            self._meet(index, shape)
-        if not border:
-            self._turn(True)
-
-    def _learn(self, index: int, shape: Shape) -> None:
+    def learn(self, index: int, shape: Shape) -> None:
+        """Learn from a marked occurrence."""
         self._planned.discard(index)
-        if index:  # the very first step does work that no other step does
+        if index:  # the very first one does work that no other does
             self._known[shape] = self._known.get(shape, 0) + 1
             self._phases.add(shape[1])
         self._left -= 1
         if self._known.get(shape, 0) >= self._references or not self._left:
             self._learning = False
 
-    def _meet(self, index: int, shape: Shape) -> None:
-        """Handle a step without marks whose shape no marked step had."""
+    def meet(self, index: int, shape: Shape) -> None:
+        """Look at an occurrence without marks: has it a shape that no marked one had?"""
+        if shape in self._known or (shape[0] is None and shape[1] in self._phases):
+            return
         if len(self._strange) >= _MOST_SHAPES:
             self._strange.clear()
         before = self._strange.get(shape)
@@ -96,17 +72,72 @@ class Marking:
             self._resume = index + self._pause
             self._pause *= 2
 
+
+class Marking:
+    """``on``: whether marks should be sent now."""
+
+    def __init__(self, wanted: str) -> None:
+        self.wanted = wanted  # few, all, off
+        self.on = wanted != "off"
+        self.steps: list[int] = []  # the numbers of the marked steps
+        self.unmarked_from: int | None = None  # the first step without marks
+        self._references = REFERENCES
+        self._of_steps = Learner(REFERENCES)
+        self._of_calls: dict[
+            Hashable, tuple[Learner, list[int]]
+        ] = {}  # of each network: its learner and number of calls
+        self._call: Hashable = None
+
+    def start(self, steps: int | None) -> None:
+        """Begin a capture of ``steps`` steps (None: open end), and forget what was marked before it."""
+        self.steps = []
+        self._references = 1 if steps is not None and steps < SHORT_WINDOW else REFERENCES
+        self._of_steps = Learner(self._references)
+        self._of_calls.clear()
+
+    def step_begins(self, index: int) -> None:
+        """Turn marks on or off for step ``index``."""
+        self._call = None
+        if self.wanted == "few":
+            self.on = self._of_steps.wants(index)
+            if not self.on and self.unmarked_from is None:
+                self.unmarked_from = index
+        if self.on and len(self.steps) < _MOST_STEPS:
+            self.steps.append(index)
+
+    def step_ended(self, index: int, shape: Shape) -> None:
+        """Learn from the step that has ended."""
+        if self.wanted == "few":
+            (self._of_steps.learn if self.on else self._of_steps.meet)(index, shape)
+
+    def call_begins(self, network: Hashable) -> int:
+        """Turn marks on or off for a call of a network outside of every step; return its number among that network's calls."""
+        known = self._of_calls.get(network)
+        if known is None:
+            if len(self._of_calls) >= _MOST_SHAPES:
+                self._of_calls.clear()
+            known = self._of_calls[network] = Learner(self._references), [-1]
+        learner, number = known
+        number[0] += 1
+        self._call = network
+        if self.wanted == "few":
+            self.on = learner.wants(number[0])
+        return number[0]
+
+    def call_ended(self, shape: Shape) -> None:
+        """Learn from the call that `call_begins` saw begin, once it has ended."""
+        known = self._of_calls.get(self._call)
+        self._call = None
+        if known is not None and self.wanted == "few":
+            learner, (number,) = known
+            (learner.learn if self.on else learner.meet)(number, shape)
+
     def pause(self) -> None:
         """Turn marks on for something that must not be missed (the capture of a CUDA graph)."""
         if self.wanted == "few":
-            self._turn(True)
+            self.on = True
 
     def resume(self, index: int) -> None:
         """Return to the marks of step ``index`` after `pause`."""
         if self.wanted == "few":
-            self._turn(self._learning or index in self._planned)
-
-    def _turn(self, on: bool) -> None:
-        if on != self.on:
-            self.on = on
-            self._switch(on)
+            self.on = self._of_steps.wants(index)

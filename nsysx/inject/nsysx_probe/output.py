@@ -7,9 +7,10 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import ranges
+from .backend import Backend
 from .interrupts import of_program
 
 KINDS = ("step", "phase", "module", "backward_module", "sync", "info", "gc", "compile")
@@ -17,17 +18,30 @@ KINDS = ("step", "phase", "module", "backward_module", "sync", "info", "gc", "co
 #: Phases that tell steps of different work apart; a fetch or a loss may come or go although the work stays the same.
 _SHAPE = frozenset(("forward", "evaluation", "backward", "optimizer"))
 
+#: What a phase adds to the shape is its place in this table; so many are told apart.
+_MOST_PHASES = 1_000
 _MOST_ERRORS = 20
 _MOST_TEXTS = 100_000
 
 
-class _Thread(threading.local):
+class Phase(NamedTuple):
+    """A phase with its detail: its name, its prepared text, and what it adds to the shape of a step (0: nothing)."""
+
+    name: str
+    text: Any
+    mixed: int
+
+
+class Thread(threading.local):
     """The probe's open ranges on this thread, without those of ordinary modules."""
 
     def __init__(self) -> None:
         self.open = 0  # open calls of roots, direct children and losses
-        self.phases: list[str] = []
-        self.pushed: list[bool] = []
+        self.phases: list[tuple[str, bool]] = []  # name, and whether its range was pushed
+
+    def within(self, name: str) -> bool:
+        """Return whether a phase of this name is open."""
+        return any(phase == name for phase, _ in self.phases)
 
 
 def counted(count: itertools.count[int]) -> int:
@@ -38,16 +52,18 @@ def counted(count: itertools.count[int]) -> int:
 class Output:
     """The backend with counts. ``recording`` is False outside the capture window: then no range is sent."""
 
-    def __init__(self, backend: Any, environ: Mapping[str, str]) -> None:
+    def __init__(self, backend: Backend, environ: Mapping[str, str], disarm: Callable[[], None]) -> None:
         self.backend = backend
         self.environ = environ
         self.recording = True
         self.errors: list[str] = []
         self.counts = {kind: itertools.count() for kind in KINDS}
         self.texts: dict[str, Any] = {}
-        self.thread = _Thread()
+        self.thread = Thread()
         self.shape = 0  # a hash over the phases since it was last reset
-        self.disarm: Callable[[], None] = lambda: None
+        self.disarm = disarm
+        self._phases: dict[tuple[str, str], Phase] = {}
+        self._phase_opened = self.counts["phase"].__next__
 
     # ---- options ----------------------------------------------------------------------------------------------------
 
@@ -128,25 +144,34 @@ class Output:
         self.backend.mark(self.backend.prepare(ranges.pause(kind, json.dumps(about, separators=(",", ":")))))
         next(self.counts[kind])
 
+    def phase(self, name: str, detail: str = "") -> Phase:
+        """Return a phase with its prepared text. It is made once."""
+        known = self._phases.get((name, detail))
+        if known is None:
+            mixed = hash((name, detail)) | 1 if name in _SHAPE else 0
+            known = Phase(name, self.text(ranges.phase(name, detail)), mixed)
+            if len(self._phases) < _MOST_PHASES:
+                self._phases[name, detail] = known
+        return known
+
     def open_phase(self, name: str, detail: str = "") -> int:
         """Open a phase on this thread and return the level that ``close`` needs."""
+        name, text, mixed = self._phases.get((name, detail)) or self.phase(name, detail)
         thread, recording = self.thread, self.recording
-        text = self.text(ranges.phase(name, detail)) if recording else None
-        if name in _SHAPE:
-            self.shape = hash((self.shape, name, detail))
+        if mixed:
+            self.shape = hash((self.shape, mixed))
         # No call from here to the push, so that no signal's exception comes between what is noted and what is sent.
-        thread.phases += [name]
-        thread.pushed += [recording]
+        thread.phases += [(name, recording)]
         if recording:
             self.backend.push(text)
-            next(self.counts["phase"])
+            self._phase_opened()
         return len(thread.phases)
 
     def close(self, level: int) -> None:
         """Close the phases of this thread down to ``level``, including those that an exception left open."""
-        thread = self.thread
-        while len(thread.phases) >= level > 0:
-            pushed = thread.pushed[-1]
-            del thread.phases[-1], thread.pushed[-1]  # again no call before the pop
+        phases = self.thread.phases
+        while len(phases) >= level > 0:
+            pushed = phases[-1][1]
+            del phases[-1]  # again no call before the pop
             if pushed:
                 self.backend.pop()

@@ -104,6 +104,7 @@ class Pauses:
     def arm(self) -> Callable[[], None] | None:
         """Start listening; return the function that ends it, or None if this Python does not allow a safe callback."""
         self._on = True
+        self._compiled()  # what was compiled before belongs to nobody's step
         if not _READY:
             return None
         listen = listener(self._kept)

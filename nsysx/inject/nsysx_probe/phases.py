@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from .backward import BackwardMarks
+from .borders import Borders
 from .interrupts import shielded
 from .names import Entry
+from .operators import Operators
 from .output import Output
-from .steps import Steps
 
 #: What a thread may do: call a network, run backward, step an optimizer.
 _CALLED, _RAN_BACKWARD, _STEPPED = 1, 2, 3
@@ -22,13 +24,16 @@ _MOST_PARAMETERS = 10_000
 class Phases:
     """The enter and leave functions of each phase. ``driver``: the thread whose events make steps, once it is known."""
 
-    def __init__(self, torch: Any, out: Output, steps: Steps) -> None:
+    def __init__(
+        self, torch: Any, out: Output, borders: Borders, operators: Operators, backward: BackwardMarks
+    ) -> None:
         self.torch = torch
         self.out = out
-        self.steps = steps
+        self.borders = borders
+        self.steps = borders.steps
+        self.operators = operators
+        self.backward = backward
         self.driver: int | None = None
-        self.backward_begins: Callable[[], None] = lambda: None
-        self.before_backward: Callable[[Any], None] = lambda _roots: None
         #: During a capture: the key of each optimizer step that ended, and None for each backward that ended.
         self.capturing: list[int | None] | None = None
         self._trained_root: Any = None
@@ -36,9 +41,7 @@ class Phases:
         self._rank = 0  # what the driver has done: called a network, run backward, stepped an optimizer
         self._first: dict[int, tuple[Any, Any]] = {}  # id of a root -> weak references to it and to its first parameter
         self._called: tuple[int, dict[int, Any]] = (-1, {})  # a step, and the networks that it has called
-        self.optimizers: Callable[[], list[Any]] = list  # weak references to all optimizers
-        self.left: Callable[[], None] = lambda: None  # what the main thread does when it finds that another one drives
-        steps.related = self._related
+        self.steps.related = self._related
         self._graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what ended in its capture
 
     def _alone(self) -> bool:
@@ -58,17 +61,19 @@ class Phases:
 
     def root(self, entry: Entry, module: Any) -> int:
         """Open the phase of an outermost network, or of a loss, and return its level, 0 if none was opened."""
-        phases: list[str] = self.out.thread.phases
+        thread = self.out.thread
         this_thread = threading.get_ident()
         if not self._drives(_CALLED) and self.driver is not None:
             return 0
         if entry.root == "loss":
-            return 0 if "loss" in phases else self._open("loss", entry.cls)
-        if "data" in phases:  # a transform that is a module
+            return 0 if thread.within("loss") else self._open("loss", entry.cls)
+        if thread.phases and thread.within("data"):  # a transform that is a module
             return 0
         grad = self.torch.is_grad_enabled()
-        if not phases and self.driver == this_thread:
+        if not thread.phases and self.driver == this_thread:
             self._forward(entry, module, grad)
+            if not self.steps.is_open:
+                self.borders.call_begins((entry.path, entry.cls, grad))
         return self._open("forward" if grad else "evaluation", entry.cls)
 
     def _forward(self, entry: Entry, module: Any, grad: bool) -> None:
@@ -118,7 +123,7 @@ class Phases:
     def _related(self, key: object, ends: object) -> bool | None:
         """Return whether the optimizer ``key`` works on a network of the open step, and on other weights than ``ends`` does."""
         ids: dict[object, set[int]] = {}
-        for ref in self.optimizers():
+        for ref in self.borders.optimizers():
             optimizer = ref()
             if optimizer is not None and id(optimizer) in (key, ends):
                 groups = getattr(optimizer, "param_groups", ())
@@ -142,7 +147,7 @@ class Phases:
                     return False
             elif rank < self._rank or (rank == self._rank and not (is_main and rank > _CALLED)):
                 if is_main:
-                    self.left()
+                    self.borders.leave()
                 return False
             else:
                 self.steps.restart()
@@ -153,6 +158,8 @@ class Phases:
     def after_root(self) -> None:
         """Note that the outermost network has returned."""
         if self.driver == threading.get_ident():
+            if not self.steps.is_open:
+                self.borders.call_ended()
             self.steps.forward_end()
 
     # ---- batches ----------------------------------------------------------------------------------------------------
@@ -207,8 +214,8 @@ class Phases:
             outermost = not thread.phases and not thread.open and self.torch._C._current_graph_task_id() == -1
             if outermost and self._drives(_RAN_BACKWARD):
                 self.steps.backward()
-            self.backward_begins()
-            self.before_backward(roots)
+            self.backward.begins()
+            self.operators.before_backward(roots)
             return self._open("backward")
         except BaseException as error:
             return self.out.fail("backward", error, before + 1)
@@ -254,7 +261,7 @@ class Phases:
         """Close the phase of an optimizer's step that has returned."""
         try:
             self.out.close(level)
-            if "optimizer" in self.out.thread.phases:
+            if self.out.thread.phases and self.out.thread.within("optimizer"):
                 self.steps.inner_optimizer(id(optimizer))
                 return
             in_backward = self.torch._C._current_graph_task_id() != -1

@@ -34,19 +34,19 @@ import atexit
 import os
 import sys
 import threading
-import weakref
+from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
-from . import dynamo, extras, patch
+from . import dynamo, extras, parts, patch
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
 from .interrupts import shielded
 from .names import Naming
-from .operators import Operators
 from .output import Output
 from .phases import Phases
+from .roots import Roots
 from .status import Status
 
 
@@ -57,28 +57,20 @@ class Probe:
         self.torch = torch
         self.pid = os.getpid()
         self.armed = False
-        self.out = Output(backend, environ)
-        self.operators = Operators(torch, self.out, _operators_wanted(self.out))
-        self.borders = Borders(torch, self.out, self.operators)
-        self.steps = self.borders.steps
+        self.out = Output(backend or backends.nowhere("off"), environ, self.disarm)
+        self.parts = parts.make(torch, self.out)
+        self.operators = self.parts.operators
         self.naming = Naming(torch, self.out)
-        self.phases = Phases(torch, self.out, self.steps)
-        self.phases.before_backward = self.operators.before_backward
-        self.phases.optimizers, self.phases.left = lambda: self.borders.optimizers, self.borders.leave
+        self.calls = ModuleCalls(torch, self.out, self.naming)
+        self.backward = BackwardMarks(torch, self.out, self.calls.without_backward)
+        self.status = Status(torch, self.out, self.parts, self.backward, self.naming, lambda: self.borders.steps)
+        self.borders = Borders(torch, self.out, self.parts, self.calls, self.status)
+        self.steps = self.borders.steps
+        self.phases = Phases(torch, self.out, self.borders, self.operators, self.backward)
+        self.roots = Roots(self.out, self.calls, self.phases)
         self.steps.compilations = lambda: dynamo.compilations(sys.modules)
-        self.calls = ModuleCalls(torch, self.out, self.naming, self.phases.root)
-        self.calls.after_root = self.phases.after_root
-        self.calls.marks = self.borders.marking.on
-        self.borders.calls = self.calls
-        self.backward = BackwardMarks(torch, self.out, self._without_marks)
-        self.calls.backward = self.backward.active
-        self.phases.backward_begins = self.backward.begins
-        self.status = Status(torch, self.out, self.borders, self.backward, self.naming)
-        self.borders.hello, self.borders.counts = self.status.hello, self.status.counts
-        self.borders.finished = self.status.finish
         self.patcher = patch.Patcher(torch.compiler.is_dynamo_compiling, self.out.wrong)
-        self._removers: list[Any] = []
-        self.out.disarm = self.disarm
+        self._removers: list[Callable[[], object]] = []
         self._optimizer_steps: set[int] = set()
 
     # ---- failure, exit, fork ----------------------------------------------------------------------------------------
@@ -121,18 +113,13 @@ class Probe:
         if self.armed:
             self.steps.exit()
             self.borders.leave()
-            self.borders.pauses.send()
+            self.parts.pauses.send()
             self.disarm()
             if self.out.recording:
                 self.out.info(self.status.counts())
-        if self.borders.timing is not None:
-            self.borders.timing.ended = True
+        if self.parts.timing is not None:
+            self.parts.timing.ended = True
         self.status.finish()
-
-    def _without_marks(self) -> None:
-        self.calls.backward = False
-        if self.armed:
-            self.calls.use()
 
     # ---- arming -----------------------------------------------------------------------------------------------------
 
@@ -143,7 +130,7 @@ class Probe:
             dynamo.hide(torch)
         except Exception as error:
             self.out.wrong("dynamo", error)
-        self.calls.arm(self.patcher, *self.backward.around_call())
+        self.calls.arm(self.patcher, self.roots.enter, self.roots.leave, self.backward)
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None:
             around(loader._BaseDataLoaderIter.__next__, "fetch", "self", phases.enter_fetch, phases.leave_fetch)
@@ -169,8 +156,8 @@ class Probe:
                 self.operators.turn(True)
         if self.out.environ.get("NSYSX_LINES") == "1":
             extras.mark_lines(torch, self.out, lambda: self.armed)
-        if self.borders.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
-            end = self.borders.pauses.arm()
+        if self.parts.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
+            end = self.parts.pauses.arm()
             if end is not None:
                 self._removers.append(end)
         self.armed = True
@@ -179,16 +166,14 @@ class Probe:
         """Turn marks on for the capture of a CUDA graph: it is replayed without Python, so its modules show only now."""
         try:
             self.phases.begin_capture(graph)
-            self.borders.marking.pause()
-            self.operators.in_step(self.out.recording)
+            self.borders.pause()
         except Exception as error:
             self.out.fail("capture", error)
 
     def _end_capture(self, graph: Any) -> None:
         try:
             self.phases.end_capture(graph)
-            self.borders.marking.resume(self.steps.index)
-            self.borders.operators_due()
+            self.borders.resume()
         except Exception as error:
             self.out.fail("capture", error)
 
@@ -237,7 +222,7 @@ class Probe:
         def made(optimizer: Any) -> None:
             """Patch the step of a new optimizer's class, once; by now torch has put its own wrapper around that step."""
             try:
-                self.borders.optimizers.append(weakref.ref(optimizer))
+                self.borders.made_optimizer(optimizer)
                 self.steps.made_optimizer(id(optimizer))
                 step = type(optimizer).step
                 if id(step) not in self._optimizer_steps:
@@ -270,15 +255,6 @@ def _plain(function: Any) -> Any:
     return getattr(function, "__wrapped__", function)
 
 
-def _operators_wanted(out: Output) -> str:
-    """Return what to record of operators: shapes, names or off."""
-    if out.environ.get("NSYSX_TIMING") == "1":
-        return "off"
-    if out.environ.get("NSYSX_OPS") == "1":
-        return "shapes"
-    return "names" if out.environ.get("NSYSX_BACKWARD") == "ops" else "off"
-
-
 def _nothing(_token: Any) -> None:
     """Do nothing: the leave function of a patch that needs none."""
 
@@ -295,7 +271,7 @@ def arm(torch: Any) -> None:
     backend: backends.Backend | None
     why: list[str] = []
     if environ.get("NSYSX_TIMING") == "1":
-        backend = backends.nowhere()
+        backend = backends.nowhere("timing")
     else:
         backend, why = backends.choose(torch, environ.get("NSYSX_BACKEND", ""))
     probe = _probe = Probe(torch, backend, environ)
@@ -310,7 +286,7 @@ def arm(torch: Any) -> None:
         probe.arm()
         os.register_at_fork(after_in_child=probe.forked)
         atexit.register(probe.exit)
-        if probe.borders.timing is None:
+        if probe.parts.timing is None:
             probe.calibrate()
         if probe.out.recording:
             probe.status.hello()

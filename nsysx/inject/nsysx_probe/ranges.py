@@ -6,7 +6,7 @@ Standard library only: the probe imports it by its bare name inside the target p
 Every range is in the NVTX domain ``nsysx``. Without domains (``torch.cuda.nvtx``), each text has the prefix ``nsysx:`` in the
 default domain instead. The texts are meant to be read in the Nsight Systems GUI, too::
 
-    step 12                          one training step, on the thread that drives it
+    step                             one training step, on the thread that drives it; its number is the payload (or: step 12)
     forward | backward | optimizer AdamW | data DataLoader | ...      a phase, with an optional detail
     blocks.0.attn.qkv:Linear         the call of a module: qualified path, colon, class; flags may follow
     blocks.0:Block recompute         the same, re-run by activation checkpointing
@@ -65,9 +65,14 @@ def word(text: str) -> str:
     return "".join("_" if c in ": \t\r\n" else c for c in text)
 
 
+#: The text of every step. Its number is the range's payload, because a text that was registered is never freed; where there are
+#: no payloads (``torch.cuda.nvtx``), and in older reports, the number follows the text.
+STEP = "step"
+
+
 def step(index: int) -> str:
-    """Return the text of step ``index``."""
-    return f"step {index}"
+    """Return the text of step ``index`` where there are no payloads."""
+    return f"{STEP} {index}"
 
 
 def phase(name: str, detail: str = "") -> str:
@@ -119,7 +124,9 @@ def decode(text: str) -> Label:
     """Return what a range text means; a text outside the grammar is ``other``, with the text as its name."""
     text = text.removeprefix(PREFIX)
     head, _, tail = text.partition(" ")
-    if head == "step" and tail.isascii() and tail.isdigit() and len(tail) <= 18:
+    if text == STEP:
+        return Label("step", text)
+    if head == STEP and tail.isascii() and tail.isdigit() and len(tail) <= 18:
         return Label("step", text, number=int(tail))
     if head in ("info", "sync") or (head in PAUSES and tail.startswith("{")):
         return Label(head, tail)

@@ -5,23 +5,34 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .backward import BackwardMarks
-from .borders import Borders
 from .interrupts import of_program
 from .names import Naming
 from .output import Output
+from .parts import Parts
+from .steps import Steps
 
 
 class Status:
     """Collects the state of the probe's parts when it is asked."""
 
-    def __init__(self, torch: Any, out: Output, borders: Borders, backward: BackwardMarks, naming: Naming) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        out: Output,
+        parts: Parts,
+        backward: BackwardMarks,
+        naming: Naming,
+        steps: Callable[[], Steps],  # they tell ``borders``, which tells the status
+    ) -> None:
         self.torch = torch
         self.out = out
-        self.borders = borders
+        self.parts = parts
+        self.steps = steps
         self.backward = backward
         self.naming = naming
         self.pid = os.getpid()
@@ -39,8 +50,8 @@ class Status:
                 "pair_cost_ns": self.pair_cost_ns,
                 "torch": str(self.torch.__version__),
                 "backward": self.backward.wanted,
-                "marks": self.borders.marking.on,
-                "pauses": self.borders.pauses.listens,
+                "marks": self.parts.marking.on,
+                "pauses": self.parts.pauses.listens,
             }
         )
 
@@ -50,11 +61,11 @@ class Status:
             "pid": self.pid,
             "ranges": self.out.counted(),
             "steps": self._steps(),
-            "marked_steps": self.borders.marking.steps,
+            "marked_steps": self.parts.marking.steps,
         }
 
     def _steps(self) -> dict[str, Any]:
-        steps = self.borders.steps
+        steps = self.steps()
         return {
             "rule": steps.rule,
             "count": steps.count,
@@ -62,20 +73,20 @@ class Status:
             "first": steps.first,
             "last_closed_by": steps.closed_by,
             "empty": steps.empty,
-            "unmarked_from": self.borders.marking.unmarked_from,
+            "unmarked_from": self.parts.marking.unmarked_from,
         }
 
     def record(self) -> dict[str, Any]:
         """Return the content of the probe file."""
         counted = self.out.counted()
-        borders, window = self.borders, self.borders.window
+        parts, window = self.parts, self.parts.window
         return {
             "pid": self.pid,
             "ppid": os.getppid(),
             "python": ".".join(map(str, sys.version_info[:3])),
             "torch": str(getattr(self.torch, "__version__", "")),
-            "nvtx": _version("nvtx") if self.out.backend and self.out.backend.name.startswith("nvtx") else None,
-            "backend": self.out.backend.name if self.out.backend else "off",
+            "nvtx": _version("nvtx") if self.out.backend.name.startswith("nvtx") else None,
+            "backend": self.out.backend.name,
             "reason": self.reason,
             "lacks": self.lacks,
             "ended": self.ended,
@@ -84,18 +95,18 @@ class Status:
             "pair_cost_ns": self.pair_cost_ns,
             "errors": self.out.errors,
             "backward": self.backward.wanted,
-            "marks": borders.marking.wanted,
-            "marked_steps": borders.marking.steps,
-            "marks_cost_ns_per_step": borders.clock.marks_cost(),
-            "unrecorded_steps": borders.clock.unrecorded(window.first) if window.opened else None,
+            "marks": parts.marking.wanted,
+            "marked_steps": parts.marking.steps,
+            "marks_cost_ns_per_step": parts.clock.marks_cost(),
+            "unrecorded_steps": parts.clock.unrecorded(window.first) if window.opened else None,
             "steps": self._steps(),
             "modules": len(self.naming.names),
             "aliases": self.naming.aliases,
             "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
-            "window_missed": window.never_opened(borders.steps.index + 1, borders.steps.rule),
-            "operators": borders.operators.record(),
-            "pauses": borders.pauses.listens,
-            "pauses_left_out": borders.pauses.left_out,
+            "window_missed": window.never_opened(self.steps().index + 1, self.steps().rule),
+            "operators": parts.operators.record(),
+            "pauses": parts.pauses.listens,
+            "pauses_left_out": parts.pauses.left_out,
             "rank": self.out.environ.get("RANK"),
         }
 
@@ -113,8 +124,8 @@ class Status:
             path = Path(folder) / f"probe-{self.pid}.json"
             scratch = path.with_suffix(".tmp")
             record = self.record()
-            if self.borders.timing is not None and self.borders.timing.ended:
-                record["timing"] = self.borders.timing.record()
+            if self.parts.timing is not None and self.parts.timing.ended:
+                record["timing"] = self.parts.timing.record()
             scratch.write_text(json.dumps(record) + "\n", encoding="utf-8")
             scratch.replace(path)
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from .clock import MOST_EVENTS
 from .interrupts import of_program
 from .output import Output
 
@@ -49,6 +50,10 @@ class Window:
         if self.first is None and self.auto and self._time_has_come(index):
             self.first, self.last = index, index + AUTO_STEPS - 1
         return self.first is not None and self.last is not None and self.first <= index <= self.last and not self.opened
+
+    def near(self, index: int) -> bool:
+        """Return whether the window comes so soon after step ``index`` that the device's times of steps are wanted."""
+        return self.wanted and not self.opened and (self.first is None or self.first - index < MOST_EVENTS)
 
     def _time_has_come(self, index: int) -> bool:
         return index >= _MOST_BEFORE or (index >= _LEAST_BEFORE and self._alike >= _ALIKE)

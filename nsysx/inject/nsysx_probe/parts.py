@@ -1,0 +1,45 @@
+"""The parts that ``borders`` drives between steps and that ``status`` describes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .clock import StepClock
+from .marking import Marking
+from .operators import Operators
+from .output import Output
+from .pauses import Pauses
+from .timing import Timing
+from .window import Window
+
+
+class Parts(NamedTuple):
+    """``timing`` is None unless the program is only timed."""
+
+    window: Window
+    marking: Marking
+    clock: StepClock
+    pauses: Pauses
+    timing: Timing | None
+    operators: Operators
+
+
+def make(torch: Any, out: Output) -> Parts:
+    """Make the parts as the environment asks for them."""
+    window, timing = Window(out), None
+    timed = out.environ.get("NSYSX_TIMING") == "1"
+    if timed:
+        first, last = window.first, window.last
+        timing = Timing(torch, None if first is None or last is None else (first, last + 1))
+    marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")))
+    out.recording = not window.wanted and not timed
+    return Parts(window, marking, StepClock(torch), Pauses(out), timing, Operators(torch, out, _operators(out, timed)))
+
+
+def _operators(out: Output, timed: bool) -> str:
+    """Return what to record of operators: shapes, names or off."""
+    if timed:
+        return "off"
+    if out.environ.get("NSYSX_OPS") == "1":
+        return "shapes"
+    return "names" if out.environ.get("NSYSX_BACKWARD") == "ops" else "off"

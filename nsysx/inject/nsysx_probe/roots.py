@@ -1,0 +1,71 @@
+"""What happens around the call of a root network, of a loss, or of the inside of a compiled region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .calls import ModuleCalls
+from .interrupts import shielded
+from .names import Entry
+from .output import Output
+from .phases import Phases
+
+
+class Roots:
+    """The functions that ``Module.__call__`` calls then."""
+
+    def __init__(self, out: Output, calls: ModuleCalls, phases: Phases) -> None:
+        self.out = out
+        self.calls = calls
+        self.phases = phases
+
+    def enter(self, entry: Entry, module: Any) -> int:
+        """Open phase and range of a call; return the token that ``leave`` needs.
+
+        Bit 0: a range was opened. Bit 1: backward is marked. Bit 2: calls inside cost one look. The other bits are the level of
+        the phase.
+        """
+        out, calls, thread = self.out, self.calls, self.out.thread
+        token, nested = 0, thread.open
+        before = len(thread.phases)
+        try:
+            if entry.root and (not nested or entry.root == "loss"):
+                token = self.phases.root(entry, module) << 3
+                if nested:
+                    calls.losses.add(type(module))
+            if calls.marks and out.recording:
+                token |= 2 if calls.backward else 0
+                if entry.text is not None and not (entry.quiet and nested):
+                    token |= 1
+                    out.backend.push(entry.text)
+                    next(out.counts["module"])
+            elif token and not nested and not calls.counting:
+                token |= 4
+                calls.inside += [1]
+        except BaseException as error:
+            if token & 1:
+                out.backend.pop()
+            if token & 4:
+                calls.inside.clear()
+            token = out.fail("enter", error, before + 1)
+        thread.open = nested + 1
+        return token
+
+    @shielded
+    def leave(self, token: int) -> None:
+        """Close what ``enter`` opened."""
+        try:
+            out, thread = self.out, self.out.thread
+            thread.open -= 1
+            if token & 4:
+                del self.calls.inside[-1:]
+            if token & 1:
+                out.backend.pop()
+            if token >= 8:
+                out.close(token >> 3)
+                if not thread.phases and not thread.open:
+                    self.phases.after_root()
+        except BaseException as error:
+            if token & 4:
+                self.calls.inside.clear()
+            self.out.fail("leave", error, token >> 3)
