@@ -41,6 +41,28 @@ class WhatIf:
     moves_to: str | None
 
 
+def _answered(profile: Profile, wanted: changes.Changes) -> WhatIf:
+    """Return what a change is worth. Raises NsysxError as ``Report.whatif`` says."""
+    replay = replay_of(profile)
+    if not isinstance(replay, Replay):
+        raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
+    if not replay.trusted and wanted == changes.Changes(free_loader=True):
+        # What waits for data needs no replay, as the command says, too; how far the replay is off bounds the rest.
+        loading, recorded = replay.loading_ns(), replay.recorded_ns
+        off = round(replay.error * recorded)
+        return WhatIf(("the data loader is free, as recorded",), recorded, recorded - loading, loading, off, "", None)
+    if not replay.trusted:
+        message = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
+        raise NsysxError(message, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
+    asked = changes.edits(profile, wanted)
+    if not asked:
+        raise NsysxError("whatif: nothing is changed", slug="whatif-empty", exit_code=EXIT_USAGE)
+    real_ns, factor = changes.of_steady(replay)
+    done = replay.saving(*(edit for _, edit in asked)).scaled(factor)
+    words = tuple(words for words, _ in asked)
+    return WhatIf(words, real_ns, done.step_ns, done.saving_ns, done.bar_ns, done.next_limit, done.moves_to)
+
+
 class Report:
     """A capture that was read; ``nsysx.report`` returns it.
 
@@ -250,29 +272,7 @@ class Report:
             no_host=no_host,
             no_comm=no_comm,
         )
-        profile = self._profile
-        replay = replay_of(profile)
-        if not isinstance(replay, Replay):
-            raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
-        if not replay.trusted and wanted == changes.Changes(free_loader=True):
-            # What waits for data needs no replay, as the command says, too; how far the replay is off bounds the rest.
-            loading, recorded = replay.loading_ns(), replay.recorded_ns
-            off = round(replay.error * recorded)
-            return WhatIf(
-                ("the data loader is free, as recorded",), recorded, recorded - loading, loading, off, "", None
-            )
-        if not replay.trusted:
-            message = (
-                f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
-            )
-            raise NsysxError(message, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
-        asked = changes.edits(profile, wanted)
-        if not asked:
-            raise NsysxError("whatif: nothing is changed", slug="whatif-empty", exit_code=EXIT_USAGE)
-        real_ns, factor = changes.of_steady(replay)
-        done = replay.saving(*(edit for _, edit in asked)).scaled(factor)
-        words = tuple(words for words, _ in asked)
-        return WhatIf(words, real_ns, done.step_ns, done.saving_ns, done.bar_ns, done.next_limit, done.moves_to)
+        return _answered(self._profile, wanted)
 
     # ---- outputs ----------------------------------------------------------------------------------------------------
 
