@@ -153,7 +153,9 @@ def _causes(summary: Summary, said: answer.Worded, found: list[Finding]) -> list
         for f in found:
             if code == f.code and times(f.title) and not near(times(f.title)[0], whole, f.title):
                 bad.append(f"{f.title}: the picture says {whole} ns")
-            if code == f.code and (f.saving_ns_per_step or 0) > whole + 1:
+            # A copy that blocks the CPU also costs the lead over the GPU that the host loses in it.
+            held = sum(parts.get(p, 0) for p in ("sync", "host", "launch")) if "block the CPU" in f.title else 0
+            if code == f.code and (f.saving_ns_per_step or 0) > whole + held + 1:
                 bad.append(f"{f.code} saves more than the {whole} ns of its cause")
     drawn = {p.label: p.ns for p in said.bars[0].parts} if said.bars else {}
     waits = next(
