@@ -78,7 +78,7 @@ def _savings(summary: Summary, found: list[Finding]) -> list[str]:
         most = sum(parts.get(p, 0) for p in causes[f.code])
         if f.code == "NSX110":  # communication also slows what runs beside it
             most += sum(e["total_ns"] for e in f.evidence if e.get("part") == "kernels beside it take longer")
-        if f.code == "NSX105" and "hardly any GPU time" in f.title:  # it holds the host
+        if f.code == "NSX105" and ("hardly any GPU time" in f.title or "block the CPU" in f.title):  # it holds the host
             most += sum(parts.get(p, 0) for p in ("sync", "host", "launch"))
         if causes[f.code] and f.saving_ns_per_step > most + 2:
             bad.append(f"{f.code} saves {f.saving_ns_per_step} of the {most} ns of its cause: {f.title}")
