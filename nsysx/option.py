@@ -7,27 +7,35 @@ The command line, its help, the options kept in a file, the words for another pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+_Holder = TypeVar("_Holder")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """What a command line needs to know of an option besides its type and default.
 
-    ``names``: how it is typed, if not by the name of its field; ``--no-NAME`` turns off what is on by default. ``words``: the
-    values that it takes. ``least``: its smallest number. ``variable``: the environment variable that tells the probe.
-    ``advanced``: it stands under a heading of its own in the help.
+    ``metavar``: its value in the help, by command if they differ. ``names``: how it is typed, if not by the name of its field;
+    ``--no-NAME`` turns off what is on by default. ``words``: the values that it takes. ``least``: its smallest number.
+    ``variable``: the environment variable that tells the probe. ``advanced``: it stands under a heading of its own in the help.
+    ``commands``: those that have it, if its class serves several.
     """
 
     help: str
-    metavar: str | None = None
+    metavar: str | Mapping[str, str] | None = None
     names: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     least: int | None = None
     variable: str = ""
     advanced: bool = False
+    commands: tuple[str, ...] = ()
+
+    def shown_for(self, command: str) -> str | None:
+        """Return its value as the help of this command shows it."""
+        return self.metavar.get(command) if isinstance(self.metavar, Mapping) else self.metavar
 
 
 class Declared(NamedTuple):
@@ -76,3 +84,15 @@ def declared(holder: type) -> Iterator[Declared]:
         for option in getattr(hints[field.name], "__metadata__", ()):
             if isinstance(option, Option):
                 yield Declared(field.name, hints[field.name].__origin__, field.default, option)
+
+
+def options_of(holder: type[_Holder], given: Mapping[str, Any]) -> _Holder:
+    """Return the options from what was given for each parameter, by a command line or a call; the others have their default."""
+    values: dict[str, Any] = {}
+    for one in declared(holder):
+        if one.parameter in given:
+            value = given[one.parameter]
+            if isinstance(one.default, tuple):
+                value = (value,) if isinstance(value, str) else tuple(value or ())
+            values[one.field] = not value if one.off else value
+    return holder(**values)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -24,6 +25,7 @@ from nsysx.model import Check, Finding, Row, Scope, Summary, Table, Unprofiled, 
 from nsysx.ranks import collect, comparison, one_job, other_reports, own_time, parallel_reading, rank_checks
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
+from nsysx.selection import Selection
 
 _PROFILE = "Profile with: nsysx run -- CMD"
 
@@ -105,40 +107,40 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to read a report; picklable, so that it can be sent to workers."""
+class Options(Selection):
+    """How to read a report: what of it, and what else is made of it. Picklable, so that it can be sent to workers."""
 
-    steps: str | None = None
-    step_range: str | None = None
-    device: int | None = None
-    rank: int | None = None
-    time_range: str | None = None
     process: int | None = None
     timelines: bool = False
     progress: Callable[[str], None] | None = None
 
+    @classmethod
+    def of(
+        cls, selection: Selection, *, timelines: bool = False, progress: Callable[[str], None] | None = None
+    ) -> Options:
+        """Return the options for what a selection names."""
+        chosen = {field.name: getattr(selection, field.name) for field in fields(Selection)}
+        return cls(**chosen, timelines=timelines, progress=progress)
+
 
 def summarize(
     files: Sequence[Path],
+    selection: Selection | None = None,
     *,
-    steps: str | None = None,
-    step_range: str | None = None,
-    device: int | None = None,
-    rank: int | None = None,
-    time_range: str | None = None,
     timelines: bool = False,
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
     cluster: str | None = None,
+    **selected: Any,
 ) -> Summary:
     """Return the Summary of a report, or of the reports of all ranks of one job.
 
-    ``steps`` is A:B or "all"; ``time_range`` is A:B in seconds of the session: nothing else is read. ``timelines`` also
+    ``selection`` says what of it is read; its fields can also be given by name, such as ``steps="2:5"``. ``timelines`` also
     gathers the picture data; ``progress`` is told each stage. Of several reports the tables show ``rank`` (by default the
     first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``parallel_reading.run``. Raises
     NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to analyze, 2 for bad options.
     """
-    options = Options(steps, step_range, device, rank, time_range, timelines=timelines, progress=progress)
+    options = Options.of(selection or Selection(**selected), timelines=timelines, progress=progress)
     return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
 
 

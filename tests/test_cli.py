@@ -19,6 +19,7 @@ from nsysx.cli import run, talk
 from nsysx.errors import NsysxError
 from nsysx.reading import inputs
 from nsysx.recording.options import Outputs, Result
+from nsysx.selection import Selection
 from tests.builder import Report
 from tests.replay.test_peers import job as two_ranks
 from tests.reports import training
@@ -437,8 +438,8 @@ def test_of_several_outputs_all_or_none_are_written(sqlite: Path, tmp_path: Path
 def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, object] = {}
 
-    def remember(paths: list[Path], **options: object) -> None:
-        asked.update(options, paths=paths)
+    def remember(paths: list[Path], selection: Selection, **options: object) -> None:
+        asked.update(options, paths=paths, selection=selection)
         raise NsysxError("enough", slug="enough")
 
     monkeypatch.setattr(inputs, "reports", list)
@@ -448,7 +449,7 @@ def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(SystemExit):
         cli.main()
     assert asked["paths"] == [Path("a.sqlite"), Path("b.sqlite")]
-    assert (asked["steps"], asked["step_range"], asked["device"], asked["rank"]) == ("all", "^it", 1, 0)
+    assert asked["selection"] == Selection(steps="all", step_range="^it", device=1, rank=0)
 
 
 def test_a_process_ends_at_once_but_not_before_its_cleaners_ran() -> None:

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "nsysx"
 ORDER = (
     "errors",
     "option",
+    "selection",
     "ids",
     "units",
     "scope",

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import pytest
 import typer
 
+import nsysx
+from nsysx import api, pipeline
 from nsysx.cli import declared as cli
 from nsysx.cli import process
-from nsysx.option import Option, declared
+from nsysx.cli.app import app
+from nsysx.comparing import inputs
+from nsysx.option import Option, declared, options_of
+from nsysx.reading import inputs as named_inputs
 from nsysx.recording import capture
 from nsysx.recording.environment import probe_environment
 from nsysx.recording.options import Options, Outputs, Result
 from nsysx.recording.ranks import option_words
+from nsysx.replay.changes import Changes
+from nsysx.selection import Handling, Selection
 
 ALL = Options(
     output=Path("o"), force=True, report=False, probe=False, steps="2:4", lines=True, memory=True, python=True, gil=True,
@@ -71,7 +80,7 @@ def test_an_added_option_touches_its_declaration_alone(monkeypatch: pytest.Monke
     def others(command: Annotated[list[str], typer.Argument(metavar="CMD")]) -> None: ...
 
     def work(command: list[str], **given: Any) -> None:
-        got["options"] = cli.options_of(OneMore, given)
+        got["options"] = options_of(OneMore, given)
 
     app.command(cls=cli.Grouped)(cli.with_options(work, others, OneMore))
     app(["--zork", "3", "true"], standalone_mode=False)
@@ -89,3 +98,120 @@ def test_the_probe_is_told_what_it_needs(tmp_path: Path) -> None:
         "NSYSX_PROBE_DIR": str(tmp_path), "NSYSX_STEPS": "2:4", "NSYSX_LINES": "1", "NSYSX_OPS": "1", "NSYSX_DEPTH": "3",
         "NSYSX_ONLY": "a b", "NSYSX_MARKS": "all", "NSYSX_BACKWARD": "ops",
     }  # fmt: skip
+
+
+# --- options that commands and the library share ------------------------------------------------------------------------
+
+
+def commands() -> dict[str, set[str]]:
+    """Return the parameters of each command as the command line has them."""
+    group: Any = typer.main.get_command(app)
+    return {name: {p.name for p in command.params} for name, command in group.commands.items()}
+
+
+@pytest.mark.parametrize("holder", [Selection, Handling])
+def test_a_command_has_the_shared_options_declared_for_it_and_no_other(holder: type) -> None:
+    assert [one.field for one in declared(holder)] == [field.name for field in fields(holder)]  # type: ignore[arg-type]
+    for command, parameters in commands().items():
+        if command == "run":  # its own --steps and --force mean something else
+            continue
+        for one in declared(holder):
+            assert (one.parameter in parameters) == (command in one.option.commands), (command, one.field)
+
+
+#: A value for each shared option that is not its default.
+CHOSEN = Selection(steps="1:3", step_range="^s", device=1, rank=2, time_range="0:4")
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "check", "whatif", "export"])
+def test_what_is_selected_arrives(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert all(getattr(CHOSEN, field.name) != field.default for field in fields(Selection)), "each is given here"
+    got: list[Selection] = []
+
+    def gather(files: Any, options: pipeline.Options, **more: Any) -> Any:
+        got.append(Selection(**{field.name: getattr(options, field.name) for field in fields(Selection)}))
+        raise nsysx.NsysxError("seen", slug="seen")
+
+    monkeypatch.setattr(pipeline, "gather_job", gather)
+    monkeypatch.setattr(named_inputs, "reports", list)
+    monkeypatch.setattr(inputs.parallel_reading, "run", lambda work, files, **more: [work(f) for f in files])
+    its = [one for one in declared(Selection) if command in one.option.commands]
+    words = [word for one in its for word in one.typed(getattr(CHOSEN, one.field))]
+    report = tmp_path / "r.sqlite"
+    report.write_bytes(b"")
+    more = {"compare": [str(report)], "check": ["--init"], "export": ["--perfetto", str(tmp_path / "t")]}
+    monkeypatch.setattr(sys, "argv", ["nsysx", command, *words, str(report), *more.get(command, [])])
+    assert process.exit_code_of_command() != 0
+    assert got[0] == Selection(**{one.field: getattr(CHOSEN, one.field) for one in its})
+
+
+def test_every_change_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    every = Changes(**{f.name: ("a", "b") if f.default == () else True for f in fields(Changes)})
+    got: list[Changes] = []
+    job = type("Job", (), {"profile": None})
+    monkeypatch.setattr(named_inputs, "reports", list)
+    monkeypatch.setattr(pipeline, "gather_job", lambda files, options: job)
+    monkeypatch.setattr("nsysx.replay.whatif.lines", lambda profile, changes: got.append(changes) or [])
+    report = tmp_path / "r.sqlite"
+    report.write_bytes(b"")
+    words = [word for one in declared(Changes) for word in one.typed(getattr(every, one.field))]
+    monkeypatch.setattr(sys, "argv", ["nsysx", "whatif", str(report), *words])
+    assert process.exit_code_of_command() == 0
+    assert got == [every]
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the type and default of each parameter with a default."""
+    hints = get_type_hints(function)
+    all_of = inspect.signature(function).parameters.values()
+    return {p.name: (hints[p.name], p.default) for p in all_of if p.default is not p.empty}
+
+
+def test_the_library_spells_out_what_is_declared() -> None:
+    read = parameters(api.report)
+    jobs = next(one for one in declared(Handling) if one.field == "jobs")
+    assert read == {one.parameter: (one.kind, one.default) for one in [*declared(Selection), jobs]}
+    several = {Sequence[str]: str | Sequence[str]}
+    asked = {one.parameter: (several.get(one.kind, one.kind), one.default) for one in declared(Changes)}
+    assert parameters(api.Report.whatif) == asked
+    [redact] = [one for one in declared(Handling) if one.field == "redact"]
+    for writes in (api.Report.to_html, api.Report.to_markdown, api.Compared.to_html):
+        assert parameters(writes) == {"redact": (redact.kind, redact.default)}
+
+
+def test_the_library_hands_on_what_it_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    got: list[tuple[pipeline.Options, Any]] = []
+
+    def gather(files: Any, options: pipeline.Options, *, workers: Any) -> Any:
+        got.append((options, workers))
+        raise nsysx.NsysxError("seen", slug="seen")
+
+    monkeypatch.setattr(pipeline, "gather_job", gather)
+    monkeypatch.setattr(named_inputs, "reports", list)
+    with pytest.raises(nsysx.NsysxError, match="seen"):
+        nsysx.report(tmp_path, jobs=3, **{field.name: getattr(CHOSEN, field.name) for field in fields(Selection)})
+    assert got == [(pipeline.Options.of(CHOSEN, timelines=True), 3)]
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Changes)])
+def test_the_library_hands_on_every_change(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Changes] = []
+
+    class Trusted:
+        trusted = True
+
+    def edits(profile: Any, changes: Changes) -> list[Any]:
+        asked.append(changes)
+        return []
+
+    room = sys.modules["nsysx.api.report"]
+    monkeypatch.setattr(room, "Replay", Trusted)
+    monkeypatch.setattr(room, "replay_of", lambda profile: Trusted())
+    monkeypatch.setattr("nsysx.replay.whatif.edits", edits)
+    one = next(one for one in declared(Changes) if one.field == field)
+    value: Any = ("a", "b") if one.default == () else True
+    report: Any = object.__new__(api.Report)
+    report.__dict__["_profile"] = None
+    with pytest.raises(nsysx.NsysxError, match="nothing is changed"):
+        api.Report.whatif(report, **{one.parameter: value})
+    assert asked == [replace(Changes(), **{field: value})]

@@ -19,9 +19,11 @@ from nsysx.events.profile import Profile
 from nsysx.export import frames as event_frames
 from nsysx.export import parquet
 from nsysx.model import Capture, Check, Column, Finding, Summary, Unprofiled, Verdict
+from nsysx.option import options_of
 from nsysx.reading import inputs as named_inputs
 from nsysx.replay import whatif as changes
 from nsysx.replay.engine import Replay, replay_of
+from nsysx.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -257,22 +259,7 @@ class Report:
         >>> answer.saving_ns == answer.now_ns - answer.step_ns > 20_000_000
         True
         """
-        wanted = changes.Changes(
-            remove_wait=_several(remove_wait),
-            graph=_several(graph),
-            kernel=_several(kernel),
-            remove_module=_several(remove_module),
-            remove_sync_calls=_several(remove_sync_calls),
-            overlap_copies=overlap_copies,
-            pin_copies=pin_copies,
-            free_loader=free_loader,
-            remove_alloc=remove_alloc,
-            fuse_optimizer=fuse_optimizer,
-            keep_cache=no_empty_cache,
-            no_host=no_host,
-            no_comm=no_comm,
-        )
-        return _answered(self._profile, wanted)
+        return _answered(self._profile, options_of(changes.Changes, locals()))
 
     # ---- outputs ----------------------------------------------------------------------------------------------------
 
@@ -299,10 +286,6 @@ class Report:
         return framed(html_page.first(self.summary), "The answer of nsysx")
 
 
-def _several(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
 def report(
     *files: File,
     steps: str | None = None,
@@ -322,9 +305,10 @@ def report(
     >>> s.totals["kernels"], s.modules.height > 10
     (6286, True)
     """
+    selection = options_of(Selection, locals())
     if not files:
         raise NsysxError("report: no file is given", slug="no-file", exit_code=EXIT_USAGE)
     paths = named_inputs.reports([Path(f) for f in files])
-    options = pipeline.Options(steps, step_range, device, rank, time_range, timelines=True)
+    options = pipeline.Options.of(selection, timelines=True)
     job = pipeline.gather_job(paths, options, workers=jobs)
     return Report(pipeline.summary_of(job, options), paths[job.report], job.profile)

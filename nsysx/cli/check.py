@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from nsysx.cli.options import Force, StepRange, Steps, files_of
+from nsysx.cli.declared import with_options
+from nsysx.cli.options import files_of
 from nsysx.cli.talk import deliver
 from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.option import options_of
+from nsysx.selection import Handling, Selection
 
 
-def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
-    budget: Annotated[Path | None, typer.Option(metavar="F", help="The limits, as TOML.")] = None,
-    baseline: Annotated[Path | None, typer.Option(metavar="F", help="Summary that relative limits refer to.")] = None,
-    init: Annotated[bool, typer.Option("--init", help="Print a budget that this report meets.")] = False,
-    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON.")] = None,
-    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown.")] = None,
-    junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML.")] = None,
-    github: Annotated[bool, typer.Option("--github", help="Print annotations for a GitHub workflow.")] = False,
-    steps: Steps = None,
-    step_range: StepRange = None,
-    force: Force = False,
+def _check(
+    file: Path,
+    *,
+    budget: Path | None,
+    baseline: Path | None,
+    init: bool,
+    json: str | None,
+    markdown: str | None,
+    junit: str | None,
+    github: bool,
+    **given: Any,
 ) -> None:
     """Check a report against a budget. Exit code: 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
     from nsysx.outputs import check_output
 
+    selection, force = options_of(Selection, given), options_of(Handling, given).force
     if (budget is not None) + init != 1:
         message = "check wants either --budget or --init"
         raise NsysxError(message, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
@@ -44,7 +47,7 @@ def check(
     from nsysx.comparing import inputs
     from nsysx.render import check_text, json_text
 
-    capture = inputs.measured(file, steps=steps, step_range=step_range)
+    capture = inputs.measured(file, selection)
     if init:
         typer.echo(room.init(capture), nl=False)
         return
@@ -63,3 +66,20 @@ def check(
     elif "-" not in (json, markdown, junit):
         typer.echo(check_text.terminal(verdict))
     raise typer.Exit(verdict.exit_code)
+
+
+def _command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
+    *,
+    budget: Annotated[Path | None, typer.Option(metavar="F", help="The limits, as TOML.")] = None,
+    baseline: Annotated[Path | None, typer.Option(metavar="F", help="Summary that relative limits refer to.")] = None,
+    init: Annotated[bool, typer.Option("--init", help="Print a budget that this report meets.")] = False,
+    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON.")] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown.")] = None,
+    junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML.")] = None,
+    github: Annotated[bool, typer.Option("--github", help="Print annotations for a GitHub workflow.")] = False,
+) -> None:
+    """Hold what the command line has besides the shared options."""
+
+
+check = with_options(_check, _command, Selection, Handling)

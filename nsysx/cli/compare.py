@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from nsysx.cli.options import Force, Html, Jobs, Markdown, StepRange, Steps, files_of
+from nsysx.cli.declared import with_options
+from nsysx.cli.options import Html, Markdown, files_of
 from nsysx.cli.talk import answering, console, deliver, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.option import options_of
+from nsysx.selection import Handling, Selection
 
 if TYPE_CHECKING:
     from nsysx.comparing.comparison import Comparison
@@ -47,11 +50,48 @@ Noise = Annotated[
 ]
 Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the comparison as JSON.")]
 Margin = Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest change that counts.")]
-Top = Annotated[int, typer.Option(min=1, help="Rows per table in Markdown.")]
-NoRedact = Annotated[bool, typer.Option("--no-redact", help="Keep user names and paths in the page.")]
 
 
-def compare(
+def _compare(
+    *,
+    files: list[Path] | None,
+    before: list[Path] | None,
+    after: list[Path] | None,
+    noise: list[Path] | None,
+    html: Path | None,
+    json: str | None,
+    markdown: str | None,
+    margin: float,
+    **given: Any,
+) -> None:
+    """Say whether AFTER is faster than BEFORE, by how much, how sure that is, and what made the difference."""
+    from nsysx.outputs import check_output
+    from nsysx.progress import Progress
+
+    selection, handling = options_of(Selection, given), options_of(Handling, given)
+    named = _sides(files, before, after, noise)
+    if json == markdown == "-":
+        raise NsysxError(
+            "--json - and --markdown - cannot both write to stdout", slug="two-results", exit_code=EXIT_USAGE
+        )
+    targets = files_of((html, json, markdown))
+    for path in targets:
+        check_output(path, force=handling.force)
+    from nsysx.ranks import parallel_reading
+
+    parallel_reading.limit_threads()
+    from nsysx.comparing import comparison, inputs
+
+    with Progress() as progress:
+        sides = inputs.sides(named, selection, progress=progress, workers=handling.jobs)
+        answer = comparison.compare(*sides, margin=margin / 100)
+    _write(answer, html, json, markdown, handling)
+    for path in targets:
+        wrote(path)
+
+
+def _command(
+    *,
     files: Files = None,
     before: Before = None,
     after: After = None,
@@ -60,36 +100,11 @@ def compare(
     json: Json = None,
     markdown: Markdown = None,
     margin: Margin = 1.0,
-    steps: Steps = None,
-    step_range: StepRange = None,
-    jobs: Jobs = None,
-    top: Top = 10,
-    force: Force = False,
-    no_redact: NoRedact = False,
 ) -> None:
-    """Say whether AFTER is faster than BEFORE, by how much, how sure that is, and what made the difference."""
-    from nsysx.outputs import check_output
-    from nsysx.progress import Progress
+    """Hold what the command line has besides the shared options."""
 
-    named = _sides(files, before, after, noise)
-    if json == markdown == "-":
-        raise NsysxError(
-            "--json - and --markdown - cannot both write to stdout", slug="two-results", exit_code=EXIT_USAGE
-        )
-    targets = files_of((html, json, markdown))
-    for path in targets:
-        check_output(path, force=force)
-    from nsysx.ranks import parallel_reading
 
-    parallel_reading.limit_threads()
-    from nsysx.comparing import comparison, inputs
-
-    with Progress() as progress:
-        sides = inputs.sides(named, steps=steps, step_range=step_range, progress=progress, workers=jobs)
-        answer = comparison.compare(*sides, margin=margin / 100)
-    _write(answer, html, json, markdown, top=top, force=force, redact=not no_redact)
-    for path in targets:
-        wrote(path)
+compare = with_options(_compare, _command, Selection, Handling)
 
 
 def _sides(files: Files, before: Before, after: After, noise: Noise) -> list[tuple[str, list[Path]]]:
@@ -106,23 +121,21 @@ def _sides(files: Files, before: Before, after: After, noise: Noise) -> list[tup
     return [("before", files_before), ("after", files_after), *([("noise", noise)] if noise else [])]
 
 
-def _write(
-    answer: Comparison, html: Html, json: Json, markdown: Markdown, *, top: int, force: bool, redact: bool
-) -> None:
+def _write(answer: Comparison, html: Html, json: Json, markdown: Markdown, handling: Handling) -> None:
     """Write the comparison to every target asked for, or to the terminal if there is none."""
     if html is not None:
         from nsysx.outputs import write_text
         from nsysx.render import compare_page
 
-        write_text(html, compare_page.render(answer, redact=redact), force=force)
+        write_text(html, compare_page.render(answer, redact=handling.redact), force=handling.force)
     if json is not None:
         from nsysx.render import json_text
 
-        deliver(json, json_text.text_of(answer.to_json()), force=force)
+        deliver(json, json_text.text_of(answer.to_json()), force=handling.force)
     from nsysx.render import compare_text
 
     if markdown is not None:
-        deliver(markdown, compare_text.markdown(answer, top=top), force=force)
+        deliver(markdown, compare_text.markdown(answer, top=handling.top), force=handling.force)
     elif html is None and json is None:
         with answering():
             compare_text.terminal(answer, console())

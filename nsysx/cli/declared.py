@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar, get_type_hints
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from nsysx.option import Declared, declared
 
-_Holder = TypeVar("_Holder")
 #: The heading of advanced options in the help.
 ADVANCED = "Advanced options"
 
 
-def _parameter(one: Declared) -> inspect.Parameter:
+def _parameter(one: Declared, command: str) -> inspect.Parameter:
     option = one.option
     kind, default = (list[str] | None, None) if isinstance(one.default, tuple) else (one.kind, one.default)
     info = typer.Option(
-        *one.names, metavar=option.metavar, help=option.help, min=option.least,
+        *one.names, metavar=option.shown_for(command), help=option.help, min=option.least,
         rich_help_panel=ADVANCED if option.advanced else None,
     )  # fmt: skip
     return inspect.Parameter(
@@ -31,28 +30,21 @@ def _parameter(one: Declared) -> inspect.Parameter:
     )
 
 
-def with_options(work: Callable[..., None], others: Callable[..., None], holder: type) -> Callable[..., None]:
-    """Return ``work`` as a command whose parameters are those of ``others`` and the options declared in ``holder``."""
+def with_options(work: Callable[..., None], others: Callable[..., None], *holders: type) -> Callable[..., None]:
+    """Return ``work`` as a command whose parameters are those of ``others`` and the options declared in ``holders`` for it."""
     hints = get_type_hints(others, include_extras=True)
     before = [p.replace(annotation=hints[p.name]) for p in inspect.signature(others).parameters.values()]
-    parameters = sorted([*before, *map(_parameter, declared(holder))], key=lambda p: p.kind)
+    name = work.__name__.strip("_")
+    its = [one for holder in holders for one in declared(holder) if name in (one.option.commands or (name,))]
+    parameters = sorted([*before, *(_parameter(one, name) for one in its)], key=lambda p: p.kind)
 
     def command(**given: Any) -> None:
         work(**given)
 
-    command.__name__, command.__doc__ = work.__name__.strip("_"), work.__doc__
+    command.__name__, command.__doc__ = name, work.__doc__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
-
-
-def options_of(holder: type[_Holder], given: Mapping[str, Any]) -> _Holder:
-    """Return the options from what the command line gave for each parameter."""
-    values = {}
-    for one in declared(holder):
-        value = given[one.parameter]
-        values[one.field] = not value if one.off else tuple(value or ()) if isinstance(one.default, tuple) else value
-    return holder(**values)
 
 
 class Grouped(TyperCommand):

@@ -5,25 +5,17 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nsysx import outputs
-from nsysx.cli.options import (
-    Force,
-    Html,
-    Jobs,
-    Markdown,
-    Reports,
-    ShownRank,
-    StepRange,
-    StepsOrAll,
-    TimeRange,
-    files_of,
-)
+from nsysx.cli.declared import with_options
+from nsysx.cli.options import Html, Markdown, Reports, files_of
 from nsysx.cli.talk import answering, console, emit, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.option import options_of
+from nsysx.selection import Handling, Selection
 
 if TYPE_CHECKING:
     from nsysx.model import Summary
@@ -39,13 +31,10 @@ def _print_schema(wanted: bool) -> None:
 
 Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")]
 Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")]
-Device = Annotated[int | None, typer.Option(help="Analyze only this GPU.")]
 Cluster = Annotated[str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")]
 Brief = Annotated[str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON.")]
 Full = Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")]
-Top = Annotated[int, typer.Option(min=1, help="Rows per table.")]
 Section = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")]
-NoRedact = Annotated[bool, typer.Option("--no-redact", help="Keep host and user names and paths in the page.")]
 JsonSchema = Annotated[
     bool,
     typer.Option("--json-schema", callback=_print_schema, is_eager=True, help="Print the JSON Schema of the Summary."),
@@ -99,32 +88,26 @@ class _Wanted:
         return texts
 
 
-def report(
-    files: Reports,
-    html: Html = None,
-    json: Json = None,
-    markdown: Markdown = None,
-    csv: Csv = None,
-    steps: StepsOrAll = None,
-    step_range: StepRange = None,
-    time_range: TimeRange = None,
-    device: Device = None,
-    rank: ShownRank = None,
-    jobs: Jobs = None,
-    cluster: Cluster = None,
-    brief: Brief = None,
-    full: Full = False,
-    top: Top = 10,
-    section: Section = None,
-    force: Force = False,
-    no_redact: NoRedact = False,
-    json_schema: JsonSchema = False,
+def _report(
+    files: list[Path],
+    *,
+    html: Path | None,
+    json: str | None,
+    markdown: str | None,
+    csv: str | None,
+    brief: str | None,
+    cluster: str | None,
+    full: bool,
+    section: list[str] | None,
+    json_schema: bool,
+    **given: Any,
 ) -> None:
     """Say where the step time went: in the terminal, or as a page, JSON, Markdown or CSV."""
     from nsysx.progress import Progress
 
+    selection, handling = options_of(Selection, given), options_of(Handling, given)
     wanted = _Wanted(html, json, markdown, brief, csv)
-    targets = wanted.require_possible(force=force)
+    targets = wanted.require_possible(force=handling.force)
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
@@ -136,26 +119,41 @@ def report(
         outputs.check_apart(targets, [*files, *reports])
         summary = pipeline.summarize(
             reports,
-            steps=steps,
-            step_range=step_range,
-            device=device,
-            rank=rank,
-            time_range=time_range,
+            selection,
             timelines=html is not None,
-            workers=jobs,
+            workers=handling.jobs,
             cluster=cluster,
             progress=progress,
         )
         progress("writing")
-        texts = wanted.texts(summary, redact=not no_redact)
-        written = _write(summary, texts, wanted, force=force)
+        texts = wanted.texts(summary, redact=handling.redact)
+        written = _write(summary, texts, wanted, force=handling.force)
     if "-" in texts:
         emit(texts["-"])
     elif full or section:
-        _tables(summary, top, section)
+        _tables(summary, handling.top, section)
     else:
         _answer(summary, files)
     _say_written(written, csv)
+
+
+def _command(
+    files: Reports,
+    *,
+    html: Html = None,
+    json: Json = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
+    brief: Brief = None,
+    cluster: Cluster = None,
+    full: Full = False,
+    section: Section = None,
+    json_schema: JsonSchema = False,
+) -> None:
+    """Hold what the command line has besides the shared options."""
+
+
+report = with_options(_report, _command, Selection, Handling)
 
 
 def _say_written(written: list[Path], csv: str | None) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsysx.cli.declared import options_of, with_options
+from nsysx.cli.declared import with_options
 from nsysx.cli.dying import EndedBy
 from nsysx.errors import NsysxError
+from nsysx.option import options_of
 from nsysx.recording.options import Options
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from nsysx.comparing.side import Captured, Side, captured, side
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
 from nsysx.model import Summary
 from nsysx.ranks import parallel_reading
+from nsysx.selection import Selection
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,33 +57,32 @@ def read_budget(path: Path) -> dict[str, Any]:
     return budget
 
 
-def measured(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Captured:
+def measured(path: Path, selection: Selection | None = None) -> Captured:
     """Return the capture of a file for a check. A file that exists but cannot be read measured nothing (exit code 4)."""
     try:
-        return captured(summary_of(path, steps=steps, step_range=step_range), path.name)
+        return captured(summary_of(path, selection), path.name)
     except NsysxError as error:
         if error.exit_code != EXIT_INPUT or not path.is_file():
             raise
         raise NsysxError(error.message, slug=error.slug, hint=error.hint, exit_code=EXIT_EMPTY) from error
 
 
-def summary_of(path: Path, *, steps: str | None = None, step_range: str | None = None) -> Summary:
+def summary_of(path: Path, selection: Selection | None = None) -> Summary:
     """Return the Summary of a report or a JSON file. Raises what ``pipeline.summarize`` and ``Summary.from_json`` raise."""
     if path.suffix.lower() == ".json":
         return Summary.from_json(read_json(path), path.name)
-    return pipeline.summarize([path], steps=steps, step_range=step_range)
+    return pipeline.summarize([path], selection)
 
 
 def captures(
     files: Sequence[Path],
+    selection: Selection | None = None,
     *,
-    steps: str | None = None,
-    step_range: str | None = None,
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
 ) -> list[Captured]:
     """Return the captures of these files, in order. Raises NsysxError, exit code 3 or 4, as for each file."""
-    work = partial(summary_of, steps=steps, step_range=step_range)
+    work = partial(summary_of, selection=selection)
     summaries = parallel_reading.run(work, files, workers=workers, progress=progress)
     # Captures without steps are compared with each other as they are, never with steps.
     spans = all(summary.steps.whole for summary in summaries)
@@ -91,15 +91,14 @@ def captures(
 
 def sides(
     named: Sequence[tuple[str, Sequence[Path]]],
+    selection: Selection | None = None,
     *,
-    steps: str | None = None,
-    step_range: str | None = None,
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
 ) -> list[Side]:
     """Return the sides, each from its name and files. Raises as ``captures``."""
     every = [path for _, files in named for path in files]
-    read = captures(every, steps=steps, step_range=step_range, progress=progress, workers=workers)
+    read = captures(every, selection, progress=progress, workers=workers)
     groups, at = [], 0
     for name, files in named:
         groups.append(side(name, read[at : at + len(files)]))

@@ -6,7 +6,6 @@ import contextlib
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from nsysx import units
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
+from nsysx.replay.changes import Changes as Changes
 from nsysx.replay.edits import pinned_rate
 from nsysx.replay.engine import (
     Edit,
@@ -34,25 +34,6 @@ from nsysx.replay.engine import (
     ScaleOps,
     replay_of,
 )
-
-
-@dataclass(frozen=True)
-class Changes:
-    """The changes that the command line asks for; a text names a module, an API function, a kernel or a call site, or is "all"."""
-
-    remove_wait: Sequence[str] = ()
-    graph: Sequence[str] = ()
-    kernel: Sequence[str] = ()
-    remove_module: Sequence[str] = ()
-    overlap_copies: bool = False
-    pin_copies: bool = False
-    free_loader: bool = False
-    remove_alloc: bool = False
-    no_host: bool = False
-    no_comm: bool = False
-    remove_sync_calls: Sequence[str] = ()
-    fuse_optimizer: bool = False
-    keep_cache: bool = False
 
 
 def _none(option: str, text: str, known: Sequence[str]) -> NsysxError:
