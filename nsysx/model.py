@@ -42,8 +42,9 @@ class TableSpec:
     capture, or for each of its "rows" something else (column ``steps``). ``place`` orders tables, lowest first.
 
     ``intro`` is its caption, ``first`` names columns in order of importance, ``bar`` the column with bars, ``unknown`` the text
-    for a null in the first column, ``hide`` columns that only serve programs, ``labels`` heads that differ from the usual
-    words for a column.
+    for a null in the first column, ``hide`` columns that only serve programs.
+
+    ``group`` is the closed line of the page in which it stands, in the order of ``place``.
 
     ``depth``: 0 is shown everywhere, 1 is left out of the terminal if there are steps, 2 is left out unless asked for, and the
     page folds its rows. ``rows``: the most rows worth showing. ``keep``: if not all rows fit, those with the largest value in
@@ -54,12 +55,12 @@ class TableSpec:
 
     covers: Literal["steady", "shown device", "replayed", "whole", "rows"] = "whole"
     place: int = 1000
+    group: Literal["where", "module-tables", "kernel-tables", "waiting", "rank-tables", "experts"] = "experts"
     intro: str = ""
     first: tuple[str, ...] = ()
     bar: str = ""
     unknown: str = "-"
     hide: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
     rows: int = 1 << 30
     keep: str = ""

@@ -20,7 +20,7 @@ class Column:
 
     ``dtype`` is a polars type name, ``unit`` is "ns", "bytes", "" ... ``sums`` says whether its values are sums that are shown
     per step: over the "scope" of the table, over the steps of its "row" (column ``steps``), or "" for neither, such as a
-    maximum, a mean, or the number of a thread.
+    maximum, a mean, or the number of a thread. ``label`` is its head for people where its name without the unit will not do.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Column:
     unit: str
     meaning: str
     sums: Literal["", "scope", "row"] = ""
+    label: str = ""
 
 
 class Of(NamedTuple):
@@ -36,6 +37,7 @@ class Of(NamedTuple):
     meaning: str
     unit: str = ""
     sums: Literal["", "scope", "row"] = ""
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def columns_of(row: Any) -> tuple[Column, ...]:
         kind, *said = get_args(hint) or (hint,)
         if not said or not isinstance(said[0], Of):
             raise TypeError(f"{name}: a column without its meaning")
-        made.append(Column(name, _dtype(kind), said[0].unit, said[0].meaning, said[0].sums))
+        made.append(Column(name, _dtype(kind), said[0].unit, said[0].meaning, said[0].sums, said[0].label))
     return tuple(made)
 
 

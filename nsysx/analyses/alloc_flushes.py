@@ -11,20 +11,21 @@ from nsysx.model import Column, TableSpec
 KEY = "alloc_flushes"
 TITLE = "Flushes of the memory cache"
 COLUMNS = (
-    Column("start_ns", "Int64", "ns", "start of the first free"),
+    Column("start_ns", "Int64", "ns", "start of the first free", label="time"),
     Column("step", "Int64", "", "index of the step; null outside of steps and where steps are not known"),
     Column("steady", "Boolean", "", "whether that is a steady step"),
     Column("duration_ns", "Int64", "ns", "from the first free to the end of the retry"),
     Column("frees", "Int64", "", "segments freed"),
     Column("freed_bytes", "Int64", "bytes", "bytes freed; null when not recorded (nsysx run --memory)"),
     Column("retry_bytes", "Int64", "bytes", "bytes then allocated; null likewise"),
-    Column("idle_caused_ns", "Int64", "ns", "device idle time that began in these calls"),
+    Column("idle_caused_ns", "Int64", "ns", "device idle time that began in these calls", label="GPU idle caused"),
     Column("module", "String", "", "module that asked for memory"),
     Column("phase", "String", "", "phase in which it asked"),
 )
 SHOWN = TableSpec(
     covers="whole",
     place=170,
+    group="waiting",
     intro=(
         "Each time PyTorch returned its cached memory to the driver because it found no room: frees, then a new allocation, "
         "and the GPU runs dry."

@@ -12,7 +12,7 @@ from nsysx.model import Column, TableSpec
 KEY = "allocator"
 TITLE = "Memory calls"
 COLUMNS = (
-    Column("api", "String", "", "API function"),
+    Column("api", "String", "", "API function", label="call"),
     Column("kind", "String", "", "alloc, free, host_alloc"),
     Column("module", "String", "", "innermost module at the call"),
     Column("phase", "String", "", "phase at the call"),
@@ -22,7 +22,13 @@ COLUMNS = (
         "",
         "what the calling thread is for; null if it is the main thread or one of autograd's",
     ),
-    Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
+    Column(
+        "file",
+        "String",
+        "",
+        "Python file of the first frame of the user's own code, null when not recorded",
+        label="Python line",
+    ),
     Column("line", "Int64", "", "its line, null when not recorded"),
     Column("calls", "Int64", "", "calls in the steady steps", sums="scope"),
     Column("steps", "Int64", "", "steady steps in which it was called; null without steps"),
@@ -39,6 +45,7 @@ COLUMNS = (
         "ns",
         "device idle time that began while the launching thread was in such a call; null without GPU rows",
         sums="scope",
+        label="GPU idle caused",
     ),
     Column(
         "advice",
@@ -50,6 +57,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="steady",
     place=160,
+    group="waiting",
     intro=("Allocation and free calls. PyTorch caches memory, so a steady step should make none."),
     first=(
         "api",

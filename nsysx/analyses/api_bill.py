@@ -17,8 +17,20 @@ COLUMNS = (
     Column("self_ns", "Int64", "ns", "its own time: waiting + profiler + one_time + repeated"),
     Column("waiting_ns", "Int64", "ns", "waiting for GPU work, its own copy and a full launch queue included"),
     Column("profiler_ns", "Int64", "ns", "the profiler's own time inside the calls"),
-    Column("one_time_ns", "Int64", "ns", "one-time cost, see the first-call bill; null without steps to tell it by"),
-    Column("repeated_ns", "Int64", "ns", "what every further call costs again; null without steps to tell it by"),
+    Column(
+        "one_time_ns",
+        "Int64",
+        "ns",
+        "one-time cost, see the first-call bill; null without steps to tell it by",
+        label="paid once",
+    ),
+    Column(
+        "repeated_ns",
+        "Int64",
+        "ns",
+        "what every further call costs again; null without steps to tell it by",
+        label="paid every time",
+    ),
     Column("share", "Float64", "", "part of all self time, 0 to 1"),
     Column("repeated_share", "Float64", "", "part of all repeated time, 0 to 1: the table without first calls"),
 )

@@ -19,9 +19,15 @@ COLUMNS = (
     Column("total_ns", "Int64", "ns", "duration on the CPU, summed; wall clock, not CPU time"),
     Column("self_ns", "Int64", "ns", "duration without nested calls"),
     Column("backlog_ns", "Int64", "ns", "waiting for GPU work queued earlier; null for a call that cannot block"),
-    Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise"),
-    Column("host_ns", "Int64", "ns", "the rest of a blocking call; backlog + own op + host = duration; null likewise"),
-    Column("first_ns", "Int64", "ns", "duration of the first call"),
+    Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise", label="own work"),
+    Column(
+        "host_ns",
+        "Int64",
+        "ns",
+        "the rest of a blocking call; backlog + own op + host = duration; null likewise",
+        label="host cost",
+    ),
+    Column("first_ns", "Int64", "ns", "duration of the first call", label="first call"),
     Column(
         "steady_median_ns", "Float64", "ns", "median duration in the steady steps; null when it is not called there"
     ),

@@ -11,7 +11,7 @@ from nsysx.model import Column, TableSpec
 KEY = "compilations"
 TITLE = "Compilations of torch.compile"
 COLUMNS = (
-    Column("start_ns", "Int64", "ns", "start"),
+    Column("start_ns", "Int64", "ns", "start", label="time"),
     Column("step", "Int64", "", "index of the step; null outside of steps and where steps are not known"),
     Column("steady", "Boolean", "", "whether that is a steady step"),
     Column("duration_ns", "Int64", "ns", "time that the thread spent compiling"),
@@ -26,6 +26,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=194,
+    group="where",
     intro=(
         "torch.compile compiles a function at its first call, and again when a guard fails: an input is of a kind that it has "
         "not seen. The reason is in torch's words."

@@ -13,8 +13,8 @@ KEY = "copies"
 TITLE = "Copies"
 COLUMNS = (
     Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
-    Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ..."),
-    Column("dst_kind", "String", "", "memory of the destination"),
+    Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ...", label="from memory"),
+    Column("dst_kind", "String", "", "memory of the destination", label="to memory"),
     Column("count", "Int64", "", "copies"),
     Column("bytes", "Int64", "bytes", "bytes copied"),
     Column("total_ns", "Int64", "ns", "time on the device, summed"),
@@ -24,6 +24,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=140,
+    group="waiting",
     intro=(
         "Copies by direction and kind of host memory. Pageable host memory makes a copy slow and the CPU wait; pinned memory "
         "does not."

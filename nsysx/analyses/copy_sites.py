@@ -18,8 +18,8 @@ KEY = "copy_sites"
 TITLE = "Copies by place"
 COLUMNS = (
     Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
-    Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ..."),
-    Column("dst_kind", "String", "", "memory of the destination"),
+    Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ...", label="from memory"),
+    Column("dst_kind", "String", "", "memory of the destination", label="to memory"),
     Column("module", "String", "", "innermost module at the call"),
     Column("phase", "String", "", "phase at the call"),
     Column(
@@ -28,7 +28,13 @@ COLUMNS = (
         "",
         "what the calling thread is for; null if it is the main thread or one of autograd's",
     ),
-    Column("file", "String", "", "Python file of the first frame of the user's own code, null when not recorded"),
+    Column(
+        "file",
+        "String",
+        "",
+        "Python file of the first frame of the user's own code, null when not recorded",
+        label="Python line",
+    ),
     Column("line", "Int64", "", "its line, null when not recorded"),
     Column("count", "Int64", "", "copies in the steady steps", sums="scope"),
     Column("bytes", "Int64", "bytes", "bytes copied", sums="scope"),
@@ -37,7 +43,13 @@ COLUMNS = (
     Column("hidden_ns", "Int64", "ns", "part of it while a kernel ran on the same device: costs nothing", sums="scope"),
     Column("exposed_ns", "Int64", "ns", "part of it while no kernel ran", sums="scope"),
     Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
-    Column("limit_bytes_per_s", "Float64", "bytes/s", "what is possible, see limit_from; null when not known"),
+    Column(
+        "limit_bytes_per_s",
+        "Float64",
+        "bytes/s",
+        "what is possible, see limit_from; null when not known",
+        label="possible",
+    ),
     Column(
         "limit_from",
         "String",
@@ -55,6 +67,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="steady",
     place=150,
+    group="waiting",
     intro=(
         "Copies by the place that asks for them. Hidden time overlaps kernels and costs nothing; the obstacle says what exposes "
         "the remainder."

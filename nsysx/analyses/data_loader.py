@@ -17,10 +17,10 @@ TITLE = "Data loader"
 _PIN_THREAD = r"pt_data_pin|pin_memory"
 _NOTHING = np.empty(0, np.int64)
 COLUMNS = (
-    Column("index", "Int64", "", "number of the step"),
+    Column("index", "Int64", "", "number of the step", label="step"),
     Column("steady", "Boolean", "", "whether it is a steady step"),
-    Column("step_ns", "Int64", "ns", "length of the step on the thread that drives it"),
-    Column("wait_ns", "Int64", "ns", "part of the step in data loading ranges"),
+    Column("step_ns", "Int64", "ns", "length of the step on the thread that drives it", label="length of the step"),
+    Column("wait_ns", "Int64", "ns", "part of the step in data loading ranges", label="wait for the batch"),
     Column("api_ns", "Int64", "ns", "part of wait_ns inside CUDA API calls: copies and pinning, not the loader"),
     Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device during the wait that data loading explains"),
     Column(
@@ -40,6 +40,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="rows",
     place=190,
+    group="where",
     intro=("Each step's wait for its batch. Waiting costs nothing while the GPU works on what was launched earlier."),
     first=(
         "index",
@@ -53,7 +54,6 @@ SHOWN = TableSpec(
         "steady",
     ),
     bar="gpu_idle_ns",
-    labels={"wait_ns": "wait for the batch", "step_ns": "length of the step"},
     depth=2,
 )
 

@@ -15,7 +15,7 @@ TITLE = "CUDA event windows, one by one"
 _ROWS = 500
 COLUMNS = (
     Column("site", "Int64", "", "row of the events table that it belongs to, from 0"),
-    Column("start_ns", "Int64", "ns", "when the device reached the first record"),
+    Column("start_ns", "Int64", "ns", "when the device reached the first record", label="time"),
     Column("reading_ns", "Int64", "ns", "what elapsed_time says; the sum of the six parts below"),
     Column("low_ns", "Int64", "ns", "lower bound of the reading, whatever the host's delay"),
     Column("high_ns", "Int64", "ns", "upper bound of the reading; null if nothing bounds it"),

@@ -17,11 +17,23 @@ COLUMNS = (
     Column(
         "what", "String", "", "kernel, library (loading code), api, host (time outside CUDA calls), rest (other rows)"
     ),
-    Column("api", "String", "", "API function that was called; null for host and rest"),
+    Column("api", "String", "", "API function that was called; null for host and rest", label="call"),
     Column("calls", "Int64", "", "calls in the whole capture"),
-    Column("first_ns", "Int64", "ns", "first call, without waiting for the GPU and without the profiler's own time"),
-    Column("later_median_ns", "Float64", "ns", "median of the later calls, likewise; null when there is none"),
-    Column("one_time_ns", "Int64", "ns", "one-time cost; summed over all rows, the bill"),
+    Column(
+        "first_ns",
+        "Int64",
+        "ns",
+        "first call, without waiting for the GPU and without the profiler's own time",
+        label="first call",
+    ),
+    Column(
+        "later_median_ns",
+        "Float64",
+        "ns",
+        "median of the later calls, likewise; null when there is none",
+        label="later, median",
+    ),
+    Column("one_time_ns", "Int64", "ns", "one-time cost; summed over all rows, the bill", label="paid once"),
     Column(
         "loading_ns", "Int64", "ns", "loading code inside these calls, as the driver noted it; null when not recorded"
     ),

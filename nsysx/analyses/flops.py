@@ -25,15 +25,17 @@ COLUMNS = (
     ),
     Column("again_flops", "Int64", "FLOP", "part of flops in a forward that checkpointing runs again", sums="scope"),
     Column("gpu_ns", "Int64", "ns", "time of all its kernels, copies and memsets", sums="scope"),
-    Column("product_ns", "Int64", "ns", "part of gpu_ns in operators whose operations are counted", sums="scope"),
+    Column("product_ns", "Int64", "ns", "part of gpu_ns in operators whose operations are counted", sums="scope", label="in products"),
     Column("tflops", "Float64", "TFLOP/s", "flops over product_ns"),
     Column("peak_share", "Float64", "share", "tflops, of the fastest matrix product measured in each format, 0 to 1"),
     Column("counted", "Float64", "share", "part of the time of its kernels that multiply whose operations are counted, 0 to 1"),
     Column("step_ns", "Int64", "ns", "mean step, without the profiler if that is known; only for the step"),
-    Column("step_from", "String", "", "where step_ns comes from: recorded, in_process, second_run, modelled or assumed"),
+    Column("step_from", "String", "", "where step_ns comes from: recorded, in_process, second_run, modelled or assumed",
+           label="step time from"),
     Column("mfu", "Float64", "share", "model FLOPs utilization: flops without again_flops, over what the fastest product would "
-           "compute in step_ns; only for the step, null if less than 95 % of its products are counted"),
-    Column("peak", "String", "", "each format with its fastest product in TFLOP/s, and where that was measured"),
+           "compute in step_ns; only for the step, null if less than 95 % of its products are counted", label="MFU"),
+    Column("peak", "String", "", "each format with its fastest product in TFLOP/s, and where that was measured",
+           label="fastest product, TFLOP/s"),
     Column("why_not", "String", "", "why mfu or peak_share is null"),
 )  # fmt: skip
 SHOWN = TableSpec(
@@ -44,7 +46,6 @@ SHOWN = TableSpec(
         "counts in full under a causal mask. The peak is measured, so MFU is higher here than against a datasheet."
     ),
     first=("name", "by", "tflops", "peak_share", "mfu", "step_ns", "counted", "product_ns", "gpu_ns", "peak", "why_not"),
-    labels={"mfu": "MFU", "peak": "fastest product, TFLOP/s", "product_ns": "in products", "step_from": "step time from"},
     hide=("flops", "again_flops"),
     unknown="outside",
     bar="gpu_ns",

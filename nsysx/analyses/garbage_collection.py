@@ -11,7 +11,7 @@ from nsysx.model import Column, TableSpec
 KEY = "garbage_collection"
 TITLE = "Garbage collections"
 COLUMNS = (
-    Column("start_ns", "Int64", "ns", "start"),
+    Column("start_ns", "Int64", "ns", "start", label="time"),
     Column("step", "Int64", "", "index of the step; null outside of steps and where steps are not known"),
     Column("steady", "Boolean", "", "whether that is a steady step"),
     Column("duration_ns", "Int64", "ns", "time in which no thread of the process runs Python"),
@@ -29,6 +29,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=192,
+    group="where",
     intro=(
         "Python's collector stops every Python thread while it looks for garbage. Listed: full collections, and others of "
         "100 us or longer."

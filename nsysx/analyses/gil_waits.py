@@ -16,37 +16,47 @@ TITLE = "Waits for Python's lock"
 #: Holder of idle time in which the thread did not wait for the lock, and of waits whose holder was not recorded.
 FREE, UNKNOWN = "(did not wait for it)", "(not noted)"
 COLUMNS = (
-    Column("holder", "String", "", f"thread that held the lock, by name or number; {FREE} for all other idle time"),
+    Column(
+        "holder",
+        "String",
+        "",
+        f"thread that held the lock, by name or number; {FREE} for all other idle time",
+        label="held by",
+    ),
     Column(
         "file",
         "String",
         "",
         "file of what the holder ran: its innermost frame in the user's code; null when not sampled",
+        label="Python line",
     ),
     Column("line", "Int64", "", "its line"),
     Column("function", "String", "", "its function"),
-    Column("framework", "String", "", "framework function that ran below it, as file:function"),
+    Column("framework", "String", "", "framework function that ran below it, as file:function", label="inside"),
     Column(
         "idle_ns",
         "Int64",
         "ns",
         "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
         sums="scope",
+        label="GPU idle",
     ),
-    Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader", sums="scope"),
+    Column(
+        "loader_idle_ns",
+        "Int64",
+        "ns",
+        "the same for what the ledger calls data loader",
+        sums="scope",
+        label="GPU idle for data",
+    ),
 )
 SHOWN = TableSpec(
     covers="shown device",
     place=46,
+    group="where",
     intro="Only one thread at a time runs Python. Who held the lock while the launching thread waited for it and the GPU idled.",
     first=("holder", "file", "framework", "idle_ns", "loader_idle_ns"),
     bar="idle_ns",
-    labels={
-        "idle_ns": "GPU idle",
-        "loader_idle_ns": "GPU idle for data",
-        "holder": "held by",
-        "framework": "inside",
-    },
     depth=1,
 )
 _PLACE = ("file", "line", "function", "framework")

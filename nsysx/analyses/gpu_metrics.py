@@ -27,6 +27,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="shown device",
     place=88,
+    group="kernel-tables",
     intro=(
         "Sampled by the device itself, so over every process that uses it. A sample counts for a kernel only if the kernel "
         "runs alone around it: short kernels get a dash."

@@ -21,17 +21,23 @@ COLUMNS = (
         "String",
         "",
         "file of the innermost frame of the user's own code, else of the innermost frame; null if not sampled",
+        label="Python line",
     ),
     Column("line", "Int64", "", "its line"),
     Column("function", "String", "", f"its function; {NOT_SAMPLED} for time that no sample covers"),
     Column(
-        "framework", "String", "", "framework function that ran below it, as file:function; null in the line's own code"
+        "framework",
+        "String",
+        "",
+        "framework function that ran below it, as file:function; null in the line's own code",
+        label="inside",
     ),
     Column(
         "module",
         "String",
         "",
         "module whose work came next, in parentheses what lies outside modules; null if not sampled",
+        label="before",
     ),
     Column("phase", "String", "", "phase of the work that came next"),
     Column(
@@ -40,6 +46,7 @@ COLUMNS = (
         "ns",
         "idle time of the shown device that the ledger calls host code, while this ran; over all rows it sums to the ledger's",
         sums="scope",
+        label="GPU idle",
     ),
     Column(
         "low_ns",
@@ -47,8 +54,9 @@ COLUMNS = (
         "ns",
         "lower end of the 95 % interval of idle_ns (Wilson), from the number of samples; null where there is none",
         sums="scope",
+        label="at least",
     ),
-    Column("high_ns", "Int64", "ns", "upper end of it", sums="scope"),
+    Column("high_ns", "Int64", "ns", "upper end of it", sums="scope", label="at most"),
     Column(
         "self_ns",
         "Int64",
@@ -62,14 +70,23 @@ COLUMNS = (
         "ns",
         "idle time in host code with this line anywhere in the stack, in all modules and phases",
         sums="scope",
+        label="GPU idle below it",
     ),
-    Column("loader_idle_ns", "Int64", "ns", "the same as idle_ns for what the ledger calls data loader", sums="scope"),
+    Column(
+        "loader_idle_ns",
+        "Int64",
+        "ns",
+        "the same as idle_ns for what the ledger calls data loader",
+        sums="scope",
+        label="GPU idle for data",
+    ),
     Column(
         "host_ns",
         "Int64",
         "ns",
         "time outside CUDA calls of the thread that drives the steps, while this ran; sums to the CPU ledger's",
         sums="scope",
+        label="host time",
     ),
     Column("samples", "Int64", "", "samples behind idle_ns and loader_idle_ns, over all steps"),
     Column(
@@ -82,6 +99,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="shown device",
     place=45,
+    group="where",
     intro=(
         "What Python ran while the GPU idled for host code. The ledger knows the total exactly; samples of the stack split it, and "
         "the interval says how well."
@@ -90,16 +108,6 @@ SHOWN = TableSpec(
     bar="idle_ns",
     unknown="not sampled",
     hide=("thread", "self_ns"),
-    labels={
-        "idle_ns": "GPU idle",
-        "low_ns": "at least",
-        "high_ns": "at most",
-        "host_ns": "host time",
-        "total_ns": "GPU idle below it",
-        "loader_idle_ns": "GPU idle for data",
-        "module": "before",
-        "framework": "inside",
-    },
     picture="lines",
     ticket=5,
 )

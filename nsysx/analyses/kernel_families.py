@@ -18,6 +18,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="steady",
     place=80,
+    group="kernel-tables",
     intro=("The same GPU work by kind."),
     first=("family", "total_ns", "share", "count"),
     bar="total_ns",

@@ -22,7 +22,7 @@ COLUMNS = (
     Column("grid", "String", "", "blocks in x, y and z; null when not recorded"),
     Column("block", "String", "", "threads per block; null likewise"),
     Column("blocks", "Int64", "", "blocks in the grid"),
-    Column("sm_count", "Int64", "", "SMs of the device; null when not recorded"),
+    Column("sm_count", "Int64", "", "SMs of the device; null when not recorded", label="SMs"),
     Column("waves", "Float64", "", "blocks over what all SMs hold at once; null if the device's limits are not recorded"),
     Column("tail_share", "Float64", "", "share of the block slots of all waves that the last wave leaves empty; null up to one wave"),
     Column("occupancy", "Float64", "", "theoretical: warps of this kernel that fit on an SM over those that an SM can hold, 0 to 1"),
@@ -38,6 +38,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="steady",
     place=85,
+    group="kernel-tables",
     intro=(
         "What the launch says and, where they were sampled, the GPU's counters. Fewer blocks than SMs leave SMs without work; a "
         "kernel of few waves waits for its last one. Low occupancy alone is no fault: kernels that keep tensor cores busy often "

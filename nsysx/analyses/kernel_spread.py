@@ -43,7 +43,7 @@ COLUMNS = (
     Column("shared_bytes", "Int64", "bytes", "static and dynamic shared memory per block, null when not recorded"),
     Column("count", "Int64", "", "executions"),
     Column("total_ns", "Int64", "ns", "kernel time, summed; over all rows, the kernel time"),
-    Column("first_ns", "Int64", "ns", "first execution"),
+    Column("first_ns", "Int64", "ns", "first execution", label="first call"),
     Column("median_ns", "Float64", "ns", "half of the executions took at most this"),
     Column("p10_ns", "Float64", "ns", "a tenth took at most this"),
     Column("p90_ns", "Float64", "ns", "nine tenths took at most this"),
@@ -54,6 +54,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=90,
+    group="kernel-tables",
     intro=(
         "Whether a kernel always takes the same time and, if not, why: first call, cold L2 cache, other work beside it, other "
         "data, or the clock."

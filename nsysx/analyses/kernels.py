@@ -20,14 +20,27 @@ COLUMNS = (
     Column("median_ns", "Float64", "ns", "median kernel time"),
     Column("min_ns", "Int64", "ns", "shortest"),
     Column("max_ns", "Int64", "ns", "longest"),
-    Column("std_ns", "Float64", "ns", "sample standard deviation, null for a single execution"),
+    Column("std_ns", "Float64", "ns", "sample standard deviation, null for a single execution", label="std dev"),
     Column("share", "Float64", "", "part of all kernel time, 0 to 1"),
-    Column("api_self_ns", "Int64", "ns", "self time of its launch calls; null if graphs launched all of it"),
-    Column("queue_ns", "Int64", "ns", "time from the end of the launch call to the start, summed; null without calls"),
+    Column(
+        "api_self_ns",
+        "Int64",
+        "ns",
+        "self time of its launch calls; null if graphs launched all of it",
+        label="API self time",
+    ),
+    Column(
+        "queue_ns",
+        "Int64",
+        "ns",
+        "time from the end of the launch call to the start, summed; null without calls",
+        label="queue, summed",
+    ),
 )
 SHOWN = TableSpec(
     covers="whole",
     place=70,
+    group="kernel-tables",
     intro=(
         "Functions that ran on the GPU. Queue is how long they waited after their launch, summed: long queues are normal on a "
         "busy GPU."

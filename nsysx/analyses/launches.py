@@ -46,16 +46,28 @@ COLUMNS = (
     Column("p90_ns", "Float64", "ns", "90 % of the launches took at most this"),
     Column("queue_full_calls", "Int64", "", "launches that blocked on a full queue", sums="scope"),
     Column("slow_calls", "Int64", "", "slow launches", sums="scope"),
-    Column("pending_median", "Float64", "", "GPU ops launched but not done when a launch began, median"),
+    Column(
+        "pending_median",
+        "Float64",
+        "",
+        "GPU ops launched but not done when a launch began, median",
+        label="queued, median",
+    ),
     Column(
         "idle_launch_ns",
         "Int64",
         "ns",
         "idle time of the shown device while a launch of this function was in flight (launch latency)",
         sums="scope",
+        label="GPU idle in launch",
     ),
     Column(
-        "idle_host_ns", "Int64", "ns", "its idle time before such a launch, in Python and the framework", sums="scope"
+        "idle_host_ns",
+        "Int64",
+        "ns",
+        "its idle time before such a launch, in Python and the framework",
+        sums="scope",
+        label="GPU idle before it",
     ),
     Column("idle_share", "Float64", "", "both over the steady time of the shown device, 0 to 1"),
     Column(

@@ -21,11 +21,21 @@ _PARTS = (
 )
 _PLACE = ("file", "line", "function", "framework")
 COLUMNS = (
-    Column("file", "String", "", "file of the innermost frame of the user's own code, else of the innermost frame"),
+    Column(
+        "file",
+        "String",
+        "",
+        "file of the innermost frame of the user's own code, else of the innermost frame",
+        label="Python line",
+    ),
     Column("line", "Int64", "", "its line"),
     Column("function", "String", "", "its function"),
     Column(
-        "framework", "String", "", "library function that ran below it, as file:function; null in the line's own code"
+        "framework",
+        "String",
+        "",
+        "library function that ran below it, as file:function; null in the line's own code",
+        label="inside",
     ),
     Column(
         "part",
@@ -39,6 +49,7 @@ COLUMNS = (
         "ns",
         "time of all its threads and processes together, of all ranks in the report, in the steady steps; from samples",
         sums="scope",
+        label="time of all workers",
     ),
     Column("share", "Float64", "", "share of the loader's time that is not waiting; null for waiting"),
     Column("samples", "Int64", "", "samples that this rests on, in all steps together"),
@@ -47,13 +58,13 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="shown device",
     place=191,
+    group="where",
     intro=(
         "Where batches are made. The time of several workers adds up, so it can be more than the step; a step waits for data only "
         "where the data loader's table says so."
     ),
     first=("file", "framework", "part", "share", "time_ns", "samples"),
     bar="time_ns",
-    labels={"framework": "inside", "time_ns": "time of all workers"},
     hide=("threads",),
     depth=1,
 )

@@ -29,6 +29,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=180,
+    group="waiting",
     intro=("Memory handed out by the driver since the capture began, PyTorch's cache included."),
     first=(
         "time_ns",

@@ -23,9 +23,11 @@ TITLE = "Modules"
 class ModuleRow(TypedDict):
     """One module, or the work outside of modules."""
 
-    path: Annotated[str | None, Of("qualified path; work outside of modules in parentheses; null if not attributed")]
-    cls: Annotated[str | None, Of("Python class of the module")]
-    parent: Annotated[str | None, Of("module that calls it, null at a root")]
+    path: Annotated[
+        str | None, Of("qualified path; work outside of modules in parentheses; null if not attributed", label="module")
+    ]
+    cls: Annotated[str | None, Of("Python class of the module", label="class")]
+    parent: Annotated[str | None, Of("module that calls it, null at a root", label="called by")]
     depth: Annotated[int, Of("distance from its root")]
     calls: Annotated[
         int | None,
@@ -42,13 +44,27 @@ class ModuleRow(TypedDict):
     kernels: Annotated[int, Of("kernels of the module itself", sums="scope")]
     copy_ns: Annotated[int, Of("part of self_gpu_ns in copies and memsets", "ns", sums="scope")]
     queue_ns: Annotated[
-        int, Of("time its own GPU ops waited in the queue after their launch, summed", "ns", sums="scope")
+        int,
+        Of(
+            "time its own GPU ops waited in the queue after their launch, summed",
+            "ns",
+            sums="scope",
+            label="queue, summed",
+        ),
     ]
     launch_ns: Annotated[int, Of("self time of its own launch calls", "ns", sums="scope")]
-    wait_ns: Annotated[int, Of("backlog that its own blocking calls waited for", "ns", sums="scope")]
+    wait_ns: Annotated[
+        int, Of("backlog that its own blocking calls waited for", "ns", sums="scope", label="backlog waited")
+    ]
     sync_ns: Annotated[int, Of("self time of its own synchronize calls", "ns", sums="scope")]
     idle_blamed_ns: Annotated[
-        int, Of("idle time of the shown device that ended with one of its own GPU ops", "ns", sums="scope")
+        int,
+        Of(
+            "idle time of the shown device that ended with one of its own GPU ops",
+            "ns",
+            sums="scope",
+            label="GPU idle blamed",
+        ),
     ]
     grade: Annotated[
         str | None, Of("weakest evidence behind 1 % or more of its GPU time: thread, seq, sequence, time, none")
@@ -60,6 +76,7 @@ ROWS: TableOf[ModuleRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=60,
+    group="module-tables",
     intro=(
         "GPU time by module of the model. Forward and backward of a parent include its children; self time does not, and adds "
         "up to all GPU work."

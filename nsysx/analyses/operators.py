@@ -33,9 +33,9 @@ COLUMNS = (
     Column("peak_share", "Float64", "share", "of the fastest matrix product measured in this format, 0 to 1; null where none was"),
     Column("why_not", "String", "", "why flops is null; null if it multiplies nothing"),
     Column("waits", "Int64", "", "synchronize calls that it made", sums="scope"),
-    Column("wait_ns", "Int64", "ns", "self time of these calls", sums="scope"),
+    Column("wait_ns", "Int64", "ns", "self time of these calls", sums="scope", label="waiting"),
     Column("allocations", "Int64", "", "calls that reserve or free memory, such as cudaHostAlloc", sums="scope"),
-    Column("allocation_ns", "Int64", "ns", "self time of these calls", sums="scope"),
+    Column("allocation_ns", "Int64", "ns", "self time of these calls", sums="scope", label="allocating"),
 )  # fmt: skip
 SHOWN = TableSpec(
     covers="shown device",
@@ -46,7 +46,6 @@ SHOWN = TableSpec(
     ),
     first=("name", "gpu_ns", "shapes", "module", "phase", "calls", "tflops", "peak_share", "number_format", "kernel", "wait_ns",
            "allocation_ns"),
-    labels={"wait_ns": "waiting", "allocation_ns": "allocating"},
     unknown="(no operator)",
     bar="gpu_ns",
     hide=("flops", "caller", "why_not"),

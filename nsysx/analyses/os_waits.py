@@ -21,7 +21,9 @@ COLUMNS = (
         "",
         f"what it waits for: {', '.join(dict.fromkeys(KINDS.values()))}, other; null outside of calls",
     ),
-    Column("module", "String", "", "module whose work came next, in parentheses what lies outside modules"),
+    Column(
+        "module", "String", "", "module whose work came next, in parentheses what lies outside modules", label="before"
+    ),
     Column("phase", "String", "", "phase of the work that came next"),
     Column("calls", "Int64", "", "calls during idle time in the steady steps; 0 outside of calls", sums="scope"),
     Column(
@@ -30,23 +32,27 @@ COLUMNS = (
         "ns",
         "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
         sums="scope",
+        label="GPU idle",
     ),
-    Column("loader_idle_ns", "Int64", "ns", "the same for what the ledger calls data loader", sums="scope"),
+    Column(
+        "loader_idle_ns",
+        "Int64",
+        "ns",
+        "the same for what the ledger calls data loader",
+        sums="scope",
+        label="GPU idle for data",
+    ),
 )
 SHOWN = TableSpec(
     covers="shown device",
     place=47,
+    group="where",
     intro=(
         "Host code either runs or waits: for a lock, a file, another process. Which call the launching thread was in while the GPU "
         "idled."
     ),
     first=("name", "kind", "module", "idle_ns", "calls", "loader_idle_ns", "phase"),
     bar="idle_ns",
-    labels={
-        "idle_ns": "GPU idle",
-        "loader_idle_ns": "GPU idle for data",
-        "module": "before",
-    },
     depth=1,
 )
 

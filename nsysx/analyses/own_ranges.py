@@ -16,7 +16,13 @@ from nsysx.model import Column, TableSpec
 KEY = "own_ranges"
 TITLE = "Ranges of your own"
 COLUMNS = (
-    Column("path", "String", "", "text of the range, after those of the ranges around it; null outside of all"),
+    Column(
+        "path",
+        "String",
+        "",
+        "text of the range, after those of the ranges around it; null outside of all",
+        label="range",
+    ),
     Column("steps", "Int64", "", "steady steps in which it occurs; 0 without steps"),
     Column("calls", "Int64", "", "how often it was entered; null outside of all", sums="row"),
     Column(
@@ -31,18 +37,27 @@ COLUMNS = (
         sums="row",
     ),
     Column("kernels", "Int64", "", "kernels launched in no nested range", sums="row"),
-    Column("wait_ns", "Int64", "ns", "backlog that blocking calls in no nested range waited for", sums="row"),
+    Column(
+        "wait_ns",
+        "Int64",
+        "ns",
+        "backlog that blocking calls in no nested range waited for",
+        sums="row",
+        label="backlog waited",
+    ),
     Column(
         "idle_blamed_ns",
         "Int64",
         "ns",
         "idle time of the shown device that ended with GPU work launched in no nested range",
         sums="row",
+        label="GPU idle blamed",
     ),
 )
 SHOWN = TableSpec(
     covers="rows",
     place=61,
+    group="module-tables",
     intro=(
         "NVTX ranges in the program's own code, beside the modules that the probe marked. Work launched by backward counts for "
         "the range around backward()."
@@ -50,7 +65,6 @@ SHOWN = TableSpec(
     first=("path", "gpu_ns", "self_gpu_ns", "cpu_ns", "wait_ns", "idle_blamed_ns", "calls", "kernels", "steps"),
     bar="self_gpu_ns",
     unknown="(outside of them)",
-    labels={"path": "range"},
 )
 #: What torch's profiler appends to a label: phases with it are torch's own ("Optimizer.step#AdamW.step, op_id = 7").
 _BY_TORCH = r", (seq|op_id) = \d+"

@@ -48,6 +48,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="shown device",
     place=30,
+    group="where",
     intro=(
         "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if "
         "the GPU ran it later."

@@ -32,7 +32,7 @@ COLUMNS = (
         "step, ledger, idle, module_compute, family_compute, phase, module, family, kernel, api or wait",
     ),
     Column("name", "String", "", "its name; null for work outside of modules or phases"),
-    Column("cls", "String", "", "class of a module, kind of an API function; null elsewhere"),
+    Column("cls", "String", "", "class of a module, kind of an API function; null elsewhere", label="class"),
     Column("place", "String", "", "module of a wait; null elsewhere"),
     Column(
         "count",
@@ -40,7 +40,7 @@ COLUMNS = (
         "",
         "number of steps, GPU ops or calls in each block of steps; null where nothing is counted",
     ),
-    Column("ns", "List(Int64)", "ns", "time in each block of steps, summed"),
+    Column("ns", "List(Int64)", "ns", "time in each block of steps, summed", label="time"),
 )
 
 SHOWN = TableSpec(covers="steady", place=900, unseen=True)

@@ -51,6 +51,7 @@ COLUMNS = (
         "Float64",
         "ns",
         "from the thread's previous GPU call to the launch call: Python and framework, median",
+        label="host before",
     ),
     Column("api_ns", "Float64", "ns", "launch call, median"),
     Column(
@@ -64,6 +65,7 @@ COLUMNS = (
         "Float64",
         "ns",
         "from the launch call to the kernel behind other work, median; null if never behind",
+        label="queued",
     ),
     Column("kernel_ns", "Float64", "ns", "kernel, median"),
     Column(
@@ -73,9 +75,27 @@ COLUMNS = (
         "from the end of the work to the return of the synchronize, median; null without one",
     ),
     *OF_WAYS,
-    Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device; null if unknown"),
-    Column("event_queued_ns", "Float64", "ns", "cuda.Event around it behind other work: the kernel"),
-    Column("benchmark_ns", "Float64", "ns", "torch.utils.benchmark: the slower of host + api and kernel"),
+    Column(
+        "event_idle_ns",
+        "Float64",
+        "ns",
+        "cuda.Event around it on an idle device; null if unknown",
+        label="cuda.Event, idle GPU",
+    ),
+    Column(
+        "event_queued_ns",
+        "Float64",
+        "ns",
+        "cuda.Event around it behind other work: the kernel",
+        label="cuda.Event, queued",
+    ),
+    Column(
+        "benchmark_ns",
+        "Float64",
+        "ns",
+        "torch.utils.benchmark: the slower of host + api and kernel",
+        label="torch benchmark",
+    ),
 )
 SHOWN = TableSpec(
     covers="whole",
@@ -98,7 +118,6 @@ SHOWN = TableSpec(
         "custom",
     ),
     hide=HIDDEN,
-    labels={"queue_ns": "queued", "host_ns": "host before"},
     depth=1,
 )
 _ROWS = 30

@@ -16,12 +16,13 @@ COLUMNS = (
     Column("removed", "String", "", "the wait removed, in addition to those of all rows before"),
     Column("step_ns", "Int64", "ns", "the step without these waits, replayed"),
     Column("saving_ns", "Int64", "ns", "saving over the unchanged replay, all rows so far together"),
-    Column("moves_to", "String", "", "the longest wait that is left"),
-    Column("wait_ns", "Int64", "ns", "how long that wait is then, per step"),
+    Column("moves_to", "String", "", "the longest wait that is left", label="wait moves to"),
+    Column("wait_ns", "Int64", "ns", "how long that wait is then, per step", label="backlog waited"),
 )
 SHOWN = TableSpec(
     covers="replayed",
     place=50,
+    group="waiting",
     intro=(
         "The step replayed without its longest wait, then without the next as well: what that saves, and which wait takes "
         "its place."

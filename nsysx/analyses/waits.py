@@ -18,20 +18,21 @@ TITLE = "Waits"
 class WaitRow(TypedDict):
     """One call site that blocks; null where the report does not hold it."""
 
-    api: Annotated[str, Of("API function that blocks")]
+    api: Annotated[str, Of("API function that blocks", label="call")]
     calls: Annotated[int, Of("calls in the steady steps", sums="scope")]
     total_ns: Annotated[int, Of("duration, summed: backlog + own op + host", "ns", sums="scope")]
     backlog_ns: Annotated[
         int | None, Of("waiting for GPU work queued before the call; null without GPU rows", "ns", sums="scope")
     ]
-    own_op_ns: Annotated[int | None, Of("its own copy or memset; null likewise", "ns", sums="scope")]
-    host_ns: Annotated[int | None, Of("everything else; null likewise", "ns", sums="scope")]
+    own_op_ns: Annotated[int | None, Of("its own copy or memset; null likewise", "ns", sums="scope", label="own work")]
+    host_ns: Annotated[int | None, Of("everything else; null likewise", "ns", sums="scope", label="host cost")]
     idle_caused_ns: Annotated[
         int | None,
         Of(
             "idle time of the shown device that began while the launching thread was in this call; null likewise",
             "ns",
             sums="scope",
+            label="GPU idle caused",
         ),
     ]
     module: Annotated[str | None, Of("innermost module at the call, in parentheses what lies outside modules")]
@@ -39,7 +40,10 @@ class WaitRow(TypedDict):
     thread_role: Annotated[
         str | None, Of("what the calling thread is for; null if it is the main thread or one of autograd's")
     ]
-    file: Annotated[str | None, Of("Python file of the first frame of the user's own code, null when not recorded")]
+    file: Annotated[
+        str | None,
+        Of("Python file of the first frame of the user's own code, null when not recorded", label="Python line"),
+    ]
     line: Annotated[int | None, Of("its line, null when not recorded")]
     function: Annotated[str | None, Of("its function, null when not recorded")]
     saving_ns: Annotated[
@@ -50,7 +54,10 @@ class WaitRow(TypedDict):
             sums="scope",
         ),
     ]
-    moves_to: Annotated[str | None, Of("where the wait moves if it is removed, by the replay; null when not computed")]
+    moves_to: Annotated[
+        str | None,
+        Of("where the wait moves if it is removed, by the replay; null when not computed", label="wait moves to"),
+    ]
 
 
 COLUMNS = columns_of(WaitRow)
@@ -58,6 +65,7 @@ ROWS: TableOf[WaitRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=40,
+    group="waiting",
     intro=(
         "Places where the CPU stood still for the GPU. A long wait is only a symptom: while the GPU is busy it costs nothing. "
         "What counts is the GPU idle time that a wait causes, and its saving. Total = backlog + own work + host cost."

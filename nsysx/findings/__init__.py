@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import ModuleType
+from typing import cast
 
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.findings._case import Case, Rule
@@ -30,9 +31,9 @@ def rules() -> tuple[ModuleType, ...]:
 
 
 def rule_of(code: str) -> Rule:
-    """Return the names of a rule, and how it is shown. Raises KeyError for a code that no rule has."""
-    rule: Rule = _by_code()[code].RULE
-    return rule
+    """Return the names of a rule, and how it is shown; for a code of another version, in a saved Summary, no more than the code."""
+    module = _by_code().get(code)
+    return Rule(code, "", "") if module is None else cast(Rule, module.RULE)
 
 
 @cache

@@ -40,7 +40,7 @@ COLUMNS = (
         "steps that the sums cover: those that are steady on all ranks; 0 if they cover the whole capture",
     ),
     Column("step_ns", "Int64", "ns", "median steady step on the device"),
-    Column("window_ns", "Int64", "ns", "the steady steps on the device timeline", sums="row"),
+    Column("window_ns", "Int64", "ns", "the steady steps on the device timeline", sums="row", label="step, mean"),
     Column("compute_ns", "Int64", "ns", "part of window_ns: at least one compute kernel runs", sums="row"),
     Column(
         "comm_ns",
@@ -75,7 +75,12 @@ COLUMNS = (
         "the same with the median of the series and size for each: how much depends on the split; null likewise",
     ),
     Column(
-        "wait_ns", "Int64", "ns", "their other time: waiting for a rank that arrived later; null likewise", sums="row"
+        "wait_ns",
+        "Int64",
+        "ns",
+        "their other time: waiting for a rank that arrived later; null likewise",
+        sums="row",
+        label="backlog waited",
     ),
     Column(
         "exposed_wait_ns",
@@ -83,6 +88,7 @@ COLUMNS = (
         "ns",
         "part of comm_ns in which a matched collective waited; null likewise",
         sums="row",
+        label="waits for a rank",
     ),
     Column(
         "exposed_transfer_ns",
@@ -97,6 +103,7 @@ COLUMNS = (
         "ns",
         "the remainder of comm_ns, not matched with any rank; null likewise",
         sums="row",
+        label="exposed, on no other rank",
     ),
     Column(
         "bytes",
@@ -110,10 +117,15 @@ COLUMNS = (
         "Float64",
         "bytes/s",
         "bus bandwidth during their transfer, as nccl-tests define it; null likewise",
+        label="bus bandwidth",
     ),
     Column("by_collective", "Object", "", "the matched collectives by communicator and kind, longest first"),
     Column(
-        "last_share", "Float64", "", "part of its matched collectives in which it arrived last, 0 to 1; null likewise"
+        "last_share",
+        "Float64",
+        "",
+        "part of its matched collectives in which it arrived last, 0 to 1; null likewise",
+        label="comes last",
     ),
     Column(
         "delay_ns",
@@ -121,6 +133,7 @@ COLUMNS = (
         "ns",
         "waiting of other ranks in collectives in which it arrived last; null likewise",
         sums="row",
+        label="makes others wait",
     ),
     Column(
         "straggler",
@@ -160,12 +173,14 @@ COLUMNS = (
         "Object",
         "ns",
         "per step: its excess over the median of the other ranks, by part of the ledger, largest first",
+        label="spends more on",
     ),
     Column("clock_correction_ns", "Int64", "ns", "added to its clock so that collectives end together; null likewise"),
 )
 SHOWN = TableSpec(
     covers="rows",
     place=240,
+    group="rank-tables",
     intro=(
         "The ranks of the job side by side. In a collective all wait for the rank that comes last: make that one faster, and "
         "the others follow."
@@ -189,7 +204,6 @@ SHOWN = TableSpec(
     hide=("process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
     keep="delay_ns",
     picture="ranks",
-    labels={"window_ns": "step, mean"},
 )
 
 

@@ -35,19 +35,6 @@ from nsysx.reading.trace import LeftOut, Trace, Window
 
 __all__ = ["LeftOut", "Trace", "Window", "load"]
 
-#: Frames without which a report is still worth reading.
-_OPTIONAL = {
-    "cuda_stream",
-    "graph_node",
-    "thread_name",
-    "overhead",
-    "cupti_overhead",
-    "event",
-    "sync",
-    "memory_usage",
-    "osrt",
-}
-
 #: Each table of a report with its columns.
 _Tables = dict[str, set[str]]
 
@@ -114,7 +101,7 @@ def _asked(
         if source.table not in tables:
             continue
         missing = [c.sql for c in source.columns if c.required and c.sql not in tables[source.table]]
-        if missing and frame not in _OPTIONAL:
+        if missing and not source.optional:
             what = f"its table {source.table} has no column {', '.join(missing)}"
             raise opening.fail(path, what, "Export it again with the nsys that captured it", "input-columns")
         if missing:

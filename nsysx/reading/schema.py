@@ -93,12 +93,16 @@ class SourceColumn:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table of a report. ``record``: the option that must be on at capture time to have it."""
+    """A table of a report. ``record``: the option that must be on at capture time to have it.
+
+    ``optional``: a report in which it lacks a column is still worth reading, without this table.
+    """
 
     frame: str
     table: str
     columns: tuple[SourceColumn, ...]
     record: str
+    optional: bool = False
 
 
 def _c(
@@ -237,6 +241,7 @@ SOURCES = {
                 _c("event", "eventId", required=False, meaning="event that is waited for, 0xFFFFFFFF for none"),
             ),
             "-t cuda",
+            optional=True,
         ),
         Source(
             "event",
@@ -256,6 +261,7 @@ SOURCES = {
                 ),
             ),
             "-t cuda",
+            optional=True,
         ),
         Source(
             "cupti_overhead",
@@ -268,6 +274,7 @@ SOURCES = {
                 _c("overhead_type", "overheadType", meaning="see OVERHEAD_*"),
             ),
             "-t cuda of nsys 2025.5 or newer",
+            optional=True,
         ),
         Source(
             "memory_usage",
@@ -283,6 +290,7 @@ SOURCES = {
                 _c("correlation_id", "correlationId", required=False, meaning="the API call, 0 for none"),
             ),
             "nsysx run --memory",
+            optional=True,
         ),
         Source(
             "nvtx",
@@ -318,6 +326,7 @@ SOURCES = {
                 _c("name", "nameId", "name", required=False, meaning="what the profiler did"),
             ),
             "any",
+            optional=True,
         ),
         Source(
             "osrt",
@@ -329,6 +338,7 @@ SOURCES = {
                 _c("name", "nameId", "name", meaning="function of the operating system's library"),
             ),
             "nsysx run --osrt",
+            optional=True,
         ),
         Source(
             "graph_node",
@@ -340,6 +350,7 @@ SOURCES = {
                 _c("original_node", "originalGraphNodeId", required=False, meaning="node it was cloned from"),
             ),
             "--cuda-graph-trace=node",
+            optional=True,
         ),
         Source(
             "cuda_stream",
@@ -351,6 +362,7 @@ SOURCES = {
                 _c("creation", "flag", meaning="1 blocking, 2 non-blocking, 3 the legacy default stream"),
             ),
             "any",
+            optional=True,
         ),
         Source(
             "thread_name",
@@ -360,6 +372,7 @@ SOURCES = {
                 _c("name", "nameId", "name", meaning="name the OS knows"),
             ),
             "any",
+            optional=True,
         ),
     )
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from nsysx.model import Column, Row, Scope, Table, TableSpec
 from nsysx.render import glossary, module_rows
-from nsysx.render.labels import is_numeric, label, number, plain, worded
+from nsysx.render.labels import is_numeric, label, label_of, number, plain, worded
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_cell, shorten_column
 
 
@@ -46,6 +46,7 @@ class Grid:
     folded: int = 0
     scope: str = ""
     depth: int = 0
+    group: str = ""
     without_data: tuple[str, ...] = ()
 
 
@@ -145,10 +146,9 @@ def _sorted(table: Table, spec: TableSpec) -> list[Row]:
 
 
 def head(column: Column, spec: TableSpec, *, first: bool = False) -> Head:
-    """Return the head of a column, in the table's own words for it or else the usual ones; a null ``first`` cell has words."""
-    text = clean(spec.labels.get(column.name, ""), 40) or label(column.name)
+    """Return the head of a column, in the words that it declares or else its name's; a null ``first`` cell has words."""
     null = spec.unknown if first and spec.unknown else "a dash"
-    return Head(column.name, text, clean(plain(column.meaning, null), 300), is_numeric(column))
+    return Head(column.name, label_of(column), clean(plain(column.meaning, null), 300), is_numeric(column))
 
 
 def _shown(table: Table, spec: TableSpec, top: int) -> tuple[list[Row], int]:
@@ -173,7 +173,8 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     title = clean(table.title or label(table.key).capitalize(), 100)
     texts = Texts(redact, width)
     if table.rows is None:
-        return Grid(table.key, title, spec.intro, (), None, texts(table.reason or "not recorded in this capture", 600))
+        reason = texts(table.reason or "not recorded in this capture", 600)
+        return Grid(table.key, title, spec.intro, (), None, reason, group=spec.group)
     columns = [c for c in table.columns if c.name not in spec.hide]
     if {"file", "line"} <= {c.name for c in columns}:
         columns = [c for c in columns if c.name not in ("line", "function")]
@@ -219,5 +220,6 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         folded=max(0, count - len(rows)),
         scope=scope,
         depth=spec.depth,
-        without_data=tuple(label(c.name) for c in empty),
+        group=spec.group,
+        without_data=tuple(label_of(c) for c in empty),
     )

@@ -11,7 +11,6 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
-from nsysx.analyses import data_loader
 from nsysx.model import Summary
 from nsysx.pictures import Counters, Queue, Timeline
 from nsysx.render import (
@@ -232,35 +231,18 @@ class Group:
     grids: tuple[Grid, ...]
 
 
-#: The closed lines in order, with their tables; a table that is in none of them is for experts.
-_GROUPS = (
-    (
-        "where",
-        "Where the step goes",
-        (
-            "phases",
-            "host_lines",
-            "gil_waits",
-            "os_waits",
-            data_loader.KEY,
-            "loader_lines",
-            "garbage_collection",
-            "compilations",
-        ),
-    ),
-    ("timelines", "Timeline", ()),
-    ("module-tables", "Which module", ("modules", "own_ranges")),
-    ("kernel-tables", "Which kernel", ("kernels", "kernel_families", "kernel_limits", "gpu_metrics", "kernel_spread")),
-    (
-        "waiting",
-        "Waits, copies, memory",
-        ("waits", "wait_chain", "copies", "copy_sites", "allocator", "alloc_flushes", "memory"),
-    ),
-    ("rank-tables", "Ranks", ("ranks",)),
-    ("all-findings", "All findings", ()),
-    ("experts", "For experts", ()),
-    ("trust", "How far to trust this", ()),
-    ("words", "Words of this page", ()),
+#: The closed lines in order; a table names the one in which it stands (``TableSpec.group``).
+_LINES = (
+    ("where", "Where the step goes"),
+    ("timelines", "Timeline"),
+    ("module-tables", "Which module"),
+    ("kernel-tables", "Which kernel"),
+    ("waiting", "Waits, copies, memory"),
+    ("rank-tables", "Ranks"),
+    ("all-findings", "All findings"),
+    ("experts", "For experts"),
+    ("trust", "How far to trust this"),
+    ("words", "Words of this page"),
 )
 
 
@@ -288,12 +270,9 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
 
 def _groups(shown: view.View, timelines: int, stepped: bool) -> tuple[Group, ...]:
     """Return the closed lines that are not empty."""
-    placed = {key for _, _, keys in _GROUPS for key in keys}
-    known = {g.key: g for g in shown.grids if g.rows}
     groups = []
-    for key, title, keys in _GROUPS:
-        names = [k for k in known if k not in placed] if key == "experts" else [k for k in keys if k in known]
-        grids = tuple(known[k] for k in names)
+    for key, title in _LINES:
+        grids = tuple(g for g in shown.grids if g.rows and g.group == key)
         drawn = {
             "where": bool(shown.ledgers or shown.ledger_reasons or shown.steps),
             "timelines": timelines > 0,

@@ -34,72 +34,6 @@ CPU_PARTS = {
 
 CAUSES = {cause.value: (cause.colour, cause.label) for cause in Cause}
 
-_LABELS = {
-    "cls": "class",
-    "path": "module",
-    "queue_ns": "queue, summed",
-    "parent": "called by",
-    "wait_ns": "backlog waited",
-    "file": "Python line",
-    "api": "call",
-    "own_op_ns": "own work",
-    "host_ns": "host cost",
-    "idle_caused_ns": "GPU idle caused",
-    "idle_blamed_ns": "GPU idle blamed",
-    "saving_ns": "saving",
-    "moves_to": "wait moves to",
-    "forward_gpu_ns": "forward GPU",
-    "backward_gpu_ns": "backward GPU",
-    "self_gpu_ns": "self GPU",
-    "gpu_busy_ns": "GPU busy",
-    "gpu_idle_ns": "GPU idle",
-    "cpu_ns": "CPU",
-    "api_self_ns": "API self time",
-    "std_ns": "std dev",
-    "bandwidth_bytes_per_s": "bandwidth",
-    "src_kind": "from memory",
-    "dst_kind": "to memory",
-    "steady_median_ns": "steady median",
-    "pid": "pid",
-    "tid": "tid",
-    "sm_count": "SMs",
-    "l2_bytes": "L2 cache",
-    "one_time_ns": "paid once",
-    "work_ns": "GPU work",
-    "range_ns": "CPU range",
-    "alone_ns": "on an idle GPU",
-    "repeated_ns": "paid every time",
-    "later_median_ns": "later, median",
-    "first_ns": "first call",
-    "both_ns": "sync before and after",
-    "before_ns": "sync only before",
-    "after_ns": "sync only after",
-    "none_ns": "no sync",
-    "event_idle_ns": "cuda.Event, idle GPU",
-    "event_queued_ns": "cuda.Event, queued",
-    "benchmark_ns": "torch benchmark",
-    "sync_return_ns": "sync return",
-    "kernels_each": "kernels in each",
-    "idle_launch_ns": "GPU idle in launch",
-    "idle_host_ns": "GPU idle before it",
-    "pending_median": "queued, median",
-    "gpu_ops": "GPU ops",
-    "limit_bytes_per_s": "possible",
-    "exposed_wait_ns": "waits for a rank",
-    "exposed_transfer_ns": "exposed transfer",
-    "exposed_unmatched_ns": "exposed, on no other rank",
-    "bus_bytes_per_s": "bus bandwidth",
-    "delay_ns": "makes others wait",
-    "last_share": "comes last",
-    "late_because": "spends more on",
-    "step_ns": "step",
-    "index": "step",
-    "reading_ns": "reading",
-    "start_ns": "time",
-    "time_ns": "time",
-    "ns": "time",
-}
-
 #: Columns whose text is the program's own and is shown unchanged.
 _NAMES = frozenset(
     {"name", "path", "parent", "cls", "module", "phase", "api", "file", "function", "kernel", "removed", "moves_to"}
@@ -116,11 +50,16 @@ _TEXT_TYPES = ("String", "Utf8", "Categorical", "Enum", "Boolean", "List", "Stru
 
 
 def label(name: str) -> str:
-    """Return a column's name for people, without its unit, which every cell has."""
-    text = _LABELS.get(name) or _UNIT_SUFFIX.sub("", name).replace("_", " ")
+    """Return a name for people, without its unit, which every cell has."""
+    text = _UNIT_SUFFIX.sub("", name).replace("_", " ")
     for word, full in (("gpu", "GPU"), ("cpu", "CPU"), ("api", "API"), ("l2", "L2")):
         text = re.sub(rf"\b{word}\b", full, text)
     return clean(text, 40)
+
+
+def label_of(column: Column) -> str:
+    """Return the head of a column: the words that it declares, else its name's."""
+    return clean(column.label, 40) or label(column.name)
 
 
 def worded(value: str, name: str) -> str:

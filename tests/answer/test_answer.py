@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nsysx.answer import choice
+from nsysx.answer import choice, decide
 from nsysx.findings import rule_of
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
+from nsysx.render import brief, html_page
 from tests.builder import Report
 from tests.findings import Program
 from tests.samples import DISTINCT, Samples
@@ -182,3 +185,18 @@ def test_launches_of_a_graph_capture_have_lost_no_kernel(tmp_path: Path) -> None
 
 def test_rules_about_timing_are_named_by_themselves() -> None:
     assert rule_of("NSX107").reading and rule_of("NSX108").about == "timing" and not rule_of("NSX108").reading
+
+
+# ---------------------------------------------------------------- a Summary of another version
+
+
+def test_a_saved_finding_whose_code_no_rule_has_is_shown(tmp_path: Path) -> None:
+    """A rule that a later version added, or that this one no longer has, is read from a JSON as any other."""
+    saved = launch_bound("loop").summary(tmp_path).to_json()
+    text = json.dumps(saved).replace("NSX102", "NSX999")
+    summary = Summary.from_json(json.loads(text))
+    assert summary.answer.do[0].code == "NSX999"
+    assert rule_of("NSX999").slug == "" and decide(summary).do
+    assert "NSX999" in html_page.render(summary) and "NSX999" in brief.of(summary)
+    without_steps = replace(summary, steps=replace(summary.steps, source="capture"))
+    assert "NSX999" in html_page.render(without_steps) and decide(without_steps).limit

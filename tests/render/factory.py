@@ -36,7 +36,7 @@ HOSTILE = (
 SCOPE = Scope("steady", (1,), (0,), 2, 11, 10)
 WHOLE = Scope("capture", (1,))
 SHOWN = {a.KEY: a.SHOWN for a in analyses.load()}
-SUMS = {(a.KEY, c.name): c.sums for a in analyses.load() for c in a.COLUMNS}
+DECLARED = {(a.KEY, c.name): {"sums": c.sums, "label": c.label} for a in analyses.load() for c in a.COLUMNS}
 PER_STEP = ("phases", "modules", "waits", "kernel_families", "launches", "copy_sites", "allocator")
 
 
@@ -48,7 +48,7 @@ def col(name: str, dtype: str = "Int64", unit: str | None = None, meaning: str =
 
 def table(key: str, title: str, columns: list[Column], rows: list[dict[str, Any]] | None, reason: str = "") -> Table:
     scope = SCOPE if key in PER_STEP else WHOLE if key not in ("gpu_ledger", "cpu_ledger", "data_loader") else None
-    columns = [replace(c, sums=SUMS.get((key, c.name), "")) for c in columns]
+    columns = [replace(c, **DECLARED.get((key, c.name), {})) for c in columns]
     return Table(
         key, title, tuple(columns), None if rows is None else tuple(rows), reason, scope, SHOWN.get(key, TableSpec())
     )

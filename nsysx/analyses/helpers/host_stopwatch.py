@@ -16,9 +16,16 @@ WAYS = ("both", "before", "after", "none")
 #: The columns of a table of readings for each way; those that it shows, in order, with the readings of events; those it hides.
 OF_WAYS = tuple(
     column
-    for way, words in zip(WAYS, ("before and after", "only before", "only after", "nowhere"), strict=True)
+    for way, words, label in (
+        ("both", "before and after", "sync before and after"),
+        ("before", "only before", "sync only before"),
+        ("after", "only after", "sync only after"),
+        ("none", "nowhere", "no sync"),
+    )
     for column in (
-        Column(f"{way}_ns", "Float64", "ns", f"a clock with synchronize {words}; null when it cannot be told"),
+        Column(
+            f"{way}_ns", "Float64", "ns", f"a clock with synchronize {words}; null when it cannot be told", label=label
+        ),
         Column(f"{way}_from", "String", "", "measured or composed; null likewise"),
     )
 )
