@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from nsysx.analyses import gpu_ledger
+from nsysx.events import levels
+from nsysx.events.levels import Level
 from nsysx.model import Finding, Row, Summary
 
 #: A time in a text.
@@ -30,6 +32,12 @@ def recorded_ns(summary: Summary) -> int | None:
     if steps.whole or steps.source == "capture":
         return None
     return summary.verdict.recorded_ns or (steps.cpu_mean_ns if steps.gpu_mean_ns is None else steps.gpu_mean_ns)
+
+
+def on_average(summary: Summary) -> bool:
+    """Return whether the steady steps have so different lengths that their mean, the shown step, is the length of none."""
+    course = summary.steps.trend.get("kind")
+    return course in ("growing", "falling") or bool(levels.note(tuple(Level(**r) for r in summary.steps.levels)))
 
 
 def bounds_ns(summary: Summary) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
+from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.judging import gpu_work, tracing
@@ -59,6 +60,8 @@ def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     if not limits.window_ns or limits.real_ns <= 0:
         return Verdict(Limit.UNKNOWN.value, "The steady steps hold no GPU work.")
     code, sentence, evidence = _judged(profile, limits)
+    if code != Limit.UNKNOWN and (course := _course(profile, limits)):
+        sentence = f"{course} On average {sentence[:1].lower()}{sentence[1:]}"
     parts = {
         p.value: round(limits.per_step(ns))
         for p, ns in limits.parts.items()
@@ -67,6 +70,15 @@ def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
     recorded = limits.recorded_ns and round(limits.per_step(limits.recorded_ns))
     host = program_of(profile).host
     return Verdict(code.value, sentence, evidence, None, sum(parts.values()), parts, recorded, limits.estimated, host)
+
+
+def _course(profile: Profile, limits: Limits) -> str:
+    """Return how long steps really are where their mean is the length of none of them, "" else."""
+    course = profile.steps.trend
+    misled = course.kind in ("growing", "falling") or levels.note(profile.steps.levels)
+    if limits.whole or not misled:
+        return ""
+    return course.note if limits.recorded_ns is None else f"{course.note.removesuffix('.')}, as recorded."
 
 
 def _judged(profile: Profile, limits: Limits) -> tuple[Limit, str, tuple[str, ...]]:
@@ -271,7 +283,8 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
         lines[0] += f", without the profiler; as recorded: {units.duration(limits.recorded_ns)}"
     if divided := _divided(limits, Part):
         lines.append(f"{'By part' if limits.whole else 'Each step'}: {divided}")
-    if course := profile.steps.trend.note:
+    course = profile.steps.trend.note
+    if course and not _course(profile, limits):
         lines.append(course)
     if passes := _passes(profile):
         lines.append(passes)

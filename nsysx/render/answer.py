@@ -24,6 +24,7 @@ class Worded:
     """The answer in words.
 
     ``now_ns`` is the step, ``then_ns`` the step after the change (None: not known), ``bound``: that is the least that it can be.
+    ``on_average``: steps have so different lengths that none is as long as their mean, which ``now_ns`` is.
     ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
     """
 
@@ -38,6 +39,7 @@ class Worded:
     now_ns: int | None
     then_ns: int | None
     bound: bool
+    on_average: bool
     real: bool
     profiled_ns: int | None
     worth: str
@@ -103,7 +105,25 @@ def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None
         return tuple(texts(s, 80) for s in said)
     said.append(f"{last - first + 1} steady of {summary.steps.count} steps{_spread(summary)}")
     said += _step_words(summary, units.duration(now), units.duration(profiled))
-    return tuple(texts(s, 80) for s in said)
+    said += _covered(summary)
+    return tuple(texts(s, 160) for s in said)
+
+
+#: Steady steps that are less of the recorded time than this do not stand for it, and what the rest is, is said; parts of it from
+#: the second share on, and the two largest of them.
+_STANDS, _NAMED, _MOST_NAMED = 0.9, 0.05, 2
+
+
+def _covered(summary: Summary) -> list[str]:
+    """Return how much of the recorded time the steady steps are, and what the rest is; nothing where they are nearly all of it."""
+    covered = summary.steps.coverage
+    if covered is None or covered["share"] >= _STANDS:
+        return []
+    wall = covered["wall_ns"]
+    rest = sorted(((r["ns"], r["what"]) for r in covered["rest"] if r["ns"] >= _NAMED * wall), reverse=True)
+    named = ", ".join(f"{what} {units.share(ns, wall)}" for ns, what in rest[:_MOST_NAMED])
+    said = f"steady steps cover {units.share(covered['steady_ns'], wall)} of {units.duration(wall)}"
+    return [f"{said} ({named})" if named else said]
 
 
 #: Steady steps whose longest is this many times their shortest are not told by their mean alone.
@@ -121,12 +141,13 @@ def _spread(summary: Summary) -> str:
 def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
     """Return the length of the step without and with the profiler, and its bounds where it was not measured."""
     real, differs = summary.unprofiled, step_time.in_recorded_time(summary)
+    a_step = "a step on average" if step_time.on_average(summary) else "a step"
     if step_time.as_recorded(summary):
-        return [f"{now} a step{' under the profiler' if real is None or differs else ''}"]
+        return [f"{now} {a_step}{' under the profiler' if real is None or differs else ''}"]
     about = differs and summary.verdict.estimated and real is not None
     # Where the two are far apart, the sentence gives the recorded step.
     under = f" ({recorded} under the profiler)" if recorded != now and not differs else ""
-    said = [f"{'about ' * about}{now} a step{under}"]
+    said = [f"{'about ' * about}{now} {a_step}{under}"]
     if about and real is not None:
         low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
         said.append(f"at least {units.duration(low)}, at most {units.duration(high)}")
@@ -157,6 +178,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Worded:
         now_ns=said.now_ns,
         then_ns=said.then_ns,
         bound=said.bound,
+        on_average=step_time.on_average(summary),
         real=said.real,
         profiled_ns=said.recorded_ns,
         worth=texts(said.worth, 300),

@@ -15,8 +15,8 @@ def change(said: Worded) -> str:
     """Return "15.4 ms → 3.2 ms at best", "" where the step after the change is not known."""
     if said.now_ns is None or said.then_ns is None:
         return ""
-    best = " at best" if said.bound else ""
-    return f"{units.duration(said.now_ns)} → {units.duration(said.then_ns)} a step{best}"
+    mean, best = " on average" * said.on_average, " at best" * said.bound
+    return f"{units.duration(said.now_ns)} → {units.duration(said.then_ns)} a step{mean}{',' * said.on_average * said.bound}{best}"
 
 
 def parts_text(bar: Bar) -> str:

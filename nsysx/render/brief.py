@@ -86,7 +86,22 @@ def _step(summary: Summary, said: Worded) -> Json:
         "source": None if real is None else real.source,
         "steady": sum(bool(r.get("steady")) for r in summary.steps.rows),
         "found_by": _text(summary.steps.rule, 160),
+        "levels_as_recorded": [
+            {k: r[k] for k in ("median_ns", "count", "every")}
+            for r in summary.steps.levels[:_MOST_ROWS]
+            if len(summary.steps.levels) > 1
+        ],
+        "coverage": _coverage(summary),
     }
+
+
+def _coverage(summary: Summary) -> Json | None:
+    """Return how much of the recorded time the steady steps are, and what else it holds; they sum to it. None without steps."""
+    covered = summary.steps.coverage
+    if covered is None:
+        return None
+    rest = {_text(r["what"], 80): r["ns"] for r in covered["rest"]}
+    return {"recorded_ns": covered["wall_ns"], "steady_steps_ns": covered["steady_ns"], "rest_ns": rest}
 
 
 def _bar(bar: Bar) -> Json:

@@ -9,7 +9,7 @@ import pytest
 from nsysx import pipeline
 from tests.builder import Report, Thread, case_a
 
-US = 1_000
+US, MS = 1_000, 1_000_000
 
 
 def verdict(report: Report, path, **options):
@@ -147,6 +147,25 @@ def test_steps_that_grow_and_gradients_that_are_accumulated_are_said(tmp_path):
         main.launch(t + 1_000, 5_000, kernel="adam", gpu_start=t + 8_000, gpu_dur=9_000)
         t += 21_000
         main.add_range(f"step {i}", begin, t - 500, domain="nsysx")
-    evidence = verdict(report, tmp_path).evidence
-    assert any(line.startswith("The steps are not steady, they keep growing: from ") for line in evidence)
+    sentence, evidence = (said := verdict(report, tmp_path)).sentence, said.evidence
+    assert (
+        sentence.startswith("The steps are not steady, they keep growing: from ") and ". On average the GPU" in sentence
+    )
+    assert not any("keep growing" in line for line in evidence)  # once
     assert "A step is 3 forward and backward passes before one optimizer step: gradients are accumulated" in evidence
+
+
+@pytest.mark.parametrize(("pause_us", "told"), [(10_000, True), (90, False)])
+def test_a_mean_that_no_step_takes_is_never_told_alone(tmp_path, pause_us, told):
+    """Every tenth step pauses; a pause that moves the mean by 1 % is not worth the words."""
+    report = Report()
+    main = report.process(100).thread(100, "python")
+    t = 20_000
+    for i in range(31):
+        pause = pause_us * US if i % 10 == 9 else 0
+        main.add_range(f"step {i}", t, t + 990 * US + pause, domain="nsysx")
+        main.launch(t + pause + 10 * US, 5 * US, kernel="k", gpu_start=t + pause + 20 * US, gpu_dur=600 * US)
+        t += MS + pause
+    said = verdict(report, tmp_path)
+    assert said.sentence.startswith("Usually 1.00 ms; every 10th step takes 11.00 ms") == told
+    assert ("On average the GPU works" in said.sentence) == told

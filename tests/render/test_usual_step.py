@@ -1,0 +1,53 @@
+"""Where steps differ, every first screen says so beside their mean; where they are little of the run, it says what the rest is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from nsysx.model import Summary
+from nsysx.render import answer, answer_text, brief, first_screen, terminal_answer
+from tests.render import factory
+
+
+def level(ms: float, count: int, every: int | None) -> dict[str, int | None]:
+    ns = round(ms * 1e6)
+    return {"median_ns": ns, "count": count, "every": every, "mean_ns": ns, "low_ns": ns, "high_ns": ns}
+
+
+def with_levels(*levels: dict[str, int | None]) -> Summary:
+    summary = factory.summary()
+    return replace(summary, steps=replace(summary.steps, levels=levels))
+
+
+@pytest.mark.parametrize(
+    ("levels", "told"),
+    [((level(5.5, 18, None), level(304, 2, 10)), True), ((level(5.5, 18, None), level(8.0, 1, None)), False)],
+)
+def test_a_mean_of_steps_that_differ_is_called_one_everywhere(
+    levels: tuple[dict[str, int | None], ...], told: bool
+) -> None:
+    """A mean within 5 % of the usual step is the step, whatever one step takes."""
+    summary = with_levels(*levels)
+    said = answer.build(summary)
+    assert any("a step on average" in fact for fact in said.facts) == told
+    assert ("on average" in answer_text.change(said)) == told
+    assert ("a step on average" in " ".join(text for text, _ in terminal_answer.lines(summary, 100))) == told
+    assert first_screen.build(summary).answer.on_average == told
+    assert [r["every"] for r in json.loads(brief.of(summary))["step"]["levels_as_recorded"]] == [
+        None,
+        levels[1]["every"],
+    ]
+
+
+@pytest.mark.parametrize(("steady_ns", "told"), [(890, True), (900, False)])
+def test_what_the_steady_steps_do_not_cover_is_named(steady_ns: int, told: bool) -> None:
+    summary = factory.summary()
+    rest = [{"what": "warm-up steps", "ns": 1000 - steady_ns - 10}, {"what": "last step", "ns": 10}]
+    covered = {"wall_ns": 1000, "steady_ns": steady_ns, "share": steady_ns / 1000, "rest": rest}
+    summary = replace(summary, steps=replace(summary.steps, coverage=covered))
+    said = [fact for fact in answer.build(summary).facts if fact.startswith("steady steps cover")]
+    assert said == (["steady steps cover 89 % of 1.0 us (warm-up steps 10 %)"] if told else [])
+    assert sum(json.loads(brief.of(summary))["step"]["coverage"]["rest_ns"].values()) == 1000 - steady_ns
