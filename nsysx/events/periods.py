@@ -18,8 +18,9 @@ import polars as pl
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 
-#: The whole must be seen so many times.
-_FEWEST = 3
+#: The whole must be seen so many times: from fewer, a short capture would have hardly any step, and an evaluation after every few
+#: steps looks the same.
+_FEWEST = 6
 #: What lies between belongs to the step if it takes this share of the time, and follows at most so many proposed steps.
 _SHARE, _MOST_PARTS = 0.25, 16
 #: At least this share of what lies between launches kernels: a pause of the host is no work.

@@ -136,8 +136,14 @@ def test_parts_without_what_comes_before_them_are_no_step(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("count", "parts", "rollout", "kernels"),
-    [(12, 17, 12, 12), (12, 12, 2, 12), (3, 4, 6, 12), (12, 4, 6, 0)],
-    ids=["epochs with an evaluation", "a short evaluation", "too few", "a pause of the host"],
+    [(12, 17, 12, 12), (12, 12, 2, 12), (3, 4, 6, 12), (5, 5, 6, 12), (12, 4, 6, 0)],
+    ids=[
+        "epochs with an evaluation",
+        "a short evaluation",
+        "too few",
+        "an evaluation every five steps",
+        "a pause of the host",
+    ],
 )
 def test_what_is_no_part_of_a_step(tmp_path: Path, count: int, parts: int, rollout: int, kernels: int) -> None:
     table = read(rollouts(count, parts, rollout, kernels=kernels), tmp_path)
