@@ -32,6 +32,7 @@ class BackwardMarks:
         if self.wanted == "phase":  # an older name for off
             self.wanted = "off"
         self._ended = ended
+        self._empty = torch.empty(0, device="cpu")
         self._hooks: Any = weakref.WeakKeyDictionary()  # entry -> what its carrier hands to nodes
 
     @property
@@ -74,7 +75,7 @@ class BackwardMarks:
             count()
 
         with torch._C.DisableTorchFunction():
-            tensor = torch.empty(0, device="cpu")
+            tensor = self._empty.data  # a new tensor, without an operator that a profiler of the program would see
             tensor._backward_hooks = hooks = {0: hook}
         self._hooks[entry] = hooks
         entry.hook = entry.again.hook = tensor

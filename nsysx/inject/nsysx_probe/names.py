@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from . import ranges
-from .interrupts import shielded
+from .interrupts import of_program, shielded
 from .output import Output
 
 #: Path parts that wrappers add. So does ``module``, but only as an only child (DistributedDataParallel and similar).
@@ -162,13 +163,13 @@ class Naming:
         Such modules come and go by the thousand: one that died leaves its name and its entry to the next.
         """
         cls = type(module)
-        if not self._inside() or self.walks < _MOST_WALKS or _children(module) or module.__dict__.get("_is_replica"):
+        if not self._inside() or self.walks < _MOST_WALKS or _children(module) or held(module).get("_is_replica"):
             return None
-        if cls.__module__.startswith("torch.fx.") or module.__dict__.get("_compiled_call_impl") is not None:
+        if cls.__module__.startswith("torch.fx.") or held(module).get("_compiled_call_impl") is not None:
             return None
         prefix = self._prefix(module)
         self._remember(module, prefix, None, 0, False)
-        kind = (prefix, cls, bool(module.__dict__.get("_parameters")))
+        kind = (prefix, cls, bool(held(module).get("_parameters")))
         entry = self._leaves.get(kind)
         if entry is None:
             entry = self._entry(module, self.names[id(module)])
@@ -192,7 +193,7 @@ class Naming:
                     self._walk(root, self.names[id(root)].path)
             if self._known(module) is not None:
                 return
-        if module.__dict__.get("_is_replica"):  # DataParallel: a copy of the root for one call
+        if held(module).get("_is_replica"):  # DataParallel: a copy of the root for one call
             self._walk(module, "")
             return
         children = bool(_children(module))
@@ -268,10 +269,10 @@ class Naming:
         entry, again = Entry(name.path, cls), Entry(name.path, cls)
         entry.again = again
         region = type(module).__name__ == "OptimizedModule"
-        compiled = region or module._compiled_call_impl is not None
+        compiled = region or held(module).get("_compiled_call_impl") is not None
         if cls.endswith("Loss") or type(module).__module__ == "torch.nn.modules.loss":
             entry.root = "loss"
-        elif name.level <= 1 and not module.__dict__.get("_is_replica") and has_parameters(module):
+        elif name.level <= 1 and not held(module).get("_is_replica") and has_parameters(module):
             entry.root = "forward"
         entry.quiet = again.quiet = name.quiet
         # A compiled region without parameters opens no phase, but its inside must still see that it is inside a region.
@@ -293,16 +294,24 @@ def class_name(module: Any) -> str:
     bases = cls.__bases__
     if len(bases) > 1 and bases[0].__name__ == "FSDPModule":  # fully_shard makes a subclass
         return str(bases[1].__name__)
-    if cls.__name__ == "OptimizedModule" and "_orig_mod" in module.__dict__.get("_modules", ()):
-        return class_name(module.__dict__["_modules"]["_orig_mod"])
+    if cls.__name__ == "OptimizedModule" and "_orig_mod" in held(module).get("_modules", ()):
+        return class_name(held(module)["_modules"]["_orig_mod"])
     if cls.__module__.startswith("torch.jit"):  # scripted and traced modules know their original class
         return str(getattr(module, "original_name", "") or cls.__name__)
     return cls.__name__
 
 
+def held(module: Any) -> dict[str, Any]:
+    """Return the attributes that a module holds itself, without its ``__getattribute__``, which may watch who asks."""
+    return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
+
+
 def _children(module: Any) -> list[tuple[str, Any]]:
-    held = module.__dict__.get("_modules")
-    items = held.items() if isinstance(held, dict) else module.named_children()
+    own = held(module).get("_modules")
+    if isinstance(own, dict):
+        items = list(own.items())
+    else:
+        items = _asked(module.named_children)  # modules of torch.jit
     return [(name, child) for name, child in items if child is not None]
 
 
@@ -314,8 +323,18 @@ def has_parameters(root: Any) -> bool:
         if id(module) in seen:
             continue
         seen.add(id(module))
-        held = module.__dict__.get("_parameters")
-        if any(p is not None for p in (held.values() if isinstance(held, dict) else module.parameters(recurse=False))):
+        own = held(module).get("_parameters")
+        if any(p is not None for p in (own.values() if isinstance(own, dict) else _asked(module.parameters, False))):
             return True
         todo.extend(child for _, child in _children(module))
     return False
+
+
+def _asked(method: Callable[..., Iterable[Any]], *args: Any) -> list[Any]:
+    """Return what a module's own method tells; nothing if the ``__init__`` of its class does not call that of Module."""
+    try:
+        return list(method(*args))
+    except AttributeError as error:
+        if of_program(error):
+            raise
+        return []

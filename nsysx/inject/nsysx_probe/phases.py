@@ -11,7 +11,7 @@ from typing import Any
 from .backward import BackwardMarks
 from .borders import Borders
 from .interrupts import shielded
-from .names import Entry
+from .names import Entry, held
 from .operators import Operators
 from .output import Output
 
@@ -77,7 +77,7 @@ class Phases:
         return self._open("forward" if grad else "evaluation", entry.cls)
 
     def _forward(self, entry: Entry, module: Any, grad: bool) -> None:
-        training = module.__dict__.get("training") is not False
+        training = held(module).get("training") is not False
         same = self._trained_root is not None and self._trained_root() is module
         if grad and same and self._trains and not training:
             self.steps.forward(False)  # evaluation that keeps gradients
@@ -200,7 +200,7 @@ class Phases:
 
     def _training(self) -> bool:
         root = self._trained_root() if self._trained_root is not None else None
-        return bool(self.torch.is_grad_enabled()) and (root is None or root.__dict__.get("training") is not False)
+        return bool(self.torch.is_grad_enabled()) and (root is None or held(root).get("training") is not False)
 
     # ---- backward ---------------------------------------------------------------------------------------------------
 
@@ -354,8 +354,8 @@ def _parameters(module: Any, most: int) -> Iterator[Any]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        for parameter in list(one.__dict__.get("_parameters", {}).values()):
+        for parameter in list(held(one).get("_parameters", {}).values()):
             if parameter is not None and most > 0:
                 most -= 1
                 yield parameter
-        waiting += [m for m in reversed(list(one.__dict__.get("_modules", {}).values())) if m is not None]
+        waiting += [m for m in reversed(list(held(one).get("_modules", {}).values())) if m is not None]
