@@ -7,6 +7,7 @@ further the growth of memory, and the probe's number of steps against the progra
 from __future__ import annotations
 
 import collections
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import pty
 import re
 import select
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -43,7 +45,9 @@ class Result:
     own: list[int]
     growth: list[tuple[int, int]]
     records: list[dict[str, Any]] = field(default_factory=list)
-    report: str = ""
+    #: Ranges and marks of the probe that nsys recorded; None without nsys.
+    captured: int | None = None
+    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,10 @@ class Bench:
             )  # fmt: skip
         else:
             code = self._start(case, probed, environment, out, err)
-        return self._result(code, out.read_bytes(), err.read_bytes())
+        result = self._result(code, out.read_bytes(), err.read_bytes())
+        if probed and self.nsys:
+            _add_capture(result, self.side / "r", case.terminal)
+        return result
 
     def _start(self, case: Case, probed: bool, environment: dict[str, str], out: Path, err: Path) -> int:
         packages = repr([p for p in sys.path if p.endswith("site-packages")])
@@ -167,6 +174,35 @@ class Bench:
         )  # fmt: skip
 
 
+def _add_capture(result: Result, base: Path, terminal: bool) -> None:
+    """Add what a real run left: the probes' reports, and how many of their ranges and marks nsys recorded.
+
+    The lines that nsysx itself says are taken out of the output.
+    """
+    said = re.compile(rb"(?:^|\r\x1b\[K)nsysx: [^\r\n]*(?:\r*\n)?|\r\x1b\[K", re.MULTILINE)
+    result.err = said.sub(b"", result.err)
+    if terminal:
+        result.out = said.sub(b"", result.out)
+    try:
+        record = json.loads(base.with_suffix(".run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        result.trouble = f"no run.json: {error}"
+        return
+    result.records = record["probe"]
+    result.trouble = str(record["nsys"]["trouble"] or "")
+    sqlite = base.with_suffix(".sqlite")
+    if not sqlite.exists():
+        result.trouble = result.trouble or "no SQLite export"
+        return
+    with contextlib.closing(sqlite3.connect(f"file:{sqlite}?mode=ro", uri=True)) as database:
+        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'NVTX_EVENTS'").fetchone():
+            domain = "SELECT DISTINCT domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = 'nsysx'"
+            query = f"SELECT count(*) FROM NVTX_EVENTS WHERE eventType IN (34, 59, 60) AND domainId IN ({domain})"
+            result.captured = int(database.execute(query).fetchone()[0])
+        else:
+            result.captured = 0
+
+
 def _sums(notes: str) -> list[int]:
     """Return the steps of each process from lines of process and steps."""
     sums: collections.Counter[str] = collections.Counter()
@@ -204,16 +240,19 @@ def _plain(case: Case, text: bytes) -> str:
     return shown
 
 
+def _first_difference(a: str, b: str) -> str:
+    """Return where two texts first differ, and some characters of both from there."""
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    begin = max(0, at - 40)
+    return f"line {a.count(chr(10), 0, at) + 1}: {a[begin : at + 200]!r} became {b[begin : at + 200]!r}"
+
+
 def _differs(case: Case, bare: Result, probed: Result) -> list[str]:
     found = []
     for name in ("out", "err"):
         a, b = _plain(case, getattr(bare, name)), _plain(case, getattr(probed, name))
         if a != b:
-            first, second = a.splitlines(), b.splitlines()
-            at = next(
-                (i for i, (x, y) in enumerate(zip(first, second, strict=False)) if x != y), min(len(first), len(second))
-            )
-            found.append(f"std{name} line {at + 1}: {first[at : at + 1]} became {second[at : at + 1]}"[:400])
+            found.append(f"std{name} {_first_difference(a, b)}")
     if bare.code != probed.code:
         found.append(f"exit {bare.code} became {probed.code}: {probed.err[-300:]!r}")
     if bare.files != probed.files:
@@ -241,8 +280,13 @@ def judge(case: Case, bare: Result, probed: Result) -> list[Deviation]:
     if case.ends and wanted and not case.told and not armed:
         reasons = [r["reason"] for r in probed.records]
         return [*found, Deviation(case.name, "lost", f"no process has the probe: {reasons}")]
+    if probed.trouble:
+        found.append(Deviation(case.name, "lost", probed.trouble))
     if not case.ends:  # the program dies before the probe can write its last counts
         return found
+    sent = sum(r["ranges_pushed"] for r in armed)
+    if probed.captured is not None and probed.captured != sent:
+        found.append(Deviation(case.name, "lost", f"{probed.captured} of {sent} ranges and marks were recorded"))
     expected = [case.told[0]] if case.told and case.told[0] else [] if case.told else wanted
     if case.name.startswith(("odd", "ways")) and not wanted and not case.told:
         return found

@@ -51,7 +51,7 @@ ENVIRONMENT = """
 import os, sys
 from train import *
 main()
-ours = ("NSYSX_", "NVTX_", "QUADD_", "NSYS_", "PYTHONPATH", "OWN_", "LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_INJECTION")
+ours = ("NSYSX_", "NVTX_", "QUADD_", "NSYS_", "PYTHONPATH", "OWN_", "LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_INJECTION", "CUPTI_")
 print(sorted((k, v) for k, v in os.environ.items() if not k.startswith(ours)))
 print([p for p in sys.path if "inject" not in p.rsplit("/", 1)[-1]][1:], sys.flags, sys.argv)
 """
@@ -88,7 +88,7 @@ def _starts() -> list[Case]:
         _way("without environment", "{python}", "-E", "main.py", told=(0, "-E ignores PYTHONPATH")),
         _way("without site", "{python}", "-S", "-c", "import sys; sys.path += {packages}; import main", told=(0, "-S runs no sitecustomize")),
         _way("folder", "{python}", "app", files={"app/__main__.py": "import sys; sys.path.insert(0, '.')\n" + MAIN}),
-        _way("zip", "{python}", "-c", "import zipapp, subprocess, sys; zipapp.create_archive('app', 'app.pyz'); sys.exit(subprocess.call([sys.executable, 'app.pyz']))",
+        _way("zip", "{python}", "-c", "import os, zipapp, subprocess, sys; zipapp.create_archive('app', 'app.pyz'); code = subprocess.call([sys.executable, 'app.pyz']); os.remove('app.pyz'); sys.exit(code)",
              files={"app/__main__.py": "import sys; sys.path.insert(0, '.')\n" + MAIN}, program="", varies=()),
         _way("runpy", program="import runpy, sys; runpy.run_path('inner.py', run_name='__main__')", files={"inner.py": MAIN}),
         _way("exec of text as in a notebook", program="space = {'__name__': '__main__'}\nfor cell in open('inner.py').read().splitlines(True): exec(compile(cell, '<cell>', 'exec'), space)\n", files={"inner.py": MAIN}),
