@@ -13,10 +13,9 @@ from tests.starts.cases import Case, table
 ALWAYS = (
     "one batch of a loader", "evaluation with gradients", "wgan", "cycle of two", "sam without state", "by hand", "no modules",
     "two networks", "zeroth order", "one network", "a thread", "draft", "find_spec first", "iterable loader",
+    "profiler of torch", "module without init", "module that watches",
 )  # fmt: skip
-#: Deviations that are known and not mended: scripts/starts tells of them.
-OPEN = ("profiler of torch", "module without init", "module that watches")
-QUICK = [c for c in table() if not c.slow and not c.command and not any(word in c.name for word in OPEN)]
+QUICK = [c for c in table() if not c.slow and not c.command]
 FRESH = [
     "script",
     "find_spec first",

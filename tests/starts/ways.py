@@ -9,10 +9,19 @@ from tests.starts.cases import Case
 
 TRAIN = """
 from lab import *
-def main(steps=8):
-    m = net(); o = optim.SGD(m.parameters(), .1)
-    for i in rounds(steps): o.zero_grad(); m(x()).sum().backward(); o.step()
+def main(steps=8):  # without torch.optim, which imports torch._dynamo and so would double the time of each way
+    m = net()
+    for i in rounds(steps):
+        m.zero_grad(); m(x()).sum().backward()
+        with torch.no_grad():
+            for p in m.parameters(): p -= .1 * p.grad
     weights(m)
+"""
+OPTIMIZER = """
+from lab import *
+m = net(); o = optim.SGD(m.parameters(), .1)
+for i in rounds(8): o.zero_grad(); m(x()).sum().backward(); o.step()
+weights(m)
 """
 MAIN = "import sys\nfrom train import *\nmain()\nprint(sys.argv[1:])\n"
 GUARDED = "import sys\nfrom train import *\nif __name__ == '__main__':\n    main()\n"
@@ -68,6 +77,7 @@ def _starts() -> list[Case]:
     shell = {"go now.sh": 'cd "$(dirname "$0")" && exec "$PYTHON" main.py a "b c"\n'}
     return [
         _way("script"),
+        _way("script with an optimizer", program=OPTIMIZER),
         _way("module", "{python}", "-m", "main", "a"),
         _way("command", "{python}", "-c", "import main"),
         _way("standard input", "{python}", "-", "a", stdin=MAIN),

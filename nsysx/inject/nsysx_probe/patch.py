@@ -68,6 +68,8 @@ class _Fill(ast.NodeTransformer):
         if word not in ("BODY", "RESULT"):
             return node
         body = copy.deepcopy(self.body)
+        if not isinstance(body[-1], (ast.Return, ast.Raise)):  # else the template would go on behind the body
+            body.append(ast.copy_location(ast.Return(None), body[-1]))
         return [_Result().visit(s) for s in body] if word == "RESULT" else body
 
 
