@@ -1,4 +1,5 @@
-"""The words for where time goes, each declared once: what limits a step, its parts, causes of idle time, why a rank is late.
+"""The words for where time goes, each declared once: what limits a step, its parts, causes of idle time, why a rank is late; and
+the kinds of API calls.
 
 Each is a string: its code, as in the JSON. What else is known about it are attributes, so that every room reads the same. A new
 one is one line here, and what recognizes it; if it comes from a kind of API call, its line is all.
@@ -7,7 +8,7 @@ one is one line here, and what recognizes it; if it comes from a kind of API cal
 from __future__ import annotations
 
 import enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _C = TypeVar("_C", bound="_Code")
 
@@ -99,6 +100,34 @@ class Late(_Code):
     UNKNOWN = "unknown", "in no single part of the ledger", "takes {} longer"
 
 
+class Call:
+    """The kinds of CUDA API calls: the words in the column ``kind`` of calls, and the kinds that count together.
+
+    They are plain strings, not members of an enum: polars raises where a categorical series is compared with those.
+    """
+
+    LAUNCH: Final = "launch"
+    GRAPH_LAUNCH: Final = "graph_launch"
+    COPY: Final = "copy"
+    MEMSET: Final = "memset"
+    SYNC: Final = "sync"
+    ALLOC: Final = "alloc"
+    FREE: Final = "free"
+    HOST_ALLOC: Final = "host_alloc"
+    LOAD: Final = "load"
+    EVENT: Final = "event"
+    OTHER: Final = "other"
+
+    #: All of them.
+    KINDS: Final = (LAUNCH, GRAPH_LAUNCH, COPY, MEMSET, SYNC, ALLOC, FREE, HOST_ALLOC, LOAD, EVENT, OTHER)
+    #: They start kernels.
+    LAUNCHES: Final = (LAUNCH, GRAPH_LAUNCH)
+    #: They allocate or free memory, and may wait for the device to do it.
+    ALLOCATOR: Final = (ALLOC, FREE, HOST_ALLOC)
+    #: They wait for work that was launched before.
+    WAITS: Final = (SYNC, COPY)
+
+
 class Trait(enum.Flag):
     """What else is known about a cause of idle time.
 
@@ -139,23 +168,23 @@ class Cause(_Code):
     )  # fmt: skip
     SYNC = (
         "sync", "inside a sync call", "waits",
-        "sync", Part.SYNC, Late.HOST, ("sync",), Trait.BLOCKS,
+        "sync", Part.SYNC, Late.HOST, (Call.SYNC,), Trait.BLOCKS,
     )  # fmt: skip
     ALLOC = (
         "alloc", "alloc and free", "allocator calls",
-        "alloc", Part.ALLOC, Late.HOST, ("alloc", "free", "host_alloc"), Trait.BLOCKS,
+        "alloc", Part.ALLOC, Late.HOST, Call.ALLOCATOR, Trait.BLOCKS,
     )  # fmt: skip
     LOAD = (
         "load", "loading code", "loading of kernels",
-        "load", Part.LOAD, Late.HOST, ("load",), Trait.NONE,
+        "load", Part.LOAD, Late.HOST, (Call.LOAD,), Trait.NONE,
     )  # fmt: skip
     COPY_CALL = (
         "copy_call", "inside a copy call", "copy calls",
-        "copy", Part.SYNC, Late.HOST, ("copy", "memset"), Trait.BLOCKS,
+        "copy", Part.SYNC, Late.HOST, (Call.COPY, Call.MEMSET), Trait.BLOCKS,
     )  # fmt: skip
     OTHER_API = (
         "other_api", "other CUDA call", "other CUDA calls",
-        "other", Part.LAUNCH, Late.HOST, ("launch", "graph_launch", "event", "other"), Trait.DRIFTS,
+        "other", Part.LAUNCH, Late.HOST, (*Call.LAUNCHES, Call.EVENT, Call.OTHER), Trait.DRIFTS,
     )  # fmt: skip
     DATA_LOADER = (
         "data_loader", "data loader", "data loading",

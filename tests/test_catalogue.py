@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from nsysx.catalogue import CAUSES, Cause, Late, Limit, Part
-from nsysx.events.correlate import KINDS
+from nsysx.catalogue import CAUSES, Call, Cause, Late, Limit, Part
 from nsysx.render.charts.colours import KIND_COLOURS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "nsysx"
 
-#: Codes that are also the name of something else: a kind of API call, a key of a color, a part of another thing.
+#: Codes that are also the word for something else, and what that is.
 OTHER_MEANINGS = {
-    *KINDS,
-    *KIND_COLOURS,
-    *("work", "pause", "host", "input", "clocks", "unknown", "warmup", "profiler", "dependency"),
+    "alloc": "a color, a cost class of calls",
+    "clocks": "the key of a run record",
+    "comm": "a class of GPU work, a part of the ledger",
+    "compute": "a class of GPU work, a part of the ledger",
+    "copy": "a class of GPU work, a part of the ledger, a kernel family",
+    "host": "a column, a part of a comparison",
+    "launch": "a column, a color, a cost class of calls",
+    "load": "a color, what a line of a loader does",
+    "profiler": "a color, the name of a module of torch",
+    "sync": "a table of reports, a mark of the probe, a color, a cost class of calls",
+    "unknown": "what was not recorded",
+    "warmup": "a kind of step",
+    "work": "a part of a comparison",
 }
 
 
@@ -34,13 +44,40 @@ def quoted() -> dict[str, set[str]]:
 
 def test_no_word_is_quoted_in_more_than_two_files() -> None:
     files = quoted()
-    words = {c.value for kind in (Cause, Part, Limit, Late) for c in kind} - OTHER_MEANINGS
+    words = {c.value for kind in (Cause, Part, Limit, Late) for c in kind} - OTHER_MEANINGS.keys()
     assert {"data_loader", "host_code", "launch_bound"} <= words
     assert {word: sorted(files[word]) for word in sorted(words) if len(files[word]) > 2} == {}
+    assert [word for word in OTHER_MEANINGS if len(files[word]) <= 2] == []
+
+
+#: Where a kind is that of something else.
+OTHER_KINDS = {
+    "render/live_timeline.py": "of what a lane draws",
+    "analyses/helpers/event_pairs.py": "of GPU work",
+    "recording/calibrate.py": "of what a calibration measures",
+    "events/python_lines.py": "of a mark of the probe",
+}
+
+
+def test_no_kind_of_call_is_quoted_where_the_kind_of_a_call_is_asked() -> None:
+    asks = re.compile(rf'(?<!op_)(?<!cause_)kind\b.*(==|!=|is_in).*"({"|".join(Call.KINDS)})"')
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if any(map(asks.search, path.read_text(encoding="utf-8").splitlines()))
+    }
+    assert found == set(OTHER_KINDS)
+
+
+def test_the_groups_of_calls_hold_kinds() -> None:
+    words = {value for name, value in vars(Call).items() if isinstance(value, str) and name.isupper()}
+    assert set(Call.KINDS) == words
+    assert len(Call.KINDS) == len(words)
+    assert all(set(group) < words for group in (Call.LAUNCHES, Call.ALLOCATOR, Call.WAITS))
 
 
 def test_every_api_kind_has_one_cause() -> None:
-    assert sorted(kind for cause in Cause for kind in cause.kinds) == sorted(KINDS)
+    assert sorted(kind for cause in Cause for kind in cause.kinds) == sorted(Call.KINDS)
 
 
 @pytest.mark.parametrize("word", [*Cause, *Part], ids=str)

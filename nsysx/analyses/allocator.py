@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx.analyses.helpers import allocator_retries
+from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import PIN, elsewhere
 from nsysx.model import Column, TableSpec
@@ -86,7 +87,7 @@ def table(profile: Profile) -> pl.DataFrame:
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     wanted = ("call", "process", "thread", "start_ns", "end_ns", "name", "kind", "module", "phase")
-    memory = profile.steady_calls["kind"].is_in(["alloc", "free", "host_alloc"])
+    memory = profile.steady_calls["kind"].is_in(Call.ALLOCATOR)
     calls = profile.steady_calls.select(wanted).filter(memory)
     calls = calls.with_columns(elsewhere(calls["thread"], profile.attributed.roles))
     idle = profile.waits.select("call", "idle_caused_ns")
@@ -121,11 +122,11 @@ def table(profile: Profile) -> pl.DataFrame:
         .then(pl.lit(FLUSHED))
         .when(pl.lit(not known))
         .then(None)
-        .when((pl.col("kind") == "host_alloc") & (pl.col("thread_role") == PIN).fill_null(False))
+        .when((pl.col("kind") == Call.HOST_ALLOC) & (pl.col("thread_role") == PIN).fill_null(False))
         .then(pl.lit("the loader's pin thread: it pays once for each size of a batch that is new to it"))
-        .when(pl.col("kind") == "host_alloc")
+        .when(pl.col("kind") == Call.HOST_ALLOC)
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
-        .when(pl.col("kind") == "free")
+        .when(pl.col("kind") == Call.FREE)
         .then(pl.lit("do not call empty_cache() in the loop"))
         .when((pl.col("steps") <= 2) & (profile.scope.steps > 4))
         .then(pl.lit("the cache grew for a new largest shape: run the largest shape first, or pad to fixed shapes"))

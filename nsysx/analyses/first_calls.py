@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
+from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
 from nsysx.model import Column, TableSpec
@@ -93,7 +94,7 @@ def table(profile: Profile) -> pl.DataFrame:
     kind = (
         pl.when(pl.col("kernel").is_not_null())
         .then(pl.lit("kernel"))
-        .when(pl.col("name").str.contains(one_time_cost.LOADS) | (pl.col("kind") == "load"))
+        .when(pl.col("name").str.contains(one_time_cost.LOADS) | (pl.col("kind") == Call.LOAD))
         .then(pl.lit("library"))
         .otherwise(pl.lit("api"))
     )

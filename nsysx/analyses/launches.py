@@ -7,7 +7,7 @@ import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.analyses.helpers.launch_queue import pending, queue_full
-from nsysx.catalogue import Cause
+from nsysx.catalogue import Call, Cause
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.lookup import at, distinct, totals
@@ -142,7 +142,7 @@ def _launches(profile: Profile) -> pl.DataFrame:
     ``pending`` counts the GPU ops launched but not done; ``slow`` is whether the launch took far longer than usual.
     """
     wanted = ("call", "process", "correlation_id", "start_ns", "end_ns", "name", "kind", "self_ns", "gpu_ops")
-    launching = (pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch")
+    launching = (pl.col("kind") == Call.LAUNCH) | (pl.col("kind") == Call.GRAPH_LAUNCH)
     calls = profile.steady_calls.select(wanted).filter(launching)
     full = np.minimum(queue_full(profile, calls), calls["self_ns"].to_numpy())
     waiting = pending(profile, calls["process"].to_numpy(), calls["start_ns"].to_numpy())

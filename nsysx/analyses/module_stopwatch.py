@@ -28,6 +28,7 @@ from nsysx.analyses.helpers.host_stopwatch import (
     total,
 )
 from nsysx.analyses.helpers.launch_queue import queue_full
+from nsysx.catalogue import Call
 from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared, lookup
@@ -230,7 +231,7 @@ def table(profile: Profile) -> pl.DataFrame:
     )
     kind = profile.attributed.api_calls["kind"]
     blocked = profile.ledgers.waits.filter(pl.col("backlog_ns") > 0)
-    back = median(blocked["host_ns"].filter(kind.gather(blocked["call"]) == "sync").to_numpy())
+    back = median(blocked["host_ns"].filter(kind.gather(blocked["call"]) == Call.SYNC).to_numpy())
     columns_, start = [executions[c].to_numpy() for c in executions.columns[2:]], executions["start_ns"].to_numpy()
     lines = []
     for line, members in zip(chosen.select("name", "calls").to_dicts(), chosen["row"], strict=True):

@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events import layers
 from nsysx.events.attribute import GRADES
 from nsysx.events.profile import NotRecorded, Profile
@@ -143,9 +144,9 @@ def _self_figures(profile: Profile) -> dict[str | None, dict[str, int]]:
         **{g: np.where((grade == g).to_numpy(), ns, 0) for g in GRADES},
     )
     calls = profile.steady_calls.select("call", "module", "kind", "self_ns")
-    launches = calls.filter((pl.col("kind") == "launch") | (pl.col("kind") == "graph_launch"))
+    launches = calls.filter((pl.col("kind") == Call.LAUNCH) | (pl.col("kind") == Call.GRAPH_LAUNCH))
     _add(by_module, launches["module"], launch_ns=launches["self_ns"].to_numpy())
-    syncs = calls.filter(pl.col("kind") == "sync")
+    syncs = calls.filter(pl.col("kind") == Call.SYNC)
     _add(by_module, syncs["module"], sync_ns=syncs["self_ns"].to_numpy())
     waits = calls.join(profile.waits.select("call", "backlog_ns"), on="call", how="inner")
     _add(by_module, waits["module"], wait_ns=waits["backlog_ns"].to_numpy())

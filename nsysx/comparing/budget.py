@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nsysx.analyses import waits as wait_table
+from nsysx.catalogue import Call
 from nsysx.comparing import statistics
 from nsysx.comparing.comparability import doubtful
 from nsysx.comparing.side import Captured, Series
@@ -22,10 +23,10 @@ Status = Literal["kept", "broken", "inconclusive", "not_measured"]
 
 #: Kinds of API calls that a count sums.
 _KINDS = {
-    "launches": ("launch", "graph_launch"),
-    "syncs": ("sync",),
-    "copies": ("copy",),
-    "allocations": ("alloc", "free"),
+    "launches": (Call.LAUNCH, Call.GRAPH_LAUNCH),
+    "syncs": (Call.SYNC,),
+    "copies": (Call.COPY,),
+    "allocations": (Call.ALLOC, Call.FREE),
 }
 #: The columns that identify a wait.
 _SITE = ("api", "module", "phase", "file", "line")

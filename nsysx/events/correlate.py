@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
+from nsysx.catalogue import Call
 from nsysx.events import families
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64, StepFunction, merged, nesting
@@ -28,22 +29,20 @@ _SUFFIX = re.compile(r"(_pts[zd])?(_v\d{4,5})?(_pts[zd])?$")
 
 #: First match wins. Freeing host memory counts as free: it can synchronize the device like cudaFree.
 _PATTERNS = (
-    ("graph_launch", re.compile(r"GraphLaunch")),
-    ("launch", re.compile(r"^cu(da)?Launch(Kernel|CooperativeKernel|Grid|$)")),
-    ("copy", re.compile(r"Memcpy")),
-    ("memset", re.compile(r"Memset")),
-    ("sync", re.compile(r"Synchronize")),
-    ("host_alloc", re.compile(r"^cu(da)?(Mem)?(HostAlloc|MallocHost|AllocHost|HostRegister)")),
-    ("free", re.compile(r"^cu(da)?(Mem)?(Free|HostUnregister|Unmap|Release|AddressFree)")),
-    ("alloc", re.compile(r"^cu(da)?(Malloc|Mem(Alloc|Create|Map|AddressReserve|SetAccess))")),
-    ("load", re.compile(r"^cu(da)?((Module|Library)(?!GetLoadingMode)|KernelGetFunction)")),
-    ("event", re.compile(r"^cu(da)?(Event|StreamWaitEvent)")),
+    (Call.GRAPH_LAUNCH, re.compile(r"GraphLaunch")),
+    (Call.LAUNCH, re.compile(r"^cu(da)?Launch(Kernel|CooperativeKernel|Grid|$)")),
+    (Call.COPY, re.compile(r"Memcpy")),
+    (Call.MEMSET, re.compile(r"Memset")),
+    (Call.SYNC, re.compile(r"Synchronize")),
+    (Call.HOST_ALLOC, re.compile(r"^cu(da)?(Mem)?(HostAlloc|MallocHost|AllocHost|HostRegister)")),
+    (Call.FREE, re.compile(r"^cu(da)?(Mem)?(Free|HostUnregister|Unmap|Release|AddressFree)")),
+    (Call.ALLOC, re.compile(r"^cu(da)?(Malloc|Mem(Alloc|Create|Map|AddressReserve|SetAccess))")),
+    (Call.LOAD, re.compile(r"^cu(da)?((Module|Library)(?!GetLoadingMode)|KernelGetFunction)")),
+    (Call.EVENT, re.compile(r"^cu(da)?(Event|StreamWaitEvent)")),
 )
 
 #: An id range this many times the number of ids still fits a table of its own.
 _DENSE = 64
-
-KINDS = ("launch", "graph_launch", "copy", "memset", "sync", "alloc", "free", "host_alloc", "load", "event", "other")
 
 
 def plain_name(name: str) -> str:
@@ -53,7 +52,7 @@ def plain_name(name: str) -> str:
 
 def api_kind(name: str) -> str:
     """Return the kind of an API function by its plain name."""
-    return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), "other")
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), Call.OTHER)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Cause, Trait
+from nsysx.catalogue import Call, Cause, Trait
 from nsysx.events.attribute import Attributed
-from nsysx.events.correlate import KINDS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.streams import CLOCK_ERROR_NS
 from nsysx.frames import lookup
@@ -180,8 +179,8 @@ def _outermost(calls: pl.DataFrame) -> I64:
 def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     """Return what the threads of each process did."""
     calls, ops = attributed.api_calls, attributed.gpu_ops
-    causes = [Cause.of_call(kind).number for kind in KINDS]
-    cause_of_call = lookup.coded(calls["kind"], dict(zip(KINDS, causes, strict=True)))
+    causes = [Cause.of_call(kind).number for kind in Call.KINDS]
+    cause_of_call = lookup.coded(calls["kind"], dict(zip(Call.KINDS, causes, strict=True)))
     loading: dict[int, StepFunction] = {}
     for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):
         loading[int(str(thread))] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])

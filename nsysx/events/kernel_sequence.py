@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
@@ -108,7 +109,7 @@ def _line(process: int, ops: pl.DataFrame, calls: pl.DataFrame) -> _Line:
     """Return the work of one process that has a call. ``ops`` holds nothing else."""
     ops = ops.sort("call_start_ns", "start_ns", "op")
     call = ops["call"].to_numpy()
-    graph = lookup.at(calls["kind"], call).cast(pl.String).to_numpy() == "graph_launch"
+    graph = lookup.at(calls["kind"], call).cast(pl.String).to_numpy() == Call.GRAPH_LAUNCH
     opaque = (ops["op_kind"].cast(pl.String) == "graph").to_numpy()
     first = np.concatenate(([True], call[1:] != call[:-1])) | ~graph
     element = np.cumsum(first) - 1

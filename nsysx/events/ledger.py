@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.activity import CLASSES, device_activities, gpu_parts, windows_function
 from nsysx.events.attribute import Attributed
 from nsysx.events.idle_blame import idle_in, idle_parts, idle_pieces
@@ -34,17 +35,17 @@ __all__ = (
 
 #: The part of the CPU ledger that an API kind belongs to.
 CPU_PARTS = {
-    "launch": "launch_ns",
-    "graph_launch": "launch_ns",
-    "copy": "copy_ns",
-    "memset": "copy_ns",
-    "sync": "sync_wait_ns",
-    "alloc": "alloc_ns",
-    "free": "alloc_ns",
-    "host_alloc": "alloc_ns",
-    "load": "load_ns",
-    "event": "other_api_ns",
-    "other": "other_api_ns",
+    Call.LAUNCH: "launch_ns",
+    Call.GRAPH_LAUNCH: "launch_ns",
+    Call.COPY: "copy_ns",
+    Call.MEMSET: "copy_ns",
+    Call.SYNC: "sync_wait_ns",
+    Call.ALLOC: "alloc_ns",
+    Call.FREE: "alloc_ns",
+    Call.HOST_ALLOC: "alloc_ns",
+    Call.LOAD: "load_ns",
+    Call.EVENT: "other_api_ns",
+    Call.OTHER: "other_api_ns",
 }
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events import flops
 from nsysx.events.attribute import Attributed, capture_calls
 from nsysx.events.layers import Layer, layer_of
@@ -32,7 +33,7 @@ _MADE = r"\((\d{1,18}),(\d{1,9})\)"
 #: What torch.compile calls the ranges around its programs.
 _COMPILED = re.compile(r"CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph")
 #: Calls that repeat in the same order in each step. Where others lie in a step without operators of its own is not known.
-_REPEATED = ("launch", "graph_launch", "copy", "memset", "sync")
+_REPEATED = (Call.LAUNCH, Call.GRAPH_LAUNCH, Call.COPY, Call.MEMSET, Call.SYNC)
 
 
 @dataclass(frozen=True)

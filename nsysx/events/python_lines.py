@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events import stacks
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import declared, derived, lookup
@@ -79,7 +80,7 @@ def _native_frames(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
         known[low:high][inside] = part["stack"].to_numpy()[mark[inside]]
     known[of_text.is_null().to_numpy()[known]] = 0
     # Of a copy that torch waits for in the same breath (item, nonzero, a mask) only the wait carries a backtrace.
-    copy = np.flatnonzero((calls["kind"] == "copy").to_numpy()[:-1])
+    copy = np.flatnonzero((calls["kind"] == Call.COPY).to_numpy()[:-1])
     breath = (thread[copy] == thread[copy + 1]) & (start[copy + 1] - end[copy] <= _SAME_BREATH_NS)
     copy = copy[breath & (known[copy] == 0)]
     known[copy] = known[copy + 1]
@@ -93,7 +94,7 @@ def _probe_frames(ranges: Ranges, calls: pl.DataFrame) -> pl.DataFrame:
     if not marks.height:
         return pl.DataFrame(schema=_FRAMES)
     start, kind = calls["start_ns"].to_numpy(), calls["kind"]
-    sync, copy = (kind == "sync").to_numpy(), (kind == "copy").to_numpy()
+    sync, copy = (kind == Call.SYNC).to_numpy(), (kind == Call.COPY).to_numpy()
     never = np.iinfo(np.int64).max
     parts = [pl.DataFrame(schema=_FRAMES)]
     for low, high, part in _on_threads(calls, marks.select("thread", "start_ns", "name"), "start_ns"):

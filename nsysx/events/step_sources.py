@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.attribute import Attributed
 from nsysx.events.kernel_sequence import STEP, from_kernels
@@ -55,7 +56,7 @@ def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Keep one of several optimizers that share a name and take turns: how often they launch repeats after each turn."""
     kept = []
     for (process,), of_process in spans.group_by("process", maintain_order=True):
-        launches = calls.filter((pl.col("process") == process) & (pl.col("kind") == "launch"))["start_ns"]
+        launches = calls.filter((pl.col("process") == process) & (pl.col("kind") == Call.LAUNCH))["start_ns"]
         called = launches.sort().to_numpy()
         counts = np.diff(np.searchsorted(called, of_process["end_ns"].to_numpy()))
         every = next(

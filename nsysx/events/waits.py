@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.attribute import Attributed
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.streams import CLOCK_ERROR_NS, NEVER, Streams, records
@@ -45,18 +46,15 @@ def _outermost(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _blocking(calls: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that can block, with their own copies."""
-    may = {"sync": 1, "alloc": 1, "free": 1, "host_alloc": 1, "copy": 1}
+    may = dict.fromkeys((*Call.WAITS, *Call.ALLOCATOR), 1)
     rows = calls.filter(pl.Series(lookup.coded(calls["kind"], may) > 0))
     kind, is_async = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String).str.contains("Async")
     # A copy inside the device never holds the host, whatever its name; one from or to pageable memory does, likewise.
     holds = pl.col("pageable") | (~is_async & ~pl.col("inside"))
     rows = rows.join(_blocking_copies(ops), on="call", how="left", maintain_order="left").filter(
-        (kind == "sync") | (kind.is_in(list(_ALLOCATORS)) & ~is_async) | ((kind == "copy") & holds)
+        (kind == Call.SYNC) | (kind.is_in(Call.ALLOCATOR) & ~is_async) | ((kind == Call.COPY) & holds)
     )
     return _outermost(rows)
-
-
-_ALLOCATORS = ("alloc", "free", "host_alloc")
 
 
 def _targets(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -76,7 +74,7 @@ def _targets(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFr
     rows = rows.join(sync, on=["process", "correlation_id"], how="left", maintain_order="left")
     named, none = pl.col("name").cast(pl.String), pl.lit(schema.NO_STREAM)
     kind = pl.col("kind").cast(pl.String)
-    is_sync, is_copy = kind == "sync", kind == "copy"
+    is_sync, is_copy = kind == Call.SYNC, kind == Call.COPY
     event = pl.when(is_sync & named.str.contains("Event")).then("sync_event")
     rows = records(trace, calls, rows.with_columns(event.alias("event")))
     on_event = pl.col("rec_ns").is_not_null()
@@ -113,7 +111,7 @@ def _allocations_that_waited(rows: pl.DataFrame, d: I64) -> Flags:
     counts. Usual is the median of the calls that found nothing queued; where there are few, one that returns within DRAIN_NS.
     """
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    free = pl.Series(d <= start) & rows["kind"].cast(pl.String).is_in(list(_ALLOCATORS))
+    free = pl.Series(d <= start) & rows["kind"].cast(pl.String).is_in(Call.ALLOCATOR)
     alone = rows.filter(free).select("process", "name", (pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     usual = alone.group_by("process", "name").agg(pl.col("ns").median().alias("usual"), pl.len().alias("calls"))
     known = rows.select("process", "name").join(
@@ -140,11 +138,14 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     d = _drained(Streams(trace, calls, ops), rows)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     kind = rows["kind"].cast(pl.String)
-    copies, names_target = (kind == "copy").to_numpy(), ((kind == "sync") & rows["context"].is_not_null()).to_numpy()
+    copies, names_target = (
+        (kind == Call.COPY).to_numpy(),
+        ((kind == Call.SYNC) & rows["context"].is_not_null()).to_numpy(),
+    )
     # A synchronize that names its target cannot return before the target is done: where it seems to, by no more than the
     # error of the clocks, the work ended with the call.
     d = np.where(names_target & (d > end) & (d <= end + CLOCK_ERROR_NS), end, d)
-    allocates = kind.is_in(list(_ALLOCATORS)).to_numpy()
+    allocates = kind.is_in(Call.ALLOCATOR).to_numpy()
     waited = (d > start) & (d <= end) & (~allocates | _allocations_that_waited(rows, d))
     backlog = np.where(waited, d - start, 0)
     own_ns = _own_op_ns(rows, ops, copies, start + backlog, end)
@@ -176,8 +177,8 @@ def _sites(calls: pl.DataFrame, chosen: I64) -> I64:
     """Return the site of each chosen call. ``calls`` is sorted by thread and start; a call's number is its row."""
     kind, name = calls["kind"].cast(pl.String), calls["name"].cast(pl.String)
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    waits = ((kind == "sync") & name.str.contains("Stream")).to_numpy()
+    waits = ((kind == Call.SYNC) & name.str.contains("Stream")).to_numpy()
     after = np.zeros(len(start), np.bool_)
-    after[1:] = waits[1:] & (kind == "copy").to_numpy()[:-1] & (thread[1:] == thread[:-1])
+    after[1:] = waits[1:] & (kind == Call.COPY).to_numpy()[:-1] & (thread[1:] == thread[:-1])
     after[1:] &= start[1:] - end[:-1] <= _SITE_NS
     return np.where(after[chosen], chosen - 1, chosen)

@@ -7,6 +7,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import compilations
+from nsysx.catalogue import Call
 from nsysx.findings._case import Case, Need, State
 
 #: Phases whose work a compiled model holds.
@@ -41,7 +42,7 @@ def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[St
 
 def _waits(case: Case) -> pl.DataFrame:
     """Return the synchronizing calls and copies that wait for the GPU; memory calls are a condition of their own."""
-    calls = case.calls.filter(case.calls["kind"].is_in(["sync", "copy"]))
+    calls = case.calls.filter(case.calls["kind"].is_in(Call.WAITS))
     return calls.join(case.profile.ledgers.waits.select("call"), on="call", how="semi", maintain_order="left")
 
 
@@ -55,7 +56,7 @@ def _no_wait(case: Case) -> tuple[State, str]:
 
 
 def _no_memory_call(case: Case) -> tuple[State, str]:
-    calls = case.calls.filter(case.calls["kind"].is_in(["alloc", "free", "host_alloc"]))
+    calls = case.calls.filter(case.calls["kind"].is_in(Call.ALLOCATOR))
     return _inside(case, calls, "allocation or free", "allocations and frees")
 
 
@@ -63,7 +64,7 @@ def _repeats(case: Case) -> tuple[State, str]:
     """Return whether half of the steps or more make the same number of launches."""
     steps = case.profile.steps.cpu
     windows = steps.filter((steps["process"] == case.process) & steps["steady"]).sort("start_ns")
-    launches = case.calls.filter(case.calls["kind"].is_in(["launch", "graph_launch"]))
+    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
     starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
     at = launches["start_ns"].sort().to_numpy()
     counts = np.searchsorted(at, ends) - np.searchsorted(at, starts)
@@ -94,7 +95,7 @@ def _one_thread(case: Case) -> tuple[State, str]:
     """Return whether one thread drives the model's forward; autograd has a thread of its own, which a graph takes."""
     if not _phases_known(case):
         return "unknown", "the phases of a step are not recorded"
-    launches = case.calls.filter(case.calls["kind"].is_in(["launch", "graph_launch"]))
+    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
     forward = launches.filter(pl.col("phase").cast(pl.String) == "forward")
     threads = forward["thread"].n_unique()
     return (

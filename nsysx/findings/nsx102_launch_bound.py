@@ -30,7 +30,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of
 from nsysx.model import Finding, Row
@@ -50,12 +50,12 @@ _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, all
 
 def _blockers(case: Case) -> list[Row]:
     """Return the calls that would break graph capture, most frequent first."""
-    calls = case.of_kind("sync", "alloc", "free", "host_alloc", "copy")
+    calls = case.of_kind(Call.SYNC, Call.ALLOC, Call.FREE, Call.HOST_ALLOC, Call.COPY)
     waits = case.profile.ledgers.waits.select("call", pl.lit(True).alias("_blocks"))
     calls = calls.join(waits, on="call", how="left", maintain_order="left").with_columns(
         pl.col("kind", "name", "module", "phase").cast(pl.String)
     )
-    blocks = (pl.col("kind") != "copy") | pl.col("_blocks").fill_null(False)
+    blocks = (pl.col("kind") != Call.COPY) | pl.col("_blocks").fill_null(False)
     rows = calls.filter(blocks).group_by("name", *SITE).agg(pl.len().alias("calls"))
     rows = rows.sort("calls", "name", *SITE, descending=[True] + [False] * 5, nulls_last=True)
     return [
@@ -76,7 +76,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(cost, _FOUND):
         share = case.share(cost)
         return case.clear(RULE, f"the GPU waits {share} of the step for launches and host code, less than 5 %")
-    launches = int(case.calls["kind"].is_in(["launch", "graph_launch"]).sum())
+    launches = int(case.calls["kind"].is_in(Call.LAUNCHES).sum())
     median = case.kernels["ns"].median()
     each = f", with a median kernel of {units.duration(float(median))}" if isinstance(median, (int, float)) else ""
     worth = case.worth(Graph(), cause=RULE.cause, bound=True)

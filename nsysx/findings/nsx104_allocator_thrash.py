@@ -28,7 +28,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import allocator
 from nsysx.analyses.helpers import allocator_retries
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
@@ -47,7 +47,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(
             RULE, "the window holds the first steps, which always allocate", "nsysx report without --steps all"
         )
-    calls = case.of_kind("alloc", "free", "host_alloc")
+    calls = case.of_kind(*Call.ALLOCATOR)
     if not calls.height:
         return case.clear(RULE, "no steady step allocates or frees device memory")
     taken = case.per_step(int(calls["ns"].sum()))

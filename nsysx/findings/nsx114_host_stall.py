@@ -27,7 +27,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Cause, Limit, Part
+from nsysx.catalogue import Call, Cause, Limit, Part
 from nsysx.events import pauses, stacks
 from nsysx.events.host_lines import known_lines
 from nsysx.events.os_calls import os_idle
@@ -62,13 +62,13 @@ def _stalls(case: Case) -> pl.DataFrame:
     """
     host = case.idle.filter((pl.col("cause") == Cause.HOST_CODE.number) & pl.col("op").is_not_null())
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
-    host = host.filter(~kind.is_in(["sync", "copy"]).fill_null(False))
+    host = host.filter(~kind.is_in(Call.WAITS).fill_null(False))
     start, end = (host[c].to_numpy() for c in ("start_ns", "end_ns"))
     paused = [pl.Series(k.key, _pauses.time_in(_pauses.of(case, k), start, end)) for k in _pauses.KINDS]
     keys = [k.key for k in _pauses.KINDS]
     gaps = host.with_columns(paused).group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())
     thread, start, end = (case.calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    launch = case.calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
+    launch = case.calls["kind"].is_in(Call.LAUNCHES).to_numpy()
     before = np.flatnonzero(launch[1:] & (thread[1:] == thread[:-1]))  # sorted by thread and time
     usual = np.median(start[before + 1] - end[before]) if len(before) else None
     least = max(_STALL_NS, _TIMES * usual) if usual is not None else _STALL_NS
@@ -81,7 +81,7 @@ def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[
     Small calls are those between two launches that neither launch, copy, wait nor allocate, such as queries.
     """
     calls = case.profile.attributed.api_calls
-    small = calls["kind"].is_in(["other", "event", "load"]).to_numpy()
+    small = calls["kind"].is_in([Call.OTHER, Call.EVENT, Call.LOAD]).to_numpy()
     thread = calls["thread"].to_numpy()
     calls_before = set()
     for call in launches:  # calls are numbered by thread and time

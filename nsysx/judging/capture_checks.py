@@ -8,6 +8,7 @@ from typing import Literal
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.judging import probe_checks, sample_checks, tracing
 from nsysx.judging.limits import MIGRATIONS
@@ -39,7 +40,11 @@ def _without_gpu(trace: Trace) -> str:
 def _gpu_work(profile: Profile) -> list[Check]:
     ops, calls, trace = profile.attributed.gpu_ops, profile.attributed.api_calls, profile.trace
     checks = []
-    launch, graph_launch, idle = pl.col("kind") == "launch", pl.col("kind") == "graph_launch", pl.col("gpu_ops") == 0
+    launch, graph_launch, idle = (
+        pl.col("kind") == Call.LAUNCH,
+        pl.col("kind") == Call.GRAPH_LAUNCH,
+        pl.col("gpu_ops") == 0,
+    )
     launches, single, graphs = calls.select(
         (launch | graph_launch).sum().alias("all"),
         (launch & idle).sum().alias("single"),
@@ -119,7 +124,7 @@ def _while_capturing(calls: pl.DataFrame) -> int:
     ended = name.str.contains(r"^cu(da)?StreamEndCapture").cast(pl.Int32)
     thread = ["process", "thread"]
     open_ = (begun.cum_sum() - ended.cum_sum()).over(thread)
-    lost = (pl.col("kind") == "launch") & (pl.col("gpu_ops") == 0)
+    lost = (pl.col("kind") == Call.LAUNCH) & (pl.col("gpu_ops") == 0)
     return int(calls.sort(*thread, "start_ns").select((lost & (open_ > 0)).sum()).item())
 
 
@@ -182,7 +187,7 @@ def _settled(profile: Profile, text: str) -> str:
     if said[1].upper() == "NVTX":
         complete = any(c.check == "probe ranges" and c.status == "ok" for c in probe_checks.probe_ranges(profile))
         return "it holds every range that the probe pushed" if complete and profile.trace.capture.probe else ""
-    launches = profile.steady_calls.filter(profile.steady_calls["kind"].is_in(["launch", "graph_launch"]))["call"]
+    launches = profile.steady_calls.filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES))["call"]
     complete = bool(launches.len()) and bool(launches.is_in(profile.steady_ops["call"].drop_nulls().implode()).all())
     return "it holds the work of every launch in the steady steps" if complete else ""
 

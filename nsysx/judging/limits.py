@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
-from nsysx.catalogue import Cause, Limit, Part
+from nsysx.catalogue import Call, Cause, Limit, Part
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at
@@ -255,7 +255,7 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
         once[first] = ns[first]
     else:
         kind = at(profile.attributed.api_calls["kind"], pieces["began_in"].fill_null(-1).to_numpy())
-        waited = kind.is_in(["sync", "copy"]).fill_null(False).to_numpy()
+        waited = kind.is_in(Call.WAITS).fill_null(False).to_numpy()
         part[waited & np.isin(part, (number[Part.HOST], number[Part.LAUNCH]))] = number[Part.SYNC]
     op = profile.attributed.gpu_ops["copy_kind"].gather(pieces["op"].fill_null(0)) if pieces.height else None
     if op is not None:
@@ -326,7 +326,7 @@ def worth(profile: Profile, limits: Limits, code: Limit) -> int | None:
             copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
             edits = (OverlapCopies(frozenset(copies["op"].to_list())),)
         case Limit.ALLOC:
-            allocations = calls.filter(calls["kind"].is_in(["alloc", "free", "host_alloc"]))
+            allocations = calls.filter(calls["kind"].is_in(Call.ALLOCATOR))
             edits = (RemoveCalls(frozenset(allocations["call"].to_list())),)
         case _:
             return None

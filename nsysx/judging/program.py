@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 
@@ -85,7 +86,7 @@ def _read(profile: Profile) -> Program:
         python=probe or trace.python_lines is not None or said or (torch and not executable),
         torch=torch,
         compiled=launched(_COMPILED) or any(_COMPILED_RANGE.search(label) for label in labels),
-        graphs=bool(((calls["kind"] == "graph_launch") & (calls["process"] == process)).any()),
+        graphs=bool(((calls["kind"] == Call.GRAPH_LAUNCH) & (calls["process"] == process)).any()),
         trains=bool({"backward", "optimizer"} & phases) or launched(_BACKWARD),
         optimizer=_optimizer(ops, launched(_FUSED), launched(_FOREACH)),
         optimizer_class=_optimizer_class(ranges),

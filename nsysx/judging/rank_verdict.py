@@ -46,7 +46,7 @@ def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
     part, whole = pair(of.per_step(_waits(waiting)), of.per_step(waiting["window_ns"]))
     recorded = " recorded" if verdict.recorded_ns else ""
     cause, behind = late["late_cause"], late["late_ns"] or 0
-    extra = (late["late_because"] or {}).get("compute", behind) if cause == Late.COMPUTE else behind
+    extra = (late["late_because"] or {}).get(Late.COMPUTE, behind) if cause == Late.COMPUTE else behind
     why = f", which {Late.named(cause).doing.format(short(extra))}" if extra else ""
     transfer = (waiting["exposed_transfer_ns"] or 0) < _NO_NETWORK * waiting["window_ns"]
     network = " The network is not the problem." if transfer else ""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import Call, Limit, Part
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
@@ -260,7 +260,7 @@ def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
         outside = units.several(elsewhere, "GPU operation lies", "GPU operations lie")
         sentence = f"The steps hold no GPU work; {outside} outside them, or cannot be tied to a launch in them."
         return sentence, ("--steps all looks at the whole capture",)
-    launches = int(profile.calls["kind"].is_in(["launch", "graph_launch"]).sum())
+    launches = int(profile.calls["kind"].is_in(Call.LAUNCHES).sum())
     if not launches:
         return "The capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)
     held = units.several(launches, "kernel launch", "kernel launches")
@@ -319,7 +319,7 @@ def _passes(profile: Profile) -> str:
 
 
 def _launches(profile: Profile, limits: Limits) -> str:
-    count = int(profile.steady_calls["kind"].is_in(["launch", "graph_launch"]).sum())
+    count = int(profile.steady_calls["kind"].is_in(Call.LAUNCHES).sum())
     if not count:
         return ""
     return f", {units.count(count)} of them" if limits.whole else f", {units.count(limits.per_step(count))} a step"

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
@@ -28,13 +29,13 @@ class Waits(NamedTuple):
 def uploads(profile: Profile) -> pl.DataFrame:
     """Return the synchronize calls that PyTorch makes right after a copy from pageable memory to the device: call, copy."""
     gpu = gpu_calls(profile)
-    syncs = profile.steady_calls.filter(profile.steady_calls["kind"] == "sync")["call"].to_numpy()
+    syncs = profile.steady_calls.filter(profile.steady_calls["kind"] == Call.SYNC)["call"].to_numpy()
     before = gpu.previous(gpu.row[syncs].astype(np.int64))
     pageable = (pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)
     copies = profile.steady_ops.filter(pageable)["call"].drop_nulls().to_numpy()
     pairs = pl.DataFrame({"call": syncs, "copy": gpu.call[before]})
     # A graph may hold uploads too.
-    copied = (profile.attributed.api_calls["kind"].gather(pairs["copy"]) == "copy").to_numpy()
+    copied = (profile.attributed.api_calls["kind"].gather(pairs["copy"]) == Call.COPY).to_numpy()
     return pairs.filter((before >= 0) & copied & np.isin(pairs["copy"].to_numpy(), copies))
 
 
@@ -49,7 +50,7 @@ def waits(profile: Profile) -> Waits:
         .filter(pl.col("process") == process)
         .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     )
-    calls = calls.filter(calls["kind"].is_in(["sync", "copy"]))
+    calls = calls.filter(calls["kind"].is_in(Call.WAITS))
     to_device = profile.steady_ops["call"].filter(profile.steady_ops["name"] == "HtoD").drop_nulls()
     others = np.concatenate([to_device.to_numpy(), profile.once(uploads)["call"].to_numpy()])
     calls = calls.filter(~np.isin(calls["call"].to_numpy(), others))

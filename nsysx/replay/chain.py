@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
@@ -224,7 +225,7 @@ def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
 def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: _CallData, queues: _Queues) -> Item:
     """Return the item with its kind, what it waits for and what it launches; update ``queues``."""
     blocking = data.waits.get(item.call)
-    if item.api == "sync":
+    if item.api == Call.SYNC:
         target = data.targets.get(item.call, -1)
         cost = min(item.cost, blocking[1]) if blocking else item.cost
         target = queues.number(target) if target >= 0 else target
@@ -233,7 +234,7 @@ def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: _
         item = _launching(item, launched, when, blocking, data, queues)
         return item._replace(ops=_queued(launched, when[0], data.usual_latency, queues))
     # A free waits for the device whenever work is queued, even if the synchronize before it left nothing to wait for.
-    if blocking is not None and (blocking[0] or (item.api == "free" and not queues.pending(when[1]))):
+    if blocking is not None and (blocking[0] or (item.api == Call.FREE and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
     if item.call in data.records:
         event, stream = data.records[item.call]
@@ -257,7 +258,7 @@ def _launching(
 ) -> Item:
     """Return the item of a call with GPU work: a launch, or a copy that may wait for itself or for earlier work."""
     a, b = when
-    if blocking is None or item.api != "copy":
+    if blocking is None or item.api != Call.COPY:
         depth = queues.depth(a)
         if depth >= _DEEP and item.cost > 3 * max(data.usual_cost, 1):
             queues.stalled.append(depth)
@@ -315,7 +316,7 @@ def _call_data(profile: Profile, window: Window) -> _CallData:
     blocking = profile.ledgers.waits.join(window.calls.select("call"), on="call", how="semi")
     records, edges = _events(profile, window.calls)
     every = profile.attributed.api_calls
-    launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == "launch")
+    launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == Call.LAUNCH)
     launches = launches.filter(pl.col("process") == profile.steps.process)
     # Of a launch that nothing delays: if the queue fills up, most launches stall, but not the first thousand.
     usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
@@ -365,7 +366,7 @@ def _events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int,
 def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
     """Return call -> target (a stream, or -2 - event) of the synchronize calls that name one."""
     key = ["process", "correlation_id"]
-    calls = calls.filter(pl.col("kind") == "sync")
+    calls = calls.filter(pl.col("kind") == Call.SYNC)
     rows = profile.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
     result: dict[int, int] = {}
     for call, name, stream, event in rows.select("call", "name", "stream", "event").iter_rows():

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.replay.costs import CALL_CLASSES, FLUSH, GRAPH_NODE, Cost, Costs, Source, costs
@@ -104,7 +105,7 @@ def added(profile: Profile, window: Window) -> Added:
 
 def _speed(calls: pl.DataFrame, table: Costs) -> float:
     """Return by what factor launches are slower here than where the costs were measured."""
-    launches = calls.filter(calls["kind"] == "launch")
+    launches = calls.filter(calls["kind"] == Call.LAUNCH)
     took = (launches["end_ns"] - launches["start_ns"]).median()
     if not isinstance(took, int | float) or not table.launch_ns:
         return 1.0
@@ -120,7 +121,9 @@ def _near(calls: pl.DataFrame) -> float:
     reach = pl.col("end_ns").cum_max().shift(1)
     pause = pl.when(pl.col("start_ns") - reach >= _PAUSE_NS).then("start_ns").forward_fill()
     warm = pause.is_null() | (pl.col("start_ns") - pause >= _PAUSE_NS)
-    trivial = calls.filter(warm & (pl.col("kind") == "other")).select("name", ns=pl.col("end_ns") - pl.col("start_ns"))
+    trivial = calls.filter(warm & (pl.col("kind") == Call.OTHER)).select(
+        "name", ns=pl.col("end_ns") - pl.col("start_ns")
+    )
     usual = pl.col("ns").quantile(0.1).over("name").clip(1)
     slower = trivial.filter(pl.len().over("name") >= _ENOUGH_OF_A_NAME).select(pl.col("ns") / usual)["ns"]
     middle = slower.median()
@@ -138,7 +141,7 @@ def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
 
 def _graph_nodes(window: Window) -> I64:
     """Return the number of recorded nodes of each call's graph; a graph that was traced as a whole has none."""
-    graphs = window.calls.select("call", pl.col("kind") == "graph_launch")
+    graphs = window.calls.select("call", pl.col("kind") == Call.GRAPH_LAUNCH)
     nodes = window.ops.drop_nulls("call").group_by("call").len()
     counted = graphs.join(nodes, on="call", how="left", maintain_order="left").fill_null(0)
     return np.where(counted["kind"].to_numpy(), counted["len"].to_numpy(), 0).astype(np.int64)

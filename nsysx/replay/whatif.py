@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Call
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
@@ -109,7 +110,7 @@ def _module(profile: Profile, text: str) -> RemoveOps:
 
 def _sync_calls(profile: Profile, text: str) -> RemoveCalls:
     """Return the removal of the synchronize calls that ``text`` names: part of a function's name, or device, stream or event."""
-    syncs = profile.steady_calls.filter(pl.col("kind").cast(pl.String) == "sync")
+    syncs = profile.steady_calls.filter(pl.col("kind").cast(pl.String) == Call.SYNC)
     kinds = {"device": "DeviceSynchronize", "stream": "StreamSynchronize", "event": "EventSynchronize"}
     matches = _matching(syncs, kinds.get(text.lower(), text), ("name",))
     if not matches.height:
@@ -138,7 +139,7 @@ def cache_calls(profile: Profile) -> frozenset[int]:
     """
     calls = profile.steady_calls.filter(pl.col("process") == profile.steps.process).sort("thread", "start_ns")
     kind = calls["kind"].cast(pl.String)
-    free = (kind == "free").to_numpy()
+    free = (kind == Call.FREE).to_numpy()
     if not free.any():
         return frozenset()
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
@@ -146,8 +147,8 @@ def cache_calls(profile: Profile) -> frozenset[int]:
     beside = np.zeros(len(free), np.bool_)
     beside[near] |= free[near + 1]
     beside[near + 1] |= free[near]
-    waits = kind.is_in(["sync", "event"]).to_numpy() & beside
-    return frozenset(calls["call"].to_numpy()[free | (kind == "alloc").to_numpy() | waits].tolist())
+    waits = kind.is_in([Call.SYNC, Call.EVENT]).to_numpy() & beside
+    return frozenset(calls["call"].to_numpy()[free | (kind == Call.ALLOC).to_numpy() | waits].tolist())
 
 
 def _names(profile: Profile, column: str) -> list[str]:
@@ -190,7 +191,7 @@ def edits(profile: Profile, changes: Changes) -> list[tuple[str, Edit]]:
     if changes.free_loader:
         result.append(("data loading takes no time", FreeLoader()))
     if changes.remove_alloc:
-        kinds = ["alloc", "free", "host_alloc"]
+        kinds = Call.ALLOCATOR
         calls = profile.steady_calls.filter(pl.col("kind").cast(pl.String).is_in(kinds))
         result.append(("no allocator calls", RemoveCalls(frozenset(calls["call"].to_list()))))
     if changes.keep_cache:

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from nsysx import pipeline
-from nsysx.events.correlate import KINDS, Correlated, api_kind, correlate, plain_name
+from nsysx.catalogue import Call
+from nsysx.events.correlate import Correlated, api_kind, correlate, plain_name
 from nsysx.frames.declared import API_CALLS, GPU_OPS
 from nsysx.reading.load import load
 from tests import builder
@@ -88,7 +89,7 @@ def read(report: Report, folder: Path) -> Correlated:
 def test_names_and_kinds(recorded: str, plain: str, kind: str) -> None:
     assert plain_name(recorded) == plain
     assert api_kind(plain) == kind
-    assert kind in KINDS
+    assert kind in Call.KINDS
 
 
 # --- joins ---------------------------------------------------------------------------------------------------------------

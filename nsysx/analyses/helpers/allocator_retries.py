@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 
@@ -33,7 +34,7 @@ def bytes_of_calls(profile: Profile) -> pl.DataFrame:
     if not rows.height:
         return pl.DataFrame(schema={"call": pl.Int64, "bytes": pl.Int64})
     calls = profile.attributed.api_calls
-    memory = calls["kind"].is_in(["alloc", "free", "host_alloc"])
+    memory = calls["kind"].is_in(Call.ALLOCATOR)
     # For nested calls under one id, the outer one stands for both.
     calls = (
         calls.select("process", "correlation_id", "call")

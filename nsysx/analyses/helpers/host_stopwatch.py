@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.model import Column
@@ -95,11 +96,11 @@ class GpuCalls:
 
     def __init__(self, profile: Profile) -> None:
         calls = profile.attributed.api_calls  # numbered by thread and time
-        kinds = ["launch", "graph_launch", "copy", "memset", "sync"]
+        kinds = [Call.LAUNCH, Call.GRAPH_LAUNCH, Call.COPY, Call.MEMSET, Call.SYNC]
         self.call = np.flatnonzero(calls["kind"].is_in(kinds).to_numpy())
         self._start, self._end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
         # cudaStreamWaitEvent only tells the device to wait, and is not a synchronize of the host; its kind is event.
-        self.sync = (calls["kind"] == "sync").to_numpy()[self.call]
+        self.sync = (calls["kind"] == Call.SYNC).to_numpy()[self.call]
         self.row = np.full(calls.height, -1, np.int32)
         self.row[self.call] = np.arange(len(self.call))
         thread = calls["thread"].to_numpy()[self.call]

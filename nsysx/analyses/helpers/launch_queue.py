@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.lookup import totals
@@ -80,7 +81,7 @@ def queue_full(profile: Profile, calls: pl.DataFrame) -> I64:
     BLOCKED_FACTOR times the median launch; then all above the median is blocking.
     """
     kind = calls["kind"]
-    launch = ((kind == "launch") | (kind == "graph_launch")).to_numpy()
+    launch = ((kind == Call.LAUNCH) | (kind == Call.GRAPH_LAUNCH)).to_numpy()
     if profile.recorded("cupti_overhead") or not launch.any():
         return np.where(launch, overhead_inside(profile.trace, calls, (schema.OVERHEAD_QUEUE_FULL,)), 0)
     ns = calls["self_ns"].to_numpy()

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.analyses.helpers.launch_queue import overhead_inside, queue_full
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile, calls_in
 from nsysx.frames.intervals import I64, coverage, merged
 from nsysx.frames.lookup import distinct, numbered, totals
@@ -93,7 +94,7 @@ def _filling(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataF
     """Return the calls that fill caches: allocations and creations before the first steady step, of functions unused in it."""
     if profile.steps.source == "capture" or profile.trace.window is not None:
         return np.empty(0, np.int64)
-    makes = functions["kind"].is_in(["alloc", "host_alloc"]) | functions["name"].str.contains(_CREATES)
+    makes = functions["kind"].is_in([Call.ALLOC, Call.HOST_ALLOC]) | functions["name"].str.contains(_CREATES)
     wanted = makes.to_numpy(writable=True)
     wanted &= ~_recurring(profile, calls, of, functions)
     rows = np.flatnonzero(wanted[of])
@@ -193,7 +194,7 @@ def _bills(group: I64, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I64)
     """Return the bill that each group is on, and the bills, with ``kernel`` as in ``firsts``, 0 for none."""
     key = ["name", "kind", "kernel"]
     rows = pl.concat([firsts, functions.select("name", "kind")[firsts["function"]]], how="horizontal")
-    rows = rows.with_columns(pl.when(pl.col("kind") == "launch").then("kernel").otherwise(0).alias("kernel"))
+    rows = rows.with_columns(pl.when(pl.col("kind") == Call.LAUNCH).then("kernel").otherwise(0).alias("kernel"))
     bills = rows.group_by(key, maintain_order=True).agg(
         pl.col("calls").sum(),
         pl.col("call").first(),

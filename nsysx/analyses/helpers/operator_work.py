@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events import kernel_math, operators
 from nsysx.events.operators import Operators
 from nsysx.events.profile import NotRecorded, Profile
@@ -194,10 +195,10 @@ def host_side(profile: Profile) -> pl.DataFrame:
     calls = profile.steady_calls
     kind = calls["kind"].cast(pl.String)
     row = entered.call[calls["call"].to_numpy()]
-    wanted = kind.is_in(["sync", "alloc", "free", "host_alloc"]).to_numpy() & (row >= 0)
+    wanted = kind.is_in([Call.SYNC, Call.ALLOC, Call.FREE, Call.HOST_ALLOC]).to_numpy() & (row >= 0)
     rows = entered.rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     in_operator = calls.select(pl.col("module", "phase").cast(pl.String), "self_ns").with_columns(
-        pl.Series("row", row), waits=kind == "sync"
+        pl.Series("row", row), waits=kind == Call.SYNC
     )
     in_operator = in_operator.filter(pl.Series(wanted)).join(rows, on="row", how="left", maintain_order="left")
     waits, ns = pl.col("waits"), pl.col("self_ns")

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from nsysx.analyses import api_calls
-from nsysx.events import correlate
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.model import Row
 
@@ -38,5 +38,5 @@ def totals(profile: Profile) -> Row:
     result["api_ns"] = int(grouped["total_ns"].sum()) if api else None
     result["gpu_ops_without_call"] = int(profile.ops["call"].null_count()) if gpu else None
     kinds = {k: {"calls": n, "ns": ns, "self_ns": self_ns} for k, n, ns, self_ns in grouped.iter_rows()}
-    result["api_by_kind"] = {k: kinds[k] for k in correlate.KINDS if k in kinds} if api else None
+    result["api_by_kind"] = {k: kinds[k] for k in Call.KINDS if k in kinds} if api else None
     return result
