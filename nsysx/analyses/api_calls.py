@@ -52,7 +52,6 @@ SHOWN = TableSpec(
         "kind",
     ),
     bar="self_ns",
-    ticket=6,
     terms="name",
 )
 

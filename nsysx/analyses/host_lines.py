@@ -109,7 +109,6 @@ SHOWN = TableSpec(
     unknown="not sampled",
     hide=("thread", "self_ns"),
     picture="lines",
-    ticket=5,
 )
 
 

@@ -58,7 +58,6 @@ SHOWN = TableSpec(
     ),
     bar="total_ns",
     hide=("min_ns", "std_ns"),
-    ticket=6,
 )
 
 

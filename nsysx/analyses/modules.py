@@ -97,7 +97,6 @@ SHOWN = TableSpec(
     bar="self_gpu_ns",
     unknown="(not attributed)",
     hide=("parent", "depth", "copy_ns", "queue_ns", "sync_ns"),
-    ticket=6,
     tree=True,
 )
 

@@ -84,7 +84,6 @@ SHOWN = TableSpec(
         "phase",
     ),
     bar="total_ns",
-    ticket=7,
     terms="api",
 )
 

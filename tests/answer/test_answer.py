@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from nsysx.model import Summary
 from nsysx.pipeline import summarize
 from nsysx.render import brief, html_page
 from tests.builder import Report
-from tests.findings import Program
+from tests.findings import Program, stepless
 from tests.samples import DISTINCT, Samples
 
 RENDER = Path(__file__).resolve().parents[2] / "nsysx" / "render"
@@ -185,6 +186,53 @@ def test_launches_of_a_graph_capture_have_lost_no_kernel(tmp_path: Path) -> None
 
 def test_rules_about_timing_are_named_by_themselves() -> None:
     assert rule_of("NSX107").reading and rule_of("NSX108").about == "timing" and not rule_of("NSX108").reading
+
+
+def test_graphs_whose_kernels_were_not_recorded_are_recorded_first(tmp_path: Path) -> None:
+    """What a graph launches can hide any cause: the advice is how to see it, and no change is named."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"):
+            program.main.graph_launch(program.t, 20_000, opaque=(program.queue(2_000, 7), 2_000_000))
+            program.host(30)
+        program.sync()
+
+    program = Program()
+    program.report.capture("PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph")
+    summary = program.steps(body).summary(tmp_path)
+    (action,) = summary.answer.do
+    assert action.code == "" and "nsysx run --graphs node" in action.text
+    assert "Nothing that was looked for" not in action.text and summary.answer.then_ns is None
+    assert [c.check for c in summary.quality if c.doubt == "findings" and c.status == "warn"] == ["opaque graphs"]
+
+
+def one_pass(folder: Path, host_us: float) -> Summary:
+    """Return the summary of 600 kernels without steps, all of which slow down together, each launched ``host_us`` after the last."""
+
+    def body(program: Program, number: int) -> None:
+        for i in range(600):
+            slow = 1.5 if (i // 100) % 2 else 1.0
+            noise = 1 + 0.01 * random.Random(i).uniform(-1, 1)
+            program.launch(12 * slow * noise, "kabcde"[i % 6], cost=3)
+            program.host(host_us)
+
+    return stepless(body).summary(folder)
+
+
+def test_a_gpu_that_waits_for_its_host_is_not_told_to_lock_its_clocks(tmp_path: Path) -> None:
+    """The clocks do change, and that is said; but they lead only where the GPU mostly works."""
+    (tmp_path / "waits").mkdir()
+    summary = one_pass(tmp_path / "waits", 35)
+    work, total = summary.verdict.parts["work"], sum(summary.verdict.parts.values())
+    assert summary.verdict.code == "launch_bound" and 0.55 < 1 - work / total < 0.7
+    assert [f.verdict for f in summary.findings or () if f.code == "NSX108"] == ["found"]
+    assert about_timing(summary) == []
+    assert about_timing(one_pass(tmp_path, 0)) == ["timing"]
+
+
+def about_timing(summary: Summary) -> list[str]:
+    """Return what the advised rules are about, if that is timing."""
+    return [about for a in summary.answer.do if a.code and (about := rule_of(a.code).about) == "timing"]
 
 
 # ---------------------------------------------------------------- a Summary of another version

@@ -1,0 +1,153 @@
+"""A new finding and a new table are one file each: written into a copy of the package, they are in every output."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.findings import Program
+
+PACKAGE = Path(__file__).resolve().parents[1] / "nsysx"
+
+FINDING = '''"""NSX100 second-finding: the GPU waits for the host, said a second time.
+
+What it means
+    Words of the second manual.
+"""
+
+from __future__ import annotations
+
+from nsysx.catalogue import Limit
+from nsysx.findings._case import Case, Rule
+from nsysx.model import Finding
+from nsysx.replay.edits import Graph, RemoveHost
+
+RULE = Rule("NSX100", "second-finding", "Second finding", about=Limit.LAUNCH, whole=True, same_time=("NSX102",))
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding wherever there are steps."""
+    if case.stepless:
+        return case.no_steps(RULE)
+    worth = case.worth(RemoveHost(), Graph())
+    return [case.found(RULE, "The second title", "The second detail.", worth=worth, cost_ns=1000, fix="Do the second thing")]
+'''
+
+TABLE = '''"""The calls of the second table."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.events.profile import Profile
+from nsysx.model import Column, TableSpec
+
+KEY = "second_table"
+TITLE = "The second table"
+COLUMNS = (
+    Column("name", "String", "", "a name of the second table", label="second name"),
+    Column("second_ns", "Int64", "ns", "a sum of the second table", sums="scope"),
+)
+SHOWN = TableSpec(
+    covers="steady", place=35, group="waiting", intro="The second sentence.", first=("name", "second_ns")
+)
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return one row."""
+    return pl.DataFrame({"name": ["second_row"], "second_ns": [profile.scope.steps * 7000]})
+'''
+
+
+def body(program: Program, number: int) -> None:
+    """A step in which the GPU waits for Python."""
+    with program.range("forward"), program.range("net:Net"):
+        program.launch(4, cost=40)
+        for _ in range(20):
+            program.host(40)
+            program.launch(4)
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a copy of the package that has one more finding and one more table, and with what it says of a report."""
+    folder = tmp_path_factory.mktemp("one_file")
+    shutil.copytree(PACKAGE, folder / "nsysx", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "nsysx" / "findings" / "nsx100_second_finding.py").write_text(FINDING, encoding="utf-8")
+    (folder / "nsysx" / "analyses" / "second_table.py").write_text(TABLE, encoding="utf-8")
+    Program().steps(body, 10).report.write(folder / "a.sqlite")
+    written = ("--html", "a.html", "--json", "a.json", "--markdown", "a.md", "--brief", "b.json", "--csv", "csv")
+    (folder / "terminal.txt").write_text(nsysx(folder, "report", "a.sqlite", "--full", *written), encoding="utf-8")
+    return folder
+
+
+def nsysx(folder: Path, *words: str) -> str:
+    """Return what a command of the copy prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "nsysx", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["terminal.txt", "a.html", "a.md"])
+def test_both_are_in_what_people_read(copied: Path, name: str) -> None:
+    text = (copied / name).read_text(encoding="utf-8")
+    assert "Do the second thing" in text, "what the rule is about is what limits the step: it comes first"
+    if name != "a.md":  # the answer for a ticket has no tables
+        assert "The second table" in text and "second name" in text.lower() and "7.0 us" in text
+
+
+def test_both_are_in_the_json(copied: Path) -> None:
+    said = json.loads((copied / "a.json").read_text(encoding="utf-8"))
+    (finding,) = [f for f in said["findings"] if f["code"] == "NSX100"]
+    assert finding["verdict"] == "found" and finding["slug"] == "second-finding"
+    assert said["answer"]["do"][0]["code"] == "NSX100"
+    assert not [line for line in said["answer"]["also"] if line["code"] == "NSX102"], "it reports the same time"
+    steps = said["scopes"]["second_table"]["steps"]
+    assert said["second_table"] == [{"name": "second_row", "second_ns": steps * 7000}]
+    brief = json.loads((copied / "b.json").read_text(encoding="utf-8"))
+    assert "Do the second thing" in json.dumps(brief["do_first"])
+
+
+def test_the_table_is_in_csv(copied: Path) -> None:
+    with (copied / "csv" / "second_table.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["name"] == "second_row" and int(row["second_ns"]) % 7000 == 0
+
+
+def test_both_are_explained(copied: Path) -> None:
+    assert "Words of the second manual." in nsysx(copied, "explain", "NSX100")
+    assert "Words of the second manual." in nsysx(copied, "explain", "second-finding")
+    table = nsysx(copied, "explain", "second_table")
+    assert "The second sentence." in table and "a sum of the second table" in table
+    assert "second_table" in nsysx(copied, "explain", "columns")
+    assert "second_table" in nsysx(copied, "report", "--json-schema")
+
+
+def test_the_table_stands_in_the_line_of_the_page_that_it_names(copied: Path) -> None:
+    page = (copied / "a.html").read_text(encoding="utf-8")
+    line = page.split('<details id="waiting"', 1)[1].split("<details id=", 1)[0]
+    assert "The second table (1)" in line
+
+
+def test_no_other_file_was_touched(copied: Path) -> None:
+    def files(root: Path) -> dict[str, bytes]:
+        kept = [p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+        return {str(p.relative_to(root)): p.read_bytes() for p in kept}
+
+    before, after = files(PACKAGE), files(copied / "nsysx")
+    assert after.keys() - before.keys() == {"findings/nsx100_second_finding.py", "analyses/second_table.py"}
+    assert all(after[name] == text for name, text in before.items())
