@@ -44,6 +44,43 @@ _KEEP = Fix(
 )
 
 
+_SELECT = Fix(
+    "Use a form of fixed shape: torch.where, masked_fill, weights of 0, or topk with a fixed count; nonzero() and x[mask] ask the "
+    "GPU for a size",
+    "out = torch.where(mask, x, 0)  # in place of x[mask]",
+)
+_SYNCHRONIZE = Fix(
+    "Remove torch.cuda.synchronize() from the loop: no value is read after it; for timing, record torch.cuda.Event pairs",
+    "",
+    "Clocks read on the CPU then no longer include the GPU's work.",
+)
+_ORDER = Fix(
+    "Remove this synchronize: no value is read after it; to order work of two streams, stream.wait_stream(other) or "
+    "stream.wait_event(event) does not hold Python"
+)
+
+
+def _fix(case: Case, row: Row) -> Fix:
+    """Return what to change, by what the wait is for: a value, a size, or nothing that the program reads."""
+    if not case.program.python and not case.program.torch:
+        return Fix("Launch the next work before this wait, and wait only where the result is needed")
+    if row["asks"] == waiting.NOTHING:
+        return _SYNCHRONIZE if "Stream" not in row["api"] and "Event" not in row["api"] else _ORDER
+    return _SELECT if row["asks"] == waiting.SIZE else _KEEP
+
+
+_WAIT = {
+    waiting.NOTHING: "An explicit wait",
+    waiting.VALUE: "A wait",
+    waiting.SIZE: "A wait for a size (nonzero, x[mask])",
+}
+_FOR = {
+    waiting.NOTHING: " (an explicit synchronize)",
+    waiting.VALUE: " for a value",
+    waiting.SIZE: " for the size of a selection (nonzero, x[mask])",
+}
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per place that waits, or leaves the GPU idle, for 0.1 % of the step or more in half of the steps."""
     if missing := case.missing("waits"):
@@ -94,7 +131,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
     wait, idle = case.per_step(row["ns"]), round(case.per_step(row["idle_caused_ns"]) * case.real_part(calls))
     host = case.program.host
     detail = (
-        f"{host[:1].upper() + host[1:]} waits in {row['api']} for {units.duration(wait)} {case.per} "
+        f"{host[:1].upper() + host[1:]} waits in {row['api']} for {units.duration(wait)} {case.per}{_FOR[row['asks']]} "
         f"({case.often(row['calls'], 'call', 'calls')}), {units.duration(case.per_step(row['backlog_ns']))} of it for work queued "
         f"earlier. The wait leaves the GPU without work for {units.duration(case.lost(idle, worth))}."
     )
@@ -111,15 +148,13 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
     elif own_statistics := _of_ddp(row):
         fix = Fix(own_statistics)
     else:
-        fix = _KEEP
-        if not case.program.python and not case.program.torch:
-            fix = Fix("Launch the next work before this wait, and wait only where the result is needed")
+        fix = _fix(case, row)
     if row["file"] is None and case.program.python:
         fix = fix._replace(text=f"{fix.text}; nsysx run --lines records the Python line")
     # The title gives no time where there is a saving: that is its cost, and other causes share the same gaps.
-    title = f"A wait in {row['api']}{in_module(row)} keeps {host} from running ahead of the GPU"
+    title = f"{_WAIT[row['asks']]} in {row['api']}{in_module(row)} keeps {host} from running ahead of the GPU"
     if worth.saving_ns is None:
-        title = f"A wait in {row['api']}{in_module(row)} leaves the GPU without work for {units.duration(idle)}"
+        title = f"{_WAIT[row['asks']]} in {row['api']}{in_module(row)} leaves the GPU without work for {units.duration(idle)}"
     if harmless:
         title = f"A wait of {units.duration(wait)} in {row['api']}{in_module(row)} costs next to nothing"
     return case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix, title_as_recorded=harmless)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
 import polars as pl
 
 from nsysx import units
@@ -70,6 +71,8 @@ _OBSTACLES = {
 }
 _WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
 _SITES = 4
+#: More than this in each step is no result that somebody reads: it should be selected or reduced on the GPU.
+_MUCH_BYTES = 1 << 20
 
 
 def check(case: Case) -> list[Finding]:
@@ -121,18 +124,32 @@ def check(case: Case) -> list[Finding]:
         gpu = f"take {units.duration(exposed)} of GPU time" if case.notable(exposed) else "take hardly any GPU time"
         cpu = f" and block the CPU for {units.duration(held)}" if case.notable(held) else ""
         title = f"Copies {way}{in_module(row)} {gpu}{cpu}"
-        fix = _fix(case, row)
+        fix = _fix(case, row, each_step=2 * _in_steps(case, at_site) >= case.steps)
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 
 
-def _fix(case: Case, row: Row) -> Fix:
+def _in_steps(case: Case, copies: pl.DataFrame) -> int:
+    """Return in how many steady steps these copies are made."""
+    steps = case.profile.steps.cpu
+    start = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
+    at = case.calls.filter(case.calls["call"].is_in(copies["call"].drop_nulls().implode()))["start_ns"].to_numpy()
+    return len(np.unique(np.searchsorted(start, at, side="right")))
+
+
+def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
     """Return how to hide these copies: nothing that is done already, and no word of a batch where none is copied."""
     program = case.program
     pinned = row["obstacle"] != "pageable"
     if row["direction"] == "DtoH":
         if not program.torch:
             return Fix("Copy to pinned memory (cudaHostAlloc) on a separate stream, and read the result later")
+        if each_step and not case.stepless and row["bytes"] >= _MUCH_BYTES * case.steps:
+            size = units.size(row["bytes"] / case.steps)
+            return Fix(
+                f"Select or reduce on the GPU (topk, argmax, sum) and copy only the result: {size} go to the host in each step; "
+                "what is needed whole, to pinned memory with non_blocking=True"
+            )
         return Fix("Copy to pinned memory with non_blocking=True and read the result a step later")
     if not program.torch:
         how = "" if pinned else "from pinned memory (cudaHostAlloc), "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
@@ -14,7 +15,12 @@ from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 
-PLACE = ("api", "module", "phase", "file", "line")
+PLACE = ("api", "asks", "module", "phase", "file", "line")
+#: What a wait is for: nothing (the program synchronizes), a value that it reads back, or how many elements a mask selects.
+NOTHING, VALUE, SIZE = "nothing", "value", "size"
+#: A size is one number, and the kernels that need it are launched next; no more calls than this lie between.
+_SIZE_BYTES, _NEXT_CALLS = 8, 8
+_SELECTS = r"DeviceSelect|DeviceCompactInit|write_indices"
 #: A place is listed if it waits, or leaves the GPU idle, for this share of the steps; and at most this many are.
 _LISTED, _MOST = 0.001, 8
 
@@ -39,6 +45,51 @@ def uploads(profile: Profile) -> pl.DataFrame:
     return pairs.filter((before >= 0) & copied & np.isin(pairs["copy"].to_numpy(), copies))
 
 
+def _next_is_selection(profile: Profile, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return whether the next launch of the thread after each call gathers what a mask selects, as ``nonzero`` does."""
+    calls, ops = profile.attributed.api_calls, profile.attributed.gpu_ops
+    names = ops["name"].cast(pl.String)
+    selecting = ops.filter((ops["op_kind"] == "kernel") & names.str.contains(_SELECTS))["call"].drop_nulls().to_numpy()
+    selects = np.isin(np.arange(calls.height), selecting)
+    launches = calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
+    thread = calls["thread"].to_numpy()
+    open_, found = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+    for ahead in range(1, _NEXT_CALLS + 1):  # calls are numbered by thread and time
+        at = np.minimum(rows + ahead, calls.height - 1)
+        open_ &= (rows + ahead < calls.height) & (thread[at] == thread[rows])
+        found |= open_ & launches[at] & selects[at]
+        open_ &= ~launches[at]
+    return found
+
+
+def asked(profile: Profile, calls: pl.DataFrame) -> pl.Series:
+    """Return what each of these calls (call, kind) waits for: NOTHING, VALUE or SIZE.
+
+    A synchronize that follows a copy to the host in the same breath waits for that copy, as ``.item()`` does.
+    """
+    rows = calls["call"].to_numpy()
+    # The split has the site by its call; that of ``wait_sites`` is in words.
+    site = calls.select("call").join(profile.waits.select("call", "site"), on="call", how="left", maintain_order="left")
+    copy = np.where((calls["kind"] == "copy").to_numpy(), rows, site["site"].to_numpy())
+    ops = profile.attributed.gpu_ops
+    back = ops.filter((ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH") & ops["call"].is_not_null())
+    moved = pl.DataFrame({"call": copy}).join(
+        back.group_by("call").agg(pl.col("bytes").sum()), on="call", how="left", maintain_order="left"
+    )["bytes"]
+    reads = moved.is_not_null().to_numpy()
+    counts = reads & (moved.fill_null(0) <= _SIZE_BYTES).to_numpy() & _next_is_selection(profile, rows)
+    explicit = ~reads & (calls["kind"] == "sync").to_numpy()
+    return pl.Series("asks", np.select([counts, explicit], [SIZE, NOTHING], VALUE).tolist(), dtype=pl.String)
+
+
+def _as_one(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls with all ``torch.cuda.synchronize()`` as one place: without one of them the wait moves to the next."""
+    whole = pl.col("api").str.contains("DeviceSynchronize|CtxSynchronize") & (pl.col("asks") == NOTHING)
+    several = calls.filter(whole).select("module", "phase").n_unique() > 1
+    place = (pl.when(~whole).then(pl.col(c)).alias(c) for c in ("module", "phase"))
+    return calls.with_columns(place) if several else calls
+
+
 def waits(profile: Profile) -> Waits:
     """Return the calls of the shown process that wait for the GPU in the steady steps, except copies to it.
 
@@ -54,6 +105,7 @@ def waits(profile: Profile) -> Waits:
     to_device = profile.steady_ops["call"].filter(profile.steady_ops["name"] == "HtoD").drop_nulls()
     others = np.concatenate([to_device.to_numpy(), profile.once(uploads)["call"].to_numpy()])
     calls = calls.filter(~np.isin(calls["call"].to_numpy(), others))
+    calls = _as_one(calls.with_columns(asked(profile, calls)))
     steps = profile.steps.cpu.filter(pl.col("process") == process).sort("start_ns")
     calls = calls.sort("start_ns", "call").join_asof(
         steps.select(pl.col("start_ns").alias("_at"), "index"), left_on="start_ns", right_on="_at"

@@ -167,3 +167,21 @@ def test_what_fsdp_copies_is_no_batch(tmp_path: Path) -> None:
     assert "parameters" in gathered.fix and "batch" not in gathered.fix + gathered.paste
     made = Program().steps(copying("mask:Mask")).finding(tmp_path, "NSX105")
     assert "Create this data on the GPU" in made.fix and "batch" not in made.fix + made.paste
+
+
+@pytest.mark.parametrize(
+    ("size", "every", "reduce"), [(1 << 20, 1, True), ((1 << 20) - 1, 1, False), (1 << 24, 4, False)]
+)
+def test_what_a_step_copies_whole_to_the_host_is_reduced_first(
+    tmp_path: Path, size: int, every: int, reduce: bool
+) -> None:
+    """From 1 MB in each step; what only some steps copy, like a checkpoint, is wanted whole."""
+
+    def body(program: Program, number: int) -> None:
+        program.launch(500)
+        if number % every == 0:
+            program.copy(800, "DtoH", bytes=size)
+
+    finding = Program().steps(body, 12).finding(tmp_path, "NSX105")
+    assert finding.verdict == "found"
+    assert finding.fix.startswith("Select or reduce on the GPU") == reduce

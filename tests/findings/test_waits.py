@@ -183,3 +183,56 @@ def test_waits_of_ddp_for_its_own_statistics_are_not_the_programs(tmp_path: Path
     assert finding.verdict == "found"
     assert "DistributedDataParallel waits here for its own statistics" in finding.fix
     assert "Keep the value" not in finding.fix
+
+
+# ---------------------------------------------------------------- what a wait is for
+
+
+@pytest.mark.parametrize(
+    ("size", "after", "api", "said"),
+    [
+        (8, "DeviceSelectSweepKernel<int>", "cudaStreamSynchronize_v3020", "Use a form of fixed shape"),
+        (
+            16,
+            "DeviceSelectSweepKernel<int>",
+            "cudaStreamSynchronize_v3020",
+            "Keep the value on the GPU",
+        ),  # no single number
+        (8, "gemm", "cudaStreamSynchronize_v3020", "Keep the value on the GPU"),
+        (0, "gemm", "cudaDeviceSynchronize_v3020", "Remove torch.cuda.synchronize()"),
+        (0, "gemm", "cudaStreamSynchronize_v3020", "Remove this synchronize"),
+    ],
+)
+def test_what_to_do_about_a_wait_depends_on_what_it_is_for(
+    tmp_path: Path, size: int, after: str, api: str, said: str
+) -> None:
+    """A copy of one number whose wait the kernels of a selection follow is nonzero(); a wait without a copy reads nothing."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(1000)
+            if size:
+                program.copy(2, "DtoH", pageable=False, bytes=size)
+            program.sync(api)
+            program.host(300)
+            program.launch(100, after)
+            program.launch(1000)
+
+    found = [f for f in Program().steps(body).findings(tmp_path, "NSX101") if f.verdict == "found"]
+    assert [f.fix[: len(said)] for f in found] == [said]
+
+
+def test_synchronizing_after_each_phase_is_one_thing_to_remove(tmp_path: Path) -> None:
+    """Without one of the calls the wait would only move to the next."""
+
+    def body(program: Program, number: int) -> None:
+        for phase in ("forward", "backward", "optimizer"):
+            with program.range(phase):
+                program.launch(500)
+                program.sync("cudaDeviceSynchronize_v3020")
+                program.host(200)
+
+    (found,) = (f for f in Program().steps(body).findings(tmp_path, "NSX101") if f.verdict == "found")
+    assert found.title.startswith("An explicit wait in cudaDeviceSynchronize keeps")
+    assert found.fix.startswith("Remove torch.cuda.synchronize() from the loop")
+    assert found.saving_ns_per_step is not None and found.saving_ns_per_step > 400_000  # of three pauses of 200 us
