@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
 import pytest
 
-from nsysx.analyses import gpu_ledger, modules, waits
+from nsysx.analyses import copies, gpu_ledger, kernel_families, kernels, launches, modules, waits
 from nsysx.rows import Column, Of, columns_of
 from tests.samples import NAMES, Samples
 
@@ -15,6 +15,10 @@ TYPED = {
     gpu_ledger.KEY: gpu_ledger.GpuRow,
     modules.KEY: modules.ModuleRow,
     waits.KEY: waits.WaitRow,
+    kernels.KEY: kernels.KernelRow,
+    kernel_families.KEY: kernel_families.FamilyRow,
+    launches.KEY: launches.LaunchRow,
+    copies.KEY: copies.CopyRow,
 }
 
 

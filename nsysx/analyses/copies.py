@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
 from nsysx.reading import schema
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "copies"
 TITLE = "Copies"
-COLUMNS = (
-    Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
-    Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ...", label="from memory"),
-    Column("dst_kind", "String", "", "memory of the destination", label="to memory"),
-    Column("count", "Int64", "", "copies"),
-    Column("bytes", "Int64", "bytes", "bytes copied"),
-    Column("total_ns", "Int64", "ns", "time on the device, summed"),
-    Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
-    Column("api_ns", "Int64", "ns", "duration of the API calls; null if graphs launched all of them"),
-)
+
+
+class CopyRow(TypedDict):
+    """One direction and pair of memories."""
+
+    direction: Annotated[str, Of("HtoD, DtoH, DtoD, ...")]
+    src_kind: Annotated[str, Of("memory of the source: pageable, pinned, device, ...", label="from memory")]
+    dst_kind: Annotated[str, Of("memory of the destination", label="to memory")]
+    count: Annotated[int, Of("copies")]
+    bytes: Annotated[int, Of("bytes copied", "bytes")]
+    total_ns: Annotated[int, Of("time on the device, summed", "ns")]
+    bandwidth_bytes_per_s: Annotated[float | None, Of("bytes over time on the device; null without time", "bytes/s")]
+    api_ns: Annotated[int | None, Of("duration of the API calls; null if graphs launched all of them", "ns")]
+
+
+COLUMNS = columns_of(CopyRow)
+ROWS: TableOf[CopyRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=140,

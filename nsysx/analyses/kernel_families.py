@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "kernel_families"
 TITLE = "GPU time by family"
-COLUMNS = (
-    Column("family", "String", "", "kernel family by pattern; memcpy, memset and opaque graphs under their own names"),
-    Column("count", "Int64", "", "GPU ops in the steady steps", sums="scope"),
-    Column("total_ns", "Int64", "ns", "their time, summed over the steady steps", sums="scope"),
-    Column("share", "Float64", "", "part of all GPU op time, 0 to 1"),
-)
+
+
+class FamilyRow(TypedDict):
+    """One kind of GPU work."""
+
+    family: Annotated[str, Of("kernel family by pattern; memcpy, memset and opaque graphs under their own names")]
+    count: Annotated[int, Of("GPU ops in the steady steps", sums="scope")]
+    total_ns: Annotated[int, Of("their time, summed over the steady steps", "ns", sums="scope")]
+    share: Annotated[float | None, Of("part of all GPU op time, 0 to 1")]
+
+
+COLUMNS = columns_of(FamilyRow)
+ROWS: TableOf[FamilyRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=80,

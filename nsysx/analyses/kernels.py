@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "kernels"
 TITLE = "Kernels"
-COLUMNS = (
-    Column("name", "String", "", "kernel with its template arguments"),
-    Column("family", "String", "", "kernel family by pattern"),
-    Column("count", "Int64", "", "executions"),
-    Column("total_ns", "Int64", "ns", "kernel time: end - start, summed"),
-    Column("mean_ns", "Float64", "ns", "mean kernel time"),
-    Column("median_ns", "Float64", "ns", "median kernel time"),
-    Column("min_ns", "Int64", "ns", "shortest"),
-    Column("max_ns", "Int64", "ns", "longest"),
-    Column("std_ns", "Float64", "ns", "sample standard deviation, null for a single execution", label="std dev"),
-    Column("share", "Float64", "", "part of all kernel time, 0 to 1"),
-    Column(
-        "api_self_ns",
-        "Int64",
-        "ns",
-        "self time of its launch calls; null if graphs launched all of it",
-        label="API self time",
-    ),
-    Column(
-        "queue_ns",
-        "Int64",
-        "ns",
-        "time from the end of the launch call to the start, summed; null without calls",
-        label="queue, summed",
-    ),
-)
+
+
+class KernelRow(TypedDict):
+    """One kernel name."""
+
+    name: Annotated[str, Of("kernel with its template arguments")]
+    family: Annotated[str, Of("kernel family by pattern")]
+    count: Annotated[int, Of("executions")]
+    total_ns: Annotated[int, Of("kernel time: end - start, summed", "ns")]
+    mean_ns: Annotated[float, Of("mean kernel time", "ns")]
+    median_ns: Annotated[float, Of("median kernel time", "ns")]
+    min_ns: Annotated[int, Of("shortest", "ns")]
+    max_ns: Annotated[int, Of("longest", "ns")]
+    std_ns: Annotated[float | None, Of("sample standard deviation, null for a single execution", "ns", label="std dev")]
+    share: Annotated[float | None, Of("part of all kernel time, 0 to 1")]
+    api_self_ns: Annotated[
+        int | None, Of("self time of its launch calls; null if graphs launched all of it", "ns", label="API self time")
+    ]
+    queue_ns: Annotated[
+        int | None,
+        Of(
+            "time from the end of the launch call to the start, summed; null without calls", "ns", label="queue, summed"
+        ),
+    ]
+
+
+COLUMNS = columns_of(KernelRow)
+ROWS: TableOf[KernelRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=70,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
@@ -11,7 +13,8 @@ from nsysx.catalogue import Call, Cause
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "launches"
 TITLE = "Launches"
@@ -20,60 +23,59 @@ _SLOW_FACTOR, _SLOW_NS = 10, 50_000
 #: If it idles for launches for less than this share of the steady window, the GPU does not wait for them.
 _FREE_SHARE = 0.02
 _LAUNCH, _HOST = Cause.LAUNCH_LATENCY.number, Cause.HOST_CODE.number
-COLUMNS = (
-    Column("name", "String", "", "API function"),
-    Column("launches", "Int64", "", "calls in the steady steps", sums="scope"),
-    Column("launches_per_step", "Float64", "", "calls per steady step; null without steps"),
-    Column("gpu_ops", "Int64", "", "kernels and other GPU work that they started", sums="scope"),
-    Column("total_ns", "Int64", "ns", "self time on the CPU: usual + first_call + queue_full + slow", sums="scope"),
-    Column("usual_ns", "Int64", "ns", "part of it in ordinary launches", sums="scope"),
-    Column("first_call_ns", "Int64", "ns", "part of it paid once: see the first-call bill", sums="scope"),
-    Column(
-        "queue_full_ns",
-        "Int64",
-        "ns",
-        "part of it blocked because the launch queue was full: the GPU is behind, not the CPU",
-        sums="scope",
-    ),
-    Column(
-        "slow_ns",
-        "Int64",
-        "ns",
-        "part of it in launches that took ten times the median and 50 us with room in the queue",
-        sums="scope",
-    ),
-    Column("median_ns", "Float64", "ns", "median launch"),
-    Column("p90_ns", "Float64", "ns", "90 % of the launches took at most this"),
-    Column("queue_full_calls", "Int64", "", "launches that blocked on a full queue", sums="scope"),
-    Column("slow_calls", "Int64", "", "slow launches", sums="scope"),
-    Column(
-        "pending_median",
-        "Float64",
-        "",
-        "GPU ops launched but not done when a launch began, median",
-        label="queued, median",
-    ),
-    Column(
-        "idle_launch_ns",
-        "Int64",
-        "ns",
-        "idle time of the shown device while a launch of this function was in flight (launch latency)",
-        sums="scope",
-        label="GPU idle in launch",
-    ),
-    Column(
-        "idle_host_ns",
-        "Int64",
-        "ns",
-        "its idle time before such a launch, in Python and the framework",
-        sums="scope",
-        label="GPU idle before it",
-    ),
-    Column("idle_share", "Float64", "", "both over the steady time of the shown device, 0 to 1"),
-    Column(
-        "verdict", "String", "", "free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell"
-    ),
-)
+
+
+class LaunchRow(TypedDict):
+    """One function that launches; its parts sum to ``total_ns``."""
+
+    name: Annotated[str, Of("API function")]
+    launches: Annotated[int, Of("calls in the steady steps", sums="scope")]
+    launches_per_step: Annotated[float | None, Of("calls per steady step; null without steps")]
+    gpu_ops: Annotated[int, Of("kernels and other GPU work that they started", sums="scope")]
+    total_ns: Annotated[int, Of("self time on the CPU: usual + first_call + queue_full + slow", "ns", sums="scope")]
+    usual_ns: Annotated[int, Of("part of it in ordinary launches", "ns", sums="scope")]
+    first_call_ns: Annotated[int, Of("part of it paid once: see the first-call bill", "ns", sums="scope")]
+    queue_full_ns: Annotated[
+        int,
+        Of("part of it blocked because the launch queue was full: the GPU is behind, not the CPU", "ns", sums="scope"),
+    ]
+    slow_ns: Annotated[
+        int,
+        Of(
+            "part of it in launches that took ten times the median and 50 us with room in the queue", "ns", sums="scope"
+        ),
+    ]
+    median_ns: Annotated[float, Of("median launch", "ns")]
+    p90_ns: Annotated[float, Of("90 % of the launches took at most this", "ns")]
+    queue_full_calls: Annotated[int, Of("launches that blocked on a full queue", sums="scope")]
+    slow_calls: Annotated[int, Of("slow launches", sums="scope")]
+    pending_median: Annotated[
+        float, Of("GPU ops launched but not done when a launch began, median", label="queued, median")
+    ]
+    idle_launch_ns: Annotated[
+        int,
+        Of(
+            "idle time of the shown device while a launch of this function was in flight (launch latency)",
+            "ns",
+            sums="scope",
+            label="GPU idle in launch",
+        ),
+    ]
+    idle_host_ns: Annotated[
+        int,
+        Of(
+            "its idle time before such a launch, in Python and the framework",
+            "ns",
+            sums="scope",
+            label="GPU idle before it",
+        ),
+    ]
+    idle_share: Annotated[float, Of("both over the steady time of the shown device, 0 to 1")]
+    verdict: Annotated[str, Of("free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell")]
+
+
+COLUMNS = columns_of(LaunchRow)
+ROWS: TableOf[LaunchRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=130,

@@ -14,11 +14,15 @@ from typing import Any
 
 from nsysx import units
 from nsysx.advice import Bar
+from nsysx.analyses import events, launches, stopwatch, waits
+from nsysx.analyses.launches import LaunchRow
+from nsysx.analyses.waits import WaitRow
 from nsysx.answer import bars, step_time
 from nsysx.model import Finding, Row, Scope, Summary
 from nsysx.render import answer as answers
 from nsysx.render.answer import Worded
 from nsysx.render.safe_text import clean, harmless_json, shorten_kernel, without_homes
+from nsysx.rows import R, TableOf
 
 BRIEF_SCHEMA = "nsysx.brief/1"
 
@@ -26,6 +30,11 @@ BRIEF_SCHEMA = "nsysx.brief/1"
 _MOST_FINDINGS, _MOST_ROWS, _MOST_BARS, _MOST_UNKNOWN = 12, 3, 8, 8
 
 Json = dict[str, Any]
+
+
+#: Tables whose columns mypy does not know.
+_STOPWATCH: TableOf[Row] = TableOf(stopwatch.KEY)
+_EVENTS: TableOf[Row] = TableOf(events.KEY)
 
 
 def _text(value: object, limit: int) -> str:
@@ -56,12 +65,12 @@ def of(summary: Summary, *, redact: bool = True) -> str:
         "how_sure": [
             {"about": s.about, "level": s.level, "reason": s.reason, "settle_with": s.command} for s in said.sure
         ],
-        "waits": _rows(summary, "waits", "total_ns", _wait),
-        "launches": _rows(summary, "launches", "launches", _launch),
+        "waits": _rows(summary, waits.ROWS, lambda r: r["total_ns"], _wait),
+        "launches": _rows(summary, launches.ROWS, lambda r: r["launches"], _launch),
         "paid_once": _paid_once(summary),
         "clocks": {
-            "synchronize": _rows(summary, "stopwatch", "custom", _clock, measured="both_from"),
-            "events": _rows(summary, "events", "windows", _window),
+            "synchronize": _rows(summary, _STOPWATCH, lambda r: r.get("custom"), _clock, only=_is_measured),
+            "events": _rows(summary, _EVENTS, lambda r: r.get("windows"), _window),
         },
         "unknown": [
             {"what": _text(c.check, 80), "why": _text(c.detail, 200), "record_with": _text(c.fix, 120)}
@@ -196,14 +205,18 @@ def _stop(finding: Finding, saving: Json | None, now: int | None) -> str:
 
 
 def _rows(
-    summary: Summary, key: str, largest: str, make: Callable[[Row, Scope | None], Json], *, measured: str = ""
+    summary: Summary,
+    of: TableOf[R],
+    largest: Callable[[R], float | None],
+    make: Callable[[R, Scope | None], Json],
+    *,
+    only: Callable[[R], bool] = lambda _: True,
 ) -> list[Json] | None:
-    """Return the top rows of a table by the column ``largest``; null where the table was not recorded."""
-    table = summary.tables.get(key)
+    """Return the top rows of a table by what ``largest`` says of each; null where the table was not recorded."""
+    table = summary.tables.get(of.key)
     if table is None or table.rows is None:
         return None
-    rows = [r for r in table.rows if not measured or r.get(measured) == "measured"]
-    rows.sort(key=lambda r: -(r.get(largest) or 0))
+    rows = sorted(filter(only, summary.of(of)), key=lambda r: -(largest(r) or 0))
     scope = table.scope if table.scope is None or len(table.scope.processes) < 2 else None
     over = table.scope.label if table.scope else "in the whole capture"
     return [{**make(row, scope), "over": over} for row in rows[:_MOST_ROWS]]
@@ -214,7 +227,7 @@ def _each(value: float | None, scope: Scope | None) -> int | None:
     return None if value is None else round(scope.per_step(value) if scope else value)
 
 
-def _wait(row: Row, scope: Scope | None) -> Json:
+def _wait(row: WaitRow, scope: Scope | None) -> Json:
     return {
         "call": _text(row["api"], 80),
         "where": _where(row),
@@ -226,7 +239,7 @@ def _wait(row: Row, scope: Scope | None) -> Json:
     }
 
 
-def _launch(row: Row, scope: Scope | None) -> Json:
+def _launch(row: LaunchRow, scope: Scope | None) -> Json:
     calls = row["launches"] if scope is None or not scope.steps else scope.per_step(row["launches"])
     return {"call": _text(row["name"], 80), "calls": calls, "median_ns": _ns(row["median_ns"])}
 
@@ -244,6 +257,10 @@ def _paid_once(summary: Summary) -> Json | None:
             for r in rows[:_MOST_ROWS]
         ],
     }
+
+
+def _is_measured(row: Row) -> bool:
+    return bool(row.get("both_from") == "measured")
 
 
 def _clock(row: Row, _: Scope | None) -> Json:
