@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from nsysx.advice import Also
+from nsysx.analyses import gpu_ledger, waits
 from nsysx.answer import step_time
 from nsysx.answer.bars import folded_path
 from nsysx.answer.choice import NOTABLE, about, by_saving, place_of
@@ -65,3 +68,35 @@ def ask_next(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
     if _host_code_unseen(summary):
         said.append("nsysx run --python -- CMD")
     return (*said, "nsysx report REPORT --full", "nsysx report REPORT --html page.html")
+
+
+class LongestWait(NamedTuple):
+    """The longest wait that was replayed: its length and what the step without it saves, both ns of one step.
+
+    ``moves_to``: what waits instead, "" if nothing. ``little``: hardly any of it is saved.
+    """
+
+    api: str
+    module: str | None
+    ns: float
+    saving_ns: float
+    moves_to: str
+    little: bool
+
+
+#: A wait is worth a word from this share of the device's window; a saving below the other share of the wait is little of it.
+_LONG, _LITTLE = 0.05, 0.2
+
+
+def longest_wait(summary: Summary) -> LongestWait | None:
+    """Return what removing the longest wait is worth, the first question of anybody who sees one; None for waits not worth a word."""
+    table, shown = summary.tables.get("waits"), summary.steps.scope.processes[0] if summary.steps.scope else None
+    replayed = [(r, ns) for r in summary.of(waits.ROWS) if (ns := r.get("saving_ns")) is not None]
+    windows = [r["window_ns"] for r in summary.of(gpu_ledger.ROWS) if r.get("process") == shown]
+    if not replayed or table is None or table.scope is None or not table.scope.steps:
+        return None
+    row, saved = max(replayed, key=lambda r: r[0].get("total_ns") or 0)
+    if (row.get("total_ns") or 0) < _LONG * max(windows, default=0):
+        return None
+    wait, saving = (table.scope.per_step(ns) for ns in (row["total_ns"], saved))
+    return LongestWait(row["api"], row.get("module"), wait, saving, row.get("moves_to") or "", saving < _LITTLE * wait)

@@ -27,10 +27,9 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, calls_of
-from nsysx.findings._needs import FUSABLE, NOT_FUSED
+from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
-from nsysx.judging.program import Program
 from nsysx.model import Finding
 from nsysx.replay.engine import Graph
 
@@ -104,19 +103,24 @@ def check(case: Case) -> list[Finding]:
             f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {case.share(cost)} of "
             "the step before them."
         )
-        fix = _fix(case.program, row["phase"])
+        fix = _fix(case, row["phase"])
         where = {"module": row["part"], "phase": row["phase"]}
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
     return findings or case.clear(RULE, _CLEAR)
 
 
-def _fix(program: Program, phase: str | None) -> Fix:
-    """Return how this part can make fewer launches: nothing that it already does."""
+def _fix(case: Case, phase: str | None) -> Fix:
+    """Return how this part can make fewer launches: nothing that it already does, and no CUDA graph where something forbids one."""
+    program = case.program
     if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
         code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
         return _FUSED._replace(paste=code) if program.optimizer_class in FUSABLE else _FUSED
     ways = ["One batched or fused operation instead of a loop"]
     if program.torch and not program.compiled:
         ways.append("torch.compile of this part")
-    ways.append("a CUDA graph of it")
-    return Fix(", ".join(ways[:-1]) + f", or {ways[-1]}")
+    needs = GRAPH if program.torch else (REPEATS,)
+    if any(need.test(case)[0] == "violated" for need in needs):
+        needs = ()
+    else:
+        ways.append("a CUDA graph of it")
+    return Fix(ways[0] if len(ways) == 1 else ", ".join(ways[:-1]) + f", or {ways[-1]}", needs=needs)

@@ -92,7 +92,8 @@ def findings_of(summary: Summary, texts: Texts, width: int) -> tuple[FindingView
     """Return the findings: that of the first screen, the others found by saving, those that cannot be told, those that are clear."""
     if summary.findings is None:
         return None
-    order = {"found": 0, "cannot_tell": 1, "clear": 2}
-    first = [a.finding for a in summary.answer.do]
-    ranked = sorted(enumerate(summary.findings), key=lambda f: (f[0] not in first, order[f[1].verdict]))
-    return tuple(finding_of(f, summary, texts, width) for _, f in ranked)
+    first = {a.finding for a in summary.answer.do}
+    rest = [f for place, f in enumerate(summary.findings) if place not in first]
+    shown = [f for place, f in enumerate(summary.findings) if place in first]
+    shown += [f for verdict in ("found", "cannot_tell", "clear") for f in rest if f.verdict == verdict]
+    return tuple(finding_of(f, summary, texts, width) for f in shown)

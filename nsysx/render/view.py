@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.analyses import gpu_ledger, waits
-from nsysx.answer import step_time
+from nsysx.answer import others, step_time
 from nsysx.findings import rule_of
 from nsysx.model import Check, Finding, Summary
 from nsysx.render import facts, finding_view, glossary, ledgers
@@ -86,30 +85,18 @@ def _first(summary: Summary) -> Finding | None:
     return None if place is None or summary.findings is None else summary.findings[place]
 
 
-def _shown(summary: Summary) -> int | None:
-    """Return the shown process."""
-    return summary.steps.scope.processes[0] if summary.steps.scope else None
-
-
 def _wait_line(summary: Summary, texts: Texts) -> list[str]:
     """Return what removing the longest wait is worth, the first question of anybody who sees a long wait."""
-    table = summary.tables.get("waits")
-    replayed = [(r, ns) for r in summary.of(waits.ROWS) if (ns := r.get("saving_ns")) is not None]
-    windows = [r["window_ns"] for r in summary.of(gpu_ledger.ROWS) if r.get("process") == _shown(summary)]
-    if not replayed or table is None or table.scope is None or not table.scope.steps:
+    wait = others.longest_wait(summary)
+    if wait is None:
         return []
-    row, saved = max(replayed, key=lambda r: r[0].get("total_ns") or 0)
-    if (row.get("total_ns") or 0) < 0.05 * max(windows, default=0):
-        return []
-    wait, saving = (table.scope.per_step(ns) for ns in (row["total_ns"], saved))
-    place = f" in {texts(row['module'], 80)}" if row.get("module") else ""
-    lasts = f"The longest wait, {texts(row['api'], 80)}{place}, lasts {units.duration(wait)} per step"
-    shorter = f"{units.duration(saving)} shorter" if saving >= 1 else "no shorter"
+    place = f" in {texts(wait.module, 80)}" if wait.module else ""
+    lasts = f"The longest wait, {texts(wait.api, 80)}{place}, lasts {units.duration(wait.ns)} per step"
+    shorter = f"{units.duration(wait.saving_ns)} shorter" if wait.saving_ns >= 1 else "no shorter"
     line = f"{step_time.told(summary, lasts)}; without it the step is {shorter}"
-    if not row.get("moves_to"):
+    if not wait.moves_to:
         return [line]
-    little = saving < 0.2 * wait
-    return [f"{line}{', because' if little else ', and'} the wait moves to {texts(row['moves_to'], 160)}"]
+    return [f"{line}{', because' if wait.little else ', and'} the wait moves to {texts(wait.moves_to, 160)}"]
 
 
 def _evidence(summary: Summary, texts: Texts) -> tuple[str, ...]:

@@ -51,21 +51,46 @@ def test_the_answer_of_a_sample_is_consistent(name: str, recorded: Samples) -> N
     assert inconsistent(recorded.summary(name)) == []
 
 
-@pytest.mark.parametrize("path", sorted(RENDER.glob("*.py")), ids=lambda p: p.name)
+#: What a decision takes as its input: findings and what they save, waits and what they would save.
+JUDGED = re.compile(r"\bfindings\b|\bsaving_ns|saving_ns_per_step|cost_ns_per_step|\bunblocked_ns\b|\bwaits\.ROWS\b")
+CHOOSES = {"max", "min", "sorted", "next", "sort", "nlargest", "nsmallest"}
+MEDIANS = {"median", "median_low", "median_high", "fmean", "quantiles", "quantile", "percentile", "nanmedian"}
+
+
+def decisions(text: str) -> list[str]:
+    """Return where code names a rule, chooses among findings or by what they save, or computes a median."""
+    bad = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"NSX\d{3}", node.value):
+            bad.append(f"{node.lineno}: {node.value}")
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if name in MEDIANS or (name in CHOOSES and JUDGED.search(ast.unparse(node))):
+            bad.append(f"{node.lineno}: {ast.unparse(node)}")
+    return bad
+
+
+@pytest.mark.parametrize("path", sorted(RENDER.rglob("*.py")), ids=lambda p: str(p.relative_to(RENDER)))
 def test_an_output_decides_nothing(path: Path) -> None:
-    """No rule's code stands in it, and it takes no finding for being the largest or the first of its kind."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    quoted = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    assert not [text for text in quoted if re.fullmatch(r"NSX\d{3}", text)]
-    chosen = [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("max", "min", "next")
-        and re.search(r"findings|saving_ns_per_step|cost_ns_per_step", ast.unparse(node))
-    ]
-    assert not chosen
+    """No rule's code stands in it, it takes no finding for being the largest or the first of its kind, and it has no medians."""
+    assert decisions(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if finding.code == 'NSX101': pass",
+        "code in ('NSX107', 'NSX115')",
+        "max(summary.findings, key=cost)",
+        "sorted(f for f in shown if f.saving_ns_per_step)",
+        "next(f for f in summary.findings or ())",
+        "rows.sort(key=lambda r: r['saving_ns'])",
+        "statistics.median(lengths)",
+    ],
+)
+def test_a_decision_in_an_output_is_seen(text: str) -> None:
+    assert decisions(text)
 
 
 # ---------------------------------------------------------------- conditions

@@ -47,6 +47,27 @@ def test_the_module_that_launches_too_much_is_named(tmp_path: Path) -> None:
     assert "50 tiny launches" in finding.title
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_graph_of_one_part_needs_what_a_graph_of_the_model_needs(tmp_path: Path, waits: bool) -> None:
+    """It is offered, with what was tested, where nothing forbids it; elsewhere the other ways remain."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("layers.0.norm:Norm"):
+            for i in range(50):
+                program.launch(2)
+                program.host(14)
+                if waits and i == 25:
+                    program.sync()
+
+    summary = Program().steps(body).summary(tmp_path)
+    (part,) = [f for f in summary.findings or () if f.code == "NSX113"]
+    (whole,) = [f for f in summary.findings or () if f.code == "NSX102"]
+    assert "One batched or fused operation" in part.fix
+    assert any(c.state == "violated" for c in whole.conditions) == waits
+    assert ("CUDA graph of it" in part.fix) == (not waits)
+    assert part.conditions == (() if waits else whole.conditions)
+
+
 def test_a_pause_of_the_host_is_found_where_it_lets_the_device_idle(tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
         with program.range("forward"), program.range("net:Net"):
