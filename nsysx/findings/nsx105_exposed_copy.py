@@ -57,6 +57,13 @@ _PIN = Fix(
     _UNTIL_THEN,
     (PAGEABLE,),
 )
+_MAKE = Fix(
+    "Make this data on the GPU (torch.randint, randperm and indexing take device='cuda'); what must come from the CPU, pinned "
+    "(tensor.pin_memory(), DataLoader(pin_memory=True)) and with non_blocking=True",
+    "",
+    "Keep a pinned tensor until its copy is done.",
+    (PAGEABLE,),
+)
 #: The parts of the verdict that belong to the host.
 _HOST = (Part.SYNC, Part.HOST, Part.LAUNCH)
 #: Ranges in which FSDP gathers the parameters of a module.
@@ -167,4 +174,4 @@ def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
     if case.stepless:
         how = f"{pin}copy it with non_blocking=True on a separate stream, before the work that needs it"
         return Fix(how[:1].upper() + how[1:])
-    return _AHEAD if pinned else _PIN
+    return _AHEAD if pinned else _PIN if case.program.loader else _MAKE

@@ -30,6 +30,7 @@ from nsysx import units
 from nsysx.catalogue import Call, Cause, Limit, Part
 from nsysx.events import pauses, stacks
 from nsysx.events.host_lines import known_lines
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule, in_module
@@ -52,6 +53,10 @@ _SITES = 3
 _NAMED, _MOSTLY = 0.1, 0.5
 #: A line with this share of the samples, or a call with this share of the time, is named as what the thread did.
 _STANDS_OUT = 0.3
+#: A step saves something if it copies so many bytes to the host, and so many times what the usual step does.
+_SAVED_BYTES, _MANY_TIMES = 1 << 20, 10
+#: A pause before a pageable copy of this many bytes to the device made that data.
+_MADE_BYTES = 64 << 10
 
 
 def _stalls(case: Case) -> pl.DataFrame:
@@ -66,13 +71,35 @@ def _stalls(case: Case) -> pl.DataFrame:
     start, end = (host[c].to_numpy() for c in ("start_ns", "end_ns"))
     paused = [pl.Series(k.key, _pauses.time_in(_pauses.of(case, k), start, end)) for k in _pauses.KINDS]
     keys = [k.key for k in _pauses.KINDS]
-    gaps = host.with_columns(paused).group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())
+    host = host.with_columns(paused).filter(~pl.Series(_of_a_checkpoint(case, host), dtype=pl.Boolean))
+    gaps = host.group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())
     thread, start, end = (case.calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     launch = case.calls["kind"].is_in(Call.LAUNCHES).to_numpy()
     before = np.flatnonzero(launch[1:] & (thread[1:] == thread[:-1]))  # sorted by thread and time
     usual = np.median(start[before + 1] - end[before]) if len(before) else None
     least = max(_STALL_NS, _TIMES * usual) if usual is not None else _STALL_NS
     return gaps.filter(pl.col("ns") >= least).select("op", "ns", "real_ns", *keys)
+
+
+def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
+    """Return which idle pieces (start_ns, op) border a copy to the host in steps that save: NSX109 tells those.
+
+    Such steps copy from 1 MB on and ten times what the usual step does. The program gathers before the first copy and writes after.
+    """
+    steps = case.profile.steps.cpu
+    begin = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
+    ops = case.ops.filter((case.ops["device"] == case.device).fill_null(False)).sort("end_ns")
+    out = (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH")
+    calls = case.profile.attributed.api_calls["start_ns"]
+    at = calls.gather(ops["call"].fill_null(0)).to_numpy()  # of the step in which it is launched
+    step = np.searchsorted(begin, at, side="right")
+    moved = np.zeros(len(begin) + 1, np.int64)
+    np.add.at(moved, step, np.where(out.fill_null(False).to_numpy(), ops["bytes"].fill_null(0).to_numpy(), 0))
+    saves = moved >= max(_SAVED_BYTES, _MANY_TIMES * float(np.median(moved[1:])) if len(begin) else 0)
+    saved = ops.filter(out.fill_null(False) & pl.Series(saves[step], dtype=pl.Boolean))
+    last = np.searchsorted(ops["end_ns"].to_numpy(), gaps["start_ns"].to_numpy(), side="right") - 1
+    behind = np.isin(ops["op"].to_numpy()[np.maximum(last, 0)], saved["op"].to_numpy()) & (last >= 0)
+    return np.asarray(behind | np.isin(gaps["op"].to_numpy(), saved["op"].to_numpy()), np.bool_)
 
 
 def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
@@ -152,6 +179,28 @@ def _move_it(case: Case, row: Row) -> Fix:
     return Fix(text)
 
 
+def _making(case: Case, ops: pl.Series, row: Row) -> Fix | None:
+    """Return the advice for pauses that mostly end with a pageable copy to the device: the program makes that data on the CPU."""
+    if 2 * row["made_ns"] < row["gaps_ns"]:
+        return None
+    chosen = case.profile.attributed.gpu_ops.filter(pl.col("op").is_in(ops.implode()))
+    size = units.size(int(chosen.filter(_made())["bytes"].sum()) / case.steps)
+    if not case.program.torch:
+        return Fix(
+            f"Make this data on the GPU, or in another thread: {size} {case.per} are made on the CPU while the GPU idles"
+        )
+    return Fix(
+        f"Make this data on the GPU (torch.randint, randperm and indexing take device='cuda'), or in DataLoader workers with "
+        f"pin_memory=True: {size} {case.per} are made on the CPU and copied from pageable memory"
+    )
+
+
+def _made() -> pl.Expr:
+    """Return whether a GPU op is a copy of much data from pageable memory to the device."""
+    copy = (pl.col("op_kind") == "memcpy") & (pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)
+    return (copy & (pl.col("bytes") >= _MADE_BYTES)).fill_null(False)
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which these stalls sum to 1 % of the step or more."""
     if case.stepless:
@@ -161,7 +210,8 @@ def check(case: Case) -> list[Finding]:
     if missing := case.missing("launches"):
         return case.cannot_tell(RULE, missing)
     stalls = _stalls(case)
-    stalls = stalls.with_columns(case.profile.attributed.gpu_ops["call"].gather(stalls["op"]))
+    ended = case.profile.attributed.gpu_ops.select("call", made=_made())[stalls["op"]]
+    stalls = stalls.with_columns(ended["call"], pl.when(ended["made"]).then("ns").otherwise(0).alias("made_ns"))
     calls = case.profile.attributed.api_calls
     # The call that ends the last gap already belongs to the step after the steady ones.
     launched = lookup.at(calls["process"], stalls["call"].fill_null(-1).to_numpy()) == case.process
@@ -172,6 +222,7 @@ def check(case: Case) -> list[Finding]:
         pl.col("real_ns").sum(),
         pl.col("ns").max().alias("longest_ns"),
         pl.col("ns").sum().alias("gaps_ns"),
+        pl.col("made_ns").sum(),
         pl.col(*(k.key for k in _pauses.KINDS)).sum(),
     )
     rows = rows.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
@@ -193,6 +244,9 @@ def check(case: Case) -> list[Finding]:
         after = cost - case.taken_by(_ALONE)
         if case.notable(after):
             title += ", some of it after a wait"
+        making = _making(case, ops, row)
+        if making and not mostly:
+            title += " (it makes data on the CPU, then copies it)"
         if mostly:
             title += f" ({mostly.name})"
         detail = (
@@ -204,6 +258,6 @@ def check(case: Case) -> list[Finding]:
                 f" {units.duration(after)} of it also counts as time after a synchronize: the pause would be harmless if the thread "
                 "ran ahead of the GPU."
             )
-        fix = mostly.fix if mostly else _move_it(case, row)
+        fix = mostly.fix if mostly else making or _move_it(case, row)
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
     return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

@@ -91,6 +91,43 @@ def test_a_pause_after_a_wait_belongs_to_the_wait(tmp_path: Path) -> None:
     assert Program().steps(body).finding(tmp_path, "NSX114").verdict == "clear"
 
 
+@pytest.mark.parametrize(("size", "made"), [(64 << 10, True), ((64 << 10) - 1, False)])
+def test_a_pause_before_an_upload_makes_its_data(tmp_path: Path, size: int, made: bool) -> None:
+    """From 64 kB on: a smaller copy costs no time to make."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(300)
+            program.launch(10)
+            program.host(2_000)
+            program.copy(20, bytes=size)
+            program.launch(300)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX114")
+    assert finding.verdict == "found"
+    assert ("it makes data on the CPU" in finding.title) == made
+    assert finding.fix.startswith("Make this data on the GPU") == made
+
+
+@pytest.mark.parametrize(("every", "told"), [(4, False), (1, True)])
+def test_pauses_around_a_checkpoint_are_told_by_the_slow_steps_alone(tmp_path: Path, every: int, told: bool) -> None:
+    """What each step copies to the host is no checkpoint, and the pause before it is one of its own."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(20):
+                program.launch(30)
+        if number % every == 0:
+            for _ in range(3):
+                program.host(3_000)
+                program.copy(200, "DtoH", pageable=False, bytes=4 << 20)
+
+    summary = Program().steps(body, 17).summary(tmp_path)
+    found = {f.code: f for f in summary.findings or () if f.verdict == "found"}
+    assert ("NSX114" in found) == told
+    assert ("NSX109" in found) != told
+
+
 def test_fusion_gives_an_estimate_and_says_so(tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
         with program.range("forward"), program.range("act:Gate"):
