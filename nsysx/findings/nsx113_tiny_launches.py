@@ -26,7 +26,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
-from nsysx.findings._case import Case, Fix, Rule, calls_of
+from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
 from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
@@ -118,7 +118,7 @@ def _fix(case: Case, phase: str | None) -> Fix:
     ways = ["One batched or fused operation instead of a loop"]
     if program.torch and not program.compiled:
         ways.append("torch.compile of this part")
-    needs = GRAPH if program.torch else (REPEATS,)
+    needs: tuple[Need, ...] = GRAPH if program.torch else (REPEATS,)
     if any(need.test(case)[0] == "violated" for need in needs):
         needs = ()
     else:

@@ -307,9 +307,9 @@ def held(module: Any) -> dict[str, Any]:
 
 
 def _children(module: Any) -> list[tuple[str, Any]]:
-    own = held(module).get("_modules")
-    if isinstance(own, dict):
-        items = list(own.items())
+    below = held(module).get("_modules")
+    if isinstance(below, dict):
+        items = list(below.items())
     else:
         items = _asked(module.named_children)  # modules of torch.jit
     return [(name, child) for name, child in items if child is not None]
@@ -323,8 +323,9 @@ def has_parameters(root: Any) -> bool:
         if id(module) in seen:
             continue
         seen.add(id(module))
-        own = held(module).get("_parameters")
-        if any(p is not None for p in (own.values() if isinstance(own, dict) else _asked(module.parameters, False))):
+        held_here = held(module).get("_parameters")
+        parameters = held_here.values() if isinstance(held_here, dict) else _asked(module.parameters, False)
+        if any(p is not None for p in parameters):
             return True
         todo.extend(child for _, child in _children(module))
     return False
