@@ -42,6 +42,7 @@ ORDER = (
     "answer",
     "pipeline",
     "comparing",
+    "trying",
     "render",
     "export",
     "api",

@@ -42,7 +42,7 @@ def commands(text: str) -> list[list[str]]:
 ALL = commands(README) + commands(MANY)
 OURS = [words[1:] for words in ALL if words[0] == "nsysx"]
 #: Commands that profile, ask the machine or talk to a cluster: parsed here; they are run by tests of their own.
-PARSED = [w for w in OURS if w[0] in ("run", "doctor", "calibrate")]
+PARSED = [w for w in OURS if w[0] in ("run", "try", "doctor", "calibrate")]
 RUN = [w for w in OURS if w not in PARSED]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from nsysx import __version__
-from nsysx.cli import calibrate, check, compare, config, doctor, explain, export, report, run, whatif
+from nsysx.cli import calibrate, check, compare, config, doctor, explain, export, report, run, try_, whatif
 from nsysx.cli.declared import Grouped
 from nsysx.cli.examples import below
 from nsysx.cli.talk import harmless, talk
@@ -35,6 +35,7 @@ _add(report.report, "Say where the step time went.")
 _add(compare.compare, "Say whether AFTER is faster than BEFORE, and why.", cls=compare.SeveralFiles)
 _add(check.check, "Check a report against a budget, for CI.")
 _add(whatif.whatif, "Say what a change would save.")
+_add(try_.try_, "Make changes in the running CMD and measure their gain.", cls=try_.BeforeCommand)
 _add(export.export, "Hand a report to other tools: Parquet, Perfetto.")
 _add(calibrate.calibrate, "Measure once what tracing costs on this machine.")
 _add(doctor.doctor, "Say what works here, and how to fix what does not.")

@@ -31,6 +31,11 @@ EXAMPLES = {
         ("train.sqlite --remove-wait losses.py:47", "without this wait"),
         ("train.sqlite --graph all", "a step in one CUDA graph"),
     ),
+    "try": (
+        ("-- python train.py", "every change that applies"),
+        ("train.sqlite -- python train.py", "what this report advises"),
+        ("--change tf32 --change compile -- python train.py", "these two"),
+    ),
     "export": (
         ("run.sqlite --to frames", "Parquet and a data dictionary"),
         ("run.sqlite --perfetto run.pftrace --steps 10:12", "for ui.perfetto.dev"),

@@ -10,6 +10,7 @@ from .operators import Operators
 from .output import Output
 from .pauses import Pauses
 from .timing import Timing
+from .trial import Trial
 from .window import Window
 
 
@@ -31,6 +32,8 @@ def make(torch: Any, out: Output) -> Parts:
     if timed:
         first, last = window.first, window.last
         timing = Timing(torch, None if first is None or last is None else (first, last + 1))
+        if out.environ.get("NSYSX_TRIAL"):
+            timing = Trial(torch, out.environ)
     marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")))
     out.recording = not window.wanted and not timed
     return Parts(window, marking, StepClock(torch), Pauses(out), timing, Operators(torch, out, _operators(out, timed)))

@@ -25,7 +25,8 @@ Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_MARKS=few|a
 NSYSX_DEPTH=N (modules at most N path parts deep), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
 NSYSX_STEPS=A:B|auto (only these steps are captured, all others run without ranges), NSYSX_LINES=1 (a mark with the Python
 line of each wait), NSYSX_OPS=1 (operators with their shapes, where modules are marked), NSYSX_PAUSES=0 (collections and
-compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step).
+compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step),
+NSYSX_TRIAL (the same for ``nsysx try``: see trial).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from .output import Output
 from .phases import Phases
 from .roots import Roots
 from .status import Status
+from .trial import Trial
 
 
 class Probe:
@@ -68,6 +70,10 @@ class Probe:
         self.steps = self.borders.steps
         self.phases = Phases(torch, self.out, self.borders, self.operators, self.backward)
         self.roots = Roots(self.out, self.calls, self.phases)
+        self.trial = self.parts.timing if isinstance(self.parts.timing, Trial) else None
+        if self.trial is not None:
+            self.trial.optimizers = self.borders.optimizers
+            self.operators.before_backward = self.trial.before_backward  # type: ignore[method-assign]
         self.steps.compilations = lambda: dynamo.compilations(sys.modules)
         self.patcher = patch.Patcher(torch.compiler.is_dynamo_compiling, self.out.wrong)
         self._removers: list[Callable[[], object]] = []
@@ -120,6 +126,8 @@ class Probe:
         if self.parts.timing is not None:
             self.parts.timing.ended = True
         self.status.finish()
+        if self.trial is not None:
+            self.trial.write("exit")
 
     # ---- arming -----------------------------------------------------------------------------------------------------
 
@@ -284,6 +292,8 @@ def arm(torch: Any) -> None:
         probe.status.reason = "; ".join(why)
     try:
         probe.arm()
+        if probe.trial is not None:
+            probe.trial.make_changes()
         os.register_at_fork(after_in_child=probe.forked)
         atexit.register(probe.exit)
         if probe.parts.timing is None:

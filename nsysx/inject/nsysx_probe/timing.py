@@ -20,6 +20,7 @@ class Timing:
     def __init__(self, torch: Any, window: tuple[int, int] | None) -> None:
         self.torch = torch
         self.window = window
+        self.synchronize = torch.cuda.synchronize  # a change may replace it
         self.ended = False  # the program has ended; only then may `record` wait for the device
         self.borders: list[tuple[int | None, int, Any]] = []
 
@@ -38,7 +39,7 @@ class Timing:
         by_gpu = bool(steps) and all(a[2] is not None and b[2] is not None for a, b in steps[1:] or steps)
         lengths: dict[int, int] = {}
         if by_gpu:
-            self.torch.cuda.synchronize()
+            self.synchronize()
         for (index, begin, first), (_, end, last) in steps:
             assert index is not None
             if not by_gpu:

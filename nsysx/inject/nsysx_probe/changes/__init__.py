@@ -1,0 +1,107 @@
+"""The changes that ``nsysx try`` makes to a running program: one file each, in this folder. Standard library only at import.
+
+A file has ``CHANGES``, a tuple of `Change`. ``NSYSX_CHANGE=name,name`` makes these in a process, right after torch was imported;
+``NSYSX_CHANGES`` names a folder with more files of the kind. A change does what its pasted lines would do, and no more. It tells
+its `Watch` when it took effect, or why it does not apply.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+#: What a change may alter besides the time of a step.
+ALTERS = ("speed", "numerics", "memory")
+
+#: The files of this folder, in the order in which their changes are tried without a report: what is quick to try comes first.
+FILES = (
+    "optimizers", "tf32", "cuda", "loading", "garbage", "compiling", "mixed_precision", "nothing",
+)  # fmt: skip
+
+
+class Change:
+    """One change to a program.
+
+    ``does``: a phrase that begins a sentence. ``paste``: the lines that make it. ``arm(torch, watch)`` makes it. ``findings``: the
+    codes of those that advise it. ``alters``: "speed" only, "numerics" (results differ within rounding or by random numbers), or
+    "memory"; ``beware`` says more. ``needs``: what a program must have: cuda, optimizer or "". ``environment``: variables to set,
+    each a function of the value before. ``start_s``: how long its first steps may take, if longer than others. Of one ``group``
+    only one is made.
+    """
+
+    def __init__(
+        self, name: str, does: str, paste: str, arm: Callable[[Any, Watch], Any], *, findings: tuple[str, ...] = (),
+        alters: str = "speed", beware: str = "", needs: str = "", group: str = "", start_s: float = 0.0,
+        environment: Mapping[str, Callable[[str], str]] | None = None,
+    ) -> None:  # fmt: skip
+        assert alters in ALTERS, alters
+        self.name, self.does, self.paste, self.arm, self.findings = name, does, paste, arm, findings
+        self.alters, self.beware, self.needs, self.group, self.start_s = alters, beware, needs, group or name, start_s
+        self.environment = environment or {}
+
+
+class Watch:
+    """What one change reports while the program runs: how often it took effect, where first, or why it does not apply."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.where = ""
+        self.why_not = ""
+        self.note = ""
+        self.at_step: dict[int, list[Callable[[], Any]]] = {}
+        self.at_end: list[Callable[[], Any]] = []
+
+    def took(self, *, here: bool = True) -> None:
+        """Note that the change took effect, ``here`` in the line of the program that is being run."""
+        self.count += 1
+        if here and not self.where:
+            self.where = place()
+
+    def record(self) -> dict[str, Any]:
+        """Return ``took``, ``where``, ``why_not`` and ``note``."""
+        return {"took": self.count, "where": self.where, "why_not": self.why_not, "note": self.note}
+
+
+def place() -> str:
+    """Return file:line of the innermost frame that is the program's own, "" if there is none."""
+    libraries = (os.path.dirname(os.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep)  # noqa: PTH120
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        inside = file.startswith(libraries) or "site-packages" in file or "dist-packages" in file
+        if not inside and not file.startswith("<"):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def known(environ: Mapping[str, str] = os.environ) -> dict[str, Change]:
+    """Return every change by its name, in the order in which they are tried without a report."""
+    changes: list[Change] = []
+    for name in FILES:
+        changes += importlib.import_module(f"{__name__}.{name}").CHANGES
+    folder = environ.get("NSYSX_CHANGES")
+    for file in sorted(Path(folder).glob("[a-z]*.py")) if folder else ():
+        spec = importlib.util.spec_from_file_location(f"nsysx_changes_{file.stem}", file)
+        if spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            vars(module)["Change"] = Change
+            spec.loader.exec_module(module)
+            changes += module.CHANGES
+    return {change.name: change for change in changes}
+
+
+def make(torch: Any, environ: Mapping[str, str]) -> dict[str, Watch]:
+    """Make the changes that ``NSYSX_CHANGE`` names; return the watch of each."""
+    names = [name for name in environ.get("NSYSX_CHANGE", "").split(",") if name]
+    watches: dict[str, Watch] = {}
+    every = known(environ) if names else {}
+    for name in names:
+        watches[name] = Watch()
+        every[name].arm(torch, watches[name])
+    return watches

@@ -1,0 +1,79 @@
+"""Ways to reach into torch that several changes share."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from . import Watch
+
+_DEPTH: list[int] = []
+
+
+def with_arguments(owner: Any, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Let ``change`` alter the arguments of each object of a class before it is made. They come by name; ``self`` stays out."""
+    original = owner.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if _DEPTH:  # the class of the program calls that of torch
+            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+        bound = signature.bind(self, *args, **kwargs)
+        named = dict(bound.arguments)
+        named.pop(next(iter(signature.parameters)))
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                named.update(named.pop(name, {}))
+        change(named)
+        _DEPTH.append(1)
+        try:
+            return original(self, **named)  # type: ignore[no-any-return]
+        finally:
+            _DEPTH.pop()
+
+    owner.__init__ = init
+
+
+class Networks:
+    """Calls ``meet`` with each outermost module that has parameters, before its first call; after the second step nobody looks."""
+
+    def __init__(self, torch: Any, watch: Watch, meet: Callable[[Any], Any]) -> None:
+        self.owner, self.meet = torch.nn.Module, meet
+        self.original = torch.nn.Module.__call__
+        self.met: set[int] = set()
+        self.over = False
+        networks = self
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            return networks.call(self, args, kwargs)
+
+        self.replacement = __call__
+        self.owner.__call__ = self.replacement
+        watch.at_step.setdefault(2, []).append(self.end)
+
+    def call(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """Call a module; inside, modules are torch's own again, also for what compiles them."""
+        if next(module.parameters(), None) is None:  # a loss
+            return self.original(module, *args, **kwargs)
+        self.owner.__call__ = self.original
+        try:
+            if id(module) not in self.met:
+                self.met.add(id(module))
+                self.meet(module)
+            return self.original(module, *args, **kwargs)
+        finally:
+            if not self.over:
+                self.owner.__call__ = self.replacement
+
+    def end(self) -> None:
+        """Give torch its own call back."""
+        self.over = True
+        self.owner.__call__ = self.original
+
+
+def convolutions(torch: Any, module: Any) -> list[Any]:
+    """Return the convolutions in a network."""
+    return [part for part in module.modules() if isinstance(part, torch.nn.modules.conv._ConvNd)]

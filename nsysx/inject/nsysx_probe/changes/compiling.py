@@ -1,0 +1,51 @@
+"""torch.compile of each outermost network, at its first call, as ``model.compile()`` before the loop would do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import Change, Watch
+from ._wrapping import Networks
+
+_START_S = 900.0
+
+
+def _with(**options: Any) -> Callable[[Any, Watch], None]:
+    def arm(torch: Any, watch: Watch) -> None:
+        watch.why_not = "no module with parameters was called in the first two steps"
+
+        def meet(module: Any) -> None:
+            module.compile(**options)
+            watch.took()
+
+        def look() -> None:
+            counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+            if watch.count and not counters.get("stats", {}).get("unique_graphs"):
+                watch.count, watch.why_not = 0, "torch.compile found nothing to compile"
+            breaks = sum(counters.get("graph_break", {}).values())
+            skips = counters.get("inductor", {}).get("cudagraph_skips", 0)
+            notes = [f"{breaks} graph break{'s' if breaks > 1 else ''}"] if breaks else []
+            notes += [f"CUDA graphs left out {skips} times"] if skips else []
+            watch.note = ", ".join(notes)
+
+        Networks(torch, watch, meet)
+        watch.at_end.append(look)
+
+    return arm
+
+
+def _change(name: str, call: str, findings: tuple[str, ...], **options: Any) -> Change:
+    return Change(
+        name, f"{call} for the outermost module", call + "  # before the loop", _with(**options),
+        findings=findings, alters="numerics", group="compile", start_s=_START_S, beware="results differ by rounding",
+    )  # fmt: skip
+
+
+_OF = ("NSX102", "NSX112", "NSX113", "NSX119", "NSX124", "NSX118")
+CHANGES = (
+    _change("compile", "model.compile()", _OF),
+    _change("compile-reduce-overhead", 'model.compile(mode="reduce-overhead")', _OF, mode="reduce-overhead"),
+    _change("compile-dynamic", "model.compile(dynamic=True)", ("NSX103", "NSX109"), dynamic=True),
+)

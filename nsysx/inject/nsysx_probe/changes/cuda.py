@@ -1,0 +1,94 @@
+"""Waits for the whole device, and how the allocator and cuDNN work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import Change, Watch
+from ._wrapping import Networks, convolutions
+
+
+def _no_synchronize(torch: Any, watch: Watch) -> None:
+    watch.why_not = "torch.cuda.synchronize is not called"
+
+    def synchronize(device: Any = None) -> None:
+        watch.took()
+
+    torch.cuda.synchronize = synchronize
+
+
+def _no_empty_cache(torch: Any, watch: Watch) -> None:
+    watch.why_not = "torch.cuda.empty_cache is not called"
+
+    def empty_cache() -> None:
+        watch.took()
+
+    torch.cuda.empty_cache = empty_cache
+
+
+def _expandable(torch: Any, watch: Watch) -> None:
+    watch.took(here=False)  # the variable was set before torch was imported
+
+
+def _with_segments(before: str) -> str:
+    return before if "expandable_segments" in before else ",".join(filter(None, (before, "expandable_segments:True")))
+
+
+def _benchmark(torch: Any, watch: Watch) -> None:
+    watch.why_not = "no network has a convolution"
+    if torch.backends.cudnn.benchmark:
+        watch.why_not = "it is on already"
+        return
+    torch.backends.cudnn.benchmark = True
+
+    def meet(module: Any) -> None:
+        if convolutions(torch, module):
+            watch.took()
+
+    def look() -> None:
+        if not torch.backends.cudnn.benchmark:
+            watch.count, watch.why_not = 0, "the program turns it off itself"
+
+    Networks(torch, watch, meet)
+    watch.at_end.append(look)
+
+
+def _channels_last(torch: Any, watch: Watch) -> None:
+    watch.why_not = "no network has a 2D convolution"
+
+    def meet(module: Any) -> None:
+        flat = [part for part in convolutions(torch, module) if part.weight.dim() == 4]
+        if not flat:
+            return
+        if all(part.weight.is_contiguous(memory_format=torch.channels_last) for part in flat):
+            watch.why_not = "its weights are channels last already"
+            return
+        module.to(memory_format=torch.channels_last)
+        watch.took()
+
+    Networks(torch, watch, meet)
+
+
+CHANGES = (
+    Change(
+        "no-synchronize", "no torch.cuda.synchronize", "# delete torch.cuda.synchronize() here", _no_synchronize,
+        findings=("NSX101", "NSX115"), needs="cuda", beware="times that the program takes itself are wrong without it",
+    ),
+    Change(
+        "no-empty-cache", "no torch.cuda.empty_cache", "# delete torch.cuda.empty_cache() here", _no_empty_cache,
+        findings=("NSX104",), alters="memory", needs="cuda",
+    ),
+    Change(
+        "expandable-segments", "expandable segments in the allocator",
+        'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # before import torch', _expandable,
+        findings=("NSX104",), alters="memory", needs="cuda", environment={"PYTORCH_CUDA_ALLOC_CONF": _with_segments},
+    ),
+    Change(
+        "cudnn-benchmark", "cuDNN tries its algorithms", "torch.backends.cudnn.benchmark = True", _benchmark,
+        findings=("NSX117",), alters="numerics", needs="cuda", beware="another algorithm rounds in another order",
+    ),
+    Change(
+        "channels-last", "channels last for convolutions", "model = model.to(memory_format=torch.channels_last)",
+        _channels_last, findings=("NSX117",), alters="numerics", beware="another algorithm rounds in another order",
+    ),
+)  # fmt: skip

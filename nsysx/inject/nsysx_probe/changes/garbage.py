@@ -1,0 +1,33 @@
+"""Python's garbage collector: what lives after the first steps is frozen, and nothing is collected within steps."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from . import Change, Watch
+
+_PASTE = "gc.collect(); gc.freeze(); gc.disable()  # after two steps; gc.collect() at each epoch's end"
+
+
+def _arm(_torch: Any, watch: Watch) -> None:
+    watch.why_not = "the program made less than three steps"
+
+    def freeze() -> None:
+        if not gc.isenabled():
+            watch.why_not = "the program turned the collector off itself"
+            return
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        watch.took(here=False)
+
+    watch.at_step.setdefault(2, []).append(freeze)
+
+
+CHANGES = (
+    Change(
+        "gc-freeze", "no garbage collections within steps", _PASTE, _arm, findings=("NSX114", "NSX109", "NSX123"),
+        alters="memory", beware="objects in reference cycles stay until gc.collect()",
+    ),
+)  # fmt: skip

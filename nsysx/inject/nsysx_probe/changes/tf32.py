@@ -1,0 +1,31 @@
+"""FP32 matrix products in TF32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import Change, Watch
+
+
+def _arm(torch: Any, watch: Watch) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+
+    def look() -> None:
+        if torch.get_float32_matmul_precision() != "high":
+            watch.count, watch.why_not = 0, "the program sets the precision itself"
+
+    if before == "highest":
+        watch.took(here=False)
+        watch.at_end.append(look)
+    else:
+        watch.why_not = f"the precision is {before} already"
+
+
+CHANGES = (
+    Change(
+        "tf32", "TF32 for FP32 matrix products", 'torch.set_float32_matmul_precision("high")', _arm,
+        findings=("NSX116",), alters="numerics", needs="cuda",
+        beware="products keep 10 bits of the mantissa instead of 23",
+    ),
+)  # fmt: skip

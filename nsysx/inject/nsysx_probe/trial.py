@@ -1,0 +1,180 @@
+"""A run of ``nsysx try``: times warm-up and measured steps without a profiler, with or without changes, and ends the program.
+
+``NSYSX_TRIAL=W:N:S``: W steps to warm up, then N that are measured, or fewer (at least `_LEAST`) once they took S seconds (0: never
+fewer). Then the parameters and the losses are read, trial-<pid>.json is written, and the process waits to be killed. Before that,
+nothing is read and nothing waits for the device. ``beat-<pid>`` holds the number of steps that were begun, as 8 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import changes
+from .interrupts import of_program
+from .timing import Timing
+
+#: Least number of measured steps.
+_LEAST = 5
+#: How long a finished process waits to be killed (s).
+_WAIT_S = 60.0
+#: Numbers of a parameter that its projection covers.
+_PROJECTED = 65_536
+
+
+class Trial(Timing):
+    """The lengths of all steps, and what tells whether the program computed the same."""
+
+    def __init__(self, torch: Any, environ: Mapping[str, str]) -> None:
+        super().__init__(torch, None)
+        warm, steps, seconds = environ["NSYSX_TRIAL"].split(":")
+        self.environ = environ
+        self.warm, self.steps, self.seconds = int(warm), int(steps), float(seconds)
+        self.index = -1
+        self.pid = os.getpid()
+        self.written = False
+        self.optimizers: Callable[[], list[Any]] = list
+        self.watches: dict[str, changes.Watch] = {}
+        self.losses: dict[str, list[Any]] = {"first": [], "last": []}
+        self.began_ns = 0  # the first measured step, by the host's clock
+        self.first_step_s: float | None = None
+        self._beat: Any = None
+
+    def make_changes(self) -> None:
+        """Make the changes that the environment names. A change that fails ends the process, and says why."""
+        try:
+            self.watches = changes.make(self.torch, self.environ)
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def border(self, index: int | None) -> None:
+        """Note that step ``index`` begins here or, with None, that the open one ends; after the last one, end the run."""
+        super().border(index)
+        if index is None:
+            if self._complete():
+                self._finish()
+            return
+        self.index = index
+        if index == self.warm:
+            self.began_ns = time.perf_counter_ns()
+            if self.watches and not any(watch.count for watch in self.watches.values()):
+                self._finish()  # no change has taken effect: there is nothing to measure
+        if self.first_step_s is None:
+            self.first_step_s = time.time()
+        self._show(index + 1)
+        for watch in self.watches.values():
+            for work in watch.at_step.pop(index, ()):
+                work()
+
+    def _complete(self) -> bool:
+        done = self.index + 1 - self.warm
+        if done >= self.steps:
+            return True
+        return bool(self.seconds) and done >= _LEAST and time.perf_counter_ns() - self.began_ns > self.seconds * 1e9
+
+    def _show(self, steps: int) -> None:
+        if self._beat is None:
+            file = Path(self.environ["NSYSX_PROBE_DIR"]) / f"beat-{self.pid}"
+            with file.open("w+b") as opened:
+                opened.write(bytes(8))
+                opened.flush()
+                self._beat = mmap.mmap(opened.fileno(), 8)
+        struct.pack_into("=q", self._beat, 0, steps)
+
+    def before_backward(self, roots: Any) -> None:
+        """Keep the loss of the first and of the last step; it is read when the measured steps are over."""
+        which = "first" if self.index == 0 else "last" if self.index == self.warm + self.steps - 1 else ""
+        if not which:
+            return
+        for root in roots if isinstance(roots, (tuple, list)) else (roots,):
+            capturing = root.is_cuda and self.torch.cuda.is_current_stream_capturing()
+            if root.numel() == 1 and not capturing:
+                self.losses[which].append(root.detach().clone())
+
+    # ---- the end ----------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Write the result and wait to be killed: no handler and no exit function of the program runs."""
+        if os.getpid() != self.pid:
+            return
+        self.ended = True
+        try:
+            self.write("measured")
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        until = time.monotonic() + _WAIT_S
+        while time.monotonic() < until:
+            time.sleep(0.1)
+        os._exit(0)
+
+    def write(self, how: str) -> None:
+        """Write trial-<pid>.json once, completely or not at all."""
+        if self.written or os.getpid() != self.pid or (how == "exit" and self.index < 0):
+            return
+        self.written = True
+        for watch in self.watches.values():
+            for work in watch.at_end:
+                work()
+        record = {**self.record(), **self._context(), "ended": how}
+        try:
+            with self.torch.no_grad():
+                record["weights"] = self._weights()
+                record["losses"] = {which: [float(v) for v in kept] for which, kept in self.losses.items()}
+        except Exception as error:
+            if of_program(error):
+                raise
+            record["weights"], record["why_no_weights"] = None, f"{type(error).__name__}: {error}"
+        file = Path(self.environ["NSYSX_PROBE_DIR"]) / f"trial-{self.pid}.json"
+        scratch = file.with_suffix(".tmp")
+        scratch.write_text(json.dumps(record), encoding="utf-8")
+        scratch.replace(file)
+
+    def _context(self) -> dict[str, Any]:
+        torch = self.torch
+        cuda = bool(torch.cuda.is_initialized())
+        return {
+            "pid": self.pid,
+            "ranks": int(self.environ.get("LOCAL_WORLD_SIZE") or 1),
+            "rank": self.environ.get("RANK"),
+            "warm": self.warm,
+            "steps": self.index + 1,
+            "first_step_s": self.first_step_s,
+            "warm_up_ns": next((time_ns for i, time_ns, _ in self.borders if i == self.warm), self.began_ns)
+            - (self.borders[0][1] if self.borders else 0),
+            "cuda": cuda,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated() if cuda else None,
+            "optimizers": sorted({type(o).__name__ for o in self._living()}),
+            "changes": {name: watch.record() for name, watch in self.watches.items()},
+        }
+
+    def _living(self) -> list[Any]:
+        return [optimizer for ref in self.optimizers() if (optimizer := ref()) is not None]
+
+    def _weights(self) -> dict[str, list[float]]:
+        """Return norm and projection of each parameter of the optimizers, shape (parameters,).
+
+        The projection is the dot product of its first numbers with cos(0), cos(1), ...: two tensors of equal norm differ in it.
+        """
+        torch = self.torch
+        norms, projections = [], []
+        for optimizer in self._living():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+                    flat = local.detach().reshape(-1)
+                    norms.append(torch.linalg.vector_norm(flat, dtype=torch.float64))
+                    part = flat[:_PROJECTED].double()
+                    wave = torch.arange(len(part), device=part.device, dtype=torch.float64).cos()
+                    projections.append(part @ wave)
+        return {"norms": [float(v) for v in norms], "projections": [float(v) for v in projections]}

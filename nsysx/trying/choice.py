@@ -1,0 +1,42 @@
+"""Which changes are tried, and in which order."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.inject.nsysx_probe.changes import Change
+
+#: Not tried unless it is asked for.
+_ONLY_ASKED = frozenset(("nothing",))
+
+
+def named(names: Sequence[str], known: Mapping[str, Change]) -> list[tuple[Change, ...]]:
+    """Return the changes of ``--change``. Raises NsysxError, exit code 2, for a name that does not exist."""
+    return [tuple(_one(name.strip(), known) for name in word.split(",")) for word in dict.fromkeys(names)]
+
+
+def _one(name: str, known: Mapping[str, Change]) -> Change:
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    raise NsysxError(
+        f"--change {name}: no such change", slug="try-change", hint=f"{hint}nsysx try --list has all", exit_code=EXIT_USAGE
+    )  # fmt: skip
+
+
+def advised(codes: Sequence[str], known: Mapping[str, Change]) -> list[tuple[Change, ...]]:
+    """Return the changes that findings advise, those of the first finding first."""
+    order: dict[str, Change] = {}
+    for code in codes:
+        for change in known.values():
+            if code in change.findings:
+                order.setdefault(change.name, change)
+    return [(change,) for change in order.values()]
+
+
+def every(known: Mapping[str, Change]) -> list[tuple[Change, ...]]:
+    """Return all changes that are tried without a report."""
+    return [(change,) for change in known.values() if change.name not in _ONLY_ASKED]

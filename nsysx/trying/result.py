@@ -1,0 +1,94 @@
+"""What was tried and what came of it: ``nsysx.try/1``. All times are ns of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SCHEMA = "nsysx.try/1"
+Verdict = Literal["faster", "slower", "same", "cannot_tell", "fails", "does_not_apply"]
+
+
+@dataclass
+class Baseline:
+    """The unchanged program: the median step over its runs, the lowest and the highest. ``measured_steps``: of each run.
+
+    ``weights_difference`` is the largest one between two unchanged runs after the same steps, None if it is not known.
+    """
+
+    step_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    runs: int = 0
+    measured_steps: int = 0
+    warm_up_steps: int = 0
+    clock: str = ""
+    peak_memory_bytes: int | None = None
+    weights_difference: float | None = None
+    loss_difference: float | None = None
+
+
+@dataclass
+class Trial:
+    """One change. ``ratio``: changed over unchanged step, and its interval; ``step_ns`` is that of the baseline times it.
+
+    ``start_ns``: what the change adds to the first steps. ``pays_after_steps``: after so many steps that is regained.
+    ``other_results``: it alters weights more than it should, so it is never among the best. ``does`` is a phrase for people,
+    ``note`` what torch said of the change.
+    """
+
+    change: str
+    does: str = ""
+    verdict: Verdict = "cannot_tell"
+    step_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    pairs: int = 0
+    start_ns: float | None = None
+    pays_after_steps: int | None = None
+    weights_difference: float | None = None
+    loss_difference: float | None = None
+    other_results: bool = False
+    peak_memory_bytes: int | None = None
+    alters: str = "speed"
+    beware: str = ""
+    reason: str = ""
+    note: str = ""
+    paste: str = ""
+    where: str = ""
+    advised: bool = False
+
+
+@dataclass
+class Result:
+    """Everything that was measured. ``stopped`` says why it ended early, "" if it did not."""
+
+    command: list[str]
+    baseline: Baseline = field(default_factory=Baseline)
+    trials: list[Trial] = field(default_factory=list)
+    together: Trial | None = None
+    stopped: str = ""
+    interrupted: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; what is not finite becomes null."""
+        return {"schema": SCHEMA, **_plain(asdict(self))}
+
+    def winners(self) -> list[Trial]:
+        """Return the changes that made the step faster and compute the same, the best first."""
+        won = [t for t in self.trials if t.verdict == "faster" and not t.other_results]
+        return sorted(won, key=lambda t: t.ratio or 1.0)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    return value

@@ -1,0 +1,309 @@
+"""A session: the unchanged program first, then for each change pairs of runs in the order B A A B, until the interval decides."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nsysx.errors import EXIT_EMPTY, NsysxError
+from nsysx.inject.nsysx_probe.changes import Change
+from nsysx.trying.options import Options
+from nsysx.trying.result import Baseline, Result, Trial
+from nsysx.trying.run import Limits, Plan, Run, Runner
+from nsysx.trying.verdicts import broken, computes_other, gain, loss_difference, weights_difference
+
+#: Steps that warm up, and those of a program whose step takes longer than `_LONG_S`.
+_WARM, _WARM_LONG, _LONG_S = 10, 3, 2.0
+#: Measured steps of the first run, and how long they may take (s).
+_SCOUT_STEPS, _SCOUT_S = 30, 5.0
+#: Measured steps of a run: as many as take `_ENOUGH_S`, within these limits, but not more than take `_AT_MOST_S`.
+_ENOUGH_S, _AT_MOST_S, _STEPS_LOW, _STEPS_HIGH, _STEPS_LEAST = 5.0, 30.0, 30, 200, 5
+#: A program with fewer steps than this cannot be measured.
+_PROGRAM_LEAST = 8
+#: Pairs that each change gets; more than the second do not decide either.
+_LEAST_PAIRS, _MOST_PAIRS = 3, 20
+#: A step this many times the unchanged one is no step any more.
+_HANGS = 10
+
+
+@dataclass
+class _Tried:
+    """A change, or several at once, with its pairs of runs (unchanged, changed)."""
+
+    changes: tuple[Change, ...]
+    trial: Trial
+    pairs: list[tuple[Run, Run]] = field(default_factory=list)
+    done: bool = False
+
+
+class Session:
+    """Measures the candidates in their order; `measure` does everything and `result` holds what is known at any time."""
+
+    def __init__(
+        self, command: Sequence[str], candidates: Sequence[tuple[Change, ...]], options: Options,
+        show: Callable[[str], object] = lambda _line: None, advised: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.runner = Runner(command)
+        self.options = options
+        self.show = show
+        self.result = Result(list(command))
+        self.deadline = time.monotonic() + 60 * options.budget
+        self.plan = Plan(_WARM, options.steps or _SCOUT_STEPS, 0.0 if options.steps else _SCOUT_S)
+        self.unchanged: list[Run] = []
+        self.start_s = 0.0
+        self.cuda, self.optimizers = False, list[str]()
+        self.tried = [_Tried(c, _trial(c, advised)) for c in candidates]
+        self.result.trials = [t.trial for t in self.tried]
+
+    # ---- the unchanged program --------------------------------------------------------------------------------------
+
+    def measure(self) -> Result:
+        """Measure everything within the budget. Raises NsysxError if the unchanged program cannot be measured."""
+        try:
+            self._scout()
+            for tried in self.tried:
+                self._first_pairs(tried)
+            self._more_pairs()
+            if self.options.together:
+                self._together()
+        except KeyboardInterrupt:
+            self.result.interrupted = True
+            self.result.stopped = "interrupted"
+        except _StopError as stop:
+            self.result.stopped = str(stop)
+        for tried in self.tried:
+            self._judge(tried)
+        return self.result
+
+    def _scout(self) -> None:
+        """Find the steps of the unchanged program, decide how many to measure, and measure them once."""
+        left = self.deadline - time.monotonic()
+        self.show("the unchanged program, to find its steps")
+        run = self.runner.run((), self.plan, Limits(left, left, left, self.deadline))
+        self._require_steps(run)
+        self.start_s = run.start_s
+        self.cuda, self.optimizers = run.record["cuda"], run.record["optimizers"]
+        self.plan = self._plan_for(run)
+        again = self._run(())
+        if again.outcome == "ended" and again.record:  # it makes fewer steps than the plan has
+            self.plan = self._plan_for(again)
+            again = self._run(())
+        if again.outcome != "measured":
+            why = again.reason or "it made fewer steps"
+            hint = f"At {again.where}" if again.where else "See that a second start finds everything as the first did"
+            raise _no_steps(f"the program ran once, but not again: {why}", hint)
+        self._add_unchanged(again)
+
+    def _require_steps(self, run: Run) -> None:
+        if run.outcome == "failed":
+            raise _no_steps(f"the unchanged program fails: {run.reason}", f"At {run.where}" if run.where else "")
+        steps = run.record.get("steps", 0)
+        if run.no_torch:
+            raise _no_steps("the program imports no torch", "Is CMD started with the right Python?")
+        if run.outcome in ("late", "hangs"):
+            what = f"made {steps} step{'s' if steps != 1 else ''}" if steps else "made no step"
+            raise _no_steps(f"the unchanged program {what} within the budget", "Give it more: --budget")
+        if not steps:
+            raise _no_steps("the program made no step that the probe can see", "Call nsysx.step() at each step's start")
+        if run.outcome == "ended" and steps < _PROGRAM_LEAST:
+            more = f"the program made {steps} step{'s' if steps != 1 else ''}, too few to measure"
+            raise _no_steps(more, f"Let it make at least {_PROGRAM_LEAST}")
+
+    def _plan_for(self, run: Run) -> Plan:
+        """Return how many steps to measure: those that were asked for, or enough; in a program that ends, what it has."""
+        step_s = run.step_ns / 1e9
+        warm = _WARM if not step_s > _LONG_S else _WARM_LONG
+        steps = self.options.steps
+        if steps is None and step_s > 0:
+            steps = min(max(round(_ENOUGH_S / step_s), _STEPS_LOW), _STEPS_HIGH)
+            steps = max(_STEPS_LEAST, min(steps, round(_AT_MOST_S / step_s)))
+        steps = steps or _STEPS_LOW
+        if run.outcome == "ended":  # the last step holds what comes after the loop
+            possible = run.record["steps"] - 1
+            warm = min(warm, max(2, possible // 4))
+            steps = min(steps, possible - warm)
+        return Plan(warm, steps)
+
+    def _add_unchanged(self, run: Run) -> None:
+        self.unchanged.append(run)
+        steps = [r.step_ns for r in self.unchanged]
+        pairs = list(itertools.pairwise(self.unchanged))
+        weights = [d for a, b in pairs if (d := weights_difference(a.record, b.record)) is not None]
+        losses = [d for a, b in pairs if (d := loss_difference(a.record, b.record)) is not None]
+        self.result.baseline = Baseline(
+            statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
+            run.record["clock"], _peak(self.unchanged), max(weights, default=None), max(losses, default=None),
+        )  # fmt: skip
+
+    # ---- runs -------------------------------------------------------------------------------------------------------
+
+    def _run(self, changes: Sequence[Change]) -> Run:
+        patience = float(self.options.patience)
+        unchanged_s = self.unchanged[-1].step_ns / 1e9 if self.unchanged else 0.0
+        step_s = max(patience, _HANGS * unchanged_s)
+        longest = max([step_s, *(c.start_s for c in changes)])
+        limits = Limits(max(longest, 3 * self.start_s), longest, step_s, self.deadline)
+        names = " + ".join(c.name for c in changes) or "unchanged"
+        left = max(0, self.deadline - time.monotonic())
+        self.show(f"{names} ({left / 60:.0f} min of the budget left)")
+        run = self.runner.run(changes, self.plan, limits)
+        if run.outcome == "late":
+            raise _StopError("the budget was used up")
+        return run
+
+    def _run_unchanged(self) -> Run:
+        run = self._run(())
+        if run.outcome != "measured":
+            why = run.reason or "it made no more steps"
+            raise _StopError(f"the unchanged program could not be run again: {why}")
+        self._add_unchanged(run)
+        return run
+
+    def _within_budget(self, runs: int) -> None:
+        """Stop unless so many runs still fit into the budget."""
+        usual = self.unchanged[-1].wall_s
+        if time.monotonic() + runs * usual > self.deadline:
+            raise _StopError("the budget was used up")
+
+    # ---- changes ----------------------------------------------------------------------------------------------------
+
+    def _first_pairs(self, tried: _Tried) -> None:
+        if reason := self._lacks(tried.changes):
+            tried.trial.verdict, tried.trial.reason, tried.done = "does_not_apply", reason, True
+            return
+        while len(tried.pairs) < (self.options.pairs or _LEAST_PAIRS) and not tried.done:
+            self._within_budget(2)
+            self._pair(tried)
+            self._judge(tried)
+
+    def _more_pairs(self) -> None:
+        """Give those that are undecided more pairs, in turn."""
+        if self.options.pairs:
+            return
+        while left := [t for t in self.tried if not t.done and t.trial.verdict == "cannot_tell"]:
+            for tried in left:
+                self._within_budget(2)
+                self._pair(tried)
+                self._judge(tried)
+                tried.done = tried.done or len(tried.pairs) >= _MOST_PAIRS
+
+    def _together(self) -> None:
+        best: dict[str, Change] = {}
+        by_trial = {id(t.trial): t for t in self.tried}
+        for trial in self.result.winners():
+            for change in by_trial[id(trial)].changes:
+                best.setdefault(change.group, change)
+        if len(best) < 2:
+            return
+        tried = _Tried(tuple(best.values()), _trial(tuple(best.values()), ()))
+        self.result.together = tried.trial
+        self.tried.append(tried)
+        self._first_pairs(tried)
+        self._more_pairs()
+
+    def _lacks(self, changes: Sequence[Change]) -> str:
+        """Return what the program lacks for a change, "" if nothing is known to be missing."""
+        needs = {c.needs for c in changes}
+        if "cuda" in needs and not self.cuda:
+            return "the program used no GPU"
+        return "no optimizer was seen" if "optimizer" in needs and not self.optimizers else ""
+
+    def _pair(self, tried: _Tried) -> None:
+        """Run one pair: B A, then A B, and so on, so that a drift favors neither side."""
+        changed_first = len(tried.pairs) % 2 == 0
+        if not changed_first:
+            before = self._run_unchanged()
+            if (changed := self._run_changed(tried)) is not None:
+                tried.pairs.append((before, changed))
+        elif (changed := self._run_changed(tried)) is not None:
+            tried.pairs.append((self._run_unchanged(), changed))
+
+    def _run_changed(self, tried: _Tried) -> Run | None:
+        """Return a measured run with the change made, None if it failed or did not apply, which ends its trial."""
+        run, trial = self._run(tried.changes), tried.trial
+        seen: Mapping[str, Any] = run.record.get("changes", {})
+        trial.where = trial.where or next((s["where"] for s in seen.values() if s["where"]), "")
+        trial.note = next((s["note"] for s in seen.values() if s["note"]), trial.note)
+        missing = [(name, s["why_not"]) for name, s in seen.items() if not s["took"]]
+        if run.outcome in ("failed", "hangs") or (run.outcome == "ended" and not missing):
+            trial.verdict, tried.done = "fails", True
+            trial.reason = run.reason or self._silent(run)
+            trial.where = run.where or trial.where
+        elif missing:
+            trial.verdict, tried.done = "does_not_apply", True
+            said = [f"{name}: {why}" if len(tried.changes) > 1 else why for name, why in missing]
+            trial.reason = "; ".join(said) or "it took no effect"
+        return None if tried.done else run
+
+    def _silent(self, run: Run) -> str:
+        if run.outcome == "hangs":
+            return f"it hangs: no step for {self.options.patience} s or more"
+        return f"it ended after {run.record.get('steps', 0)} steps"
+
+    # ---- verdicts ---------------------------------------------------------------------------------------------------
+
+    def _judge(self, tried: _Tried) -> None:
+        """Bring the record of a trial up to date."""
+        trial, pairs, baseline = tried.trial, tried.pairs, self.result.baseline
+        if not pairs or trial.verdict in ("fails", "does_not_apply"):
+            if not pairs and not tried.done:
+                trial.reason = trial.reason or self.result.stopped or "it was not tried"
+            return
+        measured = gain([(a.step_ns, b.step_ns) for a, b in pairs], [r.step_ns for r in self.unchanged])
+        assert baseline.step_ns is not None
+        trial.pairs, trial.verdict = len(pairs), measured.verdict  # type: ignore[assignment]
+        trial.ratio, trial.ratio_low, trial.ratio_high = measured[:3]
+        trial.step_ns, trial.low_ns, trial.high_ns = (baseline.step_ns * r for r in measured[:3])
+        self._compare_results(trial, pairs)
+        trial.peak_memory_bytes = _peak([b for _, b in pairs])
+        if trial.verdict == "fails":
+            tried.done = True
+            return
+        trial.start_ns = statistics.median(b.start_ns - a.start_ns for a, b in pairs)
+        saved = baseline.step_ns - trial.step_ns
+        trial.pays_after_steps = None
+        if trial.verdict == "faster" and saved > 0:
+            trial.pays_after_steps = max(0, math.ceil(trial.start_ns / saved))
+        if trial.verdict == "cannot_tell":
+            stopped = self.result.stopped
+            trial.reason = f"{len(pairs)} pairs of runs do not decide" + (f"; {stopped}" if stopped else "")
+        else:
+            trial.reason = ""
+
+    def _compare_results(self, trial: Trial, pairs: Sequence[tuple[Run, Run]]) -> None:
+        weights = [weights_difference(a.record, b.record) for a, b in pairs]
+        losses = [loss_difference(a.record, b.record) for a, b in pairs]
+        trial.weights_difference = max((d for d in weights if d is not None), default=None)
+        trial.loss_difference = max((d for d in losses if d is not None), default=None)
+        trial.other_results = computes_other(
+            trial.alters, trial.weights_difference, self.result.baseline.weights_difference
+        )
+        if broken([*weights, *losses]):
+            trial.verdict, trial.reason = "fails", "a loss or a parameter is no longer finite"
+
+
+class _StopError(Exception):
+    """Nothing more can be measured; what was measured is kept."""
+
+
+def _no_steps(message: str, hint: str) -> NsysxError:
+    return NsysxError(message, slug="try-steps", hint=hint, exit_code=EXIT_EMPTY)
+
+
+def _peak(runs: Sequence[Run]) -> int | None:
+    peaks = [r.record["peak_memory_bytes"] for r in runs if r.record.get("peak_memory_bytes") is not None]
+    return max(peaks, default=None)
+
+
+def _trial(changes: Sequence[Change], advised: Sequence[str]) -> Trial:
+    alters = next((a for a in ("numerics", "memory") if any(c.alters == a for c in changes)), "speed")
+    return Trial(
+        ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
+        beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),
+        advised=any(code in advised for c in changes for code in c.findings),
+    )  # fmt: skip

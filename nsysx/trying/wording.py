@@ -1,0 +1,106 @@
+"""A result in words: one sentence for each change, and the lines to paste."""
+
+from __future__ import annotations
+
+from nsysx.inject.nsysx_probe.changes import Change
+from nsysx.trying.result import Baseline, Result, Trial
+from nsysx.units import duration, several, size
+
+_ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
+_WORDS = {"cannot_tell": "cannot tell", "does_not_apply": "does not apply"}
+
+
+def listing(changes: list[Change]) -> str:
+    """Return one line for each change: its name, what it does, and what it alters."""
+    width = max(len(change.name) for change in changes)
+    return "\n".join(f"{c.name:<{width}}  {c.does}{_alters(c.alters, c.beware)}" for c in changes)
+
+
+def _alters(alters: str, beware: str) -> str:
+    said = {"speed": "", "numerics": "alters results", "memory": "alters memory"}[alters]
+    return f" ({beware or said})" if beware or said else ""
+
+
+def text(result: Result) -> str:
+    """Return the whole result for a terminal."""
+    lines = [_unchanged(result.baseline)]
+    trials = sorted(result.trials, key=lambda t: (_ORDER.index(t.verdict), t.ratio or 1.0))
+    lines += [sentence(trial, result.baseline) for trial in trials]
+    if result.stopped:
+        lines.append(f"stopped early: {result.stopped}")
+    if result.together is not None:
+        lines.append("together: " + sentence(result.together, result.baseline))
+    winners = result.winners()
+    if not winners:
+        tried = any(t.pairs for t in result.trials)
+        return "\n".join([*lines, "", "No change made the step faster." if tried else "Nothing was measured."])
+    lines += ["", "Paste:"]
+    for trial in winners:
+        lines += [f"  {line}" for line in trial.paste.splitlines()]
+        lines.append(f"      # {trial.change}{f', {trial.where}' if trial.where else ''}")
+    if len(winners) > 1 and result.together is None:
+        lines.append("Gains do not add up; --together measures all of them at once.")
+    return "\n".join(lines)
+
+
+def _unchanged(baseline: Baseline) -> str:
+    if baseline.step_ns is None:
+        return "unchanged: not measured"
+    between = f"{duration(baseline.low_ns)} to {duration(baseline.high_ns)} in {several(baseline.runs, 'run')}"
+    return f"unchanged: {duration(baseline.step_ns)} a step ({between} of {several(baseline.measured_steps, 'step')})"
+
+
+def sentence(trial: Trial, baseline: Baseline) -> str:
+    """Return what came of one change, in one sentence."""
+    begin = f"{trial.change}: {_WORDS.get(trial.verdict, trial.verdict)}"
+    if trial.verdict in ("fails", "does_not_apply"):
+        at = f" at {trial.where}" if trial.verdict == "fails" and trial.where else ""
+        return f"{begin}: {trial.reason}{at}"
+    parts = [f"{begin}: {trial.does}: {_times(trial, baseline)}"] if trial.ratio is not None else [begin]
+    parts += filter(
+        None, (_results(trial, baseline), _memory(trial, baseline), _start(trial), trial.note, trial.reason)
+    )
+    return "; ".join(parts)
+
+
+def _times(trial: Trial, baseline: Baseline) -> str:
+    assert trial.ratio is not None and trial.ratio_low is not None and trial.ratio_high is not None
+    more = trial.ratio > 1
+    sign = 1 if more else -1
+    ends = sorted(100 * sign * (r - 1) for r in (trial.ratio_low, trial.ratio_high))
+    percent = 100 * sign * (trial.ratio - 1)
+    digits = 0 if percent >= 10 else 1
+    interval = f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %" if ends[1] < 1000 else "no interval from one pair"
+    return (
+        f"{duration(baseline.step_ns)} to {duration(trial.step_ns)} a step "
+        f"({percent:.{digits}f} % {'more' if more else 'less'}, {interval})"
+    )
+
+
+def _results(trial: Trial, baseline: Baseline) -> str:
+    if trial.weights_difference is None:
+        return ""
+    steps = baseline.warm_up_steps + baseline.measured_steps
+    noise = baseline.weights_difference
+    beside = "" if noise is None else f" (two unchanged runs: {_tiny(noise)})"
+    said = f"weights after {several(steps, 'step')} differ by {_tiny(trial.weights_difference)}{beside}"
+    return f"{said}, which it should not do, so it does not win" if trial.other_results else said
+
+
+def _memory(trial: Trial, baseline: Baseline) -> str:
+    if trial.peak_memory_bytes is None or baseline.peak_memory_bytes is None:
+        return ""
+    more = trial.peak_memory_bytes - baseline.peak_memory_bytes
+    return f"peak memory {'+' if more >= 0 else '-'}{size(abs(more))}"
+
+
+def _start(trial: Trial) -> str:
+    if not trial.pays_after_steps or trial.start_ns is None or trial.start_ns < 1e9:
+        return ""
+    return (
+        f"starts {duration(trial.start_ns)} later and pays for itself after {several(trial.pays_after_steps, 'step')}"
+    )
+
+
+def _tiny(number: float) -> str:
+    return f"{number:.0e}" if number else "0"

@@ -1,0 +1,154 @@
+"""The verdict from pairs of runs: pure numbers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.inject.nsysx_probe import changes
+from nsysx.trying import choice, verdicts
+from nsysx.trying.failure import of_log
+from nsysx.trying.options import Options
+from nsysx.trying.result import Result, Trial
+from nsysx.trying.run import Run, step_of
+from nsysx.trying.session import Session
+
+
+def test_an_unchanged_program_is_rarely_called_faster_or_slower_by_chance() -> None:
+    """Runs differ by 5 %, as those of a launch-bound program; up to six pairs are looked at, one after another."""
+    source, wrong, trials = random.Random(1), 0, 400
+    for _ in range(trials):
+        pairs: list[tuple[float, float]] = []
+        for n in range(6):
+            pairs.append((source.gauss(100, 5), source.gauss(100, 5)))
+            if n >= 2 and verdicts.gain(pairs, [a for a, _ in pairs]).verdict in ("faster", "slower"):
+                wrong += 1
+                break
+    assert wrong <= trials / 20
+
+
+def test_a_clear_gain_is_seen_in_three_pairs_and_its_interval_holds_it() -> None:
+    gain = verdicts.gain([(100.0, 70.2), (101.0, 70.9), (99.5, 69.4)], [100.0, 101.0, 99.5])
+    assert gain.verdict == "faster" and gain.low < 0.70 < gain.high < 0.8
+    slower = verdicts.gain([(70.2, 100.0), (70.9, 101.0), (69.4, 99.5)], [70.2, 70.9, 69.4])
+    assert slower.verdict == "slower" and slower.ratio == pytest.approx(1 / gain.ratio, rel=1e-2)
+
+
+def test_three_pairs_that_agree_by_chance_are_not_believed() -> None:
+    pairs = [(100.0, 98.0), (100.0, 98.0), (100.0, 98.01)]
+    assert verdicts.gain(pairs, [100.0] * 4).verdict == "faster"
+    assert verdicts.gain(pairs, [100.0, 112.0, 95.0, 108.0]).verdict == "cannot_tell"
+
+
+def test_a_drift_is_no_scatter() -> None:
+    assert verdicts.scatter([100 * 1.01**n for n in range(10)]) < 0.01
+    assert verdicts.scatter([100, 110] * 5) > 0.05
+
+
+def record(norms: list[float], waves: list[float], **more: Any) -> dict[str, Any]:
+    return {"steps": 9, "weights": {"norms": norms, "projections": waves}, "losses": {"last": [1.0]}, **more}
+
+
+def test_weights_of_equal_norm_differ_in_their_projection() -> None:
+    one = record([2.0, 1.0], [0.5, 0.1])
+    assert verdicts.weights_difference(one, one) == 0
+    assert verdicts.weights_difference(one, record([2.0, 1.0], [0.5, 0.3])) == pytest.approx(0.2)
+    assert verdicts.weights_difference(one, record([2.0], [0.5])) is None
+    assert verdicts.weights_difference(one, record([2.0, 1.0], [0.5, 0.1], steps=8)) is None, "after other steps"
+    assert verdicts.broken([verdicts.weights_difference(one, record([float("nan"), 1.0], [0.5, 0.1]))])
+    assert verdicts.broken([verdicts.loss_difference(one, {**one, "losses": {"last": [float("nan")]}})])
+
+
+def test_a_change_of_speed_that_alters_weights_does_not_win() -> None:
+    assert verdicts.computes_other("speed", 0.01, 0.0)
+    assert not verdicts.computes_other("speed", 0.01, 0.005), "unchanged runs differ as much"
+    assert not verdicts.computes_other("numerics", 0.01, 0.0)
+    trials = [Trial("a", verdict="faster", ratio=0.5, other_results=True), Trial("b", verdict="faster", ratio=0.9)]
+    assert [t.change for t in Result(["x"], trials=trials).winners()] == ["b"]
+
+
+def test_the_step_leaves_the_warm_up_out() -> None:
+    steps = {str(n): 1000 if n < 10 else 10 for n in range(60)}
+    assert step_of({"warm": 10, "steps_ns": steps}) == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "reason", "where"),
+    [
+        (
+            'Traceback (most recent call last):\n  File "/u/train.py", line 7, in <module>\n    main()\n'
+            '  File "/v/lib/python3.12/site-packages/torch/nn.py", line 3, in f\n    x\n'
+            "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\n",
+            1, "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB", "/u/train.py:7",
+        ),
+        ("loading\n", -9, "signal 9 ended it; its last line: loading", ""),
+        ("", 3, "it ended with exit code 3", ""),
+    ],
+)  # fmt: skip
+def test_the_reason_is_the_last_line_and_the_place_is_the_programs(
+    text: str, status: int, reason: str, where: str
+) -> None:
+    assert of_log(text, status) == (reason, where)
+
+
+def test_every_file_of_changes_is_known_and_every_change_is_complete() -> None:
+    folder = Path(changes.__file__).parent
+    assert set(changes.FILES) == {file.stem for file in folder.glob("[a-z]*.py")}
+    known = changes.known({})
+    for name, change in known.items():
+        assert change.does and (change.paste or name == "nothing"), name
+        assert change.alters == "speed" or change.beware or change.alters == "memory", name
+        assert name.replace("-", "").isalnum()
+
+
+def test_advice_comes_in_the_order_of_the_findings() -> None:
+    known = changes.known({})
+    names = [c.name for (c,) in choice.advised(["NSX104", "NSX116"], known)]
+    assert names[:2] == ["no-empty-cache", "expandable-segments"] and "tf32" in names
+    assert choice.advised(["NSX190"], known) == []
+    assert "nothing" not in [c.name for (c,) in choice.every(known)]
+
+
+def scripted(*steps_ns: float) -> tuple[Session, list[str]]:
+    """Return a session whose runs take these steps in turn, and the list of what it will have run."""
+    known, order, left = changes.known({}), [], list(steps_ns)
+    session = Session(["x"], [(known["nothing"],)], Options(budget=1))
+
+    def run(made: Any, plan: Any, _limits: Any) -> Run:
+        order.append("B" if made else "A")
+        step = left.pop(0) if len(left) > 1 else left[0]
+        seen = {c.name: {"took": 1, "where": "", "why_not": "", "note": ""} for c in made}
+        content = {
+            "warm": plan.warm, "steps": 60, "steps_ns": {str(n): step for n in range(60)}, "cuda": False, "optimizers": [],
+            "warm_up_ns": 0, "clock": "cpu", "changes": seen, "peak_memory_bytes": None,
+        }  # fmt: skip
+        return Run("measured", content, [content], "", "", 0.0, 0.0, False)
+
+    session.runner.run = run  # type: ignore[method-assign]
+    return session, order
+
+
+def test_pairs_are_run_in_turn_so_that_a_drift_favors_no_side() -> None:
+    session, order = scripted(1e6)
+    result = session.measure()
+    assert order[:2] == ["A", "A"] and "".join(order[2:]) == "BAABBA"
+    assert result.trials[0].verdict == "same" and result.baseline.runs == 4
+
+
+def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> None:
+    session, order = scripted(1e6)
+    run = session.runner.run
+
+    def fails_late(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        if len(order) > 5 and not made:
+            done.outcome = "failed"
+            done.reason = "OSError: address already in use"
+        return done
+
+    session.runner.run = fails_late  # type: ignore[method-assign]
+    result = session.measure()
+    assert "address already in use" in result.stopped and result.trials[0].pairs >= 1
