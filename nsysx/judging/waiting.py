@@ -53,13 +53,13 @@ def _next_is_selection(profile: Profile, rows: npt.NDArray[np.int64]) -> npt.NDA
     selects = np.isin(np.arange(calls.height), selecting)
     launches = calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
     thread = calls["thread"].to_numpy()
-    open_, found = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+    open_, sized = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     for ahead in range(1, _NEXT_CALLS + 1):  # calls are numbered by thread and time
         at = np.minimum(rows + ahead, calls.height - 1)
         open_ &= (rows + ahead < calls.height) & (thread[at] == thread[rows])
-        found |= open_ & launches[at] & selects[at]
+        sized |= open_ & launches[at] & selects[at]
         open_ &= ~launches[at]
-    return found
+    return sized
 
 
 def asked(profile: Profile, calls: pl.DataFrame) -> pl.Series:

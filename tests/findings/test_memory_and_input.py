@@ -68,7 +68,9 @@ def test_a_pageable_upload_is_exposed(tmp_path: Path) -> None:
     assert finding.cost_ns_per_step == pytest.approx(2_000_000, rel=0.01)
     assert finding.saving_ns_per_step == pytest.approx(2_000_000, rel=0.05)
     assert "pageable" in finding.detail
-    assert finding.fix.startswith("Make this data on the GPU") and "pin_memory=True" in finding.fix  # no loader was seen
+    assert (
+        finding.fix.startswith("Make this data on the GPU") and "pin_memory=True" in finding.fix
+    )  # no loader was seen
 
 
 def test_the_wait_behind_an_upload_is_counted_once(tmp_path: Path) -> None:
