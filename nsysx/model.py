@@ -86,6 +86,10 @@ class Table:
     scope: Scope | None = None
     shown: TableSpec = field(default_factory=TableSpec)
 
+    def of(self, table: TableOf[R]) -> Sequence[R]:
+        """Return its rows with the columns that mypy knows, empty if it was not recorded."""
+        return cast(Sequence[R], self.rows or ())
+
 
 Doubt = Literal["", "cause", "findings", "numbers", "everything"]
 

@@ -14,7 +14,7 @@ import polars as pl
 
 import nsysx
 from nsysx import analyses, answer, findings, ids
-from nsysx.analyses import Analysis
+from nsysx.analyses import Analysis, gpu_ledger
 from nsysx.analyses.helpers import step_record, timelines, totals
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sequence
@@ -224,7 +224,9 @@ def _quality(job: Job, tables: dict[str, Table], ranks: Table) -> tuple[Check, .
 def _verdict(job: Job, tables: dict[str, Table], ranks: Table, judged: Sequence[Finding]) -> Verdict:
     """Return what limits the step, with the rank that the others wait for."""
     given = job.profile
-    said = replace(verdict.judge(given, tables["gpu_ledger"].rows), scope=_scope("shown device", given))
+    said = replace(
+        verdict.judge(given, tables[gpu_ledger.KEY].of(gpu_ledger.ROWS)), scope=_scope("shown device", given)
+    )
     if given.steps.source == "capture":
         said = findings.of_experiment(said, judged)
     said = rank_verdict.of_ranks(said, ranks, job.shown)

@@ -8,6 +8,9 @@ from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 import pytest
 
 from nsysx.analyses import copies, gpu_ledger, kernel_families, kernels, launches, modules, waits
+from nsysx.analyses.helpers import step_record
+from nsysx.analyses.helpers.step_record import StepRow
+from nsysx.frames import declared
 from nsysx.rows import Column, Of, columns_of
 from tests.samples import NAMES, Samples
 
@@ -47,4 +50,13 @@ def test_a_column_is_null_only_where_its_type_says_so(recorded: Samples) -> None
             for values in summary.rows(key):
                 assert set(values) == set(hints)
                 wrong |= {f"{key}.{c}" for c, v in values.items() if v is None and type(None) not in get_args(hints[c])}
+        for values in summary.steps.rows:
+            hints = get_type_hints(StepRow)
+            assert set(values) == set(hints)
+            wrong |= {f"steps.{c}" for c, v in values.items() if v is None and type(None) not in get_args(hints[c])}
     assert not wrong
+
+
+def test_the_steps_shown_begin_with_the_steps_found() -> None:
+    found = [column for column in declared.CPU_STEPS if column.name not in ("process", "thread")]
+    assert list(step_record.STEPS[: len(found)]) == found

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.analyses import gpu_ledger, modules
+from nsysx.analyses.helpers.step_record import StepRow, gpu_parts, rows_of
 from nsysx.catalogue import Cause, Trait
 from nsysx.comparing import names
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
-from nsysx.model import Row, Summary
+from nsysx.model import Summary
 from nsysx.ranks.collect import file_rank
 
 I64 = npt.NDArray[np.int64]
@@ -77,8 +78,8 @@ class Side:
         return all(part in c.parts for c in self.captures)
 
 
-def _steady(summary: Summary) -> list[Row]:
-    return [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns") is not None]
+def _steady(summary: Summary) -> list[StepRow]:
+    return [r for r in rows_of(summary.steps) if r.get("steady") and r.get("gpu_ns") is not None]
 
 
 def _blocks(summary: Summary) -> dict[str, dict[str | None, Series]]:
@@ -96,7 +97,7 @@ def _blocks(summary: Summary) -> dict[str, dict[str | None, Series]]:
     return by_part
 
 
-def _older(summary: Summary, rows: Sequence[Row]) -> dict[str, dict[str | None, Series]]:
+def _older(summary: Summary, rows: Sequence[StepRow]) -> dict[str, dict[str | None, Series]]:
     """Return the parts of a Summary without `step_parts`: the ledger of each step, and sums of the others."""
     ones = np.ones(len(rows), np.int64)
     whole = np.array([len(rows)], np.int64)
@@ -104,10 +105,9 @@ def _older(summary: Summary, rows: Sequence[Row]) -> dict[str, dict[str | None, 
         "step": {"gpu": Series(np.array([r["gpu_ns"] for r in rows], np.int64), None, ones)}
     }
     names_ = ("compute", "comm", "copy", "memset", "idle")
-    if all(r.get(f"gpu_{n}_ns") is not None for r in rows for n in names_):
-        by_part["ledger"] = {
-            n: Series(np.array([r[f"gpu_{n}_ns"] for r in rows], np.int64), None, ones) for n in names_
-        }
+    parts = [gpu_parts(r) for r in rows]
+    if all(p[f"{n}_ns"] is not None for p in parts for n in names_):
+        by_part["ledger"] = {n: Series(np.array([p[f"{n}_ns"] for p in parts], np.int64), None, ones) for n in names_}
 
     def sums(part: str, key: str, name: str, ns: str, count: str, cls: str = "") -> None:
         for row in summary.rows(key):
@@ -159,7 +159,7 @@ def captured(summary: Summary, label: str, *, spans: bool = False) -> Captured:
             message = f"{label}: has no steady steps with GPU work, so nothing can be said per step"
             raise NsysxError(message, slug="no-steps", hint=hint, exit_code=EXIT_EMPTY)
         parts = _blocks(summary) if summary.rows("step_parts") else _older(summary, rows)
-        steps = tuple(int(r["gpu_ns"]) for r in rows)
+        steps = tuple(int(ns) for r in rows if (ns := r["gpu_ns"]) is not None)
         if "gpu" not in parts.get("step", {}):
             parts = _older(summary, rows)
         parts["work"] = _work(parts)

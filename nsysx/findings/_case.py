@@ -227,7 +227,7 @@ class Case:
     @cached_property
     def limits(self) -> Limits:
         """Where the time of the busiest device goes: the parts that the verdict and its picture show."""
-        return limits_of(self.profile, tuple(self.rows(gpu_ledger.KEY)))
+        return limits_of(self.profile, self.of(gpu_ledger.ROWS))
 
     def lost_to(self, code: Limit) -> int:
         """Return the time that a verdict code accounts for, per step (ns); 0 where no GPU work was recorded."""

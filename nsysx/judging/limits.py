@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.catalogue import Call, Cause, Limit, Part
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at
 from nsysx.judging import waiting
-from nsysx.model import Row, Scope, Unprofiled
+from nsysx.model import Scope, Unprofiled
 from nsysx.replay.engine import (
     Edit,
     FreeLoader,
@@ -86,7 +88,7 @@ class Limits:
         return Scope("steady", (self.process,), steps=0 if self.whole else self.steps).per_step(ns)
 
 
-def limits_of(profile: Profile, rows: tuple[Row, ...]) -> Limits:
+def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> Limits:
     """Return the limits of the busiest device of the shown process, without a profiler if that is known."""
     recorded = recorded_limits(profile, rows)
     known = unprofiled_of(profile)
@@ -187,7 +189,7 @@ def _to_sum(parts: dict[Part, int], whole: int) -> dict[Part, int]:
     return scaled | {largest: scaled[largest] + whole - sum(scaled.values())}
 
 
-def recorded_limits(profile: Profile, rows: tuple[Row, ...]) -> Limits:
+def recorded_limits(profile: Profile, rows: Sequence[GpuRow]) -> Limits:
     """Return the limits of the busiest device of the shown process as recorded, from the rows of the table ``gpu_ledger``."""
     of_process = [r for r in rows if r["process"] == profile.steps.process] or list(rows)
     row = max(of_process, key=lambda r: (r["busy_ns"], -r["device"]))

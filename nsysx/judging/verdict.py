@@ -10,11 +10,12 @@ it is the cause that takes longest. Without steps the limit is unknown unless on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.events import levels
 from nsysx.events.profile import Profile
@@ -23,7 +24,7 @@ from nsysx.judging import gpu_work, tracing
 from nsysx.judging.limits import Limits, limits_of, worth
 from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
-from nsysx.model import Row, Verdict
+from nsysx.model import Verdict
 
 #: From this share of the step on, a cause that could be removed limits it.
 LIMITS = 0.15
@@ -52,7 +53,7 @@ _CAVEAT = "Profiling slows every launch, so without it the GPU idles less: compa
 _PASS = 0.2
 
 
-def judge(profile: Profile, gpu_rows: tuple[Row, ...] | None) -> Verdict:
+def judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
     """Return the verdict; its code is "unknown" if the capture does not hold enough for one."""
     if not gpu_rows:
         return Verdict(Limit.UNKNOWN.value, *_without_gpu(profile))

@@ -11,6 +11,7 @@ from typing import Any
 
 from nsysx import units
 from nsysx.advice import Also, Bar, Part, Sure
+from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import step_time
 from nsysx.events.layers import bare
 from nsysx.model import Summary
@@ -132,7 +133,7 @@ _UNEQUAL = 1.5
 
 def _spread(summary: Summary) -> str:
     """Return the shortest and the longest steady step as recorded, "" where they are about the same."""
-    steady = [ns for r in summary.steps.rows if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
+    steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
     if not steady or max(steady) < _UNEQUAL * min(steady):
         return ""
     return f", {units.duration(min(steady))} to {units.duration(max(steady))}"

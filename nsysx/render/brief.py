@@ -15,6 +15,7 @@ from typing import Any
 from nsysx import units
 from nsysx.advice import Bar
 from nsysx.analyses import events, launches, stopwatch, waits
+from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.analyses.launches import LaunchRow
 from nsysx.analyses.waits import WaitRow
 from nsysx.answer import bars, step_time
@@ -93,7 +94,7 @@ def _step(summary: Summary, said: Worded) -> Json:
         "low_ns": low,
         "high_ns": high,
         "source": None if real is None else real.source,
-        "steady": sum(bool(r.get("steady")) for r in summary.steps.rows),
+        "steady": sum(bool(r.get("steady")) for r in rows_of(summary.steps)),
         "found_by": _text(summary.steps.rule, 160),
         "levels_as_recorded": [
             {k: r[k] for k in ("median_ns", "count", "every")}

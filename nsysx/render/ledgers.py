@@ -8,6 +8,7 @@ from typing import Any
 
 from nsysx import ids, units
 from nsysx.advice import Part
+from nsysx.analyses.helpers.step_record import gpu_parts, rows_of
 from nsysx.model import UNKNOWN_GPU, Row, Summary
 from nsysx.render.labels import CAUSES, CPU_PARTS, GPU_PARTS, label
 from nsysx.render.safe_text import clean, scrub
@@ -112,7 +113,7 @@ def _ledger(summary: Summary, row: Row, where: str, device: bool, parts: Sequenc
 
 def step_bars(summary: Summary) -> tuple[StepBar, ...]:
     """Return the steps for their picture: on the GPU where most steps have a GPU side, else on the CPU."""
-    rows = [r for r in summary.steps.rows if not r.get("cut")]
+    rows = [r for r in rows_of(summary.steps) if not r.get("cut")]
     steady = summary.steps.steady or (0, -1)
     on_gpu = bool(rows) and sum(r.get("gpu_ns") is not None for r in rows) * 2 > len(rows)
     bars = []
@@ -124,7 +125,8 @@ def step_bars(summary: Summary) -> tuple[StepBar, ...]:
         if not length or length < 0:
             continue
         if on_gpu:
-            parts = {kind: float(row.get(f"gpu_{name}") or 0) for name, (kind, _) in GPU_PARTS.items()}
+            of = gpu_parts(row)
+            parts = {kind: float(of.get(name) or 0) for name, (kind, _) in GPU_PARTS.items()}
             parts["idle"] = float(row.get("gpu_idle_ns") or 0)
         else:
             parts = {str(k): float(v) for k, v in (row.get("phases") or {}).items() if v}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import others, step_time
 from nsysx.findings import rule_of
 from nsysx.model import Check, Finding, Summary
@@ -171,7 +172,7 @@ def build(
         ledger_reasons=tuple(reasons),
         findings=findings,
         steps=ledgers.step_bars(summary),
-        steps_on_gpu=any(r.get("gpu_ns") is not None for r in summary.steps.rows),
+        steps_on_gpu=any(r.get("gpu_ns") is not None for r in rows_of(summary.steps)),
         grids=tuple(
             grid(summary.tables[k], top=top, redact=redact, width=width) for k in table_keys(summary) if wanted(k)
         ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from nsysx.analyses import gpu_ledger
+from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.events import ledger
 from nsysx.judging import verdict
 from nsysx.judging.limits import idle_parts, limits_of
@@ -199,7 +201,7 @@ def test_idle_by_who_could_remove_it_sums_to_the_idle_time(tmp_path: Path) -> No
 @pytest.mark.parametrize("code", CODES)
 def test_the_parts_sum_to_the_window(tmp_path: Path, code: str, marked: bool) -> None:
     given = gather(loop(CODES[code], marked=marked), tmp_path)
-    found = limits_of(given, tuple(gpu_ledger.table(given).to_dicts()))
+    found = limits_of(given, cast(Sequence[GpuRow], gpu_ledger.table(given).to_dicts()))
     assert sum(found.parts.values()) == found.window_ns
     assert all(ns >= 0 for ns in found.parts.values())
 

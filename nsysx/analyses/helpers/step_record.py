@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any, TypedDict, cast
 
 import numpy as np
 import polars as pl
@@ -11,24 +12,51 @@ import polars as pl
 from nsysx.events import ledger
 from nsysx.events.coverage import STEADY
 from nsysx.events.profile import Profile
-from nsysx.frames import declared
-from nsysx.model import Column, Row, Steps
+from nsysx.model import Row, Steps
+from nsysx.rows import Of, columns_of
+
+
+class StepRow(TypedDict):
+    """One step of the shown process, on its shown device; the parts of ``gpu_ns`` sum to it."""
+
+    index: Annotated[int, Of("index of the step in its process, from 0")]
+    number: Annotated[int, Of("number that the program gave it, -1 for none")]
+    start_ns: Annotated[int, Of("start on the CPU", "ns")]
+    end_ns: Annotated[int, Of("end on the CPU", "ns")]
+    warmup: Annotated[bool, Of("comes before the steady steps")]
+    steady: Annotated[bool, Of("averages are taken over it")]
+    cut: Annotated[bool, Of("the last step, whose end was not recorded")]
+    cpu_ns: Annotated[int, Of("length on the CPU", "ns")]
+    device: Annotated[int | None, Of("the shown device, null without GPU work")]
+    gpu_start_ns: Annotated[int | None, Of("start on the device, null likewise", "ns")]
+    gpu_end_ns: Annotated[int | None, Of("end on the device, null likewise", "ns")]
+    gpu_ns: Annotated[int | None, Of("length on the device: compute + comm + copy + memset + idle", "ns")]
+    gpu_compute_ns: Annotated[int | None, Of("device computes", "ns")]
+    gpu_comm_ns: Annotated[int | None, Of("device communicates and computes nothing", "ns")]
+    gpu_copy_ns: Annotated[int | None, Of("device copies and does none of the above", "ns")]
+    gpu_memset_ns: Annotated[int | None, Of("device sets memory and does none of the above", "ns")]
+    gpu_idle_ns: Annotated[int | None, Of("device idles", "ns")]
+    phases: Annotated[Mapping[str, int], Of("time of each innermost phase on the CPU", "ns")]
+
 
 #: The columns of ``Steps.rows``.
-STEPS = (
-    *(c for c in declared.CPU_STEPS if c.name not in ("process", "thread")),
-    Column("cpu_ns", "Int64", "ns", "length on the CPU"),
-    Column("device", "Int64", "", "the shown device, null without GPU work"),
-    Column("gpu_start_ns", "Int64", "ns", "start on the device, null likewise"),
-    Column("gpu_end_ns", "Int64", "ns", "end on the device, null likewise"),
-    Column("gpu_ns", "Int64", "ns", "length on the device: compute + comm + copy + memset + idle"),
-    Column("gpu_compute_ns", "Int64", "ns", "device computes"),
-    Column("gpu_comm_ns", "Int64", "ns", "device communicates and computes nothing"),
-    Column("gpu_copy_ns", "Int64", "ns", "device copies and does none of the above"),
-    Column("gpu_memset_ns", "Int64", "ns", "device sets memory and does none of the above"),
-    Column("gpu_idle_ns", "Int64", "ns", "device idles"),
-    Column("phases", "Object", "ns", "time of each innermost phase on the CPU"),
-)
+STEPS = columns_of(StepRow)
+
+
+def rows_of(steps: Steps) -> Sequence[StepRow]:
+    """Return the rows of the steps with the columns that mypy knows."""
+    return cast(Sequence[StepRow], steps.rows)
+
+
+def gpu_parts(row: StepRow) -> dict[str, int | None]:
+    """Return what the device does in a step, ns, by the names of the GPU ledger; null without GPU work."""
+    return {
+        "compute_ns": row.get("gpu_compute_ns"),
+        "comm_ns": row.get("gpu_comm_ns"),
+        "copy_ns": row.get("gpu_copy_ns"),
+        "memset_ns": row.get("gpu_memset_ns"),
+        "idle_ns": row.get("gpu_idle_ns"),
+    }
 
 
 def _step_rows(profile: Profile) -> tuple[Row, ...]:
