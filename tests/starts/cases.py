@@ -14,8 +14,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LAB = (HERE / "lab.py").read_text(encoding="utf-8")
 
-#: A line that torch's own profiler writes, with time and process.
-_VARY = ((r"USDT:[^\n]*", "USDT"),)
+#: Lines that torch's own profiler and compiler write, with time and process.
+_VARY = ((r"USDT:[^\n]*", "USDT"), (r"(?m)^[VIWE]\d{4} [\d:.]+ \d+ ", "logged "))
 _TOLD = re.compile(r"told (\d+): (.+)")
 
 
