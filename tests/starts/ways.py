@@ -36,10 +36,10 @@ if __name__ == "__main__":
 POOL = """
 import multiprocessing
 from train import *
-def work(k): own(0); return net(8, 4, seed=k)(torch.ones(8)).sum().item().hex()
+def work(k): own(1); return net(8, 4, seed=k)(torch.ones(8)).sum().item().hex()
 if __name__ == "__main__":
     {before}
-    with multiprocessing.get_context("{context}").Pool(2) as pool: print(pool.map(work, range(4)))
+    with multiprocessing.get_context("{context}").Pool(1) as pool: print(pool.map(work, range(4)))
     main()
 """
 SPAWN = """
@@ -136,7 +136,7 @@ def _imports() -> list[Case]:
 def _processes() -> list[Case]:
     pools = [
         _way(f"pool by {context}{' after torch' if before else ''}",
-             program=POOL.format(context=context, before=before), slow=context != "fork", told=(8, "children that are forked are not recorded, and one call is no step"))
+             program=POOL.format(context=context, before=before), slow=context != "fork", told=None if context == "spawn" else (8, "children that are forked are not recorded"))
         for context, before in (("fork", ""), ("fork", "main(0)"), ("spawn", ""), ("forkserver", ""))
     ]  # fmt: skip
     return [

@@ -135,7 +135,7 @@ class ModuleCalls:
         }
         templates = {"marked": MARKED, "ranged": RANGED, "idle": IDLE}
         call = torch.nn.Module.__call__
-        self._patches = {k: patch.Patch(call, t, names) for k, t in templates.items()}
+        self._patches = {k: patch.Patch(call, t, dict(names)) for k, t in templates.items()}
         patcher.patches.extend(self._patches.values())
         self.backward = backward.active
         self.armed = True

@@ -29,6 +29,10 @@ finally:
     LEAVE(_nsysx_t)
 """
 
+#: The local variable of the patched code that holds what the template calls, and what stands for it until it is compiled.
+_HOLDER, _STAND_IN = "_nsysx", "what the probe calls"
+_COMPILING = "_nsysx_compiling"
+
 _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
@@ -36,6 +40,29 @@ for _name in __future__.all_feature_names:
 
 class UnpatchableError(Exception):
     """The function has no source, or a form that this module does not handle."""
+
+
+class _Names:
+    """What a template calls, as attributes. It is a constant of the patched code, so nothing shows in the function's module."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        vars(self).update((name.removeprefix("_nsysx_"), value) for name, value in names.items())
+
+    def __reduce__(self) -> Any:
+        """Pickle (cloudpickle, for other processes) as something whose every call does nothing."""
+        return eval, ("type('', (), {'__getattr__': lambda self, name: lambda *given: given[-1] if given else None})()",)
+
+
+class _Hide(ast.NodeTransformer):
+    """Makes the names of a template attributes of one local variable."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in self.names:
+            return ast.Attribute(ast.Name(_HOLDER, ast.Load()), node.id.removeprefix("_nsysx_"), ast.Load())
+        return node
 
 
 class _Result(ast.NodeTransformer):
@@ -81,8 +108,11 @@ def _place(node: ast.AST, line: int) -> None:
             child.col_offset = child.end_col_offset = 0  # type: ignore[attr-defined]
 
 
-def rebuild(function: FunctionType, template: str) -> CodeType:
-    """Return the code of ``function`` with ``template`` around its body. Raises UnpatchableError where that is not safe."""
+def rebuild(function: FunctionType, template: str, names: dict[str, Any]) -> CodeType:
+    """Return the code of ``function`` with ``template``, which may use ``names``, around its body.
+
+    Raises UnpatchableError where that is not safe.
+    """
     old = function.__code__
     in_class = old.co_freevars == ("__class__",)  # it calls super()
     if ("__class__" in old.co_freevars and not in_class) or old.co_flags & (
@@ -90,7 +120,7 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     ):
         raise UnpatchableError(f"{function.__qualname__} uses super() in a closure or is a generator")
     definition = _definition(function)
-    _surround(function, definition, template)
+    _surround(function, definition, template, names)
     tree, scopes = _in_scopes(function, definition, in_class)
     ast.fix_missing_locations(tree)
     code: CodeType = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
@@ -101,7 +131,8 @@ def rebuild(function: FunctionType, template: str) -> CodeType:
     naming: dict[str, Any] = {}
     if sys.version_info >= (3, 11):
         naming["co_qualname"] = old.co_qualname
-    return code.replace(**naming)
+    constants = tuple(_Names(names) if c == _STAND_IN else c for c in code.co_consts)
+    return code.replace(co_consts=constants, **naming)
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
@@ -124,16 +155,22 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     return definition
 
 
-def _surround(function: FunctionType, definition: ast.FunctionDef, template: str) -> None:
-    """Put the template around the body of a definition, after its docstring."""
+def _surround(function: FunctionType, definition: ast.FunctionDef, template: str, names: dict[str, Any]) -> None:
+    """Put the template around the body of a definition, after its docstring.
+
+    Its first statement asks whether Dynamo compiles. Dynamo cannot read constants of ours, so they come after it.
+    """
     body = definition.body
     documented = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     head = [body.pop(0)] if documented and isinstance(body[0].value.value, str) else []  # type: ignore[attr-defined]
     if not body:
         raise UnpatchableError(f"{function.__qualname__} has no body")
     frame = ast.parse(template)
+    hold = ast.Assign([ast.Name(_HOLDER, ast.Store())], ast.Constant(_STAND_IN))
+    frame.body.insert(1, hold)
     _place(frame, definition.lineno)
-    definition.body = head + _Fill(body).visit(frame).body
+    filled = _Fill(body).visit(frame)
+    definition.body = head + _Hide(names).visit(filled).body
 
 
 def _in_scopes(function: FunctionType, definition: ast.FunctionDef, in_class: bool) -> tuple[ast.Module, list[str]]:
@@ -165,17 +202,28 @@ def _same_signature(new: CodeType, old: CodeType) -> bool:
     )
 
 
+def _asked(function: FunctionType, compiling: Any) -> str:
+    """Return how the function's code can ask Dynamo, which reads globals only; best by the ``torch`` of its module."""
+    compiler = getattr(function.__globals__.get("torch"), "compiler", None)
+    code = function.__code__
+    if getattr(compiler, "is_dynamo_compiling", None) is not compiling or "torch" in (*code.co_varnames, *code.co_cellvars):
+        return _COMPILING
+    return "torch.compiler.is_dynamo_compiling"
+
+
 class Patch:
     """A function and its two codes. ``on`` and ``off`` are safe at any time: a running call keeps the code it began with."""
 
     def __init__(self, function: FunctionType, template: str, names: dict[str, Any]) -> None:
         self.function = function
         self.old = function.__code__
-        self.new = rebuild(function, template)
-        self.names = names
+        compiling = names.pop(_COMPILING)
+        asked = _asked(function, compiling)
+        self.new = rebuild(function, template.replace(_COMPILING, asked), names)
+        self.names = {_COMPILING: compiling} if asked == _COMPILING else {}
 
     def on(self) -> None:
-        """Install the instrumented code, and put the names it uses into the function's module."""
+        """Install the instrumented code."""
         self.function.__globals__.update(self.names)
         self.function.__code__ = self.new
 
