@@ -33,6 +33,8 @@ class Case:
     terminal: bool = False
     #: The probe's number of steps and why it is not the program's own.
     told: tuple[int, str] | None = None
+    #: What of the probe the program sees in its output, because it looks for it, and why that stays so.
+    seen: str = ""
     #: Whether Python ends as usual, so that the probe can write its last counts.
     ends: bool = True
     slow: bool = False
@@ -57,7 +59,8 @@ def _from_text(path: Path) -> list[Case]:
         numbers = [told(o) for o in options if o.startswith("told")]
         body = "from lab import *\n" + re.sub(r"^#! .*\n", "", text, flags=re.MULTILINE)
         case = Case(f"{path.stem}: {name}", body, told=numbers[0] if numbers else None, slow="slow" in options)
-        cases.append(replace(case, varies=_VARY))
+        seen = next((o.removeprefix("seen: ") for o in options if o.startswith("seen: ")), "")
+        cases.append(replace(case, varies=_VARY, seen=seen))
     return cases
 
 

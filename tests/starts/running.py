@@ -52,7 +52,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Deviation:
-    """``kind``: changed, lost or miscounted."""
+    """``kind``: changed, lost, miscounted, or seen (changed in what a program sees that looks for the probe, as documented)."""
 
     case: str
     kind: str
@@ -272,7 +272,11 @@ def counts(result: Result) -> list[int]:
 
 def judge(case: Case, bare: Result, probed: Result) -> list[Deviation]:
     """Return what deviates between a bare run and one under the probe."""
-    found = [Deviation(case.name, "changed", what) for what in _differs(case, bare, probed)]
+    differences = _differs(case, bare, probed)
+    seen = bool(case.seen) and all(what.startswith("stdout") for what in differences)
+    found = [Deviation(case.name, "seen" if seen else "changed", what) for what in differences]
+    if seen and not differences:
+        found = [Deviation(case.name, "changed", f"it no longer sees the probe: {case.seen}")]
     armed = [r for r in probed.records if r["backend"] != "off"]
     wrong = [r["errors"] for r in probed.records if r["errors"]]
     found += [Deviation(case.name, "lost", f"errors of the probe: {errors}") for errors in wrong]

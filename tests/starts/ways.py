@@ -60,9 +60,9 @@ ENVIRONMENT = """
 import os, sys
 from train import *
 main()
-ours = ("NSYSX_", "NVTX_", "QUADD_", "NSYS_", "PYTHONPATH", "OWN_", "LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_INJECTION", "CUPTI_")
+ours = ("NSYSX_", "NVTX_", "QUADD_", "NSYS_", "PYTHONPATH", "OWN_", "LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_INJECTION", "CUPTI_", "TRACE_START_IMM", "USE_AGENT_API", "__GL_CONSTANT")  # the last five: of nsys
 print(sorted((k, v) for k, v in os.environ.items() if not k.startswith(ours)))
-print([p for p in sys.path if "inject" not in p.rsplit("/", 1)[-1]][1:], sys.flags, sys.argv)
+print([p for p in sys.path if "inject" not in p.rsplit("/", 1)[-1] and not os.path.isdir(p + "/nsysx")][1:], sys.flags, sys.argv)
 """
 
 RUN = ("{python}", "main.py", "a", "b c")

@@ -50,7 +50,9 @@ class _Names:
 
     def __reduce__(self) -> Any:
         """Pickle (cloudpickle, for other processes) as something whose every call does nothing."""
-        return eval, ("type('', (), {'__getattr__': lambda self, name: lambda *given: given[-1] if given else None})()",)
+        return eval, (
+            "type('', (), {'__getattr__': lambda self, name: lambda *given: given[-1] if given else None})()",
+        )
 
 
 class _Hide(ast.NodeTransformer):
@@ -206,7 +208,10 @@ def _asked(function: FunctionType, compiling: Any) -> str:
     """Return how the function's code can ask Dynamo, which reads globals only; best by the ``torch`` of its module."""
     compiler = getattr(function.__globals__.get("torch"), "compiler", None)
     code = function.__code__
-    if getattr(compiler, "is_dynamo_compiling", None) is not compiling or "torch" in (*code.co_varnames, *code.co_cellvars):
+    if getattr(compiler, "is_dynamo_compiling", None) is not compiling or "torch" in (
+        *code.co_varnames,
+        *code.co_cellvars,
+    ):
         return _COMPILING
     return "torch.compiler.is_dynamo_compiling"
 

@@ -10,11 +10,11 @@
 - The probe puts nothing on the user's modules or tensors, so pickle, deepcopy and state dicts do not change.
 - The probe handles no signals.
 
-What stays visible to a program that looks for it: names that begin with ``_nsysx_`` in the modules of functions whose code was
-exchanged (Dynamo traces that code, and reads functions from globals but not from constants); the key ``nsysx`` in the metadata of
-autograd nodes that carry a mark (their Python objects are made anew at each look, so a weak table cannot hold them); one function in
-``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it out); and the probe's functions, for
-``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
+What stays visible to a program that looks for it: an object of ours among the constants of functions whose code was exchanged (and
+the name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); the key
+``nsysx`` in the metadata of autograd nodes that carry a mark (their Python objects are made anew at each look, so a weak table
+cannot hold them); one function in ``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it
+out); and the probe's functions, for ``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
 
 The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
 the work between steps; ``marking`` chooses the steps whose modules are marked, ``window`` those that are captured;
