@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import types
 from typing import Any
 
 import pytest
@@ -41,3 +43,23 @@ def test_a_body_that_does_not_return_runs_once_and_under_the_compiler_without_us
     assert log == (["body"] if compiling else ["enter", "body", "leave"])
     function(log)
     assert log[-1] == "body"
+
+
+def test_the_names_stay_out_of_the_module_and_a_pickled_copy_does_the_work_alone() -> None:
+    before, entered = set(globals()), []
+    patcher = patch.Patcher(lambda: False, lambda what, error: pytest.fail(f"{what}: {error}"))
+    patcher.around(returns_nothing, "test", "None", entered.append, lambda _: entered.append("leave"))
+    try:
+        assert set(globals()) - before <= {"_nsysx_compiling"}  # this module has no torch
+        constants = tuple(
+            pickle.loads(pickle.dumps(c)) if type(c).__module__ == patch.__name__ else c
+            for c in returns_nothing.__code__.co_consts
+        )
+        assert constants != returns_nothing.__code__.co_consts
+        copy = types.FunctionType(returns_nothing.__code__.replace(co_consts=constants), globals())
+        log: list[str] = []
+        copy(log)
+        assert log == ["body"]
+        assert entered == []
+    finally:
+        patcher.off()

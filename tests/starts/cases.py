@@ -60,7 +60,8 @@ def _from_text(path: Path) -> list[Case]:
         body = "from lab import *\n" + re.sub(r"^#! .*\n", "", text, flags=re.MULTILINE)
         case = Case(f"{path.stem}: {name}", body, told=numbers[0] if numbers else None, slow="slow" in options)
         seen = next((o.removeprefix("seen: ") for o in options if o.startswith("seen: ")), "")
-        cases.append(replace(case, varies=_VARY, seen=seen))
+        needs = next((o.removeprefix("needs: ") for o in options if o.startswith("needs: ")), "")
+        cases.append(replace(case, varies=_VARY, seen=seen, needs=needs))
     return cases
 
 
