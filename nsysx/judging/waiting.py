@@ -51,7 +51,7 @@ def _next_is_selection(profile: Profile, rows: npt.NDArray[np.int64]) -> npt.NDA
     names = ops["name"].cast(pl.String)
     selecting = ops.filter((ops["op_kind"] == "kernel") & names.str.contains(_SELECTS))["call"].drop_nulls().to_numpy()
     selects = np.isin(np.arange(calls.height), selecting)
-    launches = calls["kind"].is_in(["launch", "graph_launch"]).to_numpy()
+    launches = calls["kind"].is_in(Call.LAUNCHES).to_numpy()
     thread = calls["thread"].to_numpy()
     open_, sized = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     for ahead in range(1, _NEXT_CALLS + 1):  # calls are numbered by thread and time
@@ -70,7 +70,7 @@ def asked(profile: Profile, calls: pl.DataFrame) -> pl.Series:
     rows = calls["call"].to_numpy()
     # The split has the site by its call; that of ``wait_sites`` is in words.
     site = calls.select("call").join(profile.waits.select("call", "site"), on="call", how="left", maintain_order="left")
-    copy = np.where((calls["kind"] == "copy").to_numpy(), rows, site["site"].to_numpy())
+    copy = np.where((calls["kind"] == Call.COPY).to_numpy(), rows, site["site"].to_numpy())
     ops = profile.attributed.gpu_ops
     back = ops.filter((ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH") & ops["call"].is_not_null())
     moved = pl.DataFrame({"call": copy}).join(
@@ -78,7 +78,7 @@ def asked(profile: Profile, calls: pl.DataFrame) -> pl.Series:
     )["bytes"]
     reads = moved.is_not_null().to_numpy()
     counts = reads & (moved.fill_null(0) <= _SIZE_BYTES).to_numpy() & _next_is_selection(profile, rows)
-    explicit = ~reads & (calls["kind"] == "sync").to_numpy()
+    explicit = ~reads & (calls["kind"] == Call.SYNC).to_numpy()
     return pl.Series("asks", np.select([counts, explicit], [SIZE, NOTHING], VALUE).tolist(), dtype=pl.String)
 
 
