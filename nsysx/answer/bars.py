@@ -50,6 +50,14 @@ def folded_label(pattern: str, rows: Iterable[Row]) -> str:
     return f"{len(rows)} x {'module' if name == '*' else name}"
 
 
+def called(summary: Summary, module: str) -> str:
+    """Return a module as people write it: one that is only a number, "*" for several, by its class: "4 x MoE", "MoE (0)"."""
+    rows = [r for r in summary.of(modules.ROWS) if module in (r["path"], folded_path(str(r["path"] or "")))]
+    if not re.fullmatch(r"\d+|\*", module) or not rows:
+        return module
+    return folded_label(module, rows) if len(rows) > 1 else f"{rows[0]['cls'] or 'module'} ({module})"
+
+
 def each(summary: Summary, row: Row | None = None) -> Callable[[float], float]:
     """Return a function from a sum over steps (the row's own, else the shown ones) to the part of one step."""
     scope = summary.steps.scope if row is None else summary.scope_of(row)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from nsysx import units
 from nsysx.advice import Action, Condition
 from nsysx.answer import step_time
+from nsysx.answer.bars import called
 from nsysx.catalogue import Limit, Part
 from nsysx.findings import rule_of
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, KERNEL_ITSELF
@@ -37,6 +38,9 @@ def first(summary: Summary) -> Finding | None:
         return next((f for f in ranked if about(f) == "late rank"), None)
     if summary.verdict.code == Limit.UNKNOWN:
         return None
+    unsaid = next((f for f in ranked if _of_the_cause_alone(summary, f, step)), None)
+    if unsaid is not None:
+        return unsaid
     worth = [f for f in ranked if (saving_ns(summary, f) or 0) >= NOTABLE * step]
     if not worth:
         return None
@@ -49,6 +53,16 @@ def first(summary: Summary) -> Finding | None:
         if about(best) == summary.verdict.code
         else next((f for f in alike if about(f) == summary.verdict.code), best)
     )
+
+
+def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
+    """Return whether a finding about the verdict's cause is half of the step, and no replay can say what its change is worth.
+
+    More inputs in each step change what a step is: no shorter step shows what that gains.
+    """
+    replayed = summary.replay is not None and summary.replay.get("trusted", True)
+    much = 2 * (finding.cost_ns_per_step or 0) >= step
+    return bool(replayed) and finding.saving_ns_per_step is None and much and about(finding) == summary.verdict.code
 
 
 def _without_steps(summary: Summary, ranked: list[Finding]) -> Finding | None:
@@ -104,7 +118,9 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     if chosen is None:
         return (Action(_without_a_finding(summary)),)
     # A whole program is compiled at once; the finding's place is only where most of its cost is.
-    where, place = {} if rule_of(chosen.code).whole else chosen.where, place_of(summary, chosen)
+    where, place = {} if rule_of(chosen.code).whole else dict(chosen.where), place_of(summary, chosen)
+    if where.get("module"):
+        where["module"] = called(summary, str(where["module"]))
     violated = _violated(chosen)
     mended = (Action(f"{c.mend}: {c.detail}", chosen.code, place, conditions=(c,)) for c in violated)
     change = Action(

@@ -16,6 +16,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
+from nsysx.findings._names import called
 from nsysx.findings._rule import Rule as Rule
 from nsysx.judging import waiting
 from nsysx.judging.limits import Limits, limits_of
@@ -212,6 +213,11 @@ class Case:
         """Return the rows of a table whose columns mypy knows, none when it was not recorded."""
         return cast(Sequence[R], self.rows(table.key))
 
+    def in_module(self, row: Row) -> str:
+        """Return " in MODULE" for a place, "" where the module is unknown or the place lies outside every module."""
+        module = str(row.get("module") or "")
+        return f" in {called(self.profile, module)}" if module and module != IN_STEP else ""
+
     def missing(self, key: str) -> str | None:
         """Return why the capture does not hold a table, None when it does."""
         table = self.tables.get(key)
@@ -391,10 +397,3 @@ def _among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
     known, at = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
     place = np.searchsorted(known, at)
     return pl.Series(np.append(known, -2)[place] == at, dtype=pl.Boolean)
-
-
-def in_module(row: Row) -> str:
-    """Return " in MODULE" for a place, "" where the module is unknown or the place lies outside every module."""
-    module = str(row.get("module") or "")
-    name = f"module {module}" if module.isdigit() else module  # one of a Sequential: a number alone says nothing
-    return f" in {name}" if module and module != IN_STEP else ""

@@ -9,6 +9,8 @@ from nsysx import units
 from nsysx.analyses import compilations
 from nsysx.catalogue import Call
 from nsysx.findings._case import Case, Need, State
+from nsysx.findings._names import called
+from nsysx.judging.gpu_work import folded
 
 #: Phases whose work a compiled model holds.
 _MODEL = ("forward", "backward")
@@ -35,9 +37,13 @@ def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[St
     inside = _of_model(case, calls)
     if 2 * inside.height < case.steps:
         return "holds", f"no {one} inside the model in half of the steps"
-    place = inside.group_by("module", "name").len().sort("len", "module", "name", descending=[True, False, False])
-    module, name, _ = place.row(0)
-    return "violated", f"{case.often(inside.height, one, several)}, most in {name} in {module}"
+    at = ("module", "phase", "name")
+    places = inside.select(pl.col(at).cast(pl.String)).with_columns(pl.col("module").map_elements(folded, pl.String))
+    module, phase, name, _ = places.group_by(at).len().sort("len", *at, descending=[True, False, False, False]).row(0)
+    return (
+        "violated",
+        f"{case.often(inside.height, one, several)}, most in {called(case.profile, module)}.{phase} ({name})",
+    )
 
 
 def _waits(case: Case) -> pl.DataFrame:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
-from nsysx.findings._case import Case, Fix, Rule, Worth, in_module
+from nsysx.findings._case import Case, Fix, Rule, Worth
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
@@ -152,9 +152,9 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
     if row["file"] is None and case.program.python:
         fix = fix._replace(text=f"{fix.text}; nsysx run --lines records the Python line")
     # The title gives no time where there is a saving: that is its cost, and other causes share the same gaps.
-    title = f"{_WAIT[row['asks']]} in {row['api']}{in_module(row)} keeps {host} from running ahead of the GPU"
+    title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} keeps {host} from running ahead of the GPU"
     if worth.saving_ns is None:
-        title = f"{_WAIT[row['asks']]} in {row['api']}{in_module(row)} leaves the GPU without work for {units.duration(idle)}"
+        title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} leaves the GPU without work for {units.duration(idle)}"
     if harmless:
-        title = f"A wait of {units.duration(wait)} in {row['api']}{in_module(row)} costs next to nothing"
+        title = f"A wait of {units.duration(wait)} in {row['api']}{case.in_module(row)} costs next to nothing"
     return case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix, title_as_recorded=harmless)

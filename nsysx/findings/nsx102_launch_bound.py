@@ -32,7 +32,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
-from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of
+from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
@@ -46,6 +46,22 @@ _FIXED_SHAPES = (
     "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
 )
 _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."
+
+
+#: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves.
+_SHORT_NS = 3_000_000
+_BATCH = Fix(
+    "Batch what comes in: one forward for several inputs makes as many launches as for one, while the GPU has room",
+    "",
+    "Inputs of one batch need one shape (pad them), and each waits until its batch is full or a short time is over.",
+)
+_BATCHED = Worth(
+    None, "not said: what a batch gains depends on how many inputs wait, and the step then serves them all"
+)
+_GRAPH_OF_A_CALL = (
+    "A CUDA graph (torch.cuda.graph, mode='reduce-overhead') is to be tried, not expected to help: each call of a compiled model pays "
+    "for guards and a copy of its inputs."
+)
 
 
 def _blockers(case: Case) -> list[Row]:
@@ -97,11 +113,24 @@ def check(case: Case) -> list[Finding]:
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
+    if _serves(case, cost):
+        detail += f" {_GRAPH_OF_A_CALL}"
+        return [case.found(RULE, title, detail, worth=_BATCHED, cost_ns=cost, fix=_BATCH, evidence=blockers)]
     return [
         case.found(
             RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case), evidence=blockers, unblocked=unblocked
         )
     ]
+
+
+def _serves(case: Case, cost: int) -> bool:
+    """Return whether the program only computes forward, in short steps that launches limit: a server, one request at a time."""
+    program = case.program
+    asked = case.calls["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any()
+    short = case.step_ns <= _SHORT_NS and 2 * cost >= case.step_ns
+    if not program.torch or program.trains or program.compiled or program.graphs or asked or not short:
+        return False
+    return not any(need.test(case)[0] == "violated" for need in _needs.GRAPH)
 
 
 def _fix(case: Case) -> Fix:

@@ -31,7 +31,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
-from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, in_module, ops_of
+from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._needs import PAGEABLE
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -130,7 +130,7 @@ def check(case: Case) -> list[Finding]:
             detail += f" of {units.bandwidth(limit)} ({row['limit_from']})." if limit else "."
         gpu = f"take {units.duration(exposed)} of GPU time" if case.notable(exposed) else "take hardly any GPU time"
         cpu = f" and block the CPU for {units.duration(held)}" if case.notable(held) else ""
-        title = f"Copies {way}{in_module(row)} {gpu}{cpu}"
+        title = f"Copies {way}{case.in_module(row)} {gpu}{cpu}"
         fix = _fix(case, row, each_step=2 * _in_steps(case, at_site) >= case.steps)
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")

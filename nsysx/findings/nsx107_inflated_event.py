@@ -28,7 +28,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events import trend
-from nsysx.findings._case import NO_SAVING, Case, Fix, Rule, in_module
+from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows", about="timing", picture="windows", reading=True)
@@ -110,7 +110,7 @@ def _finding(case: Case, row: Row, turns: list[Row]) -> Finding:
     title = f"cuda.Event reads {units.duration(row['median_ns'])}, the kernels take {kernel}"
     first = "the first most" if row["first_ns"] == row["max_ns"] else f"the first {units.duration(row['first_ns'])}"
     detail = (
-        f"A window with only the kernels reads about {kernel}; these {row['windows']}{in_module(row)} read "
+        f"A window with only the kernels reads about {kernel}; these {row['windows']}{case.in_module(row)} read "
         f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
     )
     because = f"The {which} are {shares}."

@@ -27,6 +27,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
+from nsysx.findings._names import called
 from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
@@ -96,9 +97,8 @@ def check(case: Case) -> list[Finding]:
         if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             continue
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)
-        title = (
-            f"{row['part']}: {each:.0f} tiny launches {case.per}, between which the GPU idles {units.duration(cost)}"
-        )
+        name = called(case.profile, row["part"])
+        title = f"{name}: {each:.0f} tiny launches {case.per}, between which the GPU idles {units.duration(cost)}"
         detail = (
             f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {case.share(cost)} of "
             "the step before them."

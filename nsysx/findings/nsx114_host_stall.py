@@ -33,7 +33,7 @@ from nsysx.events.host_lines import known_lines
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
-from nsysx.findings._case import SITE, Case, Fix, Rule, in_module
+from nsysx.findings._case import SITE, Case, Fix, Rule
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
@@ -173,7 +173,7 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
 
 def _move_it(case: Case, row: Row) -> Fix:
     """Return the advice for a pause whose kind is not known."""
-    text = f"Move what {case.program.host} does in this pause before work{in_module(row)} out of the loop"
+    text = f"Move what {case.program.host} does in this pause before work{case.in_module(row)} out of the loop"
     if case.program.python and known_lines(case.profile) is None:
         text += "; nsysx run --python records what it is"
     return Fix(text)
@@ -237,9 +237,7 @@ def check(case: Case) -> list[Finding]:
         cost = case.lost(cost, worth)
         known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
         mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
-        title = (
-            f"The launching thread pauses before work{in_module(row)}: the GPU idles {units.duration(cost)} {case.per}"
-        )
+        title = f"The launching thread pauses before work{case.in_module(row)}: the GPU idles {units.duration(cost)} {case.per}"
         # The verdict counts idle time after a wait toward the wait: without it the thread would have been ahead.
         after = cost - case.taken_by(_ALONE)
         if case.notable(after):

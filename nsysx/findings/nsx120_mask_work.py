@@ -32,7 +32,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
-from nsysx.findings._case import Case, Fix, Rule, Worth, in_module, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
@@ -137,9 +137,9 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
         {"kernel": k, "from": _origin(k), "count": n / case.steps, "total_ns": case.per_step(ns)}
         for k, n, ns in by_kernel.head(8).iter_rows()
     ]
-    title = f"Kernels for masks take {units.duration(cost)}{in_module(row)}"
+    title = f"Kernels for masks take {units.duration(cost)}{case.in_module(row)}"
     if all_of_it:
-        title = f"Masking and the work on what it selects take {units.duration(whole_ns)}{in_module(row)}"
+        title = f"Masking and the work on what it selects take {units.duration(whole_ns)}{case.in_module(row)}"
         cost = whole_ns
     fix = _OF_LOSS if loss else _FIXED_SHAPE
     return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, evidence=evidence)

@@ -29,7 +29,7 @@ from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import Limit, Part
 from nsysx.events import beside
-from nsysx.findings._case import Case, Rule, Worth, in_module, ops_of
+from nsysx.findings._case import Case, Rule, Worth, ops_of
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
@@ -99,7 +99,7 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
     most = "most" if cost >= 0.5 * taken else "some"
     title = f"Kernels with too few blocks leave {most} SMs without work for {units.duration(taken)} {case.per}"
     detail = (
-        f"The most expensive one{in_module(worst)} runs {units.several(worst['blocks'], 'block')} on {worst['sm_count']} SMs. "
+        f"The most expensive one{case.in_module(worst)} runs {units.several(worst['blocks'], 'block')} on {worst['sm_count']} SMs. "
         f"With a block for every SM they would take at most {units.duration(case.lost(cost, worth))} less."
     )
     ways = [

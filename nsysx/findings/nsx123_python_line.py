@@ -30,7 +30,7 @@ from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.events.host_lines import interval, known_lines
 from nsysx.events.host_pieces import CAUSES
-from nsysx.findings._case import Case, Rule, in_module
+from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -98,7 +98,7 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     )
     if framework is not None:
         detail += f" {units.share(part, 1)} of its time is spent in {framework}."
-    before = f" before work{in_module(where)}" if in_module(where) else ""
+    before = f" before work{case.in_module(where)}" if case.in_module(where) else ""
     title = f"{place} runs{before} while the GPU idles: {units.duration(cost)} {case.per}"
     fix = next((text for pattern, text in _FIXES if re.search(pattern, framework or "")), _FIX)
     return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix)

@@ -58,6 +58,8 @@ def test_a_graph_of_one_part_needs_what_a_graph_of_the_model_needs(tmp_path: Pat
                 program.host(14)
                 if waits and i == 25:
                     program.sync()
+        with program.range("backward"):
+            program.launch(2)
 
     summary = Program().steps(body).summary(tmp_path)
     (part,) = [f for f in summary.findings or () if f.code == "NSX113"]
@@ -254,3 +256,43 @@ def test_a_gpu_bound_step_is_clear(code: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", [empty(), stepless(healthy)], ids=["no gpu work", "no steps"])
 def test_without_steps_or_work_it_cannot_be_told(code: str, program: Program, tmp_path: Path) -> None:
     assert program.finding(tmp_path, code).verdict == "cannot_tell"
+
+
+@pytest.mark.parametrize(("launches", "trains", "batch"), [(20, False, True), (20, True, False), (70, False, False)])
+def test_a_short_forward_that_launches_limit_is_batched(
+    tmp_path: Path, launches: int, trains: bool, batch: bool
+) -> None:
+    """Up to 3 ms a step: there a graph of the forward pays as much for its call as it saves, and no saving is promised."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("0:Block"):
+            for _ in range(launches):
+                program.launch(5)
+                program.host(40)
+        if trains:
+            with program.range("backward"):
+                program.launch(5)
+
+    summary = Program().steps(body, 12).summary(tmp_path)
+    finding = next(f for f in summary.findings or () if f.code == "NSX102")
+    assert finding.fix.startswith("Batch what comes in") == batch
+    assert (finding.saving_ns_per_step is None) == batch
+    assert (summary.answer.do[0].text.startswith("Batch what comes in"), summary.answer.then_ns is None) == (
+        batch,
+        batch,
+    )
+
+
+def test_a_module_that_is_only_a_number_is_called_by_its_class(tmp_path: Path) -> None:
+    def of(*paths: str) -> str:
+        def body(program: Program, number: int) -> None:
+            for path in paths:
+                with program.range("forward"), program.range(path):
+                    for k in range(12):
+                        program.launch(30)
+                        program.host(2_000 if k == 10 else 20)
+
+        return Program().steps(body).findings(tmp_path, "NSX114")[0].title
+
+    assert "before work in MoE (0):" in of("0:MoE")
+    assert "before work in blocks.0:" in of("blocks.0:MoE")
