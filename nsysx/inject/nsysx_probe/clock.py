@@ -61,12 +61,18 @@ class StepClock:
         if event:
             self._record_event(index)
         before, self._open = self._open, (index, now, marked, recorded)
-        if before is not None:
+        if before is not None and before[0] != index:
             self.periods.append(Period(before[0], now - before[1], before[2], before[3]))
 
     def stop(self) -> None:
         """Note that a step has ended and none begins immediately: its length is not known, and it is dropped."""
         self._open = None
+
+    def move(self) -> None:
+        """From here on steps begin at another place in the program: the open one has no length that is comparable."""
+        self._open = None
+        if self._events:
+            self._events.pop()
 
     def _record_event(self, index: int) -> None:
         try:

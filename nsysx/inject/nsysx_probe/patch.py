@@ -217,9 +217,13 @@ def _asked(function: FunctionType, compiling: Any) -> str:
 
 
 class Patch:
-    """A function and its two codes. ``on`` and ``off`` are safe at any time: a running call keeps the code it began with."""
+    """A function and its two codes. ``on`` and ``off`` are safe at any time: a running call keeps the code it began with.
 
-    def __init__(self, function: FunctionType, template: str, names: dict[str, Any]) -> None:
+    ``each_step``: the function usually runs in each step, and not to end it.
+    """
+
+    def __init__(self, function: FunctionType, template: str, names: dict[str, Any], *, each_step: bool = True) -> None:
+        self.each_step = each_step
         self.function = function
         self.old = function.__code__
         compiling = names.pop(_COMPILING)
@@ -246,8 +250,8 @@ class Patcher:
         self._compiling = compiling
         self._note = note
 
-    def around(self, function: Any, what: str, first: str, enter: Any, leave: Any) -> None:
-        """Put ``enter(first)`` and ``leave(token)`` around the body of a function."""
+    def around(self, function: Any, what: str, first: str, enter: Any, leave: Any, *, each_step: bool = False) -> None:
+        """Put ``enter(first)`` and ``leave(token)`` around the body of a function; ``each_step``: see `Patch`."""
         names = {
             "_nsysx_compiling": self._compiling,
             f"_nsysx_enter_{what}": enter,
@@ -255,7 +259,7 @@ class Patcher:
         }
         template = AROUND.replace("ENTER", f"_nsysx_enter_{what}").replace("LEAVE", f"_nsysx_leave_{what}")
         try:
-            patch = Patch(function, template.replace("FIRST", first), names)
+            patch = Patch(function, template.replace("FIRST", first), names, each_step=each_step)
         except Exception as error:
             self._note(what, error)  # raises what is the program's
             return

@@ -298,6 +298,11 @@ class Phases:
         except BaseException as error:
             return self.out.fail("clip", error, before + 1)
 
+    @property
+    def has_graphs(self) -> bool:
+        """Return whether a CUDA graph is being captured, or one that was captured may be replayed."""
+        return self.capturing is not None or len(self._graphs) > 0
+
     # ---- CUDA graphs ------------------------------------------------------------------------------------------------
 
     def begin_capture(self, _graph: Any) -> None:

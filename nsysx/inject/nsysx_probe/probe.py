@@ -47,6 +47,7 @@ from .interrupts import shielded
 from .names import Naming
 from .output import Output
 from .phases import Phases
+from .resting import Resting
 from .roots import Roots
 from .status import Status
 from .trial import Trial
@@ -69,6 +70,7 @@ class Probe:
         self.borders = Borders(torch, self.out, self.parts, self.calls, self.status)
         self.steps = self.borders.steps
         self.phases = Phases(torch, self.out, self.borders, self.operators, self.backward)
+        self.resting = Resting(torch, self.out, self.borders, self.phases, self.calls)
         self.roots = Roots(self.out, self.calls, self.phases)
         self.trial = self.parts.timing if isinstance(self.parts.timing, Trial) else None
         if self.trial is not None:
@@ -84,6 +86,7 @@ class Probe:
     def disarm(self) -> None:
         """Give every function its own code back. Running calls still end their ranges."""
         self.armed = self.calls.armed = False
+        self.resting.stop()
         self.patcher.off()
         self.operators.turn(False)
         for remove in self._removers:
@@ -141,21 +144,45 @@ class Probe:
         self.calls.arm(self.patcher, self.roots.enter, self.roots.leave, self.backward)
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None:
-            around(loader._BaseDataLoaderIter.__next__, "fetch", "self", phases.enter_fetch, phases.leave_fetch)
-            around(loader.DataLoader.__iter__, "loader", "None", phases.enter_loader, phases.leave_fetch)
+            around(
+                loader._BaseDataLoaderIter.__next__,
+                "fetch",
+                "self",
+                phases.enter_fetch,
+                phases.leave_fetch,
+                each_step=True,
+            )
+            around(loader.DataLoader.__iter__, "loader", "None", self._enter_loader, phases.leave_fetch)
         engine = torch.autograd.graph._engine_run_backward
-        around(engine, "backward", "t_outputs", phases.enter_backward, phases.leave_backward)
+        around(engine, "backward", "t_outputs", phases.enter_backward, phases.leave_backward, each_step=True)
         self._arm_engine()
         around(torch.nn.Module.compile, "compile", "self", lambda module: module, self.naming.recompiled)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            around(_plain(getattr(torch.nn.utils, name)), name, "None", phases.enter_clip, phases.leave_simple)
+            around(
+                _plain(getattr(torch.nn.utils, name)),
+                name,
+                "None",
+                phases.enter_clip,
+                phases.leave_simple,
+                each_step=True,
+            )
         for owner in (torch.optim.Optimizer, torch.nn.Module):
-            around(_plain(owner.zero_grad), "zero_grad", "None", phases.enter_zero_grad, phases.leave_simple)
+            around(
+                _plain(owner.zero_grad),
+                "zero_grad",
+                "None",
+                phases.enter_zero_grad,
+                phases.leave_simple,
+                each_step=True,
+            )
         self._arm_optimizers()
         graph = torch.cuda.CUDAGraph
         around(graph.capture_begin, "capture_begin", "self", self._begin_capture, lambda _token: None)
         around(graph.capture_end, "capture_end", "self", lambda graph: graph, self._end_capture)
-        around(graph.replay, "replay", "self", phases.enter_replay, phases.leave_replay)
+        around(graph.replay, "replay", "self", phases.enter_replay, phases.leave_replay, each_step=True)
+        self.resting.arm(self.patcher)
+        if self.resting.possible:
+            around(torch.nn.Module.eval, "eval", "None", self.resting.interrupted, _nothing)
         if self.operators.wanted != "off":
             around(
                 torch.autograd.profiler._run_on_profiler_start, "profiler", "None", self.operators.give_way, _nothing
@@ -170,9 +197,15 @@ class Probe:
                 self._removers.append(end)
         self.armed = True
 
+    def _enter_loader(self, first: Any) -> int:
+        self.resting.interrupted()
+        level: int = self.phases.enter_loader(first)
+        return level
+
     def _begin_capture(self, graph: Any) -> None:
         """Turn marks on for the capture of a CUDA graph: it is replayed without Python, so its modules show only now."""
         try:
+            self.resting.wake()
             self.phases.begin_capture(graph)
             self.borders.pause()
         except Exception as error:
@@ -220,12 +253,21 @@ class Probe:
         self._removers.append(remove)
 
     def _arm_optimizers(self) -> None:
-        def begin(optimizer: Any) -> tuple[int, Any]:
-            return self.phases.enter_optimizer(optimizer), optimizer
+        phases, resting = self.phases, self.resting
+
+        def begin(optimizer: Any) -> tuple[int, Any] | None:
+            if resting.on and resting.enters(optimizer):
+                return None
+            return phases.enter_optimizer(optimizer), optimizer
 
         @shielded
-        def end(token: tuple[int, Any]) -> None:
-            self.phases.leave_optimizer(*token)
+        def end(token: tuple[int, Any] | None) -> None:
+            if token is None:
+                resting.leaves()
+                return
+            phases.leave_optimizer(*token)
+            if resting.possible and not resting.on:
+                resting.look()
 
         def made(optimizer: Any) -> None:
             """Patch the step of a new optimizer's class, once; by now torch has put its own wrapper around that step."""
@@ -244,7 +286,9 @@ class Probe:
         scaler = sys.modules.get("torch.amp.grad_scaler")
         if scaler is not None:
 
-            def scaled(optimizer: Any) -> tuple[int, Any]:
+            def scaled(optimizer: Any) -> tuple[int, Any] | None:
+                if resting.on and resting.enters(optimizer):
+                    return None
                 return self.phases.enter_optimizer(optimizer, "GradScaler"), optimizer
 
             around(scaler.GradScaler.step, "scaler", "optimizer", scaled, end)
@@ -314,6 +358,7 @@ def step() -> None:
         thread, phases = probe.out.thread, probe.phases
         if not thread.phases and not thread.open:
             phases.driver = phases.driver or threading.get_ident()
+            probe.resting.wake()
             probe.steps.step()
     except Exception as error:
         probe.out.fail("step", error)

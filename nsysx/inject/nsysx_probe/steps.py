@@ -137,6 +137,10 @@ class Steps:
             self._look_for_unseen()
         if self.is_open and (not self.done or self._goes_on()):
             return
+        self.next()
+
+    def next(self) -> None:
+        """End the open step here and begin the next one."""
         self._close("border")
         self._open()
 

@@ -1,0 +1,160 @@
+"""Lets a program run almost bare while it waits for its capture window: only the end of each optimizer step is followed.
+
+Once steps have repeated by one plain rule (one optimizer, which steps once in each), its end alone tells steps apart. So far from
+the window everything that runs in each step (module calls, backward, batches, zero_grad) has its own code back. All of it
+returns two steps before the window, or as soon as something happens that the rule does not cover.
+
+While resting, a step lasts from one end of the optimizer's step to the next; its length is the same as from forward to forward.
+A step with ``Module.eval`` or a new pass over a loader is not timed: it may contain an evaluation. One without either is.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from .borders import Borders
+from .calls import ModuleCalls
+from .interrupts import shielded
+from .output import Output
+from .patch import Patch, Patcher
+from .phases import Phases
+
+#: So many steps in a row must have been alike before the probe rests.
+_SETTLED = 4
+#: So many steps before the window are followed in full again.
+_AHEAD = 2
+
+
+class Resting:
+    """``on``: the probe rests. ``possible``: it may rest later, because a window is awaited."""
+
+    def __init__(self, torch: Any, out: Output, borders: Borders, phases: Phases, calls: ModuleCalls) -> None:
+        self.out = out
+        self.steps, self.clock, self.window = borders.steps, borders.clock, borders.window
+        self.phases = phases
+        self.calls = calls
+        self.on = False
+        self.possible = borders.timing is None and self.window.first is not None
+        self._until = (self.window.first or 0) - _AHEAD  # the first step that is followed in full again
+        self._task = torch._C._current_graph_task_id
+        self._patcher: Patcher | None = None
+        self._removed: list[Patch] = []
+        self._alike = 0  # settled steps in a row
+        self._last = -1  # the step whose optimizer stepped last
+        self._driver: int | None = None
+        self._key: object = None  # the optimizer that ends steps
+        self._depth = 0  # open calls of optimizers: a scaler's step holds that of its optimizer
+        self._interrupted = False  # the open step may contain an evaluation
+
+    def arm(self, patcher: Patcher) -> None:
+        """Note whose functions get their own code back."""
+        self._patcher = patcher
+
+    def stop(self) -> None:
+        """End the rest for good; no code is exchanged any more."""
+        self.on = self.possible = False
+        self._removed = []
+
+    def interrupted(self, _first: Any = None) -> None:
+        """Note that the open step may contain an evaluation, so its length is not that of a step."""
+        self._interrupted = True
+
+    # ---- the optimizer's step ---------------------------------------------------------------------------------------
+
+    def enters(self, optimizer: Any) -> bool:
+        """Return whether an optimizer's step that begins while resting is one that ends a step, or is inside of one.
+
+        If not, everything is followed again.
+        """
+        try:
+            this_thread = threading.get_ident()
+            if this_thread != self._driver:
+                if this_thread == threading.main_thread().ident:  # it will drive from here on
+                    self.wake()
+                return False
+            if not self._depth and (id(optimizer) != self._key or self._task() != -1):
+                if self.steps.done:  # its forward and backward were not seen, but are work of the next step
+                    self.steps.next()
+                self.wake()
+                return False
+            self._depth += 1
+            return True
+        except BaseException as error:
+            return bool(self.out.fail("resting", error))
+
+    @shielded
+    def leaves(self) -> None:
+        """Count the step that ends with this optimizer's step."""
+        try:
+            self._depth -= 1
+            if self._depth:
+                return
+            steps = self.steps
+            followed = steps.is_open and not steps.done  # a loader's new pass has begun this step already
+            steps.index += not followed
+            steps.is_open = steps.worked = True
+            steps.done = 1
+            following = steps.index + 1
+            dropped, self._interrupted = followed or self._interrupted, False
+            if dropped:
+                self.clock.stop()
+            self.clock.begin(following, event=self.window.near(following))
+            if dropped or following >= self._until or steps.pending:
+                self.wake()
+        except BaseException as error:
+            self.out.fail("resting", error)
+
+    # ---- to rest and to wake ----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """After an optimizer's step that was followed: rest if steps have settled and the window is far."""
+        try:
+            thread = self.out.thread
+            if threading.get_ident() != self.phases.driver or thread.phases or thread.open:
+                return
+            steps = self.steps
+            index, before = steps.index, self._last
+            if index + 1 >= self._until:
+                self.possible = False
+                return
+            self._last = index
+            self._alike = self._alike + 1 if index == before + 1 and self._settled() else 0
+            if self._alike >= _SETTLED:
+                self._rest()
+        except BaseException as error:
+            self.out.fail("resting", error)
+
+    def _settled(self) -> bool:
+        """Return whether the open step was one optimizer's one step, and followed the step before without a gap."""
+        steps = self.steps
+        plain = steps.done == 1 and not steps.user and not steps.held and not steps.pending
+        one = len(steps.keys) == 1 and steps.closed_by == "border" and steps.rule.startswith("optimizer/")
+        return plain and one and not self.phases.has_graphs
+
+    def _rest(self) -> None:
+        patcher = self._patcher
+        if patcher is None:
+            return
+        self._driver, self._key = self.phases.driver, self.steps.key
+        self._depth, self._interrupted = 0, False
+        following = self.steps.index + 1
+        self.clock.move()
+        self.clock.begin(following, event=self.window.near(following))
+        self._removed = [p for p in patcher.patches if p.each_step and p.function.__code__ is p.new]
+        self.on = True
+        for patch in self._removed:
+            patch.off()
+
+    def wake(self) -> None:
+        """Follow everything again."""
+        if not self.on:
+            return
+        for patch in self._removed:
+            if patch.function.__code__ is patch.old:
+                patch.on()
+        self.calls.use()
+        self.clock.stop()
+        self.steps.expected = set(self.steps.pending)
+        self._alike = 0
+        self.on = False  # last: if a signal's exception came before, the next step wakes
