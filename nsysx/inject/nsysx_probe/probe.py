@@ -142,17 +142,7 @@ class Probe:
         except Exception as error:
             self.out.wrong("dynamo", error)
         self.calls.arm(self.patcher, self.roots.enter, self.roots.leave, self.backward)
-        loader = sys.modules.get("torch.utils.data.dataloader")
-        if loader is not None:
-            around(
-                loader._BaseDataLoaderIter.__next__,
-                "fetch",
-                "self",
-                phases.enter_fetch,
-                phases.leave_fetch,
-                each_step=True,
-            )
-            around(loader.DataLoader.__iter__, "loader", "None", self._enter_loader, phases.leave_fetch)
+        self._arm_loader()
         engine = torch.autograd.graph._engine_run_backward
         around(engine, "backward", "t_outputs", phases.enter_backward, phases.leave_backward, each_step=True)
         self._arm_engine()
@@ -176,10 +166,7 @@ class Probe:
                 each_step=True,
             )
         self._arm_optimizers()
-        graph = torch.cuda.CUDAGraph
-        around(graph.capture_begin, "capture_begin", "self", self._begin_capture, lambda _token: None)
-        around(graph.capture_end, "capture_end", "self", lambda graph: graph, self._end_capture)
-        around(graph.replay, "replay", "self", phases.enter_replay, phases.leave_replay, each_step=True)
+        self._arm_graphs()
         self.resting.arm(self.patcher)
         if self.resting.possible:
             around(torch.nn.Module.eval, "eval", "None", self.resting.interrupted, _nothing)
@@ -196,6 +183,29 @@ class Probe:
             if end is not None:
                 self._removers.append(end)
         self.armed = True
+
+    def _arm_loader(self) -> None:
+        """Follow the DataLoader, if the program has one."""
+        phases, around = self.phases, self.patcher.around
+        loader = sys.modules.get("torch.utils.data.dataloader")
+        if loader is not None:
+            around(
+                loader._BaseDataLoaderIter.__next__,
+                "fetch",
+                "self",
+                phases.enter_fetch,
+                phases.leave_fetch,
+                each_step=True,
+            )
+            around(loader.DataLoader.__iter__, "loader", "None", self._enter_loader, phases.leave_fetch)
+
+    def _arm_graphs(self) -> None:
+        """Follow the capture and the replay of CUDA graphs."""
+        phases, around = self.phases, self.patcher.around
+        graph = self.torch.cuda.CUDAGraph
+        around(graph.capture_begin, "capture_begin", "self", self._begin_capture, lambda _token: None)
+        around(graph.capture_end, "capture_end", "self", lambda graph: graph, self._end_capture)
+        around(graph.replay, "replay", "self", phases.enter_replay, phases.leave_replay, each_step=True)
 
     def _enter_loader(self, first: Any) -> int:
         self.resting.interrupted()
