@@ -33,7 +33,7 @@ def text(result: Result) -> str:
     winners = result.winners()
     if not winners:
         tried = any(t.pairs for t in result.trials)
-        return "\n".join([*lines, "", "No change made the step faster." if tried else "Nothing was measured."])
+        return "\n".join([*lines, "", "No change made the step faster." if tried else "No change could be measured."])
     lines += ["", "Paste:"]
     for trial in winners:
         lines += [f"  {line}" for line in trial.paste.splitlines()]
