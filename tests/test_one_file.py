@@ -73,6 +73,8 @@ def body(program: Program, number: int) -> None:
         for _ in range(20):
             program.host(40)
             program.launch(4)
+    with program.range("backward"):
+        program.launch(4, cost=40)
 
 
 @pytest.fixture(scope="module")

@@ -56,13 +56,14 @@ def first(summary: Summary) -> Finding | None:
 
 
 def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
-    """Return whether a finding about the verdict's cause is half of the step, and no replay can say what its change is worth.
+    """Return whether launches take half of the step, and no replay can say what the change for the whole program is worth.
 
     More inputs in each step change what a step is: no shorter step shows what that gains.
     """
     replayed = summary.replay is not None and summary.replay.get("trusted", True)
     much = 2 * (finding.cost_ns_per_step or 0) >= step
-    return bool(replayed) and finding.saving_ns_per_step is None and much and about(finding) == summary.verdict.code
+    launches = summary.verdict.code == Limit.LAUNCH == about(finding) and rule_of(finding.code).whole
+    return bool(replayed) and finding.saving_ns_per_step is None and much and launches
 
 
 def _without_steps(summary: Summary, ranked: list[Finding]) -> Finding | None:

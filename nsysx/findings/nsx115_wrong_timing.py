@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import re
 
+import polars as pl
+
 from nsysx import units
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.model import Finding
@@ -66,7 +68,11 @@ def check(case: Case) -> list[Finding]:
     if fences.sum() < _LEAST:
         return case.clear(RULE, "the program does not synchronize around single operations")
     findings = []
+    ops = case.profile.ops
+    own = set(ops.filter(ops["process"] == case.process)["name"].cast(pl.String).drop_nulls().unique())
     for row in case.rows("stopwatch"):
+        if row["name"] not in own:
+            continue
         kernel = row["kernel_ns"]
         if kernel is None or row["calls"] < _LEAST:
             continue

@@ -72,6 +72,7 @@ WAIT_SITES = (
     column("grade", "Categorical", "", "how the module is known"),
     column("recompute", "Boolean", "", "called by a forward that checkpointing runs again in backward"),
     *(c for c in declared.WAITS if c.name not in ("call", "site")),
+    column("thread_role", "String", "", "role of the thread, null where it works for the module"),
     column("site", "String", "", "function, file, line, module and phase as text"),
     *LINES[1:],
     column("api", "String", "", "API function"),
@@ -147,7 +148,7 @@ PLACES = (
 )
 #: ``one_time_cost.costs``: the calls with a one-time cost, in order of time.
 ONE_TIME_COSTS = (
-    *_chosen(declared.API_CALLS, "call", "process", "start_ns", "name", "kind"),
+    *_chosen(declared.API_CALLS, "call", "process", "thread", "start_ns", "name", "kind"),
     column("module", "Categorical", "", "module in which it was called"),
     column("phase", "Categorical", "", "phase in which it was called"),
     column("kernel", "String", "", "the kernel that it launched, null for none or several"),

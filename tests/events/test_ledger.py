@@ -6,7 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from nsysx.catalogue import Cause
 from nsysx.events import ledger
+
+CAUSES = tuple(Cause)
 
 
 def idle_pieces(seed: int) -> pl.DataFrame:
@@ -16,7 +19,7 @@ def idle_pieces(seed: int) -> pl.DataFrame:
     for device in (0, 1):
         times = np.unique(chosen.integers(0, 400, 60))
         for start, end in zip(times[:-1:2].tolist(), times[1::2].tolist(), strict=False):
-            rows.append((7, device, start, end, int(chosen.integers(0, len(ledger.CAUSES)))))
+            rows.append((7, device, start, end, int(chosen.integers(0, len(CAUSES)))))
     columns = ["process", "device", "start_ns", "end_ns", "cause"]
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row").sample(
         fraction=1, shuffle=True, seed=seed
@@ -29,7 +32,7 @@ def test_idle_time_of_windows(seed: int) -> None:
     borders = np.unique(np.random.default_rng(seed + 100).integers(20, 380, 9))
     start, end = (borders[:-1], borders[1:]) if seed % 2 else (borders[:-1:2], borders[1::2][: len(borders[:-1:2])])
     found = ledger.idle_parts(idle.filter(pl.col("device") == 1), start, end)
-    for i, name in enumerate(ledger.CAUSES):
+    for i, name in enumerate(CAUSES):
         pieces = idle.filter((pl.col("device") == 1) & (pl.col("cause") == i)).select("start_ns", "end_ns").rows()
         spent = {t for a, b in pieces for t in range(a, b)}
         expected = [sum(t in spent for t in range(a, b)) for a, b in zip(start.tolist(), end.tolist(), strict=True)]

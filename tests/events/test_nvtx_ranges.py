@@ -76,7 +76,6 @@ def test_examples(path: str, cls: str, text: str) -> None:
     "text",
     [
         "",
-        "step",
         "step x",
         "step -1",
         "step ²",

@@ -148,7 +148,7 @@ def test_counts_are_read_without_a_warning(version: tuple[int, int]) -> None:
         pytest.skip(f"no Python {version[0]}.{version[1]} on this machine")
     code = (
         f"import sys; sys.path.insert(0, {str(INJECT)!r}); from nsysx_probe import output as o\n"
-        "out = o.Output(None, {})\nfor _ in range(3): next(out.counts['step'])\nprint(out.counted()['step'])"
+        "out = o.Output(None, {}, lambda: None)\nfor _ in range(3): next(out.counts['step'])\nprint(out.counted()['step'])"
     )
     done = subprocess.run([python, "-W", "error", "-B", "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("3\n", "")

@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,21 @@ from nsysx.recording.inbox import PASSED_ON, STOPPING
 from tests.recording.test_run_e2e import CAPTURED, ENVIRONMENT, nsys, results
 
 __all__ = ["nsys"]  # the fixture
+ENVIRONMENT = {
+    name: value for name, value in ENVIRONMENT.items() if name != "_"
+}  # what started the tests is no part of them
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """Give signals that whoever started the tests ignores (nohup, a job with "&") their default for a test."""
+    ignored = [n for n in PASSED_ON - {signal.SIGPIPE, signal.SIGXFSZ} if signal.getsignal(n) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
 
 #: The option lets nsys's stand-in start the command, as sampling needs it.
 WAYS = [(), ("--nsys-arg=--cpuctxsw=none",)]

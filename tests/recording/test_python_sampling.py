@@ -26,7 +26,7 @@ import pytest
 from nsysx import pipeline
 from nsysx.analyses import gpu_ledger, host_lines
 from nsysx.reading.load import load
-from nsysx.recording.commands import INJECT
+from nsysx.recording.environment import INJECT
 from tests.builder import Report
 
 US = 1_000

@@ -16,7 +16,8 @@ from nsysx.replay import costs
 from tests.examples import examples
 from tests.replay.machine import CALL, COPY, RETURN, US, Action, Machine
 
-#: A replayed step is this near to that of the changed program: the share of the step, and ns.
+#: A replayed step is this near to that of the changed program: the share of the step, and ns. What a copy from pageable memory costs
+#: the CPU once it is pinned is a usual launch, not a known one: there twice as many ns.
 _CLOSE, _LEAST_NS = 0.01, 2_000
 _RECORDED, _SETTLED, _LONG = 12, 15, 40
 
@@ -137,7 +138,7 @@ def compare(program: list[Action], *, one_stream: bool) -> None:
         report = nsysx.report(path)
         now, known = step_us(program) * US, report.unprofiled
         assert known is not None, [check.detail for check in report.quality]
-        near = max(_CLOSE * now, _LEAST_NS)
+        near = max(_CLOSE * now, _LEAST_NS * (2 if any(a[0] == "stage" for a in program) else 1))
         assert abs(known.step_ns - now) <= near, "the step itself"
         for name, (asked, change) in changes(program).items():
             told = report.whatif(**asked).step_ns
