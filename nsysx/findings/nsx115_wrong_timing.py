@@ -69,9 +69,9 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "the program does not synchronize around single operations")
     findings = []
     ops = case.profile.ops
-    own = set(ops.filter(ops["process"] == case.process)["name"].cast(pl.String).drop_nulls().unique())
+    shown_names = set(ops.filter(ops["process"] == case.process)["name"].cast(pl.String).drop_nulls().unique())
     for row in case.rows("stopwatch"):
-        if row["name"] not in own:
+        if row["name"] not in shown_names:
             continue
         kernel = row["kernel_ns"]
         if kernel is None or row["calls"] < _LEAST:

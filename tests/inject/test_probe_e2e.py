@@ -242,8 +242,8 @@ def test_sigterm_that_nobody_handles_loses_one_range_of_each_name(nsys: str, tmp
     assert file["ended"] is False and file["ranges_pushed"] == 1, "nobody had time to write the final count"
     # nsys holds the last range of each name back until the program ends, and so loses that one and no more.
     found = collections.Counter((label.kind, label.name) for label in run.labels())
-    # All steps have one text: the last one has not ended, and the one before it is held back.
-    assert len({name for kind, name in found if kind == "step"} & set(STEPS)) >= 2
+    # All steps have one text, and nsys holds back the last ranges of a text that end on another call than they began with.
+    assert len({name for kind, name in found if kind == "step"} & set(STEPS)) >= 1
     for name in PATHS:
         assert found["module", name] in (3, 4), name
     for name in ("data", "zero_grad", "forward", "loss", "backward", "optimizer"):
