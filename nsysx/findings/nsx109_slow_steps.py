@@ -49,7 +49,7 @@ _NAMED, _MOSTLY = 0.1, 0.5
 _SLOWER_CLOCK = 0.05
 _PARTS = ("compute_ns", "comm_ns", "copy_ns", "memset_ns")
 #: Slow steps read something back that others do not, if it is so many bytes, and so many times what the others read.
-_SAVED_BYTES, _MANY_TIMES = 1 << 20, 10
+SAVED_BYTES, MANY_TIMES = 1 << 20, 10
 _SAVE = Fix(
     "Copy to pinned memory without waiting and write from a thread: torch.distributed.checkpoint.async_save, or clones of the "
     "state dict that a thread saves; read other large results rarely"
@@ -144,7 +144,7 @@ def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
     step, start, end, size = (values[inside] for values in (step, start, end, size))
     moved = _by_step(size, step, tiles)
     usual = float(np.median(moved[~slow]))
-    if moved[slow].min() < max(_SAVED_BYTES, _MANY_TIMES * usual):
+    if moved[slow].min() < max(SAVED_BYTES, MANY_TIMES * usual):
         return []
     first, last = np.full(tiles.height, np.iinfo(np.int64).max), np.zeros(tiles.height, np.int64)
     np.minimum.at(first, step, start)

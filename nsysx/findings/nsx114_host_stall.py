@@ -34,6 +34,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
+from nsysx.findings.nsx109_slow_steps import MANY_TIMES, SAVED_BYTES
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
@@ -53,8 +54,6 @@ _SITES = 3
 _NAMED, _MOSTLY = 0.1, 0.5
 #: A line with this share of the samples, or a call with this share of the time, is named as what the thread did.
 _STANDS_OUT = 0.3
-#: A step saves something if it copies so many bytes to the host, and so many times what the usual step does.
-_SAVED_BYTES, _MANY_TIMES = 1 << 20, 10
 #: A pause before a pageable copy of this many bytes to the device made that data.
 _MADE_BYTES = 64 << 10
 
@@ -95,7 +94,7 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     step = np.searchsorted(begin, at, side="right")
     moved = np.zeros(len(begin) + 1, np.int64)
     np.add.at(moved, step, np.where(out.fill_null(False).to_numpy(), ops["bytes"].fill_null(0).to_numpy(), 0))
-    saves = moved >= max(_SAVED_BYTES, _MANY_TIMES * float(np.median(moved[1:])) if len(begin) else 0)
+    saves = moved >= max(SAVED_BYTES, MANY_TIMES * float(np.median(moved[1:])) if len(begin) else 0)
     saved = ops.filter(out.fill_null(False) & pl.Series(saves[step], dtype=pl.Boolean))
     last = np.searchsorted(ops["end_ns"].to_numpy(), gaps["start_ns"].to_numpy(), side="right") - 1
     behind = np.isin(ops["op"].to_numpy()[np.maximum(last, 0)], saved["op"].to_numpy()) & (last >= 0)
