@@ -28,7 +28,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 RULE = Rule(
     "NSX115", "wrong-timing", "Wrong timing method in the script", about="timing", picture="readings", reading=True
@@ -60,6 +60,20 @@ _WAYS = {
 }
 
 
+def _misreading(case: Case, row: Row, kernel_ns: int) -> set[str]:
+    """Return the ways (keys of ``_WAYS``) in which the program times this kernel and reads something else."""
+    # A fence around a library's kernel counts as timing only if it stands alone, in several ways, outside of steps.
+    fenced = [w for w in ("both_ns", "after_ns", "before_ns") if row[w.replace("_ns", "_from")] == "measured"]
+    if not row["custom"] and (not case.stepless or "both_ns" not in fenced or len(fenced) < 2):
+        return set()
+    taken = {w for w in _WAYS if row[w.replace("_ns", "_from")] == "measured"}
+    # With both synchronize calls a reading also looks like one with the first alone; and a clock without any is not seen.
+    taken &= {"after_ns", "both_ns"} if "both_ns" in taken else {"after_ns", "before_ns"}
+    if not row["custom"] and "after_ns" not in fenced:
+        taken.discard("both_ns")  # fenced in one way only: perhaps not to time it
+    return {w for w in taken if not kernel_ns / _WRONG <= row[w] <= kernel_ns * _WRONG}
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per kernel around which the program's synchronize calls make a clock misread it by a factor of 1.5."""
     if missing := case.missing("stopwatch"):
@@ -76,16 +90,7 @@ def check(case: Case) -> list[Finding]:
         kernel = row["kernel_ns"]
         if kernel is None or row["calls"] < _LEAST:
             continue
-        # A fence around a library's kernel counts as timing only if it stands alone, in several ways, outside of steps.
-        fenced = [w for w in ("both_ns", "after_ns", "before_ns") if row[w.replace("_ns", "_from")] == "measured"]
-        if not row["custom"] and (not case.stepless or "both_ns" not in fenced or len(fenced) < 2):
-            continue
-        taken = {w for w in _WAYS if row[w.replace("_ns", "_from")] == "measured"}
-        # With both synchronize calls a reading also looks like one with the first alone; and a clock without any is not seen.
-        taken &= {"after_ns", "both_ns"} if "both_ns" in taken else {"after_ns", "before_ns"}
-        if not row["custom"] and "after_ns" not in fenced:
-            taken.discard("both_ns")  # fenced in one way only: perhaps not to time it
-        wrong = {w for w in taken if not kernel / _WRONG <= row[w] <= kernel * _WRONG}
+        wrong = _misreading(case, row, kernel)
         if not wrong:
             continue
         reads = {w: row[w] for w in _WAYS if row[w] is not None}
