@@ -13,6 +13,7 @@ from nsysx import units
 from nsysx.advice import Also, Bar, Part, Sure
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import step_time
+from nsysx.events import coverage
 from nsysx.events.layers import bare
 from nsysx.model import Summary
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_kernel
@@ -110,21 +111,20 @@ def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None
     return tuple(texts(s, 160) for s in said)
 
 
-#: Steady steps that are less of the recorded time than this do not stand for it, and what the rest is, is said; parts of it from
-#: the second share on, and the two largest of them.
-_STANDS, _NAMED, _MOST_NAMED = 0.9, 0.05, 2
+#: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
+_NAMED = 0.1
+_UNTOLD = (coverage.WARMUP, coverage.LAST, coverage.BEFORE, coverage.BEHIND)
 
 
 def _covered(summary: Summary) -> list[str]:
-    """Return how much of the recorded time the steady steps are, and what the rest is; nothing where they are nearly all of it."""
+    """Return how much of the loop behind its warm-up the steady steps are where it does something else, too, and what that is."""
     covered = summary.steps.coverage
-    if covered is None or covered["share"] >= _STANDS:
+    if covered is None:
         return []
-    wall = covered["wall_ns"]
-    rest = sorted(((r["ns"], r["what"]) for r in covered["rest"] if r["ns"] >= _NAMED * wall), reverse=True)
-    named = ", ".join(f"{what} {units.share(ns, wall)}" for ns, what in rest[:_MOST_NAMED])
-    said = f"steady steps cover {units.share(covered['steady_ns'], wall)} of {units.duration(wall)}"
-    return [f"{said} ({named})" if named else said]
+    rest = sorted(((r["ns"], r["what"]) for r in covered["rest"] if r["what"] not in _UNTOLD), reverse=True)
+    loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
+    named = ", ".join(f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= _NAMED * loop)
+    return [f"steady steps cover {units.share(covered['steady_ns'], loop)} of the loop ({named})"] if named else []
 
 
 #: Steady steps whose longest is this many times their shortest are not told by their mean alone.
