@@ -1,7 +1,8 @@
-"""A new finding and a new table are one file each: written into a copy of the package, they are in every output."""
+"""A new finding, a new table and a new picture are one file each: written into a copy of the package, they are in every output."""
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import os
@@ -66,6 +67,28 @@ def table(profile: Profile) -> pl.DataFrame:
 '''
 
 
+CHART = '''"""The rows of the second table, drawn."""
+
+from __future__ import annotations
+
+from nsysx.model import Summary
+from nsysx.render.charts.canvas import Figure, new_figure, settings, svg
+
+TABLE = "second_table"
+
+
+def figure(summary: Summary) -> Figure | None:
+    """Return one bar for each row."""
+    rows = summary.rows(TABLE)
+    with settings():
+        drawing = new_figure(300, 60)
+        axes = drawing.add_axes((0.3, 0.3, 0.6, 0.6))
+        axes.barh([r["name"] for r in rows], [r["second_ns"] for r in rows])
+        said = f"The second picture has {len(rows)} bar: {rows[0]['name']}."
+        return Figure(svg(drawing, 300, 60), said, said)
+'''
+
+
 def body(program: Program, number: int) -> None:
     """A step in which the GPU waits for Python."""
     with program.range("forward"), program.range("net:Net"):
@@ -79,11 +102,12 @@ def body(program: Program, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a copy of the package that has one more finding and one more table, and with what it says of a report."""
+    """Return a folder with a copy of the package that has one more finding, table and picture, and with what it says of a report."""
     folder = tmp_path_factory.mktemp("one_file")
     shutil.copytree(PACKAGE, folder / "nsysx", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "nsysx" / "findings" / "nsx100_second_finding.py").write_text(FINDING, encoding="utf-8")
     (folder / "nsysx" / "analyses" / "second_table.py").write_text(TABLE, encoding="utf-8")
+    (folder / "nsysx" / "render" / "charts" / "second_picture.py").write_text(CHART, encoding="utf-8")
     Program().steps(body, 10).report.write(folder / "a.sqlite")
     written = ("--html", "a.html", "--json", "a.json", "--markdown", "a.md", "--brief", "b.json", "--csv", "csv")
     (folder / "terminal.txt").write_text(nsysx(folder, "report", "a.sqlite", "--full", *written), encoding="utf-8")
@@ -145,11 +169,23 @@ def test_the_table_stands_in_the_line_of_the_page_that_it_names(copied: Path) ->
     assert "The second table (1)" in line
 
 
+def test_the_picture_stands_with_its_table(copied: Path) -> None:
+    page = (copied / "a.html").read_text(encoding="utf-8")
+    section = page.split('<section id="second_table"', 1)[1].split("</section>", 1)[0]
+    source = section.split('src="data:image/svg+xml;base64,', 1)[1].split('"', 1)[0]
+    assert "second_row" in base64.b64decode(source).decode()
+    assert "<figcaption>The second picture has 1 bar: second_row.</figcaption>" in section
+
+
 def test_no_other_file_was_touched(copied: Path) -> None:
     def files(root: Path) -> dict[str, bytes]:
         kept = [p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
         return {str(p.relative_to(root)): p.read_bytes() for p in kept}
 
     before, after = files(PACKAGE), files(copied / "nsysx")
-    assert after.keys() - before.keys() == {"findings/nsx100_second_finding.py", "analyses/second_table.py"}
+    assert after.keys() - before.keys() == {
+        "findings/nsx100_second_finding.py",
+        "analyses/second_table.py",
+        "render/charts/second_picture.py",
+    }
     assert all(after[name] == text for name, text in before.items())

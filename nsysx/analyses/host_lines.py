@@ -108,7 +108,6 @@ SHOWN = TableSpec(
     bar="idle_ns",
     unknown="not sampled",
     hide=("thread", "self_ns"),
-    picture="lines",
 )
 
 

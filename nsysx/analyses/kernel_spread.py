@@ -61,7 +61,6 @@ SHOWN = TableSpec(
     ),
     first=("name", "verdict", "median_ns", "first_ns", "p10_ns", "p90_ns", "spread", "count", "detail", "total_ns"),
     depth=1,
-    picture="strips",
 )
 _ROWS = 50
 #: A spread up to this share, or up to this many ns, is steady: Nsight's own resolution is 32 ns.

@@ -44,7 +44,6 @@ SHOWN = TableSpec(
     ),
     hide=("process",),
     depth=2,
-    picture="memory",
 )
 
 

@@ -203,7 +203,6 @@ SHOWN = TableSpec(
     ),
     hide=("process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
     keep="delay_ns",
-    picture="ranks",
 )
 
 

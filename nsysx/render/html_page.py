@@ -17,38 +17,22 @@ from nsysx.render import (
     charts,
     first_screen,
     glossary,
-    line_picture,
     live_timeline,
     markdown,
     module_icicle,
     step_waterfall,
     view,
 )
-from nsysx.render.charts.canvas import Picture
+from nsysx.render.charts import Figure
 from nsysx.render.charts.colours import KIND_COLOURS
 from nsysx.render.grids import Grid, Texts
-from nsysx.render.labels import number
-from nsysx.render.safe_text import clean, shorten_kernel, without_homes
+from nsysx.render.safe_text import clean
 
 #: Colours for modules and kinds of work in a bar; none of them means a kind of GPU work elsewhere.
 _MODULE_COLOURS = {
     f"m{i}": c for i, c in enumerate(("#117733", "#44AA99", "#88CCEE", "#DDCC77", "#CC6677", "#AA4499", "#882255"))
 }
 _TEMPLATES = files("nsysx.render") / "templates"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A picture on the page, with its text alternative and its caption."""
-
-    picture: Picture
-    alt: str
-    caption: str
-
-    @property
-    def uri(self) -> str:
-        """Return the picture as a data: address."""
-        return f"data:{self.picture.mime};base64,{base64.b64encode(self.picture.data).decode()}"
 
 
 def _sha256(text: str) -> str:
@@ -139,86 +123,6 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
         alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams. {caption}"
         figures.append(Figure(charts.timeline(entry, redact=redact, span_ns=common), alt, caption))
     return figures
-
-
-def _strips_figure(summary: Summary) -> Figure | None:
-    """Return the picture of single execution times, with the table's verdicts."""
-    rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.rows("kernel_spread")}
-    known = [(s, rows[s.name, s.grid, s.block]) for s in summary.strips if (s.name, s.grid, s.block) in rows]
-    if not known:
-        return None
-    verdicts = [str(row["verdict"]).replace("_", " ") for _, row in known]
-    loose = [(s, row, v) for (s, row), v in zip(known, verdicts, strict=True) if v != "steady"]
-    text = f"{len(known) - len(loose)} of the {len(known)} kernels that take most time are steady"
-    if len(known) == 1:
-        text = f"The kernel that takes most time is {'not steady' if loose else 'steady'}"
-    for strip, row, verdict in loose[:3]:
-        spread = "" if row.get("spread") is None else f", spread {number(row['spread'], 'spread', '')}"
-        text += f"; {shorten_kernel(clean(strip.name, 200), 40)}: {verdict}{spread}"
-    caption = f"{text}. Each dot is one execution, first at the top (ringed), last at the bottom."
-    return Figure(charts.strips([s for s, _ in known], verdicts), caption, caption)
-
-
-def _memory_figure(summary: Summary) -> Figure | None:
-    """Return the picture of memory over time."""
-    rows = summary.rows("memory")
-    if len(rows) < 2:
-        return None
-    places = {(r["process"], r["device"]) for r in rows}
-    points: dict[tuple[int | None, str], list[tuple[float, float]]] = {}
-    for row in rows:
-        device = row["device"] if len(places) > 1 else None
-        points.setdefault((device, str(row["kind"])), []).append((row["time_ns"], row["peak_bytes"]))
-    lines = [charts.MemoryLine(device, kind, tuple(at)) for (device, kind), at in points.items()]
-    lines = sorted(lines, key=lambda line: -line.peak_bytes)[:6]
-    peaks = ", ".join(f"{line.name} peaks at {units.size(line.peak_bytes)}" for line in lines)
-    text = f"Memory since the capture began: {peaks}."
-    return Figure(charts.memory(lines), text, text)
-
-
-def _ranks_figure(summary: Summary) -> Figure | None:
-    """Return the picture of the ranks, per step."""
-    rows = []
-    for r in summary.rows("ranks"):
-        scope = summary.scope_of(r)
-        transfer, wait = r.get("exposed_transfer_ns") or 0, r.get("exposed_wait_ns") or 0
-        parts = {
-            "compute": r["compute_ns"],
-            "exposed transfer": transfer,
-            "waiting for another rank": wait,
-            "communication on no other rank": r["comm_ns"] - transfer - wait,
-            "copy": r["copy_ns"],
-            "memset": r["memset_ns"],
-            "idle": r["idle_ns"],
-        }
-        rows.append(
-            {"rank": r["rank"], "straggler": r.get("straggler"), **{k: scope.per_step(v) for k, v in parts.items()}}
-        )
-    if len(rows) < 2:
-        return None
-    last = next((r for r in rows if r["straggler"]), None)
-    text = f"{len(rows)} ranks. " + (
-        f"The others wait for rank {last['rank']}." if last else "No rank is waited for by the others."
-    )
-    return Figure(charts.ranks(rows), text, text)
-
-
-def _lines_figure(summary: Summary) -> Figure | None:
-    """Return the picture of the lines that the GPU waits for."""
-    drawn = line_picture.build(summary)
-    return Figure(drawn[0], drawn[1], drawn[1]) if drawn else None
-
-
-def _pictured(summary: Summary, redact: bool) -> Summary:
-    """Return the Summary that the pictures are made from: redacted where asked, since pictures and their alternatives show names."""
-    if not redact:
-        return summary
-    tables = {key: without_homes(t) if t.shown.picture else t for key, t in summary.tables.items()}
-    return replace(summary, tables=tables, strips=without_homes(summary.strips))
-
-
-#: Pictures in the section of a table, by the name with which a table asks for one (``TableSpec.picture``).
-_FIGURES = {"strips": _strips_figure, "memory": _memory_figure, "ranks": _ranks_figure, "lines": _lines_figure}
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +223,6 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     )
     summary = replace(summary, timelines=_distinct(summary.timelines))
     drawn = _timeline_figures(summary, redact) if whole else []
-    pictured = _pictured(summary, redact)
     page = environment.get_template("page.html.j2").render(
         v=shown,
         screen=first_screen.build(summary, redact=redact),
@@ -334,11 +237,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
         live=live_timeline.token,
-        figures={
-            key: figure
-            for key, table in summary.tables.items()
-            if whole and table.shown.picture and (figure := _FIGURES[table.shown.picture](pictured)) is not None
-        },
+        figures=charts.figures(summary, redact=redact) if whole else {},
         ticket=markdown.render(summary, redact=redact) if whole else "",
         colours=KIND_COLOURS | _MODULE_COLOURS,
         duration=units.duration,

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nsysx.pictures import Lane, Span, Timeline
+from nsysx.pictures import Lane, Span, Strip, Timeline
 from nsysx.render import charts, live_timeline, view
 from nsysx.render.charts import colours
-from nsysx.render.charts.rank_bars import RANK_PARTS
+from nsysx.render.charts.kernel_strips import strips
+from nsysx.render.charts.rank_bars import RANK_PARTS, ranks
 from nsysx.render.ledgers import StepBar
 from tests.render import factory
 
@@ -171,7 +172,7 @@ def rank_rows(count: int, late: int | None = None) -> list[dict]:
 
 
 def test_few_ranks_are_bars():
-    picture = charts.ranks(rank_rows(4, late=3))
+    picture = ranks(rank_rows(4, late=3))
     assert picture.mime == "image/svg+xml"
     assert {"rank 0", "rank 3 (last)", "waiting for another rank"} <= set(texts(picture))
     assert "copy" not in texts(picture)
@@ -181,10 +182,10 @@ def test_few_ranks_are_bars():
 def test_many_ranks_are_a_heat_map(count):
     """One column per rank: that of the straggler is light in compute and dark in waiting, and its neighbours are not."""
     late = count // 2 + 5
-    picture = charts.ranks(rank_rows(count, late))
+    picture = ranks(rank_rows(count, late))
     assert picture.mime == "image/png"
     assert len(picture.data) < 100_000, "the page stays small"
-    assert charts.ranks(rank_rows(count, late)).data == picture.data
+    assert ranks(rank_rows(count, late)).data == picture.data
     # compute, waiting, idle: neither what is nowhere, nor what is nowhere a hundredth of the step.
     assert picture.height == 26 * 3 + 82
     image = pixels(picture)
@@ -201,8 +202,15 @@ def test_many_ranks_are_a_heat_map(count):
 
 
 def test_ranks_that_did_nothing_can_be_drawn():
-    rows = [{**r, **dict.fromkeys((name for name, *_ in RANK_PARTS), 0)} for r in rank_rows(40)]
-    assert charts.ranks(rows).data
+    rows = [{**r, **dict.fromkeys((p.label for p in RANK_PARTS), 0)} for r in rank_rows(40)]
+    assert ranks(rows).data
+
+
+def test_the_middle_of_the_dots_is_the_median_of_the_table():
+    """The strip holds some of the executions only: a middle of its own would differ from the table beside it."""
+    row = {"median_ns": 25_000.0, "verdict": "cannot_tell"}
+    said = texts(strips([Strip("k", "", "", 4000, (10_000, 20_000, 30_000, 90_000))], [row]))
+    assert any("4,000 runs, median 25.0 us: cannot tell" in text for text in said), said
 
 
 def test_what_is_looked_at_closely_is_what_the_still_shows(full):

@@ -10,8 +10,8 @@ import pytest
 
 from nsysx.answer import others
 from nsysx.reading.schema import PYTHON_SAMPLING_DOMAINS as SAMPLING
-from nsysx.render import html_page, line_picture
-from nsysx.render.charts.host_icicle import Part, boxes, icicle
+from nsysx.render import html_page
+from nsysx.render.charts.host_icicle import Part, boxes, figure, icicle
 from tests.findings import Program
 
 ADAM = "/home/ann/venv/lib/python3.12/site-packages/torch/optim/adam.py:3 _fused_adam"
@@ -46,10 +46,10 @@ def test_each_box_is_as_wide_as_what_stands_below_it() -> None:
 
 def test_the_picture_says_what_the_table_says(tmp_path: Path) -> None:
     summary = Program().steps(body, 12).summary(tmp_path)
-    drawn = line_picture.build(summary)
+    drawn = figure(summary)
     assert drawn is not None
-    picture, words = drawn
-    said = texts(picture.data)
+    words = drawn.caption
+    said = texts(drawn.picture.data)
     assert "train.py:12 <b>augment</b>  1.00 ms" in said
     assert "torch/optim/adam.py:_fused_adam" in said
     assert "(not sampled)" in said
@@ -65,7 +65,7 @@ def test_nothing_sampled_has_no_picture(tmp_path: Path) -> None:
         program.launch(20)
         program.sync()
 
-    assert line_picture.build(Program().steps(silent).summary(tmp_path)) is None
+    assert figure(Program().steps(silent).summary(tmp_path)) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, 400])

@@ -5,6 +5,7 @@ matplotlib is imported only when a picture is asked for, is used without pyplot,
 
 from __future__ import annotations
 
+import base64
 import io
 import logging
 import warnings
@@ -33,6 +34,20 @@ class Picture:
     data: bytes
     width: int
     height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture on the page, with its text alternative and its caption."""
+
+    picture: Picture
+    alt: str
+    caption: str
+
+    @property
+    def uri(self) -> str:
+        """Return the picture as a data: address."""
+        return f"data:{self.picture.mime};base64,{base64.b64encode(self.picture.data).decode()}"
 
 
 @contextmanager

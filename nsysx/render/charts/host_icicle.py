@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsysx import units
-from nsysx.render.charts.canvas import Picture, new_figure, settings, svg, time_scale
+from nsysx.model import Row, Summary
+from nsysx.render.charts.canvas import Figure, Picture, new_figure, settings, svg, time_scale
 from nsysx.render.charts.colours import KIND_COLOURS, NEUTRAL, mix, phase_colour, shade
-from nsysx.render.safe_text import clean, shorten
+from nsysx.render.safe_text import clean, file_name, shorten
+
+TABLE = "host_lines"
 
 _ROW, _ABOVE, _BELOW, _SIDE = 24, 8, 40, 6
 #: The width of a letter (CSS pixels), and the fewest letters worth writing on a box.
 _LETTER, _FEWEST = 5.7, 4
+#: The rows of boxes from top to bottom, and the name of a box where the table has none.
+_LEVELS = {"phase": "outside phases", "module": "outside modules", "line": "?", "framework": ""}
 #: A box narrower than this cannot be seen and is only in the table (CSS pixels).
 _NARROWEST = 0.5
 
@@ -37,6 +42,38 @@ class Box:
     name: str
     phase: str
     unknown: bool
+
+
+def _place(row: Row) -> str:
+    """Return a line of code without its folders; a row without a line by its own name."""
+    if not row["file"]:
+        return str(row["function"])
+    line = "" if row["line"] is None else f":{row['line']}"
+    return f"{file_name(str(row['file'])[:2000], True).rpartition('/')[2]}{line} {row['function']}"
+
+
+def figure(summary: Summary) -> Figure | None:
+    """Return the picture of the lines that the GPU waits for, None where fewer than two rows have idle time."""
+    table = summary.tables.get(TABLE)
+    rows = [r for r in (table.rows if table else None) or () if r["idle_ns"]]
+    if table is None or len(rows) < 2:
+        return None
+    per_step = table.scope.per_step if table.scope else float
+    # A level that no row names is left out.
+    used = [name for name in _LEVELS if name == "line" or any(r[name] for r in rows)]
+    parts = []
+    for row in rows:
+        named = {**row, "line": _place(row)}
+        names = [clean(str(named[level] or _LEVELS[level]), 200) for level in used]
+        parts.append(Part(tuple(n for n in names if n), per_step(row["idle_ns"]), unknown=not row["samples"]))
+    whole, sampled = sum(p.ns for p in parts), sum(p.ns for p in parts if not p.unknown)
+    most = max(parts, key=lambda p: p.ns)
+    step = " per step" if table.scope and table.scope.steps else ""
+    text = (
+        f"{units.duration(whole)} of GPU idle time in host code{step}, {units.share(sampled, whole)} of it sampled. "
+        f"Most is in {most.names[-1]}: {units.duration(most.ns)}."
+    )
+    return Figure(icicle(parts, used), text, text)
 
 
 def boxes(parts: Sequence[Part]) -> list[Box]:
@@ -65,8 +102,8 @@ def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120) -> P
     height = _ROW * len(levels) + _ABOVE + _BELOW
     divisor, unit = time_scale(whole)
     with settings():
-        figure = new_figure(width, height)
-        axes = figure.add_axes((_SIDE / width, _BELOW / height, 1 - 2 * _SIDE / width, _ROW * len(levels) / height))
+        drawing = new_figure(width, height)
+        axes = drawing.add_axes((_SIDE / width, _BELOW / height, 1 - 2 * _SIDE / width, _ROW * len(levels) / height))
         pixel = (width - 2 * _SIDE) / whole
         seen: dict[str, str] = {}
         for box in drawn:
@@ -78,7 +115,7 @@ def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120) -> P
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"{unit}; rows from above: {', '.join(levels)}", fontsize=8.5, color=NEUTRAL)
         axes.tick_params(labelsize=8)
-        return svg(figure, width, height)
+        return svg(drawing, width, height)
 
 
 def _draw(axes: Any, box: Box, divisor: float, pixel: float, seen: dict[str, str]) -> None:

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
+from nsysx.model import Row, Summary
 from nsysx.pictures import Strip
-from nsysx.render.charts.canvas import Picture, new_figure, settings, svg
+from nsysx.render.charts.canvas import Figure, Picture, new_figure, settings, svg
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL
+from nsysx.render.labels import number
 from nsysx.render.safe_text import clean, shorten_kernel
+
+TABLE = "kernel_spread"
 
 #: Height of a row and margin at the sides (CSS pixels). Names stand above their dots, so that a phone shows both.
 _ROW, _SIDE = 46, 26
@@ -23,25 +27,48 @@ def _axis_end(ratios: Sequence[float]) -> float:
     return next((limit for limit, count in out.items() if count <= _BEYOND * len(ratios)), _LIMITS[-1])
 
 
-def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 660) -> Picture:
-    """Return the times of each kernel as dots in order of time from top to bottom, over their median; the first ringed.
+def figure(summary: Summary) -> Figure | None:
+    """Return the picture of single execution times, with the table's medians and verdicts."""
+    rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.rows(TABLE)}
+    drawn = [(s, rows[s.name, s.grid, s.block]) for s in summary.strips if (s.name, s.grid, s.block) in rows]
+    if not drawn:
+        return None
+    loose = [(s, row) for s, row in drawn if row["verdict"] != "steady"]
+    text = f"{len(drawn) - len(loose)} of the {len(drawn)} kernels that take most time are steady"
+    if len(drawn) == 1:
+        text = f"The kernel that takes most time is {'not steady' if loose else 'steady'}"
+    for strip, row in loose[:3]:
+        spread = "" if row.get("spread") is None else f", spread {number(row['spread'], 'spread', '')}"
+        text += f"; {shorten_kernel(clean(strip.name, 200), 40)}: {_verdict(row)}{spread}"
+    caption = f"{text}. Each dot is one execution, first at the top (ringed), last at the bottom."
+    return Figure(strips([s for s, _ in drawn], [row for _, row in drawn]), caption, caption)
 
-    ``verdicts`` stand above them. A dot outside the axis is drawn at its edge as an arrow head.
+
+def _verdict(row: Row) -> str:
+    return str(row["verdict"]).replace("_", " ")
+
+
+def strips(entries: Sequence[Strip], rows: Sequence[Row], width: int = 660) -> Picture:
+    """Return the times of each kernel as dots in order of time from top to bottom, over the median of its row; the first ringed.
+
+    The verdicts of the rows stand above them. A dot outside the axis is drawn at its edge as an arrow head.
     """
-    medians = [sorted(e.durations_ns)[len(e.durations_ns) // 2] or 1 for e in entries]
+    medians = [row["median_ns"] or 1 for row in rows]
     high = _axis_end([ns / median for e, median in zip(entries, medians, strict=True) for ns in e.durations_ns])
     low, middle = 1 / high, high**0.5
     with settings():
         height = _ROW * len(entries) + 64
-        figure = new_figure(width, height)
-        axes = figure.add_axes((_SIDE / width, 40 / height, 1 - 2 * _SIDE / width, _ROW * len(entries) / height))
-        for index, (entry, verdict) in enumerate(zip(entries, verdicts, strict=True)):
+        drawing = new_figure(width, height)
+        axes = drawing.add_axes((_SIDE / width, 40 / height, 1 - 2 * _SIDE / width, _ROW * len(entries) / height))
+        for index, (entry, row) in enumerate(zip(entries, rows, strict=True)):
             y = len(entries) - 1 - index
             if index % 2 == 0:
                 axes.axhspan(y - 0.5, y + 0.5, color="#7f7f7f", alpha=0.08, linewidth=0)
             axes.plot([1, 1], [y - 0.48, y + 0.12], color=NEUTRAL, linewidth=0.8)
             _draw_dots(axes, entry, y, medians[index], high)
-            said = f"{units.count(entry.count)} runs, median {units.duration(medians[index])}: {clean(verdict, 40)}"
+            said = (
+                f"{units.count(entry.count)} runs, median {units.duration(medians[index])}: {clean(_verdict(row), 40)}"
+            )
             _above(axes, shorten_kernel(clean(entry.name, 200), 50), y, INK, right=False)
             _above(axes, said, y, NEUTRAL, right=True)
         axes.set_xscale("log")
@@ -56,7 +83,7 @@ def strips(entries: Sequence[Strip], verdicts: Sequence[str], width: int = 660) 
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("time of one execution over the kernel's median", fontsize=8.5, color=NEUTRAL)
         axes.tick_params(labelsize=8)
-        return svg(figure, width, height)
+        return svg(drawing, width, height)
 
 
 def _above(axes: Any, text: str, y: float, colour: str, *, right: bool) -> None:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsysx import units
-from nsysx.render.charts.canvas import Picture, legend_above, new_figure, settings, svg, time_scale
+from nsysx.model import Summary
+from nsysx.render.charts.canvas import Figure, Picture, legend_above, new_figure, settings, svg, time_scale
 from nsysx.render.charts.colours import KIND_COLOURS, NEUTRAL
 from nsysx.render.safe_text import clean
+
+TABLE = "memory"
 
 #: Kinds of memory, in colours that no kind of work has on the same picture.
 _MEMORY_COLOURS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
@@ -34,11 +37,28 @@ class MemoryLine:
         return max(size for _, size in self.points)
 
 
+def figure(summary: Summary) -> Figure | None:
+    """Return the picture of memory over time."""
+    rows = summary.rows(TABLE)
+    if len(rows) < 2:
+        return None
+    places = {(r["process"], r["device"]) for r in rows}
+    points: dict[tuple[int | None, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        device = row["device"] if len(places) > 1 else None
+        points.setdefault((device, str(row["kind"])), []).append((row["time_ns"], row["peak_bytes"]))
+    lines = [MemoryLine(device, kind, tuple(at)) for (device, kind), at in points.items()]
+    lines = sorted(lines, key=lambda line: -line.peak_bytes)[:6]
+    peaks = ", ".join(f"{line.name} peaks at {units.size(line.peak_bytes)}" for line in lines)
+    text = f"Memory since the capture began: {peaks}."
+    return Figure(memory(lines), text, text)
+
+
 def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) -> Picture:
     """Return bytes over time (ns) as one stepped line for each kind of memory, its peak written beside it."""
     with settings():
-        figure = new_figure(width, height)
-        axes = figure.add_axes((0.075, 42 / height, 0.921, 1 - 74 / height))
+        drawing = new_figure(width, height)
+        axes = drawing.add_axes((0.075, 42 / height, 0.921, 1 - 74 / height))
         last = max((at for line in lines for at, _ in line.points), default=1)
         most = max((size for line in lines for _, size in line.points), default=1) or 1
         time, unit = time_scale(last)
@@ -68,4 +88,4 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) ->
         axes.set_ylabel(name, fontsize=8.5, color=NEUTRAL)
         axes.tick_params(labelsize=8, labelcolor=NEUTRAL)
         legend_above(axes, 1.02, 4)
-        return svg(figure, width, height)
+        return svg(drawing, width, height)

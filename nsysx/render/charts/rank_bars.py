@@ -3,26 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from nsysx.model import Row
-from nsysx.render.charts.canvas import Picture, legend_above, new_figure, png, settings, side_text, svg, time_scale
+from nsysx.model import Row, Summary
+from nsysx.render.charts.canvas import (
+    Figure,
+    Picture,
+    legend_above,
+    new_figure,
+    png,
+    settings,
+    side_text,
+    svg,
+    time_scale,
+)
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, PAPER
 from nsysx.render.safe_text import clean
 
-#: The parts of a rank's step, in the order of drawing: label, colour, hatch.
+TABLE = "ranks"
+
+
+class Drawn(NamedTuple):
+    """A part of a rank's step: its label, the column with its ns ("" for the rest of the communication), and how it is painted."""
+
+    label: str
+    column: str
+    colour: str
+    hatch: str = ""
+
+
+#: The parts of a rank's step, in the order of drawing; they sum to it.
 RANK_PARTS = (
-    ("compute", KIND_COLOURS["compute"], ""),
-    ("exposed transfer", KIND_COLOURS["comm"], ""),
-    ("waiting for another rank", KIND_COLOURS["comm"], "////"),
-    ("communication on no other rank", "#9fd3ef", ""),
-    ("copy", KIND_COLOURS["copy"], ""),
-    ("memset", KIND_COLOURS["memset"], ""),
-    ("idle", "#ececec", ""),
+    Drawn("compute", "compute_ns", KIND_COLOURS["compute"]),
+    Drawn("exposed transfer", "exposed_transfer_ns", KIND_COLOURS["comm"]),
+    Drawn("waiting for another rank", "exposed_wait_ns", KIND_COLOURS["comm"], "////"),
+    Drawn("communication on no other rank", "", "#9fd3ef"),
+    Drawn("copy", "copy_ns", KIND_COLOURS["copy"]),
+    Drawn("memset", "memset_ns", KIND_COLOURS["memset"]),
+    Drawn("idle", "idle_ns", "#ececec"),
 )
 #: Most ranks drawn as bars; more are drawn as a heat map.
 _RANK_BARS = 32
 _ROW, _MAP_ROW = 24, 26
+
+
+def figure(summary: Summary) -> Figure | None:
+    """Return the picture of the ranks, per step."""
+    rows = []
+    for r in summary.rows(TABLE):
+        scope = summary.scope_of(r)
+        known = (r.get("exposed_transfer_ns") or 0) + (r.get("exposed_wait_ns") or 0)
+        parts = {p.label: (r.get(p.column) or 0) if p.column else r["comm_ns"] - known for p in RANK_PARTS}
+        rows.append(
+            {"rank": r["rank"], "straggler": r.get("straggler"), **{k: scope.per_step(v) for k, v in parts.items()}}
+        )
+    if len(rows) < 2:
+        return None
+    last = next((r for r in rows if r["straggler"]), None)
+    text = f"{len(rows)} ranks. " + (
+        f"The others wait for rank {last['rank']}." if last else "No rank is waited for by the others."
+    )
+    return Figure(ranks(rows), text, text)
 
 
 def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
@@ -31,13 +72,13 @@ def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
     A row has ``rank``, ``straggler`` and the ns per step of each label of RANK_PARTS.
     """
     with settings():
-        most = max((sum(r[name] for name, _, _ in RANK_PARTS) for r in rows), default=1) or 1
+        most = max((sum(r[p.label] for p in RANK_PARTS) for r in rows), default=1) or 1
         divisor, unit = time_scale(most)
         if len(rows) > _RANK_BARS:
             return _rank_map(rows, divisor, unit, width)
         height = _ROW * len(rows) + 76
-        figure = new_figure(width, height)
-        axes = figure.add_axes((0.1, 40 / height, 0.89, _ROW * len(rows) / height))
+        drawing = new_figure(width, height)
+        axes = drawing.add_axes((0.1, 40 / height, 0.89, _ROW * len(rows) / height))
         y = [len(rows) - 1 - i for i in range(len(rows))]
         _draw_parts(axes, rows, y, divisor)
         for at, r in zip(y, rows, strict=True):
@@ -50,14 +91,14 @@ def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
         axes.set_xlabel(f"mean steady step on the GPU, {unit}", fontsize=8.5, color=NEUTRAL)
         axes.tick_params(labelsize=8)
         legend_above(axes, 1.0, 7, handlelength=1.1, columnspacing=1.2, borderpad=0.2)
-        return svg(figure, width, height)
+        return svg(drawing, width, height)
 
 
 def _draw_parts(axes: Any, rows: Sequence[Row], y: Sequence[float], divisor: float) -> None:
     """Draw the parts of each rank's step one after the other, with waiting hatched."""
     left = [0.0] * len(rows)
-    for name, colour, hatch in RANK_PARTS:
-        values = [r[name] / divisor for r in rows]
+    for part in RANK_PARTS:
+        values = [r[part.label] / divisor for r in rows]
         if not any(values):
             continue
         axes.barh(
@@ -65,11 +106,11 @@ def _draw_parts(axes: Any, rows: Sequence[Row], y: Sequence[float], divisor: flo
             values,
             0.72,
             left=left,
-            color=PAPER if hatch else colour,
-            edgecolor=colour if hatch else PAPER,
-            hatch=hatch or None,
+            color=PAPER if part.hatch else part.colour,
+            edgecolor=part.colour if part.hatch else PAPER,
+            hatch=part.hatch or None,
             linewidth=0.5,
-            label=name,
+            label=part.label,
         )
         left = [a + b for a, b in zip(left, values, strict=True)]
 
@@ -79,11 +120,11 @@ def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int) -> Pic
 
     A part that is below 1 % of the longest step everywhere has no line; the straggler has an arrow above its column.
     """
-    longest = max(sum(r[name] for name, _, _ in RANK_PARTS) for r in rows)
-    parts = [name for name, _, _ in RANK_PARTS if max(r[name] for r in rows) > 0.01 * longest] or ["compute"]
+    longest = max(sum(r[p.label] for p in RANK_PARTS) for r in rows)
+    parts = [p.label for p in RANK_PARTS if max(r[p.label] for r in rows) > 0.01 * longest] or ["compute"]
     height = _MAP_ROW * len(parts) + 82
-    figure = new_figure(width, height)
-    axes = figure.add_axes((0.19, 44 / height, 0.71, _MAP_ROW * len(parts) / height))
+    drawing = new_figure(width, height)
+    axes = drawing.add_axes((0.19, 44 / height, 0.71, _MAP_ROW * len(parts) / height))
     values = [[r[name] / divisor for r in rows] for name in parts]
     image = axes.imshow(values, aspect="auto", cmap="cividis", interpolation="nearest", vmin=0)
     axes.set_yticks(range(len(parts)), parts, fontsize=8.5)
@@ -105,7 +146,7 @@ def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int) -> Pic
                 arrowprops={"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0},
                 annotation_clip=False,
             )
-    bar = figure.colorbar(image, cax=figure.add_axes((0.915, 44 / height, 0.012, _MAP_ROW * len(parts) / height)))
+    bar = drawing.colorbar(image, cax=drawing.add_axes((0.915, 44 / height, 0.012, _MAP_ROW * len(parts) / height)))
     bar.ax.tick_params(labelsize=8)
     bar.set_label(f"{unit} per step", fontsize=8)
-    return png(figure, width, height)
+    return png(drawing, width, height)
