@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+SETTINGS = (ROOT / "nsysx" / "docs" / "settings.md").read_text(encoding="utf-8")
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,7 +39,7 @@ def test_the_wheel_holds_what_is_needed_and_nothing_else(wheel: Path) -> None:
     tracked = subprocess.run(["git", "ls-files", "nsysx"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     for file in tracked or [str(p.relative_to(ROOT)) for p in (ROOT / "nsysx").rglob("*.py")]:
         assert file in names, file
-    for file in ("py.typed", "__init__.pyi", "definitions.md", "many_ranks.md", "frameworks.md", "accuracy.md"):
+    for file in ("py.typed", "__init__.pyi", "docs/definitions.md", "docs/many-ranks.md"):
         assert f"nsysx/{file}" in names
     assert {n.split("/")[0] for n in names} == {"nsysx", f"nsysx-{wheel.name.split('-')[1]}.dist-info"}
     assert wheel.stat().st_size < ROOM_BYTES
@@ -87,7 +87,7 @@ def test_it_runs_where_nothing_of_the_repository_is(wheel: Path, tmp_path: Path)
 
 
 def test_every_dependency_stands_with_its_reason() -> None:
-    section = README[README.index("### What it needs") :]
+    section = SETTINGS[SETTINGS.index("## What it needs") :]
     for requirement in PROJECT["dependencies"]:
         name = re.match(r"[\w-]+", requirement)
         assert name is not None

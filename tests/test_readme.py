@@ -1,4 +1,4 @@
-"""The README: every console block runs, every option is documented, links lead somewhere."""
+"""The README and the documents: every console block runs, every option is documented, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from tests.reports import training
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MANY = (ROOT / "nsysx" / "many_ranks.md").read_text(encoding="utf-8")
+DOCUMENTS = {p.name.removesuffix(".md"): p.read_text(encoding="utf-8") for p in (ROOT / "nsysx" / "docs").glob("*.md")}
+CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+MANY = DOCUMENTS["many-ranks"]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -39,7 +41,10 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(re.sub(r"\s{2,}#.*$|\s# .*$", "", line)) for line in lines]
 
 
-ALL = commands(README) + commands(MANY)
+#: Each command once, however often it is shown.
+ALL = [
+    list(words) for words in dict.fromkeys(tuple(w) for text in (README, *DOCUMENTS.values()) for w in commands(text))
+]
 OURS = [words[1:] for words in ALL if words[0] == "nsysx"]
 #: Commands that profile, ask the machine or talk to a cluster: parsed here; they are run by tests of their own.
 PARSED = [w for w in OURS if w[0] in ("run", "try", "doctor", "calibrate")]
@@ -75,6 +80,7 @@ def test_every_command_has_examples_in_its_help_and_they_are_right() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the README names."""
     place = tmp_path_factory.mktemp("readme")
+    (place / "sample_reports").symlink_to(ROOT / "sample_reports")
     for name in ("masked_nonzero.sqlite.xz", "masked_nonzero.run.json"):
         data = (ROOT / "sample_reports" / name).read_bytes()
         ending = name.removeprefix("masked_nonzero").removesuffix(".xz")
@@ -137,7 +143,13 @@ def test_every_option_is_documented_in_help_or_readme() -> None:
 def test_links_inside_lead_somewhere() -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", README):
         assert (ROOT / target).exists(), target
-    for named in re.findall(r"`((?:nsysx|tests|scripts|sample_reports)/[\w./]+\.\w+)`", README):
+    everything = "\n".join((README, CONTRIBUTING, *DOCUMENTS.values()))
+    assert set(DOCUMENTS) == set(re.findall(r"nsysx/docs/([\w-]+)\.md", README)), "each document stands in the README"
+    for text in DOCUMENTS.values():
+        assert not re.search(r"\]\((?!http)", text), (
+            "documents are printed by the command too: a link leads nowhere there"
+        )
+    for named in re.findall(r"`((?:nsysx|tests|scripts|sample_reports)/[\w./]+\.\w+)`", everything):
         if not named.endswith(("130_slow_thing.py", "nsx130_slow_thing.py")):
             assert (ROOT / named).exists() or (ROOT / "nsysx" / named).exists(), named
 
@@ -149,14 +161,14 @@ def test_every_room_stands_on_the_map() -> None:
         if p.suffix == ".py" or (p / "__init__.py").exists()
     }
     rooms -= {"__init__", "__main__", "__pycache__"}
-    table = README[README.index("## A map of the rooms") :]
+    table = CONTRIBUTING[CONTRIBUTING.index("## A map of the rooms") :]
     named = set(re.findall(r"`(\w+)`", table[: table.index("\n\n`nsysx explain")]))
     assert rooms <= named, sorted(rooms - named)
 
 
 def test_variables_of_the_environment_are_listed() -> None:
     users = {"NSYSX_DEBUG", "NSYSX_KERNEL_FAMILIES"}
-    section = README[README.index("## Settings") :]
+    section = DOCUMENTS["settings"]
     assert users <= set(re.findall(r"NSYSX_[A-Z_]+", section))
 
 
@@ -195,5 +207,5 @@ def test_the_table_of_pairs_is_what_was_measured() -> None:
     sys.modules["pairs"] = module  # dataclasses look their module up
     loader.exec_module(module)
     rows = json.loads((ROOT / "sample_reports" / "pairs.json").read_text())
-    assert module.markdown(rows) in README
+    assert module.markdown(rows) in DOCUMENTS["what-if"]
     assert {row["pair"]: row["change"] for row in rows} == {name: pair.change for name, pair in module.PAIRS.items()}

@@ -27,9 +27,9 @@ def explain(
 ) -> None:
     """Print the manual of a finding, or what a CUDA call or word means; without a name, list all names.
 
-    "definitions" are the exact words of a report, "columns" all tables of the JSON; the key of a table gives one. "many-ranks"
-    says how to read reports on Slurm and Kubernetes, "frameworks" what to expect of Trainer, Lightning, generate and others,
-    "accuracy" how accurate the numbers are and what tracing costs.
+    "definitions" are the exact words of a report, "columns" all tables of the JSON; the key of a table gives one. "recording" says
+    what can be recorded, "cost" what that costs, "accuracy" how accurate the numbers are, "frameworks" what to expect of Trainer,
+    Lightning, generate and others, "many-ranks" how to read the reports of a job. The list names all documents.
     """
     from nsysx.render import dictionary, glossary
 

@@ -1,7 +1,7 @@
 """The ledgers: what each device and each thread did at every instant, why a device idled, and what a blocking call waited for.
 
 Each is a ``StepFunction`` or a frame of disjoint segments, so that any window can be integrated exactly and parts sum to the
-whole. What each word means exactly stands in ``nsysx/definitions.md``.
+whole. What each word means exactly stands in ``nsysx/docs/definitions.md``.
 """
 
 from __future__ import annotations

@@ -53,18 +53,16 @@ def columns() -> str:
 
 
 def _file(name: str) -> Callable[[], str]:
-    """Return a function that reads a Markdown file of the package."""
-    return lambda: (files("nsysx") / name).read_text(encoding="utf-8").rstrip()
+    """Return a function that reads a document of the package."""
+    return lambda: (files("nsysx") / "docs" / name).read_text(encoding="utf-8").rstrip()
 
 
-#: Texts that ``nsysx explain`` prints by name.
+#: Texts that ``nsysx explain`` prints by name: every document in ``nsysx/docs``, and the dictionary.
 TEXTS = {
-    "definitions": _file("definitions.md"),
-    "columns": columns,
-    "many-ranks": _file("many_ranks.md"),
-    "frameworks": _file("frameworks.md"),
-    "accuracy": _file("accuracy.md"),
-}
+    path.name.removesuffix(".md"): _file(path.name)
+    for path in sorted((files("nsysx") / "docs").iterdir(), key=lambda path: path.name)
+    if path.name.endswith(".md")
+} | {"columns": columns}
 
 
 def lookup(name: str) -> str | None:
