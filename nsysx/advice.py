@@ -76,6 +76,27 @@ class Also:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """What ``nsysx try`` measured of one change on this program without a profiler: ``now_ns`` unchanged and ``then_ns`` with it.
+
+    ``verdict``: faster, slower, same, cannot_tell, fails or does_not_apply; of the last two the times are None and ``reason`` says
+    why, ``place`` where (file:line). ``low_ns`` to ``high_ns`` is the interval of ``then_ns``. ``codes`` are those of the findings
+    that advise the change. ``other_results``: it alters the results more than it should, or computes something else on purpose.
+    """
+
+    change: str
+    verdict: Literal["faster", "slower", "same", "cannot_tell", "fails", "does_not_apply"]
+    now_ns: int | None
+    then_ns: int | None
+    low_ns: int | None
+    high_ns: int | None
+    codes: tuple[str, ...]
+    other_results: bool
+    reason: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """One part of a bar; ``kind`` is its color, ``idle`` parts are hatched."""
 

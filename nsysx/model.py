@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, cast
 
 from nsysx import records
-from nsysx.advice import UNDECIDED, Answer, Condition
+from nsysx.advice import UNDECIDED, Answer, Condition, Tried
 from nsysx.errors import NsysxError
 from nsysx.pictures import Strip, Timeline
 from nsysx.rows import Column as Column
@@ -302,6 +302,7 @@ class Summary:
     strips: tuple[Strip, ...] = ()
     zoom: Timeline | None = None
     unprofiled: Unprofiled | None = None
+    tried: tuple[Tried, ...] = ()
     answer: Answer = UNDECIDED
 
     def rows(self, key: str) -> Sequence[Row]:
@@ -341,6 +342,7 @@ class Summary:
             **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in tables},
             "replay": None if self.replay is None else dict(self.replay),
             "unprofiled": None if self.unprofiled is None else asdict(self.unprofiled),
+            "tried": [asdict(t) for t in self.tried],
             "findings": None if self.findings is None else [_finding(f) for f in self.findings],
             "scopes": {key: t.scope.to_json() for key, t in tables if t.scope},
         }

@@ -321,6 +321,7 @@ def summary_of(job: Job, options: Options) -> Summary:
             tables={**tables, comparison.KEY: ranks},
             replay=_replay(given),
             unprofiled=_unprofiled(given),
+            tried=given.trace.tried,
             findings=judged,
             timelines=drawn,
             strips=timelines.strips(given) if options.timelines else (),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nsysx.cli.declared import Grouped, with_options
-from nsysx.cli.talk import deliver, emit, harmless, talk, wrote
+from nsysx.cli.talk import emit, harmless, talk, wrote
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.option import options_of
 from nsysx.trying.options import Options
 
 if TYPE_CHECKING:
+    from nsysx.model import Summary
     from nsysx.trying.result import Result
 
 _REPORTS = (".sqlite", ".nsys-rep", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst")
@@ -51,7 +53,6 @@ def _split(words: list[str], after: list[str] | None) -> tuple[Path | None, list
 def _try(context: typer.Context, words: list[str] | None, *, listed: bool = False, **given: Any) -> None:
     """Run CMD unchanged and with changes made in it, in turn, and say what each change gains. CMD's files stay unedited."""
     from nsysx.inject.nsysx_probe import changes
-    from nsysx.outputs import check_output
     from nsysx.trying import choice, wording
 
     known = changes.known()
@@ -59,65 +60,92 @@ def _try(context: typer.Context, words: list[str] | None, *, listed: bool = Fals
         emit(wording.listing(list(known.values())))
         return
     options = options_of(Options, given)
+    _ = options.budget_s  # a wrong one is said before anything runs
     report, command = _split(words or [], context.meta.get("nsysx.command"))
     candidates = choice.named(options.change, known)
-    beside = _beside(report) if report is not None else None
-    files = [f for f in (beside, None if options.json in (None, "-") else Path(str(options.json))) if f is not None]
-    for file in files:
-        check_output(file, force=options.force or file == beside)
-    codes = _advice(report) if report is not None else []
+    report = report or _found(command)
+    outputs = _outputs(options, report)
+    summary = None if report is None else _advice(report, timelines=options.html is not None)
+    codes = [] if summary is None else choice.codes(summary.answer)
     if not candidates:
         candidates = choice.advised(codes, known) if codes else choice.every(known)
     if not candidates:
         raise NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
     _ask(options)
-    _measure(command, candidates, options, codes, beside)
-
-
-def _measure(command: list[str], candidates: Any, options: Options, codes: list[str], beside: Path | None) -> None:
-    from nsysx.recording.talk import StatusLine
-    from nsysx.trying.session import Session
-
-    with StatusLine() as line, _ended_by_signals():
-        result = Session(command, candidates, options, line.show, codes).measure()
-    _tell(result, options, beside)
+    result = _measure(command, candidates, options, codes)
+    _tell(result, options, outputs, summary)
     if result.interrupted:
         raise KeyboardInterrupt
 
 
-def _tell(result: Result, options: Options, beside: Path | None) -> None:
+def _found(command: list[str]) -> Path | None:
+    """Return the report that ``nsysx run`` made of this command in this folder, and say so; None if there is none."""
+    from nsysx.reading import tried
+
+    report = tried.report_of(command, Path())
+    if report is not None:
+        talk(f"nsysx: {report} was recorded of this command: its advice is tried")
+    return report
+
+
+def _outputs(options: Options, report: Path | None) -> dict[str, Path]:
+    """Return the files to write: json, html and beside (the report). Raises NsysxError unless all can be written."""
+    from nsysx.outputs import check_apart, check_output
+    from nsysx.reading import tried
+
+    if options.html is not None and report is None:
+        hint = "Record one with nsysx run, or take --json"
+        raise NsysxError("--html shows a report's page: name one", slug="try-html", hint=hint, exit_code=EXIT_USAGE)
+    asked = {"json": options.json, "html": options.html}
+    files = {key: Path(name) for key, name in asked.items() if name not in (None, "-")}
+    for file in files.values():
+        check_output(file, force=options.force)
+    if report is not None:
+        files["beside"] = tried.file_beside(report)
+        check_output(files["beside"], force=True)
+        check_apart(list(files.values()), [report])
+    return files
+
+
+def _measure(command: list[str], candidates: Any, options: Options, codes: list[str]) -> Result:
+    from nsysx.progress import Progress
+    from nsysx.trying.session import Session
+
+    with Progress() as line, _ended_by_signals():
+        return Session(command, candidates, options, line, codes).measure()
+
+
+def _tell(result: Result, options: Options, files: dict[str, Path], summary: Summary | None) -> None:
+    """Write what was measured, and print it unless the JSON goes to stdout."""
     from nsysx.outputs import write_text
     from nsysx.render import json_text
     from nsysx.trying import wording
 
-    as_json = json_text.text_of(result.to_json())
-    if beside is not None:
-        write_text(beside, as_json, force=True)
-        wrote(beside)
-    if options.json is not None:
-        deliver(options.json, as_json, force=options.force)
-    if options.json != "-":
+    texts = dict.fromkeys(files, json_text.text_of(result.to_json()))
+    if "html" in files and summary is not None:
+        from nsysx.reading import tried
+        from nsysx.render import html_page
+
+        texts["html"] = html_page.render(replace(summary, tried=tried.of_json(result.to_json())))
+    for key, file in files.items():
+        write_text(file, texts[key], force=options.force or key == "beside")
+        wrote(file)
+    if options.json == "-":
+        emit(json_text.text_of(result.to_json()))
+    else:
         emit("\n".join(harmless(line) for line in wording.text(result).splitlines()))
 
 
-def _beside(report: Path) -> Path:
-    stem = report.name
-    for ending in sorted(_REPORTS, key=len, reverse=True):
-        stem = stem.removesuffix(ending)
-    return report.with_name(stem + ".try.json")
-
-
-def _advice(report: Path) -> list[str]:
-    """Return the codes of the findings that the page acts on, and of the others after them."""
+def _advice(report: Path, *, timelines: bool) -> Summary:
+    """Return the Summary of a report. Raises NsysxError if it cannot be read."""
     from nsysx import pipeline
     from nsysx.progress import Progress
     from nsysx.ranks import parallel_reading
+    from nsysx.reading import inputs
 
     parallel_reading.limit_threads()
     with Progress() as progress:
-        summary = pipeline.summarize([report], progress=progress)
-    codes = [*(action.code for action in summary.answer.do), *(also.code for also in summary.answer.also)]
-    return list(dict.fromkeys(code for code in codes if code))
+        return pipeline.summarize(inputs.reports([report]), timelines=timelines, progress=progress)
 
 
 def _ask(options: Options) -> None:

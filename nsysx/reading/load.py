@@ -30,6 +30,7 @@ from nsysx.reading import (
     samples,
     schema,
     selecting,
+    tried,
 )
 from nsysx.reading.trace import LeftOut, Trace, Window
 
@@ -160,6 +161,7 @@ def _read(
         nccl=None if nccl is None else placing.since(nccl, zero),
         host=capture_facts.host_of(connection, tables),
         window=window,
+        tried=tried.beside(path),
         left_out=_summed(notes),
     )
     if long:

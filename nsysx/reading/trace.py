@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from nsysx.advice import Tried
 from nsysx.model import Capture
 
 #: [start, end) in ns.
@@ -71,7 +72,7 @@ class Trace:
     same machine, None if the report does not name the machine.
     ``limits``: (process, CUDA ordinal) -> the device's limits, if the report has them. ``gpu_metrics``: the samples of the GPUs'
     counters, None without any; see ``reading.gpu_metrics``. ``left_out``: counts of rows that were left out, changed or merged.
-    ``window``: set if only this part of the capture was read.
+    ``window``: set if only this part of the capture was read. ``tried``: what ``nsysx try`` left in NAME.try.json beside it.
     """
 
     path: Path
@@ -86,6 +87,7 @@ class Trace:
     nccl: pl.DataFrame | None = None
     host: str | None = None
     window: Window | None = None
+    tried: tuple[Tried, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     limits: Mapping[tuple[int, int], DeviceLimits] = field(default_factory=dict)
     gpu_metrics: pl.DataFrame | None = None

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nsysx import units
-from nsysx.advice import Also, Bar, Part, Sure
+from nsysx.advice import Also, Bar, Part, Sure, Tried
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import step_time
 from nsysx.events import coverage
 from nsysx.events.layers import bare
 from nsysx.model import Summary
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_kernel
+from nsysx.trying.wording import measured
 
 Texts = Callable[[object, int], str]
 
@@ -28,6 +29,7 @@ class Worded:
     ``now_ns`` is the step, ``then_ns`` the step after the change (None: not known), ``bound``: that is the least that it can be.
     ``on_average``: steps have so different lengths that none is as long as their mean, which ``now_ns`` is.
     ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
+    ``tried`` are sentences on what was measured of changes, those that carry out ``do`` first.
     """
 
     facts: tuple[str, ...]
@@ -45,6 +47,7 @@ class Worded:
     real: bool
     profiled_ns: int | None
     worth: str
+    tried: tuple[str, ...]
     sure: tuple[Sure, ...]
     bars_title: str
     bars: tuple[Bar, ...]
@@ -161,6 +164,24 @@ def _commands(summary: Summary, typed: str) -> tuple[str, ...]:
     return tuple(command.replace("REPORT", name) for command in summary.answer.ask_next)
 
 
+#: What is known of a change that was tried, from what matters most.
+_VERDICTS = ("faster", "slower", "fails", "same", "cannot_tell", "does_not_apply")
+
+
+def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:
+    """Return a sentence for each change that was tried, those that the finding ``code`` advises first."""
+
+    def order(one: Tried) -> tuple[bool, int, float]:
+        return code not in one.codes, _VERDICTS.index(one.verdict), (one.then_ns or 1) / (one.now_ns or 1)
+
+    def said(one: Tried) -> str:
+        file, colon, line = one.place.rpartition(":")
+        return measured(replace(one, place=f"{file_name(file[:2000], True)}{colon}{line}" if file else ""))
+
+    known = [one for one in summary.tried if one.verdict != "does_not_apply"]
+    return tuple(texts(said(one), 300) for one in sorted(known, key=order))
+
+
 def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Worded:
     """Return the answer in words. ``redact`` hides what names a person or a machine; ``typed`` is how a shell finds the reports."""
     texts, said = _texts(redact), summary.answer
@@ -183,6 +204,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Worded:
         real=said.real,
         profiled_ns=said.recorded_ns,
         worth=texts(said.worth, 300),
+        tried=tried(summary, first.code, texts),
         sure=tuple(replace(s, reason=texts(s.reason, 600)) for s in said.certainty.parts),
         bars_title=said.picture.title,
         bars=tuple(_bar(b, texts) for b in said.picture.bars),

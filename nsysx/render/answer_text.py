@@ -10,6 +10,9 @@ from nsysx import units
 from nsysx.advice import Also, Bar
 from nsysx.render.answer import Worded, part_words
 
+#: Most changes that were tried for which a text has a line.
+MOST_TRIED = 3
+
 
 def change(said: Worded) -> str:
     """Return "15.4 ms → 3.2 ms at best", "" where the step after the change is not known."""
@@ -53,6 +56,8 @@ def markdown_lines(said: Worded, escape: Any) -> Iterator[str]:
     where = f" ({escape(said.where)})" if said.where else ""
     yield f"- **Do this:** {escape(said.do)}{where}"
     yield f"- **Worth:** {escape(worth_text(said))}"
+    for tried in said.tried[:MOST_TRIED]:
+        yield f"- **Tried:** {escape(tried)}"
     for sure in said.sure:
         command = f" `{sure.command}`" if sure.command else ""
         yield f"- **{escape(sure.about)}:** {sure.level}. {escape(sure.reason)}{command}"

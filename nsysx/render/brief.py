@@ -149,6 +149,7 @@ def _do_first(said: Worded) -> Json:
         "now_ns": said.now_ns,
         "then_ns": said.then_ns,
         "at_best": said.bound,
+        "tried": list(said.tried[:_MOST_ROWS]),
     }
 
 

@@ -68,6 +68,7 @@ def schema() -> Mapping[str, Any]:
         **tables,
         "replay": {"type": ["object", "null"]},
         "unprofiled": _record(model.Unprofiled, nullable=True),
+        "tried": {"type": "array", "items": _typed(advice.Tried)},
         "findings": {"type": ["array", "null"], "items": _record(model.Finding)},
         "scopes": {"type": "object"},
     }

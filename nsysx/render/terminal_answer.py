@@ -12,7 +12,7 @@ from nsysx.advice import Bar
 from nsysx.model import Summary
 from nsysx.render import answer as answers
 from nsysx.render.answer import Worded, part_words
-from nsysx.render.answer_text import also_worth, worth_text, wrapped
+from nsysx.render.answer_text import MOST_TRIED, also_worth, worth_text, wrapped
 
 #: Characters for the parts of a bar in turn, busy and idle, with and without Unicode.
 _BUSY, _IDLE = "█▓▒", "░·"
@@ -84,6 +84,10 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     out += [(f"         {line}", "cyan") for line in _code(said.paste, width - 9)[:code]]
     out += [(line, "") for line in wrapped(said.condition, width, "")] if said.condition else []
     out += [(line, "") for line in wrapped(worth_text(said), width, "WORTH")]
+    head = "TRIED"
+    for line in said.tried[:MOST_TRIED]:
+        out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, width, head)]
+        head = ""
     head = "SURE"
     for sure in said.sure:
         command = f" {sure.command}" if sure.command else ""

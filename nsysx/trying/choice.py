@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
+from nsysx.advice import Answer
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
 
@@ -27,10 +28,16 @@ def _one(name: str, known: Mapping[str, Change]) -> Change:
     )  # fmt: skip
 
 
-def advised(codes: Sequence[str], known: Mapping[str, Change]) -> list[tuple[Change, ...]]:
+def codes(answer: Answer) -> list[str]:
+    """Return the codes of the findings that an answer acts on, then those of the others, as the page has them."""
+    every = [*(action.code for action in answer.do), *(also.code for also in answer.also)]
+    return list(dict.fromkeys(code for code in every if code))
+
+
+def advised(wanted: Sequence[str], known: Mapping[str, Change]) -> list[tuple[Change, ...]]:
     """Return the changes that findings advise, those of the first finding first."""
     order: dict[str, Change] = {}
-    for code in codes:
+    for code in wanted:
         for change in known.values():
             if code in change.findings:
                 order.setdefault(change.name, change)

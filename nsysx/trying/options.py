@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
+from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 
 
@@ -17,7 +19,7 @@ class Options:
         Option("Try this change (repeatable); A,B: both at once. Default: what REPORT advises, else all.", "NAME"),
     ] = ()
     together: Annotated[bool, Option("At the end, try all that won at once.")] = False
-    budget: Annotated[int, Option("Begin no run after this many minutes.", "MIN", least=1)] = 10
+    budget: Annotated[str, Option("Begin no run after this time: 90s, 10m, 1h, or minutes.", "TIME")] = "10m"
     pairs: Annotated[
         int | None,
         Option("So many pairs of runs for each change. Default: 3, then more until it is decided.", "N", least=2),
@@ -30,7 +32,19 @@ class Options:
         False
     )
     json: Annotated[str | None, Option("Write the result as JSON.", "F|-")] = None
+    html: Annotated[str | None, Option("Write the page of REPORT, with what was measured.", "F")] = None
     force: Annotated[bool, Option("Overwrite output files.", names=("--force", "-f"))] = False
     patience: Annotated[
         int, Option("A run that makes no step for this many seconds hangs.", "S", least=1, advanced=True)
     ] = 60
+
+    @property
+    def budget_s(self) -> float:
+        """Return the budget in seconds. Raises NsysxError, exit code 2, if it is none."""
+        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|m|min|h|)", self.budget.strip())
+        if not match or not float(match[1]):
+            raise NsysxError(
+                f"--budget {self.budget}: not a time", slug="try-budget", hint="Write 90s, 10m, 1h, or minutes",
+                exit_code=EXIT_USAGE,
+            )  # fmt: skip
+        return float(match[1]) * {"s": 1, "h": 3600}.get(match[2], 60)

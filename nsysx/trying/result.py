@@ -35,7 +35,7 @@ class Trial:
 
     ``start_ns``: what the change adds to the first steps. ``pays_after_steps``: after so many steps that is regained.
     ``other_results``: it alters weights more than it should, so it is never among the best. ``does`` is a phrase for people,
-    ``note`` what torch said of the change.
+    ``note`` what torch said of the change. ``findings`` are the codes of those that advise it.
     """
 
     change: str
@@ -61,6 +61,7 @@ class Trial:
     paste: str = ""
     where: str = ""
     advised: bool = False
+    findings: list[str] = field(default_factory=list)
 
 
 @dataclass

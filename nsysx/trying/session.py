@@ -52,7 +52,7 @@ class Session:
         self.options = options
         self.show = show
         self.result = Result(list(command))
-        self.deadline = time.monotonic() + 60 * options.budget
+        self.deadline = time.monotonic() + options.budget_s
         self.plan = Plan(_WARM, options.steps or _SCOUT_STEPS, 0.0 if options.steps else _SCOUT_S)
         self.unchanged: list[Run] = []
         self.start_s = 0.0
@@ -306,4 +306,5 @@ def _trial(changes: Sequence[Change], advised: Sequence[str]) -> Trial:
         ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
         beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),
         advised=any(code in advised for c in changes for code in c.findings),
+        findings=list(dict.fromkeys(code for c in changes for code in c.findings)),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsysx.advice import Tried
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.trying.result import Baseline, Result, Trial
 from nsysx.units import duration, several, size
@@ -56,25 +57,37 @@ def sentence(trial: Trial, baseline: Baseline) -> str:
     if trial.verdict in ("fails", "does_not_apply"):
         at = f" at {trial.where}" if trial.verdict == "fails" and trial.where else ""
         return f"{begin}: {trial.reason}{at}"
-    parts = [f"{begin}: {trial.does}: {_times(trial, baseline)}"] if trial.ratio is not None else [begin]
+    parts = [begin]
+    if trial.low_ns is not None and trial.high_ns is not None:
+        parts[0] += f": {trial.does}: {times(baseline.step_ns, trial.step_ns, trial.low_ns, trial.high_ns)}"
     parts += filter(
         None, (_results(trial, baseline), _memory(trial, baseline), _start(trial), trial.note, trial.reason)
     )
     return "; ".join(parts)
 
 
-def _times(trial: Trial, baseline: Baseline) -> str:
-    assert trial.ratio is not None and trial.ratio_low is not None and trial.ratio_high is not None
-    more = trial.ratio > 1
+def times(now_ns: float | None, then_ns: float | None, low_ns: float, high_ns: float) -> str:
+    """Return "20.4 ms to 14.3 ms a step (30 % less, 28 to 31 %)"; the interval is that of ``then_ns``."""
+    assert now_ns and then_ns
+    more = then_ns > now_ns
     sign = 1 if more else -1
-    ends = sorted(100 * sign * (r - 1) for r in (trial.ratio_low, trial.ratio_high))
-    percent = 100 * sign * (trial.ratio - 1)
+    ends = sorted(100 * sign * (ns / now_ns - 1) for ns in (low_ns, high_ns))
+    percent = 100 * sign * (then_ns / now_ns - 1)
     digits = 0 if percent >= 10 else 1
     interval = f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %" if ends[1] < 1000 else "no interval from one pair"
     return (
-        f"{duration(baseline.step_ns)} to {duration(trial.step_ns)} a step "
+        f"{duration(now_ns)} to {duration(then_ns)} a step "
         f"({percent:.{digits}f} % {'more' if more else 'less'}, {interval})"
     )
+
+
+def measured(tried: Tried) -> str:
+    """Return what was measured of one change, in one sentence."""
+    begin = f"{tried.change}: {_WORDS.get(tried.verdict, tried.verdict)}"
+    if tried.low_ns is None or tried.high_ns is None:
+        return f"{begin}: {tried.reason}{f' at {tried.place}' if tried.place else ''}" if tried.reason else begin
+    other = ", but it computes something else" if tried.other_results else ""
+    return f"{begin}, {times(tried.now_ns, tried.then_ns, tried.low_ns, tried.high_ns)}{other}"
 
 
 def _results(trial: Trial, baseline: Baseline) -> str:

@@ -115,7 +115,7 @@ def test_advice_comes_in_the_order_of_the_findings() -> None:
 def scripted(*steps_ns: float) -> tuple[Session, list[str]]:
     """Return a session whose runs take these steps in turn, and the list of what it will have run."""
     known, order, left = changes.known({}), [], list(steps_ns)
-    session = Session(["x"], [(known["nothing"],)], Options(budget=1))
+    session = Session(["x"], [(known["nothing"],)], Options(budget="1m"))
 
     def run(made: Any, plan: Any, _limits: Any) -> Run:
         order.append("B" if made else "A")

@@ -1,0 +1,72 @@
+"""What ``nsysx try`` measured on the program of a report: NAME.try.json beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nsysx import records
+from nsysx.advice import Tried
+from nsysx.reading.capture_facts import report_name, run_json
+
+#: What ``nsysx try`` writes; a later major version is not read.
+SCHEMA = "nsysx.try/1"
+
+
+def file_beside(report: Path) -> Path:
+    """Return where ``nsysx try`` leaves what it measured: ``a.try.json`` for ``a.sqlite.xz``."""
+    return report.with_name(f"{report_name(report)}.try.json")
+
+
+def beside(report: Path) -> tuple[Tried, ...]:
+    """Return what was tried, as the file has it; () if there is no such file or nothing usable in it."""
+    try:
+        content = json.loads(file_beside(report).read_text(encoding="utf-8", errors="replace"))
+        return of_json(content)
+    except (OSError, ValueError, RecursionError):  # UnreadableError is a ValueError
+        return ()
+
+
+def report_of(command: Sequence[str], folder: Path) -> Path | None:
+    """Return the newest report in a folder that ``nsysx run`` made of this command, None if there is none."""
+    reports = []
+    for file in folder.glob("*.run.json"):
+        report = file.with_name(file.name.removesuffix(".run.json") + ".sqlite")
+        recorded = run_json(report).get("command")
+        if report.is_file() and isinstance(recorded, list) and _same(recorded, command):
+            reports.append(report)
+    return max(reports, key=lambda f: f.stat().st_mtime_ns, default=None)
+
+
+def _same(one: Sequence[object], other: Sequence[str]) -> bool:
+    """Return whether two commands are the same, however their program was found."""
+    programs = {Path(str(words[0])).name for words in (one, other) if words}
+    return len(programs) == 1 and list(one[1:]) == list(other[1:])
+
+
+def of_json(content: object) -> tuple[Tried, ...]:
+    """Return the changes of a ``nsysx.try/1``, also those made together. Raises records.UnreadableError."""
+    content = records.mapping(content, "this")
+    if content.get("schema") != SCHEMA:
+        raise records.UnreadableError("this is no nsysx.try/1")
+    now = records.mapping(content.get("baseline"), "baseline").get("step_ns")
+    trials = [*records.rows(content.get("trials"), "trials")]
+    if content.get("together") is not None:
+        trials.append(records.mapping(content["together"], "together"))
+    return tuple(_tried(trial, now) for trial in trials)
+
+
+def _tried(trial: Mapping[str, Any], now: object) -> Tried:
+    measured = trial.get("ratio") is not None
+    times = {"now_ns": now, **{f"{key}_ns": trial.get(f"{of}_ns") for key, of in _TIMES}}
+    whole = {
+        k: round(v) if measured and isinstance(v, int | float) and abs(v) < float("inf") else None
+        for k, v in times.items()
+    }
+    given = {**trial, **whole, "codes": trial.get("findings", []), "place": trial.get("where", "")}
+    return records.record(Tried, given, "trial")
+
+
+_TIMES = (("then", "step"), ("low", "low"), ("high", "high"))
