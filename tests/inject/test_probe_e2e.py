@@ -232,22 +232,42 @@ def test_exit_code_and_tail_of_a_failing_program(nsys: str, tmp_path: Path, scri
     full(run)
 
 
-def test_sigterm_that_nobody_handles_loses_one_range_of_each_name(nsys: str, tmp_path: Path, script: Path) -> None:
-    """The probe installs no handler: the program ends as it would without it, and all but the last range of each name is there."""
-    wait = 'open("pid", "w").write(str(os.getpid())); os.rename("pid", "ready"); import time; time.sleep(60)'
-    script.write_text(TRAIN.replace('    print("argv"', f'    {wait}\n    print("argv"'))
+def wait_in(script: Path, program: str) -> None:
+    """Let a program of ``{wait}`` go that far and say so; there it waits to be killed."""
+    wait = 'open("pid", "w").write(str(os.getpid())); os.rename("pid", "ready"); __import__("time").sleep(60)'
+    script.write_text(program.replace("{wait}", wait))
+
+
+def test_sigterm_that_nobody_handles_loses_nothing_behind_the_steps(nsys: str, tmp_path: Path, script: Path) -> None:
+    """The probe installs no handler: the program ends as it would without it, and what it did until it waited is there."""
+    wait_in(script, TRAIN.replace('    print("argv"', '    {wait}\n    print("argv"'))
     run = profile(nsys, tmp_path, [sys.executable, str(script)], stop_after="ready")
     assert run.code in (143, -signal.SIGTERM), "as without us: nobody handles the signal"
     (file,) = run.files.values()
     assert file["ended"] is False and file["ranges_pushed"] == 1, "nobody had time to write the final count"
-    # nsys holds the last range of each name back until the program ends, and so loses that one and no more.
+    full(run)
+
+
+def test_sigterm_in_a_step_loses_only_that_step(nsys: str, tmp_path: Path, script: Path) -> None:
+    """Ranges that nsys keeps in the process are sent now and then."""
+    long = """        opt.step()
+        if len(losses) == 3:
+            {wait}
+        begin = time.monotonic()
+        while time.monotonic() < begin + 0.15:
+            pass
+        losses.append(loss.item())
+"""
+    # No loader, whose end would be the end of the last step.
+    loop = TRAIN.replace("        opt.step()\n", long).replace("import os, sys", "import os, sys, time")
+    loop = loop.replace("    for x, y in loader", "    losses = []\n    for x, y in list(loader)")
+    wait_in(script, loop)
+    run = profile(nsys, tmp_path, [sys.executable, str(script)], stop_after="ready")
+    assert run.code in (143, -signal.SIGTERM)
     found = collections.Counter((label.kind, label.name) for label in run.labels())
-    # All steps have one text, and nsys holds back the last ranges of a text that end on another call than they began with.
-    assert len({name for kind, name in found if kind == "step"} & set(STEPS)) >= 1
-    for name in PATHS:
-        assert found["module", name] in (3, 4), name
-    for name in ("data", "zero_grad", "forward", "loss", "backward", "optimizer"):
-        assert found["phase", name] >= 3, name
+    assert [found["step", step] for step in STEPS] == [1, 1, 1, 0]
+    assert all(found["module", name] >= 3 for name in PATHS)
+    assert all(found["phase", name] >= 3 for name in ("zero_grad", "forward", "loss", "backward", "optimizer"))
 
 
 FORKS = """

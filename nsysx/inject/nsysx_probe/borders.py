@@ -127,6 +127,7 @@ class Borders:
         if not self.out.recording:
             self.window.step_ended(self.out.shape)
             return
+        self.out.flush(last=not border)
         index = self.steps.index
         self.marking.step_ended(index, self._shape())
         if self.window.closes(index):
@@ -169,6 +170,7 @@ class Borders:
         if self.out.recording:
             self.marking.call_ended(self._shape())
             self.calls.counting = False
+            self.out.flush(last=False)
 
     # ---- the capture window -----------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ _SHAPE = frozenset(("forward", "evaluation", "backward", "optimizer"))
 _MOST_PHASES = 1_000
 _MOST_ERRORS = 20
 _MOST_TEXTS = 100_000
+#: Least time (ns) between two flushes in a row of short steps: one takes 5 us.
+_FLUSH_EVERY_NS = 100_000_000
 
 
 class Phase(NamedTuple):
@@ -64,6 +67,7 @@ class Output:
         self.disarm = disarm
         self._phases: dict[tuple[str, str], Phase] = {}
         self._phase_opened = self.counts["phase"].__next__
+        self._flushed_ns = 0
 
     # ---- options ----------------------------------------------------------------------------------------------------
 
@@ -143,6 +147,16 @@ class Output:
         """Send a mark about a pause of Python that has ended; ``kind`` is gc or compile."""
         self.backend.mark(self.backend.prepare(ranges.pause(kind, json.dumps(about, separators=(",", ":")))))
         next(self.counts[kind])
+
+    def flush(self, last: bool) -> None:
+        """Send on what is kept in the process, so that it is not lost if the program is killed.
+
+        ``last``: other work than a step may follow. If not, it is done only if the last time is long enough ago.
+        """
+        now = time.monotonic_ns()
+        if last or now - self._flushed_ns > _FLUSH_EVERY_NS:
+            self._flushed_ns = now
+            self.backend.flush()
 
     def phase(self, name: str, detail: str = "") -> Phase:
         """Return a phase with its prepared text. It is made once."""
