@@ -1,5 +1,5 @@
-"""The words for where time goes, each declared once: what limits a step, its parts, causes of idle time, why a rank is late; and
-the kinds of API calls.
+"""The words for where time goes, each declared once: what limits a step, its parts, what a device does, causes of idle time, why a
+rank is late; and the kinds of API calls, the parts of a thread's time, and the keys of the colours.
 
 Each is a string: its code, as in the JSON. What else is known about it are attributes, so that every room reads the same. A new
 one is one line here, and what recognizes it; if it comes from a kind of API call, its line is all.
@@ -36,6 +36,26 @@ class _Code(str, enum.Enum):
         return format(str(self.value), spec)
 
 
+class Paint:
+    """The keys of the colours in pictures; one colour is one kind of work everywhere."""
+
+    COMPUTE: Final = "compute"
+    COMM: Final = "comm"
+    COPY: Final = "copy"
+    MEMSET: Final = "memset"
+    LAUNCH: Final = "launch"
+    SYNC: Final = "sync"
+    ALLOC: Final = "alloc"
+    LOAD: Final = "load"
+    OTHER: Final = "other"
+    DATA: Final = "data"
+    PROFILER: Final = "profiler"
+    DEPENDENCY: Final = "dependency"
+    GAP: Final = "gap"
+    OUTSIDE: Final = "outside"
+    IDLE: Final = "idle"
+
+
 class Limit(_Code):
     """What limits the step: the code of a verdict, and its ``label``."""
 
@@ -64,26 +84,58 @@ class Part(_Code):
     def __init__(self, code: str, label: str, does: str, colour: str, idle: bool, limit: Limit | None) -> None:
         self.label, self.does, self.colour, self.idle, self.limit = label, does, colour, idle, limit
 
-    WORK = "work", "GPU work", "computes", "compute", False, None
-    PAUSE = "pause", "pauses between queued kernels", "pauses between kernels", "gap", True, None
+    WORK = "work", "GPU work", "computes", Paint.COMPUTE, False, None
+    PAUSE = "pause", "pauses between queued kernels", "pauses between kernels", Paint.GAP, True, None
     DEPENDENCY = (
-        "dependency", "kernels that wait for other GPU work", "waits for other GPU work", "dependency", True, None,
+        "dependency", "kernels that wait for other GPU work", "waits for other GPU work", Paint.DEPENDENCY, True, None,
     )  # fmt: skip
-    COMM = "comm", "communication with nothing beside it", "only communicates", "comm", False, Limit.COMM
-    COPY = "copy", "copies with nothing beside them", "only copies", "copy", False, Limit.COPY
+    COMM = "comm", "communication with nothing beside it", "only communicates", Paint.COMM, False, Limit.COMM
+    COPY = "copy", "copies with nothing beside them", "only copies", Paint.COPY, False, Limit.COPY
     MIGRATION = (
-        "migration", "page migrations with nothing beside them", "moves pages of memory", "copy", False, Limit.COPY,
+        "migration", "page migrations with nothing beside them", "moves pages of memory", Paint.COPY, False, Limit.COPY,
     )  # fmt: skip
-    INPUT = "input", "waiting for input data", "waits for data", "data", True, Limit.INPUT
-    SYNC = "sync", "synchronizing calls and the code after them", "waits after a synchronize", "sync", True, Limit.SYNC
-    ALLOC = "alloc", "allocation and free calls", "waits for the allocator", "alloc", True, Limit.ALLOC
-    LOAD = "load", "loading kernels and libraries", "waits for code to load", "load", True, Limit.WARMUP
-    START_UP = "start_up", "one-time costs", "waits for what is paid once", "load", True, Limit.WARMUP
-    HOST = "host", "host code between CUDA calls", "waits for launches to arrive", "outside", True, Limit.LAUNCH
-    LAUNCH = "launch", "launches in flight", "", "launch", True, Limit.LAUNCH
-    PROFILER = "profiler", "the profiler itself", "", "profiler", True, None
-    UNTRACED = "untraced", "work launched outside the trace", "waits for an untraced launch", "idle", True, None
-    ELSEWHERE = "elsewhere", "long pauses in which the program does something else", "", "idle", False, None
+    INPUT = "input", "waiting for input data", "waits for data", Paint.DATA, True, Limit.INPUT
+    SYNC = (
+        "sync",
+        "synchronizing calls and the code after them",
+        "waits after a synchronize",
+        Paint.SYNC,
+        True,
+        Limit.SYNC,
+    )
+    ALLOC = "alloc", "allocation and free calls", "waits for the allocator", Paint.ALLOC, True, Limit.ALLOC
+    LOAD = "load", "loading kernels and libraries", "waits for code to load", Paint.LOAD, True, Limit.WARMUP
+    START_UP = "start_up", "one-time costs", "waits for what is paid once", Paint.LOAD, True, Limit.WARMUP
+    HOST = "host", "host code between CUDA calls", "waits for launches to arrive", Paint.OUTSIDE, True, Limit.LAUNCH
+    LAUNCH = "launch", "launches in flight", "", Paint.LAUNCH, True, Limit.LAUNCH
+    PROFILER = "profiler", "the profiler itself", "", Paint.PROFILER, True, None
+    UNTRACED = "untraced", "work launched outside the trace", "waits for an untraced launch", Paint.IDLE, True, None
+    ELSEWHERE = "elsewhere", "long pauses in which the program does something else", "", Paint.IDLE, False, None
+
+
+class Activity(_Code):
+    """What a device does at an instant: where several run at once, the first counts. Together they are its window.
+
+    ``label`` is its name in a picture and its code the key of its colour, ``noun`` names it in a comparison.
+    """
+
+    def __init__(self, code: str, label: str, noun: str) -> None:
+        self.label, self.noun = label, noun
+
+    COMPUTE = "compute", "compute", "compute kernels"
+    COMM = "comm", "communication", "exposed communication"
+    COPY = "copy", "copy", "exposed copies"
+    MEMSET = "memset", "memset", "memsets"
+    IDLE = "idle", "idle", "GPU idle time"
+
+    @property
+    def column(self) -> str:
+        """The column with its time in ledgers, in ns."""
+        return f"{self}_ns"
+
+
+#: What a device does while it works.
+WORKING: tuple[Activity, ...] = tuple(a for a in Activity if a is not Activity.IDLE)
 
 
 class Late(_Code):
@@ -128,6 +180,29 @@ class Call:
     WAITS: Final = (SYNC, COPY)
 
 
+class CpuPart(_Code):
+    """A part of a thread's time: inside CUDA calls of these ``kinds`` (self time), or outside of all. They sum to its window.
+
+    ``label`` is its name in a picture, ``colour`` the key of its colour.
+    """
+
+    def __init__(self, code: str, label: str, colour: str, kinds: tuple[str, ...]) -> None:
+        self.label, self.colour, self.kinds = label, colour, kinds
+
+    LAUNCH = "launch", "launch calls", Paint.LAUNCH, Call.LAUNCHES
+    COPY = "copy", "copy calls", Paint.COPY, (Call.COPY, Call.MEMSET)
+    SYNC = "sync_wait", "waiting in sync calls", Paint.SYNC, (Call.SYNC,)
+    ALLOC = "alloc", "alloc and free", Paint.ALLOC, Call.ALLOCATOR
+    LOAD = "load", "loading code", Paint.LOAD, (Call.LOAD,)
+    OTHER = "other_api", "other CUDA calls", Paint.OTHER, (Call.EVENT, Call.OTHER)
+    OUTSIDE = "outside_api", "outside CUDA calls", Paint.OUTSIDE, ()
+
+    @property
+    def column(self) -> str:
+        """The column with its time in ledgers, in ns."""
+        return f"{self}_ns"
+
+
 class Trait(enum.Flag):
     """What else is known about a cause of idle time.
 
@@ -164,55 +239,55 @@ class Cause(_Code):
 
     LAUNCH_LATENCY = (
         "launch_latency", "launch latency", "launch latency",
-        "launch", Part.LAUNCH, Late.HOST, (), Trait.DRIFTS,
+        Paint.LAUNCH, Part.LAUNCH, Late.HOST, (), Trait.DRIFTS,
     )  # fmt: skip
     SYNC = (
         "sync", "inside a sync call", "waits",
-        "sync", Part.SYNC, Late.HOST, (Call.SYNC,), Trait.BLOCKS,
+        Paint.SYNC, Part.SYNC, Late.HOST, (Call.SYNC,), Trait.BLOCKS,
     )  # fmt: skip
     ALLOC = (
         "alloc", "alloc and free", "allocator calls",
-        "alloc", Part.ALLOC, Late.HOST, Call.ALLOCATOR, Trait.BLOCKS,
+        Paint.ALLOC, Part.ALLOC, Late.HOST, Call.ALLOCATOR, Trait.BLOCKS,
     )  # fmt: skip
     LOAD = (
         "load", "loading code", "loading of kernels",
-        "load", Part.LOAD, Late.HOST, (Call.LOAD,), Trait.NONE,
+        Paint.LOAD, Part.LOAD, Late.HOST, (Call.LOAD,), Trait.NONE,
     )  # fmt: skip
     COPY_CALL = (
         "copy_call", "inside a copy call", "copy calls",
-        "copy", Part.SYNC, Late.HOST, (Call.COPY, Call.MEMSET), Trait.BLOCKS,
+        Paint.COPY, Part.SYNC, Late.HOST, (Call.COPY, Call.MEMSET), Trait.BLOCKS,
     )  # fmt: skip
     OTHER_API = (
         "other_api", "other CUDA call", "other CUDA calls",
-        "other", Part.LAUNCH, Late.HOST, (*Call.LAUNCHES, Call.EVENT, Call.OTHER), Trait.DRIFTS,
+        Paint.OTHER, Part.LAUNCH, Late.HOST, (*Call.LAUNCHES, Call.EVENT, Call.OTHER), Trait.DRIFTS,
     )  # fmt: skip
     DATA_LOADER = (
         "data_loader", "data loader", "data loading",
-        "data", Part.INPUT, Late.INPUT, (), Trait.NONE,
+        Paint.DATA, Part.INPUT, Late.INPUT, (), Trait.NONE,
     )  # fmt: skip
     PROFILER = (
         "profiler", "profiler itself", "the profiler itself",
-        "profiler", Part.PROFILER, Late.PROFILER, (), Trait.DRIFTS,
+        Paint.PROFILER, Part.PROFILER, Late.PROFILER, (), Trait.DRIFTS,
     )  # fmt: skip
     HOST_CODE = (
         "host_code", "host code (Python)", "host code between launches",
-        "outside", Part.HOST, Late.HOST, (), Trait.DRIFTS,
+        Paint.OUTSIDE, Part.HOST, Late.HOST, (), Trait.DRIFTS,
     )  # fmt: skip
     DEPENDENCY = (
         "dependency", "waiting for other GPU work", "waiting for other streams or devices",
-        "dependency", Part.DEPENDENCY, Late.HOST, (), Trait.GPUS_OWN,
+        Paint.DEPENDENCY, Part.DEPENDENCY, Late.HOST, (), Trait.GPUS_OWN,
     )  # fmt: skip
     KERNEL_GAP = (
         "kernel_gap", "between kernels", "gaps between queued kernels",
-        "gap", Part.PAUSE, Late.COMPUTE, (), Trait.GPUS_OWN,
+        Paint.GAP, Part.PAUSE, Late.COMPUTE, (), Trait.GPUS_OWN,
     )  # fmt: skip
     UNTRACED_LAUNCH = (
         "untraced_launch", "launched outside the trace", "untraced launch",
-        "idle", Part.UNTRACED, Late.HOST, (), Trait.NONE,
+        Paint.IDLE, Part.UNTRACED, Late.HOST, (), Trait.NONE,
     )  # fmt: skip
     NO_FURTHER_WORK = (
         "no_further_work", "nothing more launched", "no further work",
-        "idle", Part.UNTRACED, Late.HOST, (), Trait.NONE,
+        Paint.IDLE, Part.UNTRACED, Late.HOST, (), Trait.NONE,
     )  # fmt: skip
 
     @property

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
+from nsysx.catalogue import Activity
 from nsysx.events.ledger import CLASSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
@@ -116,7 +117,7 @@ def _followed_by_sync(profile: Profile, calls: I64) -> I64:
 def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
     """Add hidden_ns and same_stream (whether kernels run on the copy's stream in the steady steps)."""
     hidden = np.zeros(copies.height, np.int64)
-    kernels = (1 << CLASSES.index("compute")) | (1 << CLASSES.index("comm"))
+    kernels = (1 << CLASSES.index(Activity.COMPUTE)) | (1 << CLASSES.index(Activity.COMM))
     place = copies.select("process", "device").with_row_index("row")
     for (process, device), part in place.group_by("process", "device"):
         rows = part["row"].to_numpy()

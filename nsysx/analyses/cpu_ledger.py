@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import ids
-from nsysx.events import ledger
+from nsysx.catalogue import CpuPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64, StepFunction
@@ -17,7 +17,7 @@ from nsysx.model import Column, TableSpec
 
 KEY = "cpu_ledger"
 TITLE = "CPU ledger"
-_PARTS = ("launch_ns", "copy_ns", "sync_wait_ns", "alloc_ns", "load_ns", "other_api_ns")
+_PARTS = tuple(part for part in CpuPart if part is not CpuPart.OUTSIDE)
 #: The place after the last part.
 _OUTSIDE = len(_PARTS)
 COLUMNS = (
@@ -86,7 +86,7 @@ def table(profile: Profile) -> pl.DataFrame:
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     names = dict(profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
-    parts = {k: _PARTS.index(p) for k, p in ledger.CPU_PARTS.items()}
+    parts = {kind: place for place, part in enumerate(_PARTS) for kind in part.kinds}
     # The last place is where label -1 leads: outside CUDA.
     part_of_call = np.append(lookup.coded(profile.attributed.api_calls["kind"], parts), _OUTSIDE).astype(np.int8)
     spans = {t: part for (t,), part in profile.attributed.phase_spans.group_by("thread", maintain_order=True)}
@@ -94,7 +94,13 @@ def table(profile: Profile) -> pl.DataFrame:
     for thread, start, end in _calling(profile):
         calls = profile.ledgers.threads[thread].clip(start, end)
         part = part_of_call[calls.labels]
-        row = dict(zip(_PARTS, lookup.totals(part, np.diff(calls.times), _OUTSIDE + 1).tolist(), strict=False))
+        row = dict(
+            zip(
+                (part.column for part in _PARTS),
+                lookup.totals(part, np.diff(calls.times), _OUTSIDE + 1).tolist(),
+                strict=False,
+            )
+        )
         outside = end - start - sum(row.values())
         by_phase = _by_phase(spans[thread], calls, part, start, end) if thread in spans else {}
         unphased = outside - sum(by_phase.values())

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.catalogue import Activity
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
@@ -161,14 +162,14 @@ def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, s
     parts = ledger.gpu_parts(profile.ledgers.activity[place], blocks.gpu_start, blocks.gpu_end)
     ones = blocks.sums(np.ones(blocks.steps, np.int64))
     yield "step", "gpu", None, None, ones, blocks.sums(blocks.gpu_end - blocks.gpu_start)
-    for name in ("compute", "comm", "copy", "memset", "idle"):
-        yield "ledger", name, None, None, None, blocks.sums(parts[f"{name}_ns"])
+    for activity in Activity:
+        yield "ledger", activity.value, None, None, None, blocks.sums(parts[activity.column])
     for cause, ns in ledger.idle_parts(profile.ledgers.idle_of(*place), blocks.gpu_start, blocks.gpu_end).items():
         yield "idle", cause, None, None, None, blocks.sums(ns)
     inside = (
         (pl.col("process") == blocks.process)
         & (pl.col("device") == blocks.device)
-        & (pl.col("cls") == "compute")
+        & (pl.col("cls") == Activity.COMPUTE.value)
         & (pl.col("end_ns") > blocks.gpu_start[0])
         & (pl.col("start_ns") < blocks.gpu_end[-1])
     )

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nsysx import catalogue, findings
+from nsysx import findings
 from nsysx.advice import Bar, Part, Picture
 from nsysx.analyses import data_loader, modules
 from nsysx.answer import step_time
+from nsysx.catalogue import Limit, Paint
+from nsysx.catalogue import Part as Code
 from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Finding, Row, Summary
 
@@ -30,7 +32,7 @@ _SAME = 0.01
 _BUSY = 0.8
 
 #: What the GPU does or waits for, in a PyTorch user's words, by part of the verdict: kind (a colour), label, idle.
-PARTS = {part.value: (part.colour, part.does, part.idle) for part in catalogue.Part if part.does}
+PARTS = {part.value: (part.colour, part.does, part.idle) for part in Code if part.does}
 
 
 def folded_path(path: str) -> str:
@@ -70,7 +72,7 @@ def merged(parts: Iterable[Part], total: float) -> tuple[Part, ...]:
     small = [p for p in parts if 0 < p.ns < _SMALL * total]
     if len(small) < 2:
         return (*shown, *small)
-    return (*shown, Part("other", sum(p.ns for p in small), "other", all(p.idle for p in small)))
+    return (*shown, Part("other", sum(p.ns for p in small), Paint.OTHER, all(p.idle for p in small)))
 
 
 def step_parts(summary: Summary) -> list[Part]:
@@ -79,14 +81,14 @@ def step_parts(summary: Summary) -> list[Part]:
     Host code and launches on their way are one part, because they are one cause and the sentence gives one number for them.
     """
     said = summary.verdict
-    host, launch = (said.parts.get(part, 0) for part in ("host", "launch"))
+    host, launch = (said.parts.get(part, 0) for part in (Code.HOST, Code.LAUNCH))
     parts = []
     for part, ns in _with_launches(said.parts, host + launch).items():
         if part in PARTS and ns > 0:
             kind, label, idle = PARTS[part]
-            if part == "host" and host >= launch:
+            if part == Code.HOST and host >= launch:
                 label = f"waits for {said.host}"
-            elif part == "sync":
+            elif part == Code.SYNC:
                 label = f"waits for {said.host} after a synchronize"
             parts.append(Part(label, ns, kind, idle))
     return parts
@@ -95,7 +97,8 @@ def step_parts(summary: Summary) -> list[Part]:
 def _with_launches(parts: Mapping[str, int], both: int) -> dict[str, int]:
     """Return the parts, with launches on their way counted as the host's."""
     return {
-        ("host" if part == "launch" else part): both if part in ("host", "launch") else ns for part, ns in parts.items()
+        (Code.HOST.value if part == Code.LAUNCH else part): both if part in (Code.HOST, Code.LAUNCH) else ns
+        for part, ns in parts.items()
     }
 
 
@@ -119,11 +122,13 @@ def _rank_bars(summary: Summary, late: Row) -> tuple[Bar, ...]:
         of = each(summary, row)
         wait, transfer = row.get("exposed_wait_ns") or 0, row.get("exposed_transfer_ns") or 0
         parts = [
-            Part("computes", of(row["compute_ns"]), "compute"),
-            Part("copies", of(row["copy_ns"] + row["memset_ns"]), "copy"),
-            Part("transfers", of(transfer + max(0, row["comm_ns"] - wait - transfer)), "comm"),
-            Part(f"waits for rank {late['rank']}" if row is not late else "waits for others", of(wait), "comm", True),
-            Part("idle", of(row["idle_ns"]), "outside", True),
+            Part("computes", of(row["compute_ns"]), Paint.COMPUTE),
+            Part("copies", of(row["copy_ns"] + row["memset_ns"]), Paint.COPY),
+            Part("transfers", of(transfer + max(0, row["comm_ns"] - wait - transfer)), Paint.COMM),
+            Part(
+                f"waits for rank {late['rank']}" if row is not late else "waits for others", of(wait), Paint.COMM, True
+            ),
+            Part("idle", of(row["idle_ns"]), Paint.OUTSIDE, True),
         ]
         total = of(row["window_ns"])
         bars.append(Bar(f"rank {row['rank']}", total, merged(parts, total)))
@@ -138,7 +143,7 @@ def _named(sums: list[tuple[str, float]], label: str, rest: str) -> Bar | None:
         return None
     parts = [Part(name, ns, f"m{i}") for i, (name, ns) in enumerate(top)]
     left = total - sum(p.ns for p in parts)
-    return Bar(label, total, (*parts, *([Part(rest, left, "other")] if left > 0.5 else [])))
+    return Bar(label, total, (*parts, *([Part(rest, left, Paint.OTHER)] if left > 0.5 else [])))
 
 
 def _to_shown(summary: Summary) -> float:
@@ -181,7 +186,7 @@ def _opened(summary: Summary, first: Finding) -> Bar | None:
     whole = next((ns for label, ns, _ in module_sums(summary) if label == name), None)
     label = name if whole is not None and abs(whole - first.cost_ns_per_step) <= _SAME * whole else f"masks in {name}"
     parts = [Part(k, ns, f"m{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
-    return Bar(label, total, merged([*parts, Part("the rest of it", max(0.0, rest), "other")], total))
+    return Bar(label, total, merged([*parts, Part("the rest of it", max(0.0, rest), Paint.OTHER)], total))
 
 
 def _family_bar(summary: Summary) -> Bar | None:
@@ -221,7 +226,10 @@ def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     bars = []
     for row in rows[:_MOST_BATCHES]:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
-        parts = (Part("waits for its batch", wait, "data", True), Part("the rest", row["step_ns"] - wait, "compute"))
+        parts = (
+            Part("waits for its batch", wait, Paint.DATA, True),
+            Part("the rest", row["step_ns"] - wait, Paint.COMPUTE),
+        )
         bars.append(Bar(f"step {row['index']}", row["step_ns"], tuple(p for p in parts if p.ns > 0)))
     return tuple(bars)
 
@@ -241,9 +249,9 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
     for name, row, ns in (("a usual step", usual[len(usual) // 2], 0), (f"step {worst}", steps[worst], lost[worst])):
         idle = min(ns, row["gpu_idle_ns"])
         parts = (
-            Part("works", row["gpu_ns"] - row["gpu_idle_ns"], "compute"),
-            Part("waits for cudaFree and cudaMalloc", idle, "alloc", True),
-            Part("other waits", row["gpu_idle_ns"] - idle, "outside", True),
+            Part("works", row["gpu_ns"] - row["gpu_idle_ns"], Paint.COMPUTE),
+            Part("waits for cudaFree and cudaMalloc", idle, Paint.ALLOC, True),
+            Part("other waits", row["gpu_idle_ns"] - idle, Paint.OUTSIDE, True),
         )
         bars.append(Bar(name, row["gpu_ns"], tuple(p for p in parts if p.ns > 0)))
     return tuple(bars)
@@ -256,11 +264,11 @@ def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
     if not custom:
         return ()
     ways = (
-        ("the kernel itself", "kernel_ns", "compute"),
-        ("synchronize before and after", "both_ns", "launch"),
-        ("synchronize only before", "before_ns", "other"),
-        ("synchronize only after", "after_ns", "sync"),
-        ("no synchronize", "none_ns", "other"),
+        ("the kernel itself", "kernel_ns", Paint.COMPUTE),
+        ("synchronize before and after", "both_ns", Paint.LAUNCH),
+        ("synchronize only before", "before_ns", Paint.OTHER),
+        ("synchronize only after", "after_ns", Paint.SYNC),
+        ("no synchronize", "none_ns", Paint.OTHER),
     )
     return tuple(
         Bar(label, custom[0][key], (Part("", custom[0][key], kind),)) for label, key, kind in ways if custom[0].get(key)
@@ -295,9 +303,9 @@ def _window_bar(label: str, row: Row) -> Bar:
     kernel = min(row["kernel_ns"] or 0, total)
     copies = min((row["copy_ns"] or 0) + (row["memset_ns"] or 0), total - kernel)
     parts = (
-        Part("kernels", kernel, "compute"),
-        Part("copies", copies, "copy"),
-        Part("waits", total - kernel - copies, "launch", True),
+        Part("kernels", kernel, Paint.COMPUTE),
+        Part("copies", copies, Paint.COPY),
+        Part("waits", total - kernel - copies, Paint.LAUNCH, True),
     )
     return Bar(label, total, tuple(p for p in parts if p.ns > 0))
 
@@ -339,10 +347,7 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
     if asked in _SINGLE_STEPS:
         more = _SINGLE_STEPS[asked](summary)
         title += "" if step_time.as_recorded(summary) else "; below, single steps as recorded"
-    elif (
-        summary.verdict.code == catalogue.Limit.GPU
-        and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns
-    ):
+    elif summary.verdict.code == Limit.GPU and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
         opened = _opened(summary, first) if first is not None and asked == "masks" else None
         asked, more = "work", (_module_bar(summary), opened or _family_bar(summary))
     bars = (step, *(b for b in more if b is not None))

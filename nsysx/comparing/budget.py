@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nsysx.analyses import waits as wait_table
-from nsysx.catalogue import Call
+from nsysx.catalogue import Activity, Call
 from nsysx.comparing import statistics
 from nsysx.comparing.comparability import doubtful
 from nsysx.comparing.side import Captured, Series
@@ -121,8 +121,8 @@ def _time(capture: Captured, name: str) -> Measured:
         rows = capture.summary.recorded("first_calls")
         return None if rows is None else (sum(r.get("one_time_ns") or 0 for r in rows) / 1e6, 0.0)
     part, key = {
-        "step": ("step", "gpu"), "gpu_idle": ("ledger", "idle"), "exposed_comm": ("ledger", "comm"),
-        "exposed_copy": ("ledger", "copy"), "compute": ("ledger", "compute"),
+        "step": ("step", "gpu"), "gpu_idle": ("ledger", Activity.IDLE), "exposed_comm": ("ledger", Activity.COMM),
+        "exposed_copy": ("ledger", Activity.COPY), "compute": ("ledger", Activity.COMPUTE),
     }.get(name, ("", ""))  # fmt: skip
     series = capture.series(part).get(key) if part else None
     if series is None:
@@ -134,7 +134,7 @@ def _time(capture: Captured, name: str) -> Measured:
 
 
 def _busy(capture: Captured, _: str) -> Measured:
-    step, idle = capture.series("step")["gpu"], capture.series("ledger").get("idle")
+    step, idle = capture.series("step")["gpu"], capture.series("ledger").get(Activity.IDLE)
     return None if idle is None else (1 - idle.mean_ns / step.mean_ns, 0.0)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from nsysx.catalogue import Activity
 from nsysx.comparing import comparability, differences, statistics
 from nsysx.comparing.differences import Difference
 from nsysx.comparing.side import Side, as_fine, renamed
@@ -138,16 +139,16 @@ def _compute(before: Side, after: Side, noise: Side | None, step: float) -> tupl
     if before.has("family_compute") and after.has("family_compute"):
         return "family", [("family", r) for r in _rows(before, after, noise, "family_compute", step, gpu)]
     ledger = _rows(before, after, noise, "ledger", step, gpu)
-    return "ledger", [("compute", r) for r in ledger if r.name == "compute"]
+    return "ledger", [(Activity.COMPUTE.value, r) for r in ledger if r.name == Activity.COMPUTE]
 
 
 def _parts(before: Side, after: Side, noise: Side | None, step: float, total: int) -> tuple[str, tuple[Part, ...]]:
     """Return the parts of the difference: compute by module or family, communication, copies, memsets, idle by cause."""
     split, ranked = _compute(before, after, noise, step)
     ledger = _rows(before, after, noise, "ledger", step, statistics.GPU_DRIFT)
-    ranked += [("ledger", r) for r in ledger if r.name in ("comm", "copy", "memset")]
+    ranked += [("ledger", r) for r in ledger if r.name in (Activity.COMM, Activity.COPY, Activity.MEMSET)]
     idle = _rows(before, after, noise, "idle", step, statistics.PROCESS_DRIFT)
-    ranked += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == "idle"]
+    ranked += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == Activity.IDLE]
     ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
     ranked.sort(key=lambda e: -abs(e[1].difference_ns))
     named, smaller = ranked[:_MOST_PARTS], ranked[_MOST_PARTS:]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from nsysx.analyses import gpu_ledger, modules
 from nsysx.analyses.helpers.step_record import StepRow, gpu_parts, rows_of
-from nsysx.catalogue import Cause, Trait
+from nsysx.catalogue import Activity, Cause, Trait
 from nsysx.comparing import names
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
 from nsysx.model import Summary
@@ -104,10 +104,10 @@ def _older(summary: Summary, rows: Sequence[StepRow]) -> dict[str, dict[str | No
     by_part: dict[str, dict[str | None, Series]] = {
         "step": {"gpu": Series(np.array([r["gpu_ns"] for r in rows], np.int64), None, ones)}
     }
-    names_ = ("compute", "comm", "copy", "memset", "idle")
     parts = [gpu_parts(r) for r in rows]
-    if all(p[f"{n}_ns"] is not None for p in parts for n in names_):
-        by_part["ledger"] = {n: Series(np.array([p[f"{n}_ns"] for p in parts], np.int64), None, ones) for n in names_}
+    if all(p[a.column] is not None for p in parts for a in Activity):
+        ledger = {a: Series(np.array([p[a.column] for p in parts], np.int64), None, ones) for a in Activity}
+        by_part["ledger"] = {activity.value: series for activity, series in ledger.items()}
 
     def sums(part: str, key: str, name: str, ns: str, count: str, cls: str = "") -> None:
         for row in summary.rows(key):
@@ -128,6 +128,8 @@ def _older(summary: Summary, rows: Sequence[StepRow]) -> dict[str, dict[str | No
     return by_part
 
 
+#: Work that no host delays, as a collective is that waits for the hosts of all ranks.
+_HOST_FREE = (Activity.COMPUTE, Activity.COPY, Activity.MEMSET)
 #: Causes of idle time that end when the GPU itself is ready: the host is not to blame.
 GPU_CAUSES = tuple(cause.value for cause in Cause if Trait.GPUS_OWN in cause.trait)
 
@@ -139,7 +141,7 @@ def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, 
     the rest, because a collective waits for the hosts of all ranks.
     """
     step, ledger = parts["step"]["gpu"], parts.get("ledger", {})
-    chosen = [s for k, s in ledger.items() if k in ("compute", "copy", "memset")]
+    chosen = [s for k, s in ledger.items() if k in _HOST_FREE]
     chosen += [s for k, s in parts.get("idle", {}).items() if k in GPU_CAUSES and len(s.ns) == len(step.ns)]
     work = sum((s.ns for s in chosen), np.zeros(len(step.ns), np.int64))
     return {"gpu_work": Series(work, None, step.steps), "rest": Series(step.ns - work, None, step.steps)}

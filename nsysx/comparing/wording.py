@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nsysx import units
-from nsysx.catalogue import Cause
+from nsysx.catalogue import Activity, Cause
 from nsysx.comparing.differences import Difference
 from nsysx.comparing.side import GPU_CAUSES
 
 #: Names in a sentence: causes of idle time, and parts of the GPU's ledger.
 _NOUNS = {
     **{cause.value: cause.noun for cause in Cause},
-    "comm": "exposed communication",
-    "copy": "exposed copies",
-    "memset": "memsets",
-    "idle": "GPU idle time",
-    "compute": "compute kernels",
+    **{activity.value: activity.noun for activity in Activity},
 }
 #: Most parts that a sentence names, and the share of the difference that one needs to be worth naming.
 _NAMED, _WORTH = 3, 0.02
@@ -191,7 +187,7 @@ def _by_work(answer: _Answer, work: Difference) -> str:
     low, high = (None if v is None else round(v) for v in (work.low_ns, work.high_ns))
     share = _share(difference, round(work.before_ns), low, high, sign)
     parts = [p for p in answer.parts if p.kind != "idle" or p.name in GPU_CAUSES]
-    because = _because([p for p in parts if p.name != "comm" and p.kind != "rest"], difference)
+    because = _because([p for p in parts if p.name != Activity.COMM and p.kind != "rest"], difference)
     step = answer.after_ns - answer.before_ns
     s_scale, s_unit = _unit(step)
     whole = (

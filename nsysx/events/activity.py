@@ -11,14 +11,15 @@ from functools import partial
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Activity
 from nsysx.events.attribute import Attributed
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 
 #: Classes of GPU work by priority: where several run at once, the first counts and the others are hidden behind it.
-CLASSES = ("compute", "comm", "HtoD", "DtoH", "DtoD", "copy_other", "memset")
 COPIES = ("HtoD", "DtoH", "DtoD", "copy_other")
+CLASSES = (Activity.COMPUTE.value, Activity.COMM.value, *COPIES, Activity.MEMSET.value)
 
 #: Copy codes (``schema.COPY_KINDS``) by direction.
 _DIRECTION = {"HtoD": (1, 3, 11), "DtoH": (2, 4, 12), "DtoD": (5, 6, 7, 8, 10, 13)}
@@ -27,7 +28,8 @@ _DIRECTION = {"HtoD": (1, 3, 11), "DtoH": (2, 4, 12), "DtoD": (5, 6, 7, 8, 10, 1
 def _classes(ops: pl.DataFrame) -> I64:
     """Return the row of each op's class in CLASSES, -1 for none."""
     other = CLASSES.index("copy_other")
-    cls = lookup.coded(ops["cls"], {"compute": 0, "comm": 1, "copy": other, "memset": CLASSES.index("memset")})
+    numbers = {name: i for i, name in enumerate(CLASSES) if name not in COPIES} | {Activity.COPY.value: other}
+    cls = lookup.coded(ops["cls"], numbers)
     copies = np.flatnonzero(cls == other)
     kind = ops["copy_kind"].gather(copies).fill_null(-1).to_numpy()
     for direction, codes in _DIRECTION.items():
@@ -84,6 +86,7 @@ def gpu_parts(activity: StepFunction, start: I64, end: I64) -> dict[str, I64]:
     masks = activity.shares(start, end)
     bits = {name: 1 << i for i, name in enumerate(CLASSES)}
     copies = sum(bits[c] for c in COPIES)
+    compute, comm = bits[Activity.COMPUTE], bits[Activity.COMM]
 
     def time(chosen: Callable[[int], bool]) -> I64:
         return sum((ns for mask, ns in masks.items() if chosen(mask)), np.zeros(len(start), np.int64))
@@ -94,13 +97,13 @@ def gpu_parts(activity: StepFunction, start: I64, end: I64) -> dict[str, I64]:
     busy = time(lambda m: m > 0)
     return {
         "window_ns": window,
-        "compute_ns": parts["compute"],
-        "comm_ns": parts["comm"],
-        "copy_ns": sum((parts[c] for c in COPIES), np.zeros(len(start), np.int64)),
+        Activity.COMPUTE.column: parts[Activity.COMPUTE],
+        Activity.COMM.column: parts[Activity.COMM],
+        Activity.COPY.column: sum((parts[c] for c in COPIES), np.zeros(len(start), np.int64)),
         **{f"copy_{c.removeprefix('copy_')}_ns": parts[c] for c in COPIES},
-        "memset_ns": parts["memset"],
-        "idle_ns": window - busy,
+        Activity.MEMSET.column: parts[Activity.MEMSET],
+        Activity.IDLE.column: window - busy,
         "busy_ns": busy,
-        "hidden_copy_ns": time(lambda m: m & copies > 0 and m & (bits["compute"] | bits["comm"]) > 0),
-        "hidden_comm_ns": time(lambda m: m & bits["comm"] > 0 and m & bits["compute"] > 0),
+        "hidden_copy_ns": time(lambda m: m & copies > 0 and m & (compute | comm) > 0),
+        "hidden_comm_ns": time(lambda m: m & comm > 0 and m & compute > 0),
     }

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
-from nsysx.catalogue import Call
+from nsysx.catalogue import Activity, Call
 from nsysx.events import families
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64, StepFunction, merged, nesting
@@ -165,7 +165,7 @@ def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction], tup
     return calls, threads, merged_rows
 
 
-def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: str) -> pl.DataFrame:
+def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: Activity) -> pl.DataFrame:
     def column(key: str) -> pl.Expr:
         return pl.col(key) if key in frame.columns else pl.lit(None, dtype=pl.Int64).alias(key)
 
@@ -177,7 +177,7 @@ def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: str) -> pl.Da
         "start_ns",
         "end_ns",
         pl.lit(op_kind).cast(pl.Categorical).alias("op_kind"),
-        pl.lit(cls).cast(pl.Categorical).alias("cls"),
+        pl.lit(cls.value).cast(pl.Categorical).alias("cls"),
         pl.lit(op_kind).cast(pl.Categorical).alias("family"),
         name.cast(pl.Categorical).alias("name"),
         "correlation_id",
@@ -189,15 +189,17 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
     """Return kernels, copies, memsets and opaque graph launches as one frame, before the join."""
     kind = pl.col("copy_kind").replace_strict(schema.COPY_KINDS, default="unknown", return_dtype=pl.String)
     name = pl.coalesce("name", pl.lit("[unnamed]").cast(pl.Categorical))
-    kernels = _ops_of(trace.kernel, "kernel", name, "compute")
+    kernels = _ops_of(trace.kernel, "kernel", name, Activity.COMPUTE)
     family = lookup.changed(kernels["name"], families.family)
-    cls = lookup.changed(family, lambda f: "comm" if f == families.COMMUNICATION else "compute")
+    cls = lookup.changed(
+        family, lambda f: Activity.COMM.value if f == families.COMMUNICATION else Activity.COMPUTE.value
+    )
     return pl.concat(
         [
             kernels.with_columns(family.alias("family"), cls.alias("cls")),
-            _ops_of(trace.memcpy, "memcpy", kind, "copy"),
-            _ops_of(trace.memset, "memset", pl.lit("memset"), "memset"),
-            _ops_of(trace.graph, "graph", pl.lit("CUDA graph (opaque)"), "compute"),
+            _ops_of(trace.memcpy, "memcpy", kind, Activity.COPY),
+            _ops_of(trace.memset, "memset", pl.lit("memset"), Activity.MEMSET),
+            _ops_of(trace.graph, "graph", pl.lit("CUDA graph (opaque)"), Activity.COMPUTE),
         ]
     )
 

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Call
 from nsysx.events.activity import CLASSES, device_activities, gpu_parts, windows_function
 from nsysx.events.attribute import Attributed
 from nsysx.events.idle_blame import idle_in, idle_parts, idle_pieces
@@ -24,7 +23,6 @@ from nsysx.reading.load import Trace
 
 __all__ = (
     "CLASSES",
-    "CPU_PARTS",
     "Ledgers",
     "build",
     "gpu_parts",
@@ -32,21 +30,6 @@ __all__ = (
     "idle_parts",
     "windows_function",
 )
-
-#: The part of the CPU ledger that an API kind belongs to.
-CPU_PARTS = {
-    Call.LAUNCH: "launch_ns",
-    Call.GRAPH_LAUNCH: "launch_ns",
-    Call.COPY: "copy_ns",
-    Call.MEMSET: "copy_ns",
-    Call.SYNC: "sync_wait_ns",
-    Call.ALLOC: "alloc_ns",
-    Call.FREE: "alloc_ns",
-    Call.HOST_ALLOC: "alloc_ns",
-    Call.LOAD: "load_ns",
-    Call.EVENT: "other_api_ns",
-    Call.OTHER: "other_api_ns",
-}
 
 
 @dataclass(frozen=True)

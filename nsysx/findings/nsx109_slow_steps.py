@@ -31,7 +31,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import CAUSES
+from nsysx.catalogue import CAUSES, WORKING, Activity
 from nsysx.events import clocks, ledger, pauses, trend
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings._case import Case, Fix, Rule, Worth
@@ -47,7 +47,7 @@ _SLOWER, _LEAST_STEPS = 0.2, 4
 _NAMED, _MOSTLY = 0.1, 0.5
 #: A clock lower by less than this share explains nothing: it changes by a few percent all the time.
 _SLOWER_CLOCK = 0.05
-_PARTS = ("compute_ns", "comm_ns", "copy_ns", "memset_ns")
+_PARTS = tuple(activity.column for activity in WORKING)
 #: Slow steps read something back that others do not, if it is so many bytes, and so many times what the others read.
 SAVED_BYTES, MANY_TIMES = 1 << 20, 10
 _SAVE = Fix(
@@ -154,7 +154,7 @@ def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
     first, last = np.maximum(first, begin), np.minimum(last, until)
     activity = case.profile.ledgers.activity[case.process, case.device or 0]
     burst = np.where(slow)[0]
-    working = ledger.gpu_parts(activity, first[burst], last[burst])["compute_ns"]
+    working = ledger.gpu_parts(activity, first[burst], last[burst])[Activity.COMPUTE.column]
     ns = float((last[burst] - first[burst] - working).mean())
     detail = (
         f"Each of them copies {units.size(float(moved[slow].mean()))} to the host, the others {units.size(usual)}: it is in these "
@@ -184,7 +184,7 @@ def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> 
     late, usual = float(mhz[known & slow].mean()), float(np.median(mhz[known & ~slow]))
     if late > usual * (1 - _SLOWER_CLOCK):
         return []
-    compute = table["compute_ns"].to_numpy()
+    compute = table[Activity.COMPUTE.column].to_numpy()
     # A kernel slows down at most in proportion to its clock.
     most = float(np.median(compute[~slow])) * (usual / late - 1)
     more = min(_more(compute, slow), most)

@@ -28,7 +28,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import gpu_ledger
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import Activity, Limit, Part
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
@@ -73,7 +73,7 @@ def _advice(case: Case, kernels: pl.DataFrame) -> str:
     )
     if 2 * between_two > kernels["ns"].sum():
         return _PIPELINE
-    communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == "comm")["process"].n_unique()
+    communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value)["process"].n_unique()
     return _TOGETHER if communicating > 1 else _ALONE
 
 
@@ -90,7 +90,7 @@ def check(case: Case) -> list[Finding]:
             else "no communication kernel ran"
         )
         return case.clear(RULE, said)
-    kernels = case.timed_ops(case.ops["cls"] == "comm", "name").group_by(pl.col("name").cast(pl.String))
+    kernels = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "name").group_by(pl.col("name").cast(pl.String))
     longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     evidence = [
         {"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)}

@@ -27,7 +27,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import Activity, Limit, Part
 from nsysx.events import beside
 from nsysx.findings._case import Case, Rule, Worth, ops_of
 from nsysx.model import Finding
@@ -52,7 +52,9 @@ def check(case: Case) -> list[Finding]:
             RULE, "the report does not say how many SMs the device has, or how kernels were launched"
         )
     small = shapes.filter(
-        (pl.col("limit") == kernel_shapes.SMALL_GRID) & (pl.col("median_ns") >= _LONG_NS) & (pl.col("cls") == "compute")
+        (pl.col("limit") == kernel_shapes.SMALL_GRID)
+        & (pl.col("median_ns") >= _LONG_NS)
+        & (pl.col("cls") == Activity.COMPUTE.value)
     )
     ops = kernel_shapes.with_card(case.profile, case.ops.filter(case.ops["op_kind"] == "kernel")).join(
         small.select(*kernel_shapes.SHAPE, "blocks", "sm_count"), on=kernel_shapes.SHAPE, how="inner", nulls_equal=True

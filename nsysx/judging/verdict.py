@@ -207,7 +207,7 @@ def _clause(profile: Profile, limits: Limits, code: Limit) -> str:
                 return f"has no work: another GPU works then, and {host} waits{_site(profile)} for both"
             return f"has no work, because {host} waits for it{_site(profile)} before sending more"
         case Limit.ALLOC:
-            return f"waits while memory is allocated and freed{_calls(profile, 'alloc', 'free', 'host_alloc')}"
+            return f"waits while memory is allocated and freed{_calls(profile, *Call.ALLOCATOR)}"
         case Limit.WARMUP:
             return "waits for one-time work: loading kernels and libraries, first calls"
         case Limit.COMM:

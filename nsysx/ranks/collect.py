@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import ids
+from nsysx.catalogue import Activity
 from nsysx.events import ledger
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
@@ -29,7 +30,7 @@ from nsysx.replay.together import Played
 
 _ALL = slice(None)
 
-LEDGER = ("window_ns", "compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns", "hidden_comm_ns")
+LEDGER = ("window_ns", *(activity.column for activity in Activity), "hidden_comm_ns")
 _RANK_FILE = re.compile(r"(?:\b|_)rank[._-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
@@ -207,9 +208,9 @@ class _Work:
         ops = profile.attributed.gpu_ops
         communication = ops.select(
             "process", "device", "stream", "name", "start_ns", "end_ns", "thread", "call_start_ns"
-        ).filter(ops["cls"] == "comm")
+        ).filter(ops["cls"] == Activity.COMM.value)
         kernels = ops.select("process", "device", "name", "grid", "block", "start_ns", "end_ns").filter(
-            (ops["cls"] == "compute") & (ops["op_kind"] == "kernel")
+            (ops["cls"] == Activity.COMPUTE.value) & (ops["op_kind"] == "kernel")
         )
         by_device = (lookup.parted(f, "process", "device") for f in (profile.steps.gpu, communication, kernels))
         steps, of_device, kernels_of = by_device
@@ -293,7 +294,7 @@ def _ledger(
 
 def _exposed(activity: StepFunction) -> tuple[I64, I64]:
     """Return the stretches [start, end) of communication that no compute hides."""
-    comm, compute = (1 << ledger.CLASSES.index(name) for name in ("comm", "compute"))
+    comm, compute = (1 << ledger.CLASSES.index(name) for name in (Activity.COMM, Activity.COMPUTE))
     shown = ((activity.labels & comm) > 0) & ((activity.labels & compute) == 0)
     alone = coverage([(activity.times[:-1][shown], activity.times[1:][shown])])
     return alone.times[:-1][alone.labels > 0], alone.times[1:][alone.labels > 0]

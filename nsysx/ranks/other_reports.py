@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Activity
 from nsysx.events.other_ranks import Modelled, OtherRanks
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
@@ -74,6 +75,6 @@ def _alone(rank: Rank, working: I64) -> Modelled:
 def ops_of(profile: Profile, rank: Rank) -> list[int]:
     """Return the ops of the collectives of a rank, in the order in which its record holds them."""
     ops: list[int] = profile.attributed.gpu_ops.filter(
-        (pl.col("process") == rank.process) & (pl.col("device") == rank.device) & (pl.col("cls") == "comm")
+        (pl.col("process") == rank.process) & (pl.col("device") == rank.device) & (pl.col("cls") == Activity.COMM.value)
     )["op"].to_list()
     return ops

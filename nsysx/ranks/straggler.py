@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsysx.catalogue import Cause, Late, Trait
+from nsysx.catalogue import Activity, Cause, Late, Trait
 from nsysx.frames.means import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.costs import Costs, waiting_per_step
@@ -40,7 +40,7 @@ _MOST_CLOCKS = 1.0
 
 #: Causes of a rank's excess: parts of its ledger and causes of its idle time.
 _IDLE = "idle: "
-_WORK = {Late.COMPUTE: ("compute", "copy", "memset")}
+_WORK = {Late.COMPUTE: (Activity.COMPUTE, Activity.COPY, Activity.MEMSET)}
 _CAUSES: Mapping[Late, tuple[str, ...]] = {
     late: (*_WORK.get(late, ()), *(_IDLE + cause for cause in Cause if cause.late is late)) for late in Late
 }
@@ -79,7 +79,7 @@ class Straggler:
 
 def per_step(rank: Rank) -> dict[str, float]:
     """Return the time of a rank per step apart from communication (ns): the ledger, and idle time by cause."""
-    named = {k.removesuffix("_ns"): rank.parts[k] for k in ("compute_ns", "copy_ns", "memset_ns")}
+    named: dict[str, int] = {a.value: rank.parts[a.column] for a in _WORK[Late.COMPUTE]}
     named |= {_IDLE + cause: ns for cause, ns in rank.idle_causes.items()}
     return {k: v / max(rank.steps, 1) for k, v in named.items()}
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nsysx.catalogue import Call
 from nsysx.errors import EXIT_RUN_FAILED, NsysxError
 from nsysx.inject.nsysx_probe import calibration
 
@@ -32,13 +33,13 @@ _COMMAND_LIMIT_S = 120
 _MAX_IN_PLACE_FACTOR = 3.0
 #: Classes of CUDA runtime calls, each with a text that its names contain; the first that matches counts.
 _CLASSES = (
-    ("launch", "LaunchKernel"),
-    ("copy", "Memcpy"),
-    ("memset", "Memset"),
-    ("sync", "Synchronize"),
-    ("event", "Event"),
+    (Call.LAUNCH, "LaunchKernel"),
+    (Call.COPY, "Memcpy"),
+    (Call.MEMSET, "Memset"),
+    (Call.SYNC, "Synchronize"),
+    (Call.EVENT, "Event"),
 )
-_CALLS = (*(name for name, _ in _CLASSES), "other")
+_CALLS = (*(name for name, _ in _CLASSES), Call.OTHER)
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -151,11 +152,11 @@ def traced_calls(export: sqlite3.Connection) -> dict[str, Any]:
     counts = dict.fromkeys(_CALLS, 0)
     launches, others = [], []
     for name, ns in export.execute(calls, (start, end)):
-        kind = next((k for k, part in _CLASSES if part in name), "other")
+        kind = next((k for k, part in _CLASSES if part in name), Call.OTHER)
         counts[kind] += 1
-        if kind == "launch":
+        if kind == Call.LAUNCH:
             launches.append(ns)
-        elif kind == "other":
+        elif kind == Call.OTHER:
             others.append(ns)
     if not launches:
         raise _failed("the capture has no launches", "nsysx doctor tries a capture")
@@ -173,8 +174,8 @@ def costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for run in runs:
         added = {name: _added(pair) for name, pair in run["calls"].items()}
         added["range"] = added.pop("range_pair") / 2
-        added["graph_node"] = max(added.pop("graph_nodes") - added["graph_launch"], 0.0) / calibration.NODES
-        added["nested"] = added["other"]
+        added["graph_node"] = max(added.pop("graph_nodes") - added[Call.GRAPH_LAUNCH], 0.0) / calibration.NODES
+        added["nested"] = added[Call.OTHER]
         counts = {name: n / run["steps"] for name, n in run["counts"].items()}
         whole = sum(added[name] * n for name, n in counts.items())
         in_place = min(max(_added(run["step"]) / whole, 1.0), _MAX_IN_PLACE_FACTOR) if whole > 0 else 1.0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from nsysx import units
+from nsysx.catalogue import Activity
 from nsysx.comparing.comparison import Comparison
 from nsysx.comparing.differences import Difference
 from nsysx.render.charts.colours import KIND_COLOURS
@@ -14,8 +15,6 @@ from nsysx.render.safe_text import clean, shorten
 
 _WIDTH, _LEFT, _RIGHT = 900, 225, 110
 _BAR = 26
-_ORDER = ("compute", "comm", "copy", "memset", "idle")
-_NAMES = {"comm": "communication", "copy": "copies", "memset": "memsets"}
 _SLOWER, _FASTER = "#D55E00", "#009E73"
 #: Bars of the waterfall; the rest is one more.
 _FALLS = 8
@@ -53,20 +52,20 @@ def bars(answer: Comparison) -> str:
     ):
         y, x = 8 + n * (_BAR + 14), float(_LEFT)
         body.append(_text(_LEFT - 10, y + 18, label, anchor="end"))
-        for name in _ORDER:
+        for name in Activity:
             ns = get(rows[name]) if name in rows else 0.0
             if ns > 0:
-                words = f"{_NAMES.get(name, name)} {units.duration(ns)}"
+                words = f"{name.label} {units.duration(ns)}"
                 body.append(_rect(x, y, ns * scale, _BAR, KIND_COLOURS[name], f"{label}: {words}"))
                 x += ns * scale
                 said.append(f"{label} {words}")
         body.append(_text(_LEFT + whole * scale + 8, y + 18, units.duration(whole)))
     x = float(_LEFT)
-    for name in _ORDER:
+    for name in Activity:
         if name in rows:
             body += [
                 _rect(x, 96, 12, 12, KIND_COLOURS[name], name),
-                _text(x + 17, 106, _NAMES.get(name, name), size=12),
+                _text(x + 17, 106, name.label, size=12),
             ]
             x += 125
     return _svg(116, "Both steps on one scale: " + ", ".join(said), body)

@@ -25,7 +25,6 @@ LABELS = {"faster": "Faster", "slower": "Slower", "same": "Same", "cannot_tell":
 HEADS = ("name", "before", "after", "difference", "interval", "count", "verdict")
 #: Checks that matter even when neither side knows the answer.
 _WORTH_SAYING = {"what a step is", "kernels"}
-_LEDGER = {"comm": "exposed communication", "copy": "exposed copies", "memset": "memset"}
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,8 @@ def interval(low: float | None, high: float | None) -> str:
 
 def name_of(key: str, row: Difference, width: int, *, redact: bool = False) -> str:
     """Return what a row is called, within ``width`` characters."""
-    if key == "ledger":
-        return _LEDGER.get(str(row.name), str(row.name))
-    if key == "idle":
-        return part_words("idle", row.name)
+    if key in ("ledger", "idle"):
+        return part_words(key, row.name)
     if row.name is None:
         return "(none)"
     text = clean(scrub(row.name) if redact else row.name, 1000)

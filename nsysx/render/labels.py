@@ -14,24 +14,6 @@ from nsysx.render.safe_text import clean
 
 VERDICTS = {limit.value: limit.label for limit in Limit}
 
-#: Colour and name of each part of a ledger, in drawing order.
-GPU_PARTS = {
-    "compute_ns": ("compute", "compute"),
-    "comm_ns": ("comm", "communication"),
-    "copy_ns": ("copy", "copy"),
-    "memset_ns": ("memset", "memset"),
-}
-
-CPU_PARTS = {
-    "launch_ns": ("launch", "launch calls"),
-    "copy_ns": ("copy", "copy calls"),
-    "sync_wait_ns": ("sync", "waiting in sync calls"),
-    "alloc_ns": ("alloc", "alloc and free"),
-    "load_ns": ("load", "loading code"),
-    "other_api_ns": ("other", "other CUDA calls"),
-    "outside_api_ns": ("outside", "outside CUDA calls"),
-}
-
 CAUSES = {cause.value: (cause.colour, cause.label) for cause in Cause}
 
 #: Columns whose text is the program's own and is shown unchanged.

@@ -9,8 +9,9 @@ from typing import Any
 from nsysx import ids, units
 from nsysx.advice import Part
 from nsysx.analyses.helpers.step_record import gpu_parts, rows_of
+from nsysx.catalogue import WORKING, Activity, CpuPart, Paint
 from nsysx.model import UNKNOWN_GPU, Row, Summary
-from nsysx.render.labels import CAUSES, CPU_PARTS, GPU_PARTS, label
+from nsysx.render.labels import CAUSES, label
 from nsysx.render.safe_text import clean, scrub
 
 
@@ -75,22 +76,22 @@ def ledgers_of(summary: Summary) -> Iterable[Ledger]:
     names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
     for row in summary.rows("gpu_ledger"):
         scope = summary.scope_of(row)
-        parts = [Part(text, scope.per_step(row.get(name) or 0), kind) for name, (kind, text) in GPU_PARTS.items()]
+        parts = [Part(a.label, scope.per_step(row.get(a.column) or 0), a.value) for a in WORKING]
         idle = row.get("idle_ns") or 0
         causes = {k: v for k, v in (row.get("idle_causes") or {}).items() if v}
         for cause, ns in sorted(causes.items(), key=lambda c: -c[1]):
-            kind, text = CAUSES.get(cause.removesuffix("_ns"), ("idle", label(cause)))
+            kind, text = CAUSES.get(cause.removesuffix("_ns"), (Paint.IDLE, label(cause)))
             parts.append(Part(text, scope.per_step(ns), kind, idle=True))
         rest = idle - sum(causes.values())
         if rest > 0:
             text = "cause not known" if causes else "GPU idle"
-            parts.append(Part(text, scope.per_step(rest), "idle", idle=True))
+            parts.append(Part(text, scope.per_step(rest), Paint.IDLE, idle=True))
         name = names.get((row.get("process"), row.get("device")), UNKNOWN_GPU)
         where = f"{process_words(summary, row.get('process'))}GPU {row.get('device')}"
         yield _ledger(summary, row, where if name == UNKNOWN_GPU else f"{where} ({name})", True, parts)
     for row in busy_threads(summary):
         scope = summary.scope_of(row)
-        parts = [Part(text, scope.per_step(row.get(name) or 0), kind) for name, (kind, text) in CPU_PARTS.items()]
+        parts = [Part(p.label, scope.per_step(row.get(p.column) or 0), p.colour) for p in CpuPart]
         # A thread's name may be a path, and it is also in the text alternative of the picture.
         thread = clean(scrub(str(row.get("thread_name") or row.get("name") or _tid(row))[:500]), 30)
         yield _ledger(summary, row, f"CPU {process_words(summary, row.get('process'))}thread {thread}", False, parts)
@@ -126,8 +127,7 @@ def step_bars(summary: Summary) -> tuple[StepBar, ...]:
             continue
         if on_gpu:
             of = gpu_parts(row)
-            parts = {kind: float(of.get(name) or 0) for name, (kind, _) in GPU_PARTS.items()}
-            parts["idle"] = float(row.get("gpu_idle_ns") or 0)
+            parts = {activity.value: float(of[activity.column] or 0) for activity in Activity}
         else:
             parts = {str(k): float(v) for k, v in (row.get("phases") or {}).items() if v}
         bars.append(StepBar(index, float(length), cpu, steady[0] <= index <= steady[1], parts))

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nsysx import units
+from nsysx.catalogue import Paint
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Summary
 from nsysx.render import view
@@ -18,13 +19,13 @@ from nsysx.render.ledgers import Ledger
 from nsysx.render.safe_text import clean, shorten, shorten_column
 
 _STYLES = {
-    "compute": "green",
-    "comm": "cyan",
-    "copy": "yellow",
-    "memset": "bright_yellow",
-    "launch": "blue",
-    "sync": "red",
-    "alloc": "magenta",
+    Paint.COMPUTE: "green",
+    Paint.COMM: "cyan",
+    Paint.COPY: "yellow",
+    Paint.MEMSET: "bright_yellow",
+    Paint.LAUNCH: "blue",
+    Paint.SYNC: "red",
+    Paint.ALLOC: "magenta",
 }
 _ASCII = str.maketrans({"…": "~", "≈": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")

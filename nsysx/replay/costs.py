@@ -14,16 +14,22 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from nsysx import ids
+from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
 
 SCHEMA = "nsysx.tracing_costs/1"
 
+GRAPH_NODE = "graph_node"
+NESTED = "nested"
 #: The classes of API calls. Ranges and marks have their own classes in ``ASSUMED``. The time that nsys reports for itself
 #: (``PROFILER_OVERHEAD``) is measured, so it has no entry in a table of costs.
-CALL_CLASSES = ("launch", "graph_launch", "copy", "memset", "sync", "event", "alloc", "nested", "other")
-GRAPH_NODE = "graph_node"
+CALL_CLASSES = (
+    *(Call.LAUNCH, Call.GRAPH_LAUNCH, Call.COPY, Call.MEMSET, Call.SYNC, Call.EVENT, Call.ALLOC),
+    NESTED,
+    Call.OTHER,
+)
 FLUSH = "profiler"
 
 
@@ -69,16 +75,16 @@ ASSUMED = Costs(
     "assumed",
     launch_ns=5_800,
     of={
-        "launch": Cost(5_500, 2_500, 8_000, 0.35),
-        "graph_launch": Cost(4_000, 2_000, 10_000, 0.5),
-        "graph_node": Cost(800, 110, 900, 1.0),
-        "copy": Cost(6_000, 3_000, 9_000, 0.35),
-        "memset": Cost(5_500, 2_500, 8_000, 0.35),
-        "sync": Cost(2_500, 1_000, 5_000, 0.35),
-        "event": Cost(4_500, 2_000, 7_000, 0.35),
-        "alloc": Cost(3_000, 1_000, 6_000, 0.35),
-        "nested": Cost(700, 300, 1_500, 1.0),
-        "other": Cost(700, 300, 1_500, 0.2),
+        Call.LAUNCH: Cost(5_500, 2_500, 8_000, 0.35),
+        Call.GRAPH_LAUNCH: Cost(4_000, 2_000, 10_000, 0.5),
+        GRAPH_NODE: Cost(800, 110, 900, 1.0),
+        Call.COPY: Cost(6_000, 3_000, 9_000, 0.35),
+        Call.MEMSET: Cost(5_500, 2_500, 8_000, 0.35),
+        Call.SYNC: Cost(2_500, 1_000, 5_000, 0.35),
+        Call.EVENT: Cost(4_500, 2_000, 7_000, 0.35),
+        Call.ALLOC: Cost(3_000, 1_000, 6_000, 0.35),
+        NESTED: Cost(700, 300, 1_500, 1.0),
+        Call.OTHER: Cost(700, 300, 1_500, 0.2),
         "range": Cost(400, 150, 1_000),
         "module_range": Cost(2_500, 500, 5_000),
         "backward_mark": Cost(35_000, 5_000, 60_000),

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Activity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import union
 from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
@@ -293,7 +294,7 @@ def _pin(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Pr
 def _remove_comm(chain: Chain, profile: Profile) -> None:
     """Let communication take no time, and let kernels that ran beside it take as long as they take alone, if that is known."""
     ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
-    is_comm = ops["cls"].cast(pl.String) == "comm"
+    is_comm = ops["cls"].cast(pl.String) == Activity.COMM.value
     _each_op(chain, frozenset(ops.filter(is_comm)["op"].to_list()), lambda op: op._replace(duration=0))
     for group, factor in profile.once(slowed_by_communication):
         apply(chain, ScaleOps(group, factor), profile)
@@ -302,7 +303,7 @@ def _remove_comm(chain: Chain, profile: Profile) -> None:
 def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], float]]:
     """Return the groups of ``slowed`` for the ops of the shown process."""
     ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
-    is_comm = ops["cls"].cast(pl.String) == "comm"
+    is_comm = ops["cls"].cast(pl.String) == Activity.COMM.value
     return slowed(ops.filter(~is_comm), ops.filter(is_comm))
 
 

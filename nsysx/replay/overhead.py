@@ -35,7 +35,7 @@ _SLOW_HOST = 0.5
 #: Least such factor.
 _SLOWED_MOST = 0.4
 #: Kind of an API call -> its class, where they differ.
-_CLASS_OF_KIND = {"free": "alloc", "host_alloc": "alloc", "load": "other"}
+_CLASS_OF_KIND = {Call.FREE: Call.ALLOC, Call.HOST_ALLOC: Call.ALLOC, Call.LOAD: Call.OTHER}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Activity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
@@ -41,7 +42,7 @@ class Waiting:
 
 def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
     """Return how long the collectives that begin in the window wait for other ranks; `unknown` if that cannot be told."""
-    ops = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm").select(
+    ops = profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value).select(
         "op", "process", "device", "start_ns", "end_ns", pl.col("name").cast(pl.String)
     )
     kinds = {name: nccl_notes.kind_of(name) for name in ops["name"].unique().to_list()}
@@ -64,7 +65,9 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
 
 def unknown(profile: Profile) -> Waiting:
     """Return the whole time of the shown process's communication ops, since all of it may be waiting."""
-    ops = profile.attributed.gpu_ops.filter((pl.col("process") == profile.process) & (pl.col("cls") == "comm"))
+    ops = profile.attributed.gpu_ops.filter(
+        (pl.col("process") == profile.process) & (pl.col("cls") == Activity.COMM.value)
+    )
     whole = dict(ops.select("op", pl.col("end_ns") - pl.col("start_ns")).iter_rows())
     return Waiting(whole, whole, by_peers=False)
 
@@ -105,7 +108,9 @@ def communication(profile: Profile) -> list[int]:
 
 def others(profile: Profile, most: int = _MOST_PEERS) -> Iterator[Profile]:
     """Yield the profile with another rank of the report as the shown one, for each rank that has collectives and steps."""
-    communicating = profile.attributed.gpu_ops.filter(pl.col("cls") == "comm")["process"].unique().to_list()
+    communicating = (
+        profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value)["process"].unique().to_list()
+    )
     known = profile.steps.windows["process"].unique().sort().to_list()
     for process in [p for p in known if p != profile.process and p in communicating][:most]:
         yield replace(profile, steps=replace(profile.steps, process=process), _made={})
