@@ -7,7 +7,7 @@ order. The time between two calls is host code, as long as it was recorded. A ca
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,14 +16,13 @@ import polars as pl
 
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import I64
-from nsysx.reading import schema
+from nsysx.replay.call_data import CallData, awaited, call_data, events
 from nsysx.replay.overhead import Added
 from nsysx.replay.window import Window
 
 #: Kinds of items. A copy may wait for its own op, a sync for other work; plain calls only take CPU time.
 LAUNCH, SYNC, COPY, RECORD, WAIT_EVENT, PLAIN = range(6)
-_MOST_EVENTS, NOT_AWAITED = (1 << 62) - 1, -(1 << 62)
+NOT_AWAITED = -(1 << 62)
 
 #: A launch with at least this many pending ops can find the queue full; CUDA's limit is 1024.
 _DEEP = 900
@@ -98,24 +97,6 @@ class Chain:
 
 
 @dataclass
-class _CallData:
-    """Lookup tables by call for making the chain.
-
-    ``waits``: (backlog_ns, host_ns); ``sites``: the copy of a synchronize; ``records`` and ``edges``: (event, stream) of event
-    records and of stream waits; ``targets``: what a sync waits for; ``loading``: ns waiting for data before the call.
-    """
-
-    waits: Mapping[int, tuple[int, int]]
-    sites: Mapping[int, int]
-    records: Mapping[int, tuple[int, int]]
-    edges: Mapping[int, tuple[int, int]]
-    targets: Mapping[int, int]
-    loading: Mapping[int, int]
-    usual_latency: int
-    usual_cost: int
-
-
-@dataclass
 class _Queues:
     """The state of the streams, as recorded, at the call that is being added."""
 
@@ -141,9 +122,8 @@ class _Queues:
 
 def chain(profile: Profile, window: Window, added: Added) -> Chain:
     """Return the calls and ops of the window as a chain. O(calls + ops)."""
-    data = _call_data(profile, window)
-    before = window.ops.filter(pl.coalesce("call_start_ns", "start_ns") < window.start_ns)
-    queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
+    data = call_data(profile, window)
+    queues = _queues(profile, window)
     ops = _ops_of_calls(window)
     items: list[Item] = []
     borders: list[int] = []
@@ -173,6 +153,39 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
     items.append(Item(PLAIN, -1, "", after, min(data.loading.get(-1, 0), after), 0, added_before=added.after))
     limit = int(np.median(queues.stalled)) if queues.stalled else 0
     return Chain(items, len(queues.numbers), limit, frozenset(borders), _closing(profile, window))
+
+
+def _queues(profile: Profile, window: Window) -> _Queues:
+    """Return the state of the streams at the first call: what was launched before it, and the events that a stream then waits for."""
+    called = pl.coalesce("call_start_ns", "start_ns").alias("called_ns")
+    before = window.ops.select(called, "stream", "end_ns").filter(pl.col("called_ns") < window.start_ns)
+    queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
+    late = before.filter(pl.col("end_ns") > window.start_ns)  # an event behind other work is done by now
+    if not late.height:
+        return queues
+    calls = profile.attributed.api_calls.filter(
+        pl.col("thread").is_in(window.calls["thread"].unique().implode())
+        & pl.col("start_ns").is_between(late["called_ns"].min(), window.start_ns, closed="left")
+    ).sort("start_ns")
+    records, edges = events(profile, calls)
+    if not edges:
+        return queues
+    free: dict[int, int] = {}
+    launched = late.sort("called_ns").rows()
+    at = 0
+    for call, start in calls.select("call", "start_ns").iter_rows():
+        while at < len(launched) and launched[at][0] < start:
+            _, stream, end = launched[at]
+            free[stream] = max(free.get(stream, 0), end)
+            at += 1
+        if call in records:
+            event, stream = records[call]
+            queues.held[event] = free.get(stream, window.start_ns)
+        elif call in edges:
+            event, stream = edges[call]
+            free[stream] = max(free.get(stream, 0), queues.held.get(event, 0))
+    queues.free |= {stream: max(end, queues.free.get(stream, 0)) for stream, end in free.items()}
+    return queues
 
 
 def _closing(profile: Profile, window: Window) -> int:
@@ -222,7 +235,7 @@ def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
     return by_call
 
 
-def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: _CallData, queues: _Queues) -> Item:
+def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: CallData, queues: _Queues) -> Item:
     """Return the item with its kind, what it waits for and what it launches; update ``queues``."""
     blocking = data.waits.get(item.call)
     if item.api == Call.SYNC:
@@ -239,12 +252,12 @@ def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: _
     if item.call in data.records:
         event, stream = data.records[item.call]
         queues.held[event] = queues.free.get(stream, queues.start_ns)
-        return item._replace(kind=RECORD, target=_awaited(event), stream=queues.number(stream))
+        return item._replace(kind=RECORD, target=awaited(event), stream=queues.number(stream))
     if item.call in data.edges:
         event, stream = data.edges[item.call]
         held = queues.held.get(event, queues.start_ns)
         queues.free[stream] = max(queues.free.get(stream, queues.start_ns), held)
-        return item._replace(kind=WAIT_EVENT, target=_awaited(event), stream=queues.number(stream))
+        return item._replace(kind=WAIT_EVENT, target=awaited(event), stream=queues.number(stream))
     return item
 
 
@@ -253,7 +266,7 @@ def _launching(
     launched: list[_Ran],
     when: tuple[int, int],
     blocking: tuple[int, int] | None,
-    data: _CallData,
+    data: CallData,
     queues: _Queues,
 ) -> Item:
     """Return the item of a call with GPU work: a launch, or a copy that may wait for itself or for earlier work."""
@@ -310,91 +323,3 @@ def _settle_pauses(items: list[Item], queues: _Queues) -> None:
             first = item.ops[0]
             first = first._replace(pause=min(~first.pause, usual))
             items[i] = item._replace(ops=(first, *item.ops[1:]))
-
-
-def _call_data(profile: Profile, window: Window) -> _CallData:
-    blocking = profile.ledgers.waits.join(window.calls.select("call"), on="call", how="semi")
-    records, edges = _events(profile, window.calls)
-    every = profile.attributed.api_calls
-    launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == Call.LAUNCH)
-    launches = launches.filter(pl.col("process") == profile.steps.process)
-    # Of a launch that nothing delays: if the queue fills up, most launches stall, but not the first thousand.
-    usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
-    return _CallData(
-        waits={c: (b, h) for c, b, h in blocking.select("call", "backlog_ns", "host_ns").iter_rows()},
-        sites=dict(blocking.filter(pl.col("site") != pl.col("call")).select("call", "site").iter_rows()),
-        records=records,
-        edges=edges,
-        targets=_targets(profile, window.calls),
-        loading=_loading(profile, window),
-        usual_latency=_usual_latency(window.ops),
-        usual_cost=usual_cost,
-    )
-
-
-def _usual_latency(ops: pl.DataFrame) -> int:
-    """Return the median latency (ns) of ops that did not wait for their stream, 0 if none is known."""
-    known = ops.select("stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
-    called, end, latency = (known[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
-    free = [np.empty(0, np.int64)]
-    for stream in known["stream"].unique().to_list():
-        on_stream = np.flatnonzero((known["stream"] == stream).to_numpy())  # sorted by start
-        reach = np.maximum.accumulate(end[on_stream])[:-1]
-        free.append(latency[on_stream[np.append(True, called[on_stream[1:]] >= reach)]])
-    latencies: I64 = np.concatenate(free)
-    return int(np.median(latencies)) if len(latencies) else 0
-
-
-def _awaited(event: int) -> int:
-    """Return the ``target`` of an event: below -1, and within 64 bits even if a damaged report has a huge id."""
-    return -2 - (event & _MOST_EVENTS)
-
-
-def _events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
-    """Return two maps of call -> (event, stream): for event records, and for stream waits."""
-    key = ["process", "correlation_id"]
-    calls = calls.select(*key, "call", pl.col("name").cast(pl.String))
-    trace = profile.trace
-    recorded = trace.event.join(calls, on=key, how="inner").select("call", "event", "stream")
-    waiting = trace.sync.join(calls.filter(pl.col("name").str.contains("StreamWaitEvent")), on=key, how="inner")
-    return (
-        {c: (e, s) for c, e, s in recorded.iter_rows()},
-        {c: (e, s) for c, e, s in waiting.select("call", "event", "stream").drop_nulls().iter_rows()},
-    )
-
-
-def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
-    """Return call -> target (a stream, or -2 - event) of the synchronize calls that name one."""
-    key = ["process", "correlation_id"]
-    calls = calls.filter(pl.col("kind") == Call.SYNC)
-    rows = profile.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
-    result: dict[int, int] = {}
-    for call, name, stream, event in rows.select("call", "name", "stream", "event").iter_rows():
-        if "Stream" in name and stream not in (None, schema.NO_STREAM):
-            result[call] = stream
-        elif "Event" in name and event not in (None, schema.NO_STREAM):
-            result[call] = _awaited(event)
-    return result
-
-
-def _loading(profile: Profile, window: Window) -> dict[int, int]:
-    """Return call -> time in the data phase between the previous call and it (ns); key -1 is the time after the last call.
-
-    Only the time inside the window counts, because other steps load data, too.
-    """
-    calls = window.calls
-    spans = profile.attributed.phase_spans.filter(
-        (pl.col("phase") == "data") & pl.col("thread").is_in(calls["thread"].unique().to_list())
-    ).sort("start_ns")
-    starts = calls["start_ns"].to_numpy()
-    ids = calls["call"].to_numpy()
-    result: dict[int, int] = {}
-    for begin, finish in spans.select("start_ns", "end_ns").iter_rows():
-        at, b = max(begin, window.start_ns), min(finish, window.end_ns)
-        i = int(np.searchsorted(starts, at, side="left"))
-        # A fetch that makes API calls itself (pinning) is split at them, and each part counts for the next call.
-        while at < b:
-            upto, key = (min(int(starts[i]), b), int(ids[i])) if i < len(starts) else (b, -1)
-            result[key] = result.get(key, 0) + upto - at
-            at, i = upto, i + 1
-    return result

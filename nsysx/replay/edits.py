@@ -13,7 +13,7 @@ import polars as pl
 from nsysx.catalogue import Activity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import union
-from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
+from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
 
 #: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch and 5 us for the copy into
 #: the static input (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same
@@ -135,8 +135,9 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
     """Make the edit in the chain, in place."""
     match edit:
         case RemoveWaits(calls):
-            for i in _with_companions(chain, [i for i, _ in _chosen(chain, calls)]):
-                chain.items[i] = chain.items[i]._replace(waits=False)
+            places = _with_companions(chain, [i for i, _ in _chosen(chain, calls)])
+            _unstage(chain, [i for i in places if chain.items[i].tail != NOT_AWAITED])
+            _no_waits(chain, places)
         case RemoveHost(calls):
             if calls is not None and chain.closing in calls:
                 calls |= {-1}  # the last host code of the round comes before that call
@@ -266,29 +267,40 @@ def pinned_rate(profile: Profile) -> float:
 
 
 def _pin(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Profile) -> None:
-    """Let no call wait for these copies; at a given bandwidth they take their bytes over it, if that is shorter.
-
-    A call that copies pageable memory moves the data to a staging buffer itself, and returns when the last part is there. From
-    pinned memory it takes as long as a launch, and its copy begins as soon as a kernel does.
-    """
+    """Let no call wait for these copies; at a given bandwidth they take their bytes over it, if that is shorter."""
     sizes = dict(profile.attributed.gpu_ops.filter(pl.col("op").is_in(list(ops))).select("op", "bytes").iter_rows())
-    launches = [item for item in chain.items if item.kind == LAUNCH]
-    cost = int(np.median([item.cost for item in launches])) if launches else None
-    latency = int(np.median([item.ops[0].latency for item in launches])) if launches else None
 
     def faster(op: Op) -> Op:
         size = sizes.get(op.op)
         return op._replace(duration=min(op.duration, round(size / bandwidth * 1e9))) if bandwidth and size else op
 
     places = _each_op(chain, ops, faster)
+    _unstage(chain, places)
+    _no_waits(chain, _with_companions(chain, places))
+
+
+def _no_waits(chain: Chain, places: list[int]) -> None:
+    for i in places:
+        chain.items[i] = chain.items[i]._replace(waits=False)
+
+
+def _unstage(chain: Chain, places: list[int]) -> None:
+    """Let the copies at these places take the CPU as long as a launch, and begin as soon as a kernel does.
+
+    A call that copies pageable memory moves the data to a staging buffer itself, and returns when the last part is there: only
+    pinned memory frees the CPU of this, and a copy that no longer waits for its data is one.
+    """
+    launches = [item for item in chain.items if item.kind == LAUNCH]
+    if not launches:
+        return
+    cost = int(np.median([item.cost for item in launches]))
+    latency = int(np.median([item.ops[0].latency for item in launches]))
     for i in places:
         item = chain.items[i]
-        if item.kind == COPY and cost is not None and latency is not None:
+        if item.kind == COPY:
             first, *others = item.ops
             sooner = first._replace(latency=min(first.latency, latency))
             chain.items[i] = item._replace(cost=min(item.cost, cost), ops=(sooner, *others))
-    for i in _with_companions(chain, places):
-        chain.items[i] = chain.items[i]._replace(waits=False)
 
 
 def _remove_comm(chain: Chain, profile: Profile) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nsysx
@@ -149,11 +149,26 @@ def compare(program: list[Action], *, one_stream: bool) -> None:
                 assert told <= true + near, (name, told, true)
 
 
+def test_an_event_from_before_the_first_replayed_call_is_waited_for_once() -> None:
+    """Each step begins with a kernel for which its stream was told to wait in the step before, while the host runs ahead."""
+    program: list[Action] = [
+        *(("launch", "add", 5, 7), ("record", 1, 7), ("hold", 1, 13)),
+        *(("launch", "gemm", 200, 13), ("record", 2, 13), ("hold", 2, 7)),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Machine(program).run(_RECORDED).report.write(Path(folder) / "r.sqlite")
+        report = nsysx.report(path, steps="3:10")
+    assert report.unprofiled is not None, [check.detail for check in report.quality]
+    assert report.unprofiled.step_ns == pytest.approx(step_us(program) * US, abs=_LEAST_NS)
+
+
 several = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @several
-@given(programs((7,)))
+@given(program=programs((7,)))
+# The CPU fills a staging buffer before the copy begins: without the wait it does not.
+@example(program=[("launch", "gemm", 2, 7), ("item", 7), ("item", 7), ("stage", 6, 20, 7), ("sync", None)])
 def test_one_stream(program: list[Action]) -> None:
     compare(program, one_stream=True)
 

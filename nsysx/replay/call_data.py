@@ -1,0 +1,124 @@
+"""What the report says of each call of the window, before the calls become a chain: waits, events, targets, waiting for data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.catalogue import Call
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+from nsysx.reading import schema
+from nsysx.replay.window import Window
+
+_MOST_EVENTS = (1 << 62) - 1
+
+
+@dataclass
+class CallData:
+    """Lookup tables by call for making the chain.
+
+    ``waits``: (backlog_ns, host_ns); ``sites``: the copy of a synchronize; ``records`` and ``edges``: (event, stream) of event
+    records and of stream waits; ``targets``: what a sync waits for; ``loading``: ns waiting for data before the call.
+    """
+
+    waits: Mapping[int, tuple[int, int]]
+    sites: Mapping[int, int]
+    records: Mapping[int, tuple[int, int]]
+    edges: Mapping[int, tuple[int, int]]
+    targets: Mapping[int, int]
+    loading: Mapping[int, int]
+    usual_latency: int
+    usual_cost: int
+
+
+def call_data(profile: Profile, window: Window) -> CallData:
+    """Return what the report says of the calls of the window."""
+    blocking = profile.ledgers.waits.join(window.calls.select("call"), on="call", how="semi")
+    records, edges = events(profile, window.calls)
+    every = profile.attributed.api_calls
+    launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == Call.LAUNCH)
+    launches = launches.filter(pl.col("process") == profile.steps.process)
+    # Of a launch that nothing delays: if the queue fills up, most launches stall, but not the first thousand.
+    usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
+    return CallData(
+        waits={c: (b, h) for c, b, h in blocking.select("call", "backlog_ns", "host_ns").iter_rows()},
+        sites=dict(blocking.filter(pl.col("site") != pl.col("call")).select("call", "site").iter_rows()),
+        records=records,
+        edges=edges,
+        targets=_targets(profile, window.calls),
+        loading=_loading(profile, window),
+        usual_latency=_usual_latency(window.ops),
+        usual_cost=usual_cost,
+    )
+
+
+def _usual_latency(ops: pl.DataFrame) -> int:
+    """Return the median latency (ns) of ops that did not wait for their stream, 0 if none is known."""
+    known = ops.select("stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
+    called, end, latency = (known[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
+    free = [np.empty(0, np.int64)]
+    for stream in known["stream"].unique().to_list():
+        on_stream = np.flatnonzero((known["stream"] == stream).to_numpy())  # sorted by start
+        reach = np.maximum.accumulate(end[on_stream])[:-1]
+        free.append(latency[on_stream[np.append(True, called[on_stream[1:]] >= reach)]])
+    latencies: I64 = np.concatenate(free)
+    return int(np.median(latencies)) if len(latencies) else 0
+
+
+def awaited(event: int) -> int:
+    """Return the ``target`` of an event: below -1, and within 64 bits even if a damaged report has a huge id."""
+    return -2 - (event & _MOST_EVENTS)
+
+
+def events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
+    """Return two maps of call -> (event, stream): for event records, and for stream waits."""
+    key = ["process", "correlation_id"]
+    calls = calls.select(*key, "call", pl.col("name").cast(pl.String))
+    trace = profile.trace
+    recorded = trace.event.join(calls, on=key, how="inner").select("call", "event", "stream")
+    waiting = trace.sync.join(calls.filter(pl.col("name").str.contains("StreamWaitEvent")), on=key, how="inner")
+    return (
+        {c: (e, s) for c, e, s in recorded.iter_rows()},
+        {c: (e, s) for c, e, s in waiting.select("call", "event", "stream").drop_nulls().iter_rows()},
+    )
+
+
+def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
+    """Return call -> target (a stream, or -2 - event) of the synchronize calls that name one."""
+    key = ["process", "correlation_id"]
+    calls = calls.filter(pl.col("kind") == Call.SYNC)
+    rows = profile.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
+    result: dict[int, int] = {}
+    for call, name, stream, event in rows.select("call", "name", "stream", "event").iter_rows():
+        if "Stream" in name and stream not in (None, schema.NO_STREAM):
+            result[call] = stream
+        elif "Event" in name and event not in (None, schema.NO_STREAM):
+            result[call] = awaited(event)
+    return result
+
+
+def _loading(profile: Profile, window: Window) -> dict[int, int]:
+    """Return call -> time in the data phase between the previous call and it (ns); key -1 is the time after the last call.
+
+    Only the time inside the window counts, because other steps load data, too.
+    """
+    calls = window.calls
+    spans = profile.attributed.phase_spans.filter(
+        (pl.col("phase") == "data") & pl.col("thread").is_in(calls["thread"].unique().to_list())
+    ).sort("start_ns")
+    starts = calls["start_ns"].to_numpy()
+    ids = calls["call"].to_numpy()
+    result: dict[int, int] = {}
+    for begin, finish in spans.select("start_ns", "end_ns").iter_rows():
+        at, b = max(begin, window.start_ns), min(finish, window.end_ns)
+        i = int(np.searchsorted(starts, at, side="left"))
+        # A fetch that makes API calls itself (pinning) is split at them, and each part counts for the next call.
+        while at < b:
+            upto, key = (min(int(starts[i]), b), int(ids[i])) if i < len(starts) else (b, -1)
+            result[key] = result.get(key, 0) + upto - at
+            at, i = upto, i + 1
+    return result
