@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
 from nsysx.answer import step_time
@@ -34,6 +36,10 @@ _IDLE = ("GPU idle", ("gpu_idle_ns",))
 #: A GPU that idles under the profiler may be busy in the real step. Above the first share its idle time is only a likely limit,
 #: above the second an unknown one.
 _MOSTLY_BUSY, _ALL_BUSY = 0.75, 0.95
+
+
+#: Steps of one kind of work differ in length by less than this factor, without the shortest and the longest tenth.
+_UNEVEN = 3.0
 
 
 _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
@@ -83,7 +89,11 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     if summary.verdict.code == Limit.COMM and len(summary.rows("ranks")) < 2:
         alone = f"{name} {spread} in all {len(shares)} steps. Whether links are slow or a rank is late, this report alone cannot tell."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
-    level, said = "likely" if warned else "certain", f"{name} {spread} in all {len(shares)} steps"
+    short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
+    uneven = long > _UNEVEN * short
+    level, said = "likely" if warned or uneven else "certain", f"{name} {spread} in all {len(shares)} steps"
+    if uneven:
+        said += f", which last {units.duration(short)} to {units.duration(long)} and may not be the same work"
     if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
         most = min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
         works = f"{units.share(real.gpu_busy_ns / max(real.high_ns, 1), 1)} to {units.share(most, 1)}"

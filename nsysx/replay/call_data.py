@@ -15,6 +15,9 @@ from nsysx.reading import schema
 from nsysx.replay.window import Window
 
 _MOST_EVENTS = (1 << 62) - 1
+_TO_DEVICE, _PAGEABLE = 1, 0
+#: The slowest that a CPU fills a staging buffer: 2 GB/s.
+_STAGED_NS_PER_BYTE = 0.5
 
 
 @dataclass
@@ -22,7 +25,8 @@ class CallData:
     """Lookup tables by call for making the chain.
 
     ``waits``: (backlog_ns, host_ns); ``sites``: the copy of a synchronize; ``records`` and ``edges``: (event, stream) of event
-    records and of stream waits; ``targets``: what a sync waits for; ``loading``: ns waiting for data before the call.
+    records and of stream waits; ``targets``: what a sync waits for; ``loading``: ns waiting for data before the call; ``staging``:
+    the most that the CPU can need to fill the staging buffer of a copy from pageable memory (ns), before which it cannot begin.
     """
 
     waits: Mapping[int, tuple[int, int]]
@@ -31,6 +35,7 @@ class CallData:
     edges: Mapping[int, tuple[int, int]]
     targets: Mapping[int, int]
     loading: Mapping[int, int]
+    staging: Mapping[int, int]
     usual_latency: int
     usual_cost: int
 
@@ -51,14 +56,32 @@ def call_data(profile: Profile, window: Window) -> CallData:
         edges=edges,
         targets=_targets(profile, window.calls),
         loading=_loading(profile, window),
-        usual_latency=_usual_latency(window.ops),
+        staging=_staging(profile, window),
+        usual_latency=_usual_latency(window),
         usual_cost=usual_cost,
     )
 
 
-def _usual_latency(ops: pl.DataFrame) -> int:
-    """Return the median latency (ns) of ops that did not wait for their stream, 0 if none is known."""
-    known = ops.select("stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
+def _staging(profile: Profile, window: Window) -> dict[int, int]:
+    """Return call -> how long filling its staging buffer may take (ns), for copies from pageable memory to the device."""
+    copies = profile.attributed.gpu_ops.select("call", "bytes", "copy_kind", "src_kind").filter(
+        (pl.col("copy_kind") == _TO_DEVICE) & (pl.col("src_kind") == _PAGEABLE) & pl.col("call").is_not_null()
+    )
+    copies = copies.join(window.calls.select("call"), on="call", how="semi")
+    return {call: round(size * _STAGED_NS_PER_BYTE) for call, size in copies.select("call", "bytes").iter_rows()}
+
+
+def _usual_latency(window: Window) -> int:
+    """Return the median latency (ns) of ops that did not wait for their stream, 0 if none is known.
+
+    What a call copies itself tells nothing about it, unless there is nothing else.
+    """
+    known = window.ops.select("call", "stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
+    others = known.join(window.calls.filter(pl.col("kind") == Call.COPY).select("call"), on="call", how="anti")
+    return _median_latency(others) or _median_latency(known)
+
+
+def _median_latency(known: pl.DataFrame) -> int:
     called, end, latency = (known[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
     free = [np.empty(0, np.int64)]
     for stream in known["stream"].unique().to_list():

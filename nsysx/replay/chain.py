@@ -28,6 +28,8 @@ NOT_AWAITED = -(1 << 62)
 _DEEP = 900
 #: The pause between two queued kernels if the report shows none (H200).
 _USUAL_PAUSE_NS = 1_000
+#: A copy that begins this soon after its stream is free may have waited for it (ns).
+_SOON_NS = 3_000
 #: Plain calls of one kind with less host code than this before them (ns) join the item before, since no edit concerns them.
 _MERGED_NS = 20_000
 
@@ -245,7 +247,7 @@ def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: C
         return item._replace(kind=SYNC, waits=True, cost=cost, target=target, site=data.sites.get(item.call, -1))
     if launched:
         item = _launching(item, launched, when, blocking, data, queues)
-        return item._replace(ops=_queued(launched, when[0], data.usual_latency, queues))
+        return item._replace(ops=_queued(item.call, launched, when[0], data, queues))
     # A free waits for the device whenever work is queued, even if the synchronize before it left nothing to wait for.
     if blocking is not None and (blocking[0] or (item.api == Call.FREE and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
@@ -282,7 +284,8 @@ def _launching(
     # A call that lasts for most of its copy moves the data itself.
     if ended - b <= max(b - began, 0):
         # It may also wait for an event that its stream waits for; then its own stream had nothing queued.
-        held = backlog or queues.free.get(launched[0][1], queues.start_ns) > a
+        free = queues.free.get(launched[0][1], queues.start_ns)
+        held = (backlog or free > a) and not _staged(item.call, began - a, began - free, data)
         cost = min(item.cost, data.usual_cost) if held else max(min(began, b) - a, 0)
         return item._replace(kind=COPY, waits=True, tail=b - ended, cost=cost)
     if backlog:
@@ -290,21 +293,26 @@ def _launching(
     return item._replace(kind=COPY)
 
 
-def _queued(launched: list[_Ran], called: int, usual: int, queues: _Queues) -> tuple[Op, ...]:
+def _staged(call: int, latency: int, pause: int, data: CallData) -> bool:
+    """Return whether a copy began when the CPU had filled its staging buffer, and not when its stream was free (times in ns)."""
+    return pause > _SOON_NS and latency <= data.usual_latency + data.staging.get(call, -data.usual_latency)
+
+
+def _queued(call: int, launched: list[_Ran], called: int, data: CallData, queues: _Queues) -> tuple[Op, ...]:
     """Return the ops of a call with what delayed each of them, and add them to ``queues``.
 
     An op that found its stream idle shows no pause of its own. If it began ``p`` ns after the stream was free, its pause is at
     most ``p``, and it is stored as ``~p`` until the usual pause is known.
     """
     made: list[Op] = []
-    head = -1
+    head, usual = -1, data.usual_latency
     for op, stream, s, e in launched:
         free = queues.free.get(stream, queues.start_ns)
         pause = max(s - free, 0)
         if head >= 0:
             behind = Op(op, queues.number(stream), 0, pause, 0, e - s)
             made.append(behind if free >= head else behind._replace(pause=0, offset=max(s - head, 0)))
-        elif called + usual <= free:
+        elif called + usual <= free and not _staged(call, s - called, pause, data):
             made.append(Op(op, queues.number(stream), min(usual, max(s - called, 0)), pause, -1, e - s))
             queues.pauses.append(pause)
         else:

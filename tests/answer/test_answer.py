@@ -263,6 +263,27 @@ def about_timing(summary: Summary) -> list[str]:
 # ---------------------------------------------------------------- a Summary of another version
 
 
+@pytest.mark.parametrize(("least", "most", "level"), [(1.0, 1.0, "certain"), (0.2, 3.0, "likely")])
+def test_steps_of_very_different_length_make_no_cause_certain(
+    least: float, most: float, level: str, tmp_path: Path
+) -> None:
+    report, us, chance = Report(), 1_000, random.Random(1)
+    thread = report.process(100).thread(100, "python")
+    now = free = 1_000 * us
+    for _ in range(100):  # somebody's repetitions inside one range that says nothing
+        length = chance.uniform(least, most)
+        for k in range(10):
+            start, took = max(now + 6 * us, free + us), int((20 + 7 * k) * length) * us
+            thread.launch(now, 4 * us, kernel=f"k{k}", gpu_start=start, gpu_dur=took, stream=7)
+            now, free = now + 5 * us, start + took
+        thread.sync("cudaDeviceSynchronize_v3020", at=now, dur=free + 3 * us - now)
+        now = free + 3 * us
+    thread.add_range("benchmark", 990 * us, now + us)
+    summary = summarize([report.write(tmp_path / "r.sqlite")])
+    assert summary.steps.source == "kernels" and summary.steps.count == 100
+    assert summary.answer.certainty.parts[0].level == level
+
+
 def test_a_saved_finding_whose_code_no_rule_has_is_shown(tmp_path: Path) -> None:
     """A rule that a later version added, or that this one no longer has, is read from a JSON as any other."""
     saved = launch_bound("loop").summary(tmp_path).to_json()

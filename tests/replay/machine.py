@@ -30,6 +30,8 @@ US = 1_000
 CALL, PAUSE, RETURN, COPY = 5, 1, 3, 2
 #: What of a staged copy still runs when its call returns (us).
 LEFT = 4
+#: A copy that begins this soon behind the work before it may as well have waited for it (us).
+SOON = 3
 #: Bytes that a link to pinned memory moves in a microsecond.
 LINK = 55_000
 
@@ -40,6 +42,7 @@ Action = tuple[Any, ...]
 class Machine:
     """Runs a program and writes what nsys would have seen. ``ends_us`` holds when the GPU was done with each step.
 
+    ``hidden_us`` is how long Python filled staging buffers whose copies had to wait for their stream, or nearly: that is not seen.
     ``tracing`` is what a profiler adds before each call of a class (us).
     """
 
@@ -50,6 +53,7 @@ class Machine:
     free: dict[int, int] = field(default_factory=dict)
     events: dict[int, int] = field(default_factory=dict)
     ends_us: list[int] = field(default_factory=list)
+    hidden_us: int = 0
 
     def run(self, steps: int) -> Machine:
         """Run so many steps."""
@@ -113,7 +117,9 @@ class Machine:
     def _stage(self, thread: Thread, first: int, us: int, stream: int) -> None:
         self.now += self.tracing.get("copy", 0)
         free = self.free.get(stream)
-        start = self.now + CALL + first if free is None else max(self.now + CALL + first, free + PAUSE)
+        filled = self.now + CALL + first
+        start = filled if free is None else max(filled, free + PAUSE)
+        self.hidden_us += first if free is not None and free >= self.now and start - free <= SOON else 0
         end = start + us - LEFT
         thread.memcpy(
             self.now * US, (end - self.now) * US, pageable=True, bytes=us * LINK, gpu_start=start * US, gpu_dur=us * US, stream=stream
