@@ -44,7 +44,8 @@ class TableSpec:
     ``intro`` is its caption, ``first`` names columns in order of importance, ``bar`` the column with bars, ``unknown`` the text
     for a null in the first column, ``hide`` columns that only serve programs.
 
-    ``group`` is the closed line of the page in which it stands, in the order of ``place``.
+    ``group`` is the closed line of the page in which it stands, in the order of ``place``. ``matters`` are the findings and the
+    limits of a step (codes) for which the page has it at all; where it is empty, or the capture has no steps, it always does.
 
     ``depth``: 0 is shown everywhere, 1 is left out of the terminal if there are steps, 2 is left out unless asked for, and the
     page folds its rows. ``rows``: the most rows worth showing. ``keep``: if not all rows fit, those with the largest value in
@@ -67,6 +68,7 @@ class TableSpec:
     ledger: bool = False
     unseen: bool = False
     terms: str = ""
+    matters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

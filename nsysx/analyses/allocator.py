@@ -58,6 +58,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="steady",
     place=160,
+    matters=("NSX104",),
     group="waiting",
     intro=("Allocation and free calls. PyTorch caches memory, so a steady step should make none."),
     first=(

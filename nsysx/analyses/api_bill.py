@@ -37,6 +37,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=110,
+    matters=("NSX103",),
     intro=(
         "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what is paid once, and what is paid "
         "every time. Only the last can be cut from a steady step."

@@ -27,6 +27,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=230,
+    matters=("NSX107", "NSX115"),
     intro=("The same windows one by one, in order of time."),
     first=(
         "start_ns",

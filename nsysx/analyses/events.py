@@ -39,6 +39,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=220,
+    matters=("NSX107", "NSX115"),
     intro=("Windows between pairs of torch.cuda.Event records, and what was in them: only the kernel part is work."),
     first=(
         "site",

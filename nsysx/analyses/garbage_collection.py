@@ -29,6 +29,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=192,
+    matters=("NSX109",),
     group="where",
     intro=(
         "Python's collector stops every Python thread while it looks for garbage. Listed: full collections, and others of "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx.analyses.helpers.kernel_shapes import shapes
+from nsysx.catalogue import Limit
 from nsysx.events.profile import Profile
 from nsysx.model import Column, TableSpec
 
@@ -38,6 +39,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="steady",
     place=85,
+    matters=(Limit.GPU,),
     group="kernel-tables",
     intro=(
         "What the launch says and, where they were sampled, the GPU's counters. Fewer blocks than SMs leave SMs without work; a "

@@ -79,6 +79,7 @@ ROWS: TableOf[LaunchRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=130,
+    matters=("NSX102", "NSX113"),
     intro=(
         "What launching costs. A launch costs GPU time only if the GPU idles for it; one that blocks on a full queue means that "
         "the GPU is behind, not the CPU."

@@ -71,6 +71,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=210,
+    matters=("NSX107", "NSX115"),
     intro=(
         "The same for whole modules, forward only: what four ways of timing read, and the GPU time that is the work."
     ),

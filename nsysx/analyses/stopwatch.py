@@ -100,6 +100,7 @@ COLUMNS = (
 SHOWN = TableSpec(
     covers="whole",
     place=200,
+    matters=("NSX107", "NSX115"),
     intro=(
         "One operation, timed four ways: what a clock around it reads depends on where you synchronize, and only the kernel "
         "column is the work. A value with ≈ is the sum of its parts; the others were measured in this capture."

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from nsysx.model import Summary
-
 #: What is explained, in the order of ``nsysx explain``: CUDA calls, PyTorch operations, words of a report.
 KINDS = ("call", "operation", "word")
 
@@ -88,13 +86,17 @@ def anchor(entry: Entry) -> str:
     return "g-" + re.sub(r"[^A-Za-z0-9_-]", "-", entry.name)
 
 
-def used(summary: Summary) -> tuple[Entry, ...]:
-    """Return the entries for the calls that ``summary`` names, then all words."""
-    names: Iterable[str] = (
-        str(row.get(table.shown.terms) or "")[:200]
-        for table in summary.tables.values()
-        if table.shown.terms
-        for row in table.rows or ()
+_TAG, _WORD = re.compile(r"<[^>]*>"), re.compile(r"[A-Za-z0-9_.()-]+")
+
+
+def explained(page: str, anchors: Iterable[str]) -> tuple[Entry, ...]:
+    """Return the entries that something on a page leads to (``anchors``), and the words that its text uses."""
+    text = f" {' '.join(_WORD.findall(_TAG.sub(' ', page))).lower()} "
+    wanted = set(anchors)
+
+    def says(name: str) -> bool:
+        return any(f" {name.lower()}{plural} " in text for plural in ("", "s"))
+
+    return tuple(
+        e for e in entries() if anchor(e) in wanted or (e.kind == "word" and any(map(says, (e.name, *e.aliases))))
     )
-    called = {entry.name for name in names if (entry := lookup(name)) and entry.kind == "call"}
-    return tuple(e for e in entries("call") if e.name in called) + entries("word")

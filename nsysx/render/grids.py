@@ -47,7 +47,6 @@ class Grid:
     scope: str = ""
     depth: int = 0
     group: str = ""
-    without_data: tuple[str, ...] = ()
 
 
 class Texts:
@@ -164,7 +163,7 @@ def _shown(table: Table, spec: TableSpec, top: int) -> tuple[list[Row], int]:
 
 
 def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
-    """Return ``table`` ready to print: at most ``top`` rows, without empty columns, which are only named.
+    """Return ``table`` ready to print: at most ``top`` rows, without empty columns.
 
     Sums over steps are shown per step.
     """
@@ -183,7 +182,6 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     rows, count = _shown(table, spec, top)
     empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
     columns = [c for c in columns if c not in empty or c is columns[0]]
-    empty = [c for c in empty if c not in columns]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0
     scope = table.scope.label if table.scope else ""
     if any(c.sums == "row" for c in table.columns):
@@ -221,5 +219,4 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         scope=scope,
         depth=spec.depth,
         group=spec.group,
-        without_data=tuple(label_of(c) for c in empty),
     )

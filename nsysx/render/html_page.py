@@ -146,7 +146,6 @@ _LINES = (
     ("all-findings", "All findings"),
     ("experts", "For experts"),
     ("trust", "How far to trust this"),
-    ("words", "Words of this page"),
 )
 
 
@@ -166,29 +165,40 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
     if key == "trust":
         good = sum(c.status == "ok" for c in shown.quality)
         return f"{good} of {len(shown.quality)} checks passed; how it was recorded"
-    if key == "words":
-        return f"{len(shown.glossary)} CUDA calls and terms"
     rows = [f"{g.title} ({len(g.rows or ()) + g.folded:,})" for g in grids[:4]]
     return ", ".join(rows) + (f" and {len(grids) - 4} more" if len(grids) > 4 else "")
 
 
-def _groups(shown: view.View, timelines: int, stepped: bool) -> tuple[Group, ...]:
+def _matters(summary: Summary, key: str) -> bool:
+    """Return whether a table says something of a steady step, by what limits it and what was found; without steps all do."""
+    asked = summary.tables[key].shown.matters
+    if not asked or summary.steps.source == "capture":
+        return True
+    return not {summary.verdict.code, *(f.code for f in summary.findings or () if f.verdict == "found")}.isdisjoint(
+        asked
+    )
+
+
+def _groups(summary: Summary, shown: view.View, timelines: int) -> tuple[Group, ...]:
     """Return the closed lines that are not empty."""
-    groups = []
+    groups, stepped = [], summary.steps.source != "capture"
+    told = [g for g in shown.grids if g.rows and _matters(summary, g.key)]
     for key, title in _LINES:
-        grids = tuple(g for g in shown.grids if g.rows and g.group == key)
+        grids = tuple(g for g in told if g.group == key)
         drawn = {
             "where": bool(shown.ledgers or shown.ledger_reasons or shown.steps),
             "timelines": timelines > 0,
             "all-findings": shown.findings is not None,
             "trust": True,
-            "words": bool(shown.glossary),
         }
         if grids or drawn.get(key, False):
             title = title if stepped or key != "where" else "Where the time goes"
             groups.append(Group(key, title, _inside(key, shown, grids, timelines, stepped), grids))
     return tuple(groups)
 
+
+#: Rows of a table that are seen at once; the others open with a button.
+ROWS = 10
 
 #: Ticket systems take no larger attachment, and no reader wants one (bytes).
 MAX_BYTES = 8_000_000
@@ -223,10 +233,13 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     )
     summary = replace(summary, timelines=_distinct(summary.timelines))
     drawn = _timeline_figures(summary, redact) if whole else []
+    groups = _groups(summary, shown, len(drawn)) if whole else ()
+    seen = [row for group in groups for g in group.grids for row in (g.rows or ())[:ROWS]]
     page = environment.get_template("page.html.j2").render(
         v=shown,
         screen=first_screen.build(summary, redact=redact),
-        groups=_groups(shown, len(drawn), summary.steps.source != "capture") if whole else (),
+        groups=groups,
+        most_rows=ROWS,
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=_sha256(script),
@@ -243,7 +256,8 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         duration=units.duration,
         share=units.share,
         anchor=glossary.anchor,
-        anchors={glossary.anchor(entry) for entry in shown.glossary},
+        anchors={cell.term for row in seen for cell in row if cell.term},
+        explained=glossary.explained,
     )
     lanes = [live_timeline.data(entry, redact=redact) for entry in summary.timelines[: len(drawn)]]
     return live_timeline.fill(page, lanes)

@@ -14,7 +14,7 @@ from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import others, step_time
 from nsysx.findings import rule_of
 from nsysx.model import Check, Finding, Summary
-from nsysx.render import facts, finding_view, glossary, ledgers
+from nsysx.render import facts, finding_view, ledgers
 from nsysx.render.facts import Fact
 from nsysx.render.finding_view import FindingView
 from nsysx.render.grids import Grid, Texts, grid
@@ -49,7 +49,6 @@ class View:
     diagnostics: tuple[str, ...]
     quality: tuple[Check, ...]
     alarms: tuple[Check, ...] = ()
-    glossary: tuple[glossary.Entry, ...] = ()
     hidden: tuple[str, ...] = ()
     no_first: str = ""
 
@@ -180,7 +179,6 @@ def build(
         diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
         quality=checks,
         alarms=tuple(c for c in checks if c.status != "ok" and c.doubt in ("numbers", "everything")),
-        glossary=glossary.used(summary),
         hidden=(
             "home folders",
             "folders of files",

@@ -12,7 +12,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nsysx.render import html_page
+from nsysx import analyses, findings
+from nsysx.analyses import first_calls
+from nsysx.catalogue import Limit
+from nsysx.model import Table
+from nsysx.render import html_page, view
 from tests.render import factory
 
 VOID = {"meta", "link", "img", "input", "br", "hr"}
@@ -123,7 +127,7 @@ def test_hostile_names_add_text_and_nothing_else(full_page, hostile_page):
     known, attacked = Page(full_page), Page(hostile_page)
     assert {tag for tag, _ in attacked.tags} <= {tag for tag, _ in known.tags}
     pairs = {(tag, name) for tag, attrs in attacked.tags for name in attrs}
-    assert pairs <= {(tag, name) for tag, attrs in known.tags for name in attrs} | {("td", "title")}
+    assert pairs <= {(tag, name) for tag, attrs in known.tags for name in attrs} | {("td", "title"), ("tr", "class")}
     words = attacked.words()
     assert "<script>alert(1)</script>" in words
     assert "{{7*7}}{% raw %}" in words
@@ -228,11 +232,32 @@ def test_ten_thousand_rows_in_every_table_stay_under_the_cap(full, monkeypatch):
     assert 450_000 < len(html_page.render(large, top=200).encode()) < 900_000
 
 
-def test_columns_without_data_are_named_and_not_drawn(full):
+def test_columns_without_data_are_not_drawn(full):
     row = {**full.tables["waits"].rows[0], "saving_ns": None, "moves_to": None}
     tables = {**full.tables, "waits": replace(full.tables["waits"], rows=(row,))}
-    words = Page(html_page.render(replace(full, tables=tables))).words()
-    assert "Without data in this capture: saving, wait moves to." in words
+    (grid,) = (g for g in view.build(replace(full, tables=tables), top=10).grids if g.key == "waits")
+    assert {"saving_ns", "moves_to"}.isdisjoint(h.name for h in grid.heads)
+
+
+def test_a_table_that_says_nothing_of_a_steady_step_is_on_no_page(full):
+    def keys(summary):
+        return set(re.findall(r'<section id="(\w+)"', html_page.render(summary)))
+
+    row = {**dict.fromkeys(c.name for c in first_calls.COLUMNS), "name": "load", "one_time_ns": 5 * factory.MS}
+    table = Table("first_calls", first_calls.TITLE, first_calls.COLUMNS, (row,), shown=first_calls.SHOWN)
+    summary = replace(full, tables={**full.tables, "first_calls": table})
+    assert "first_calls" not in keys(summary)
+    (found, *others) = summary.findings
+    paid_once = replace(summary, findings=(found, *others, replace(found, code="NSX103")))
+    assert "first_calls" in keys(paid_once), "a finding about it is a reason"
+    alone = replace(summary, steps=replace(summary.steps, source="capture"))
+    assert "first_calls" in keys(alone), "without steps its calls may be what was looked for"
+
+
+def test_what_a_table_matters_for_exists():
+    known = {code for module in analyses.load() for code in module.SHOWN.matters}
+    assert known
+    assert known <= {rule.RULE.code for rule in findings.rules()} | {limit.value for limit in Limit}
 
 
 def test_the_same_summary_gives_the_same_bytes(full, full_page):

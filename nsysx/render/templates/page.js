@@ -1,5 +1,6 @@
 "use strict";
 /* Only comfort: sorting, a filter box, and opened details on paper. The page says everything without it. */
+var ROWS = 10;
 document.querySelectorAll("table.sortable").forEach(function (table) {
   var body = table.tBodies[0], heads = table.tHead.rows[0].cells;
   Array.prototype.forEach.call(heads, function (head, column) {
@@ -19,10 +20,24 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
       });
       Array.prototype.forEach.call(heads, function (other) { other.removeAttribute("aria-sort"); });
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      rows.forEach(function (entry) { body.appendChild(entry[0]); });
+      rows.forEach(function (entry, place) {
+        entry[0].classList.toggle("rest", place >= ROWS);
+        body.appendChild(entry[0]);
+      });
     });
   });
-  if (body.rows.length < 12) return;
+  if (body.rows.length <= ROWS) return;
+  var more = document.createElement("button"), rest = body.rows.length - ROWS;
+  function fold(yes) {
+    table.classList.toggle("folded", yes);
+    more.textContent = yes ? rest + " more row" + (rest > 1 ? "s" : "") : "Only the first " + ROWS + " rows";
+    more.setAttribute("aria-expanded", String(!yes));
+  }
+  more.type = "button";
+  more.className = "rows";
+  more.addEventListener("click", function () { fold(!table.classList.contains("folded")); });
+  table.parentNode.insertAdjacentElement("afterend", more);
+  fold(true);
   var box = document.createElement("input"), wrap = document.createElement("label"), said = document.createElement("span");
   box.type = "search";
   said.className = "sr";
@@ -32,6 +47,7 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
   table.parentNode.parentNode.insertBefore(wrap, table.parentNode);
   box.addEventListener("input", function () {
     var words = box.value.toLowerCase().split(/\s+/), shown = 0;
+    fold(!box.value);
     Array.prototype.forEach.call(body.rows, function (row) {
       var text = row.textContent.toLowerCase();
       row.hidden = !words.every(function (word) { return text.indexOf(word) >= 0; });
