@@ -287,6 +287,7 @@ def gather(path: Path, options: Options) -> Profile:
         step_range=options.step_range,
         probes=trace.capture.probe,
         whole_in=window,
+        joined_ns=trace.joined_ns,
     )
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed, named)

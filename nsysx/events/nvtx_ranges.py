@@ -17,6 +17,7 @@ import polars as pl
 from nsysx.events import framework_ranges, pauses
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
+from nsysx.inject.nsysx_probe import capture_range
 from nsysx.inject.nsysx_probe import ranges as vocabulary
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
@@ -91,6 +92,8 @@ class Ranges:
 
 def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
     """Return (kind, name, cls, number, recompute) of a range text."""
+    if by_probe and text == capture_range.TEXT:
+        return "window", "", "", -1, False
     if by_probe or text.startswith(vocabulary.PREFIX):
         label = vocabulary.decode(text)
         return label.kind, label.name, label.cls, label.number, "recompute" in label.flags
@@ -162,7 +165,9 @@ def read(trace: Trace) -> Ranges:
     last = max((e for e in ends if isinstance(e, int)), default=0)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
     never = (end == _OPEN) & ~is_mark
-    end = np.where(is_mark, start, np.where(never, np.maximum(start, last), end))
+    # A range that the first of two windows left open ends with it: what became of it was not recorded.
+    until = np.where(start < (trace.joined_ns or 0), trace.joined_ns or 0, last)
+    end = np.where(is_mark, start, np.where(never, np.maximum(start, until), end))
     steps = np.array([m[0] == "step" for m in meanings], np.bool_)[which] & by_probe
     frame = pl.DataFrame(
         {
@@ -199,7 +204,7 @@ def _numbers(by_text: I64, rows: pl.DataFrame, steps: Flags) -> I64:
 
 
 #: Kinds of text that tell something and lie in nobody's step.
-_TOLD = ("info", *pauses.KINDS)
+_TOLD = ("info", "window", *pauses.KINDS)
 
 
 def _said(

@@ -79,12 +79,14 @@ def find(
     step_range: str | None = None,
     probes: Sequence[Row] = (),
     whole_in: tuple[int, int] | None = None,
+    joined_ns: int | None = None,
 ) -> StepTable:
     """Return the steps of a report, the steady ones, and the windows that averages are taken over.
 
     ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). ``probes`` is what the probe
     of each process wrote about itself. ``whole_in``: steps that do not lie in this time are none. Errors: NsysxError with
     exit code 2 for a malformed window, 4 for one that holds no step.
+    ``joined_ns``: where the second of two windows begins.
     """
     sources = find_steps(ranges, attributed, step_range)
     all_steps = pl.concat([steps for *_, steps in sources])
@@ -92,7 +94,7 @@ def find(
     source, rule, _ = next((s for s in sources if process in s[2]["process"]), sources[0])
     probes = probes if source == "nsysx" else ()
     all_steps = _inside(worked(all_steps, probes), whole_in if source != "capture" else None)
-    cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS)
+    cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS, joined_ns=joined_ns)
     process = _busiest(cpu, attributed.gpu_ops)
     if process in parts:
         rule += f"; {parts[process]} of them and what comes before them repeat as one step"
@@ -102,7 +104,9 @@ def find(
     steady, once = _chosen(steps, shown_steps.height), np.zeros(shown_steps.height, np.bool_)
     if steady is None and shown_steps.height and source != "capture":
         begin, end, once = steady_steps(shown_steps, tiled, attributed, ranges.pauses, told(probes, process))
-        steady = _whole_periods(*longest_run((begin, end), rest, once), shown_steps, tiled)
+        steady = _whole_periods(
+            *longest_run((begin, end), rest, once, _before(shown_steps, joined_ns)), shown_steps, tiled
+        )
     elif steady is None and shown_steps.height:
         steady = (0, shown_steps.height - 1)
     first, last = steady or (0, -1)
@@ -130,7 +134,7 @@ def find(
 
 
 def _tiled(
-    all_steps: pl.DataFrame, attributed: Attributed, source: str, *, closed: bool
+    all_steps: pl.DataFrame, attributed: Attributed, source: str, *, closed: bool, joined_ns: int | None
 ) -> tuple[pl.DataFrame, Tiles, dict[int, int]]:
     """Return the CPU steps, how they cut the timeline of each device, and process -> parts of its steps (``periods``)."""
     ops = attributed.gpu_ops
@@ -141,10 +145,10 @@ def _tiled(
     if source != "capture":
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
     few = 0 if source == "capture" else FEW_STEPS
-    tiles = gpu_tiles(cpu, ops, closed=closed, few=few)
+    tiles = gpu_tiles(cpu, ops, closed=closed, few=few, joined_ns=joined_ns)
     cpu, parts = periods.grouped(cpu, tiles.between, ops)
     if parts:
-        tiles = gpu_tiles(cpu, ops, closed=closed, few=few)
+        tiles = gpu_tiles(cpu, ops, closed=closed, few=few, joined_ns=joined_ns)
     return cpu, tiles, parts
 
 
@@ -178,6 +182,12 @@ def _whole_periods(first: int, last: int, cpu: pl.DataFrame, tiles: pl.DataFrame
     inside = pl.col("index").is_between(first, last)
     every = level_room.period(level_room.levels(*_lengths(cpu.filter(inside), tiles)))
     return first + (last - first + 1) % (every or 1), last
+
+
+def _before(cpu: pl.DataFrame, joined_ns: int | None) -> int | None:
+    """Return the index of the last step of the first of two windows; None without two."""
+    last = cpu.filter(pl.col("start_ns") < joined_ns)["index"].max() if joined_ns is not None else None
+    return last if isinstance(last, int) else None
 
 
 def _covered(cpu: pl.DataFrame, between: pl.DataFrame, once: Flags, attributed: Attributed) -> Coverage | None:

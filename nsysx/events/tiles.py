@@ -96,6 +96,7 @@ class _Steps:
     evaluation: Flags
     closed: bool
     few: int
+    joined_ns: int | None
 
     def place(self) -> tuple[I64, Flags]:
         """Return the last step that began before each launch, and whether the launch lies inside it."""
@@ -141,16 +142,21 @@ class _Steps:
         named = named[:-1] & (2 * named.sum() < len(named))
         odd = _exceptional(border[1:-1] - other, _NOTICED * usual) | named
         idle = _exceptional(self.start[1:] - self.end[:-1], _PAUSE_NOTICED * usual) & ~odd
+        if self.joined_ns is not None:  # the end of the last step of the first window was not recorded
+            idle |= (self.start[:-1] < self.joined_ns) & (self.start[1:] >= self.joined_ns)
         end = border[1:].copy()
         end[:-1] = np.where(odd, other, np.where(idle, np.minimum(pause, border[1:-1]), end[:-1]))
         return border[:-1], end, np.append(end[:-1] < border[1:-1], False), np.append(named, False)
 
 
-def gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few: int = FEW_STEPS) -> Tiles:
+def gpu_tiles(
+    cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few: int = FEW_STEPS, joined_ns: int | None = None
+) -> Tiles:
     """Return the GPU steps per (process, device, index) and what lies between them; see the head of this file.
 
     ``closed``: the end of the last CPU step was seen. In captures of at most ``few`` steps a step begins with its host code and
-    the last one ends with it, too: else a single step would hold nothing but its GPU work.
+    the last one ends with it, too: else a single step would hold nothing but its GPU work. ``joined_ns``: where the second of two
+    windows begins; what follows the last step before it is no step.
     """
     tiles, between = [pl.DataFrame(schema=_TILE)], [pl.DataFrame(schema=_BETWEEN)]
     wanted = ops.select("process", "device", "call_start_ns", "start_ns", "end_ns", pl.col("phase").cast(pl.String))
@@ -162,7 +168,7 @@ def gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few:
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         called, op_begin, op_end = (part[c].to_numpy() for c in ("call_start_ns", "start_ns", "end_ns"))
         evaluation = (part["phase"] == "evaluation").fill_null(False).to_numpy()
-        tiled = _Steps(start, end, called, op_begin, op_end, evaluation, closed, few).tiles()
+        tiled = _Steps(start, end, called, op_begin, op_end, evaluation, closed, few, joined_ns).tiles()
         if tiled is None:
             continue
         begin, finish, followed, named = tiled
@@ -192,15 +198,17 @@ def gpu_tiles(cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few:
 _SPARED = 4
 
 
-def longest_run(steady: tuple[int, int], between: pl.DataFrame, once: Flags) -> tuple[int, int]:
+def longest_run(
+    steady: tuple[int, int], between: pl.DataFrame, once: Flags, joined: int | None = None
+) -> tuple[int, int]:
     """Return the longest stretch of steady steps between which nothing else runs, the last of several.
 
     Averages are taken over one window: it must hold steps alone, and none that paid a one-time cost (``once``). The step before
     something else is left out, like the last of all, where there are enough others: no step behind it shows where it would have
-    ended.
+    ended. ``joined``: the last step of the first of two windows.
     """
     first, last = steady
-    cuts = {i for i in between["index"].to_list() if first <= i < last}
+    cuts = {i for i in (*between["index"].to_list(), joined) if i is not None and first <= i < last}
     runs, begin = [], first
     for step in range(first, last + 1):
         if once[step]:
@@ -213,6 +221,6 @@ def longest_run(steady: tuple[int, int], between: pl.DataFrame, once: Flags) -> 
     best = max(runs, key=lambda run: (run[1] - run[0], run[0]))
     if once.any() and best[1] - best[0] + 1 < FEW_STEPS:
         return longest_run(
-            steady, between, np.zeros(len(once), np.bool_)
+            steady, between, np.zeros(len(once), np.bool_), joined
         )  # too few: a one-time cost is the smaller fault
     return best

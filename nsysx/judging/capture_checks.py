@@ -10,7 +10,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
-from nsysx.judging import probe_checks, sample_checks, tracing
+from nsysx.judging import probe_checks, sample_checks, tracing, window_checks
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
 from nsysx.model import Check, Doubt, Table, in_order
@@ -359,6 +359,7 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
         *sample_checks.python_samples(profile),
         *probe_checks.modules_by_sequence(profile),
         *_steps(profile),
+        *window_checks.windows(profile),
         *_replayed(profile),
         *_unprofiled(profile),
     ]

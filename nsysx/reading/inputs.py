@@ -42,4 +42,6 @@ def _in_folder(folder: Path) -> list[Path]:
             if file.name.endswith(ending) and not file.name.startswith(".") and file.is_file():
                 name = file.name.removesuffix(ending)
                 chosen[name] = min(chosen.get(name, (preference, file)), (preference, file))
+    for name in [n for n in chosen if n.endswith(".cold") and n.removesuffix(".cold") in chosen]:
+        del chosen[name]  # it is read together with that one
     return [file for _, file in chosen.values()]

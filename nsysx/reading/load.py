@@ -4,6 +4,7 @@ as_sqlite     makes a finished SQLite file of any form of a report
 selecting     builds the queries              rows       reads integers and blobs, fast
 placing       drops impossible rows           decoding   makes names, and columns as ``schema`` declares them
 capture_facts, device_limits, backtraces, nccl_ranges, samples, gpu_metrics   read what is not in those tables
+two_windows   joins the two reports of a run with two capture windows
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from nsysx.reading import (
     schema,
     selecting,
     tried,
+    two_windows,
 )
 from nsysx.reading.trace import LeftOut, Trace, Window
 
@@ -54,6 +56,15 @@ def load(
     Raises NsysxError with exit code 3 for anything that cannot be read; the error names the file and what to do.
     """
     path = path if path.name else opening.real(path)  # "." has no name for messages
+    trace = _one(path, progress, window)
+    if window is not None or not isinstance(files := trace.run.get("files"), dict) or not files.get("cold"):
+        return trace  # a part of a run with two windows is a part of the second one
+    cold = two_windows.cold_of(path, capture_facts.report_name(path), trace.run)
+    return two_windows.without_cold(trace) if cold is None else two_windows.joined(_one(cold, progress, None), trace)
+
+
+def _one(path: Path, progress: Callable[[str], None] | None, window: Window | None) -> Trace:
+    """Read one report."""
     with opening.sqlite_errors(path), as_sqlite.opened(path, progress) as database:
         before = database.stat()
         with closing(opening.connect(database)) as connection:

@@ -73,6 +73,8 @@ class Trace:
     ``limits``: (process, CUDA ordinal) -> the device's limits, if the report has them. ``gpu_metrics``: the samples of the GPUs'
     counters, None without any; see ``reading.gpu_metrics``. ``left_out``: counts of rows that were left out, changed or merged.
     ``window``: set if only this part of the capture was read. ``tried``: what ``nsysx try`` left in NAME.try.json beside it.
+    ``joined_ns``: where the second of two reports that are read as one capture begins, None for a single report; see
+    ``reading.two_windows``.
     """
 
     path: Path
@@ -91,6 +93,7 @@ class Trace:
     left_out: tuple[LeftOut, ...] = ()
     limits: Mapping[tuple[int, int], DeviceLimits] = field(default_factory=dict)
     gpu_metrics: pl.DataFrame | None = None
+    joined_ns: int | None = None
 
     @property
     def unplaced_rows(self) -> int:

@@ -34,6 +34,7 @@ from typing import Any
 
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.outputs import check_output
+from nsysx.recording import two_windows
 from nsysx.recording.commands import (
     check_nsys,
     export_command,
@@ -125,8 +126,12 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         result.notes.append("this nsys cannot record Python lines here; the probe does it where torch allows it")
     if options.gpu_metrics and not gpu_metrics_words(nsys):
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
-    environment = users_environment()
-    environment |= probe_environment(options, environment, probe_dir, own_lines=own_lines)
+    users = users_environment()
+    given = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
+    options, why_all = two_windows.decided(command, options, nsys, given)
+    if why_all:
+        say(f"recording everything, not two windows: {why_all}")
+    environment = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
     _announce(command, options, nsys, result.outputs)
     with Inbox() as inbox:
         recording = Recorder(folder, command, options, nsys, inbox, environment).run()
@@ -209,9 +214,10 @@ def dry_run(command: Sequence[str], options: Options) -> str:
         raise NsysxError(what, slug="dry-run", exit_code=EXIT_USAGE)
     nsys, outputs = _prepare(command, options)
     folder = outputs.report.parent.absolute() / f".nsysx-{outputs.stem.name}"
-    environment = probe_environment(
-        options, users_environment(), folder, own_lines=options.lines and not native_lines(nsys)
-    )
+    users, own_lines = users_environment(), options.lines and not native_lines(nsys)
+    given = users | probe_environment(options, users, folder, own_lines=own_lines)
+    options, _ = two_windows.decided(command, options, nsys, given)
+    environment = probe_environment(options, users, folder, own_lines=own_lines)
     stem = outputs.stem.absolute()
     lines = [f"mkdir -p {shlex.quote(str(folder))}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]

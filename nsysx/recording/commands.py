@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nsysx.recording import two_windows
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, failed
 
@@ -103,7 +104,9 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
         words += ["--python-backtrace=cuda", "--cudabacktrace=sync:0,memory:0"]
     if options.python:
         words += ["--python-sampling=true", f"--python-sampling-frequency={SAMPLING_HZ}"]
-    if options.steps is not None:
+    if options.steps == two_windows.WINDOWS:
+        words += two_windows.profile_words()
+    elif options.steps is not None:
         words += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
     # nsys expands %p, %h and others in this name; a literal percent sign is %%.
     words += ["--force-overwrite=true", "--output=" + str(report).replace("%", "%%")]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nsysx.option import declared
+from nsysx.recording import two_windows
 from nsysx.recording.options import Options, failed
 
 INJECT = Path(__file__).parents[1] / "inject"
@@ -98,6 +99,8 @@ def probe_environment(
     values = {one.option.variable: getattr(options, one.field) for one in declared(Options) if one.option.variable}
     # Without a window the program opens its own; nsys may record the lines itself.
     values |= {"NSYSX_STEPS": None if options.steps == "manual" else options.steps, "NSYSX_LINES": own_lines}
+    if options.steps == two_windows.WINDOWS:
+        added |= two_windows.ENVIRONMENT
     told = {name: value for name, value in values.items() if value is not None and value is not False}
     return added | {name: "1" if value is True else str(value) for name, value in told.items()}
 

@@ -38,8 +38,9 @@ class Options:
         str | None,
         Option(
             "Capture only steps A to B-1, or (auto) 24 steps once they repeat, or (manual) what the program itself puts in "
-            "`with nsysx.capture():`. Default: the whole run.",
-            "A:B|auto|manual",
+            "`with nsysx.capture():`; or (windows) the cold start and, after some steps that are timed without the profiler, "
+            "24 steady ones; or (all) the whole run. Default: all.",
+            "A:B|auto|manual|windows|all",
             variable="NSYSX_STEPS",
         ),
     ] = None
@@ -146,9 +147,15 @@ class Outputs:
         """Return the path that all files share, without their endings."""
         return self.report.with_name(self.report.name.removesuffix(ENDINGS[0]))
 
+    @property
+    def cold(self) -> tuple[Path, Path]:
+        """Return the report and the export of the first of two windows; the others are those of the second, or of the only one."""
+        name = self.stem.name
+        return self.report.with_name(f"{name}.cold.nsys-rep"), self.report.with_name(f"{name}.cold.sqlite")
+
     def all(self) -> tuple[Path, ...]:
         """Return every file that a run may write."""
-        return (self.report, self.sqlite, self.html, self.run)
+        return (self.report, self.sqlite, self.html, self.run, *self.cold)
 
     def taken(self) -> bool:
         """Return whether any of the files exists."""
@@ -167,6 +174,7 @@ class Result:
     outputs: Outputs
     sqlite: Path | None = None
     report: Path | None = None
+    cold: Path | None = None  # the export of the first of two windows
     written: list[Path] = field(default_factory=list)
     problems: list[NsysxError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -220,13 +228,13 @@ def wanted_outputs(command: Sequence[str], options: Options) -> Outputs:
 
 
 def check_steps(steps: str) -> str:
-    """Return ``steps`` if it is A:B with 0 <= A < B, auto or manual, else raise NsysxError."""
-    if steps in ("auto", "manual"):
+    """Return ``steps`` if it is A:B with 0 <= A < B or one of the known words, else raise NsysxError."""
+    if steps in ("auto", "manual", "windows", "all"):
         return steps
     match = re.fullmatch(r"(\d+):(\d+)", steps)
     if not match or int(match.group(1)) >= int(match.group(2)):
         raise NsysxError(
-            f"--steps {steps}: expected A:B, auto or manual",
+            f"--steps {steps}: expected A:B, auto, manual, windows or all",
             slug="bad-steps",
             hint="For example --steps 10:15 for steps 10, 11, 12, 13 and 14",
             exit_code=EXIT_USAGE,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nsysx.errors import NsysxError
 from nsysx.outputs import move_into_place
+from nsysx.recording import two_windows
 from nsysx.recording.commands import export_command
 from nsysx.recording.find_nsys import Nsys, importer_of
 from nsysx.recording.follow import stop
@@ -41,13 +42,19 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
         return
     for stale in result.outputs.all():  # with --force: no page of an earlier run may stay beside this capture
         stale.unlink(missing_ok=True)
-    _publish(made[0], result.outputs.report, options, result)
+    # With two windows nsys numbers its reports: the first is the cold start, the second goes by the run's name.
+    cold = made[0] if options.steps == two_windows.WINDOWS and len(made) > 1 else None
+    _publish(made[0] if cold is None else made[1], result.outputs.report, options, result)
     result.report = result.outputs.report
+    if cold is not None:
+        _publish(cold, result.outputs.cold[0], options, result)
     if stopped:
         again = shlex.join([str(nsys.path), "export", "--type=sqlite", str(result.outputs.report)])
         result.problems.append(failed("interrupted before the export", "interrupted", f"Later: {again}"))
     else:
-        result.sqlite = _export(nsys, folder, options, inbox, result)
+        result.sqlite = _export(nsys, folder, options, inbox, result, (result.report, result.outputs.sqlite))
+        if cold is not None and result.sqlite is not None:
+            result.cold = _export(nsys, folder, options, inbox, result, result.outputs.cold)
 
 
 def _publish(made: Path, target: Path, options: Options, result: Result) -> None:
@@ -163,10 +170,13 @@ def last_words(output: str) -> str:
 # --- export -----------------------------------------------------------------------------------------------------------
 
 
-def _export(nsys: Nsys, folder: Path, options: Options, inbox: Inbox, result: Result) -> Path | None:
-    """Export the report and return the SQLite file; if that fails, note the problem and return None."""
+def _export(
+    nsys: Nsys, folder: Path, options: Options, inbox: Inbox, result: Result, names: tuple[Path, Path]
+) -> Path | None:
+    """Export a report; ``names`` are it and the SQLite file, which is returned. If that fails, note the problem, return None."""
+    report, sqlite = names
     made, log = folder / "report.sqlite", folder / "export.log"
-    command = export_command(nsys, result.outputs.report.absolute(), made)
+    command = export_command(nsys, report.absolute(), made)
     # About one export in thousands fails or hangs; trying again costs nothing.
     for _ in range(2):
         code = _run_quietly(command, log, inbox, "nsys is exporting its report")
@@ -174,13 +184,13 @@ def _export(nsys: Nsys, folder: Path, options: Options, inbox: Inbox, result: Re
         if exported or code is None:
             break
     if not exported:
-        again = shlex.join([str(nsys.path), "export", "--type=sqlite", str(result.outputs.report)])
-        what = f"{result.outputs.report}: export {'was stopped' if code is None else 'failed'}{_if_full(folder)}"
+        again = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report)])
+        what = f"{report}: export {'was stopped' if code is None else 'failed'}{_if_full(folder)}"
         output = last_words(log.read_text(errors="replace"))
         result.problems.append(failed(what, "nsys-export", f"Try: {again}. {output}".rstrip()))
         return None
-    _publish(made, result.outputs.sqlite, options, result)
-    return result.outputs.sqlite
+    _publish(made, sqlite, options, result)
+    return sqlite
 
 
 def _whole(sqlite: Path) -> bool:

@@ -68,6 +68,7 @@ def run_record(
             "report": result.report.name if result.report else None,
             "sqlite": result.sqlite.name if result.sqlite else None,
             "html": None,
+            **({"cold": result.cold.name} if result.cold else {}),
         },
     }
     if version := driver_version():

@@ -1,13 +1,13 @@
 """What tracing adds to each class of event, and how well that is known.
 
-The best source is a measured step: in the same process before the window of ``--steps``, or in a second run without the profiler
-(``--calibrate``). The costs are then scaled until the modelled step equals the measured one. Without a measured step they come
-from what ``nsysx calibrate`` measured on the machine, or else from the table here, with a wide error bar.
+The best source is a measured step: in the same process between two windows or before that of ``--steps``, or in a second run
+without the profiler (``--calibrate``). The costs are then scaled until the modelled step equals the measured one. Without a
+measured step they come from what ``nsysx calibrate`` measured on the machine, or else from the table here, with a wide error bar.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeGuard
 
@@ -58,13 +58,42 @@ class Costs:
 
 @dataclass(frozen=True)
 class Measured:
-    """A step that was measured without tracing (ns): median, lower and upper bound, and the number of measured steps."""
+    """A step that was measured without tracing (ns): its usual length, lower and upper bound, and the number of measured steps.
+
+    ``mean``: the length is the mean over all steps between two windows, which counts what only some of them do.
+    """
 
     source: Source
     step_ns: int
     low_ns: int
     high_ns: int
     count: int
+    mean: bool = False
+
+
+#: Least error bar of a mean of measured steps, as a share: a host's and a device's speed drift by that between two stretches of
+#: one process.
+_LEAST_BAR = 0.02
+#: The block bootstrap: resamples, fewest steps, and the share of resampled means between the bounds.
+_RESAMPLES, FEWEST, _SHARE = 2_000, 10, 0.95
+
+
+def mean_of(lengths: Sequence[int]) -> tuple[int, int, int]:
+    """Return the mean of steps that followed one another, and its bounds (ns).
+
+    The bounds are those of a moving-block bootstrap: blocks keep what neighbors have in common. A block has the square root of the
+    number of steps. With few steps, the bounds are the shortest and the longest. Source: Kuensch, "The jackknife and the
+    bootstrap for general stationary observations", Annals of Statistics 17 (1989).
+    """
+    values = np.asarray(lengths, np.float64)
+    n, mean = len(values), float(values.mean())
+    low, high = float(values.min()), float(values.max())
+    if n >= FEWEST:
+        size = max(1, round(n**0.5))
+        blocks = np.lib.stride_tricks.sliding_window_view(values, size).mean(axis=1)
+        chosen = np.random.default_rng(0).integers(0, len(blocks), (_RESAMPLES, -(-n // size)))
+        low, high = np.quantile(blocks[chosen].mean(axis=1), ((1 - _SHARE) / 2, (1 + _SHARE) / 2)).tolist()
+    return round(mean), round(min(low, mean * (1 - _LEAST_BAR))), round(max(high, mean * (1 + _LEAST_BAR)))
 
 
 #: nsys 2025.3 on H200 hosts, torch 2.11: six programs with blocks of steps without and with tracing in one process, and loops of
@@ -143,12 +172,22 @@ def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
     return replace(known, step_ns=known.step_ns * parts, low_ns=known.low_ns * parts, high_ns=known.high_ns * parts)
 
 
+def bare_lengths(record: Mapping[str, Any]) -> list[int]:
+    """Return the lengths (ns) of the bare steps between two windows that the probe of a process has noted, [] without any."""
+    noted = record.get("unrecorded_steps")
+    lengths = noted.get("lengths_ns") if isinstance(noted, dict) else None
+    known = lengths if isinstance(lengths, list) else []
+    return known if known and all(isinstance(ns, int) and _number(ns) and ns > 0 for ns in known) else []
+
+
 def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:
     for record in run.get("probe") or ():
         unrecorded = record.get("unrecorded_steps") if isinstance(record, dict) else None
         if not isinstance(unrecorded, dict) or record.get("pid") not in (None, ids.pid_of(process)):
             continue
         step, low, high, count = (unrecorded.get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
+        if between := bare_lengths(record):
+            return Measured("in_process", *mean_of(between), len(between), mean=True)
         if _number(step) and _number(low) and _number(high) and _number(count) and step > 0 and count > 0:
             return Measured("in_process", round(step), round(min(low, step)), round(max(high, step)), int(count))
     return None

@@ -33,6 +33,8 @@ _HALVINGS = 9
 _MOST_WAITING = 64.0
 #: If the step stays longer than the measured one at any scale, all host code is faster, down to this factor.
 _LEAST_HOST = 0.3
+#: If the measured steps were longer than the recorded ones, the host was slower, up to this factor, or else the device.
+_MOST_HOST, _MOST_WORK = 3.0, 1.5
 #: If even that is not enough, the device is faster without tracing, down to this factor: copies from pageable memory, which the
 #: host makes, took 10.1 ms per step with tracing and 8.3 ms without (H200).
 _LEAST_WORK = 0.7
@@ -143,12 +145,16 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
         step = model.step(1.0, 1.0, waits, near=near)
         low, high = min(known.low_ns, step), max(most, step)
     else:
-        # Tracing makes no step shorter: if the measured steps were longer, the host was slower then.
-        step = min(measured.step_ns, model.step(0.0))
+        # Tracing makes no step shorter: if the measured steps were longer, the host was slower then. But a mean of all steps
+        # counts what only some of them do, and so it is the step.
+        slower = _slower(measured.step_ns, model, waits=1.0) if measured.mean else None
+        step = measured.step_ns if slower else min(measured.step_ns, model.step(0.0))
         low, high = min(max(measured.low_ns, least), step), measured.high_ns
         source, count = measured.source, measured.count
         waits = _less_waiting(step, lambda part: model.step(1.0, 1.0, part)) if relieved.waits else 1.0
-        scale, host, work = _meeting(step, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work))
+        scale, host, work = slower or _meeting(
+            step, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work)
+        )
     shown = on_device(model.chain, relieved.columns(scale, host, waits, work, near), peers.communication(profile))
     # If something lies between steps, it is assumed to have the same shares of work and idle time as the steps.
     part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
@@ -257,6 +263,22 @@ def _meeting(step_ns: int, step_of: Callable[..., int]) -> tuple[float, float, f
     # Even without any cost of tracing, the host was slower here than when the step was measured.
     host = 1.0 - _bisected(0.0, 1.0 - _LEAST_HOST, step_ns, lambda less: step_of(_MOST_SCALE, 1.0 - less))
     return _MOST_SCALE, host, 1.0
+
+
+def _slower(step_ns: int, model: Model, waits: float) -> tuple[float, float, float] | None:
+    """Return the factors of tracing, host and device with which the step is as long as a measured one that is longer than recorded.
+
+    None if it is not longer, or longer than a slower host or device explains.
+    """
+    if step_ns <= model.step(0.0) * (1 + _CLOSE):
+        return None
+    if model.step(0.0, _MOST_HOST, waits) >= step_ns:
+        less = _bisected(0.0, _MOST_HOST - 1, step_ns, lambda less: model.step(0.0, _MOST_HOST - less, waits))
+        return 0.0, _MOST_HOST - less, 1.0
+    if model.step(0.0, 1.0, waits, _MOST_WORK) >= step_ns:
+        less = _bisected(0.0, _MOST_WORK - 1, step_ns, lambda less: model.step(0.0, 1.0, waits, _MOST_WORK - less))
+        return 0.0, 1.0, _MOST_WORK - less
+    return None
 
 
 def _bisected(low: float, high: float, step_ns: int, step_of: Callable[[float], int]) -> float:

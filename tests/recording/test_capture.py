@@ -364,6 +364,8 @@ def test_output_name_with_any_ending(name: str) -> None:
         "out.sqlite",
         "out.html",
         "out.run.json",
+        "out.cold.nsys-rep",
+        "out.cold.sqlite",
     ]
 
 

@@ -128,9 +128,10 @@ class Borders:
             self.window.step_ended(self.out.shape)
             return
         self.out.flush(last=not border)
-        index = self.steps.index
+        index, marked = self.steps.index, self.marking.on and self.marking.wanted == "few"
+        self.window.step_ended(self.out.shape)
         self.marking.step_ended(index, self._shape())
-        if self.window.closes(index):
+        if self.window.wanted and self.window.closes(index, marked=marked):
             self._stop_capture()
 
     def _pop(self) -> None:
@@ -175,7 +176,7 @@ class Borders:
     # ---- the capture window -----------------------------------------------------------------------------------------
 
     def _start_capture(self) -> None:
-        self.window.profiler(self.torch, "cudaProfilerStart")
+        self.window.open(self.torch)
         self.window.opened = True
         self.out.recording = True
         self.marking.start(self.window.steps)
@@ -185,6 +186,10 @@ class Borders:
     def _stop_capture(self) -> None:
         self.out.info(self.status.counts())
         self.out.recording = False
-        self.window.profiler(self.torch, "cudaProfilerStop")
+        if self.window.close(self.torch):
+            self.calls.turn(False)
+            self.clock.start_bare(self.steps.index + 1)
+            self.status.write()
+            return
         self.out.disarm()  # nothing is left to do: the rest of the program runs without the probe
         self.status.finish()

@@ -23,8 +23,17 @@ WARM_UP = 3
 BLOCKS = 5
 #: Least number of steps in a block.
 _SMALLEST_BLOCK = 2
-#: Number of events that are kept: those of the last steps before the window.
+#: An event begins each of so many steps before the window.
 MOST_EVENTS = 65
+#: Bare steps between two windows do not count before so many of them and this time: the pause at the first window's end lets the
+#: device run dry.
+_SETTLING, _SETTLING_NS = 2, 500_000_000
+#: They are measured at least and at most this long, ...
+_SHORTEST_NS, _LONGEST_NS = 1_000_000_000, 3_000_000_000
+#: ... but until there are so many (so many for an estimate of the mean's error), ...
+_FEWEST, _ENOUGH = 3, 32
+#: ... and no longer if the mean is known to this share (twice the standard error over blocks of steps).
+_KNOWN, _ERROR_BLOCKS = 0.01, 8
 
 
 def event_here(torch: Any) -> Any:
@@ -53,7 +62,10 @@ class StepClock:
         self.torch = torch
         self.periods: deque[Period] = deque(maxlen=_MOST)
         self._open: tuple[int, int, bool, bool] | None = None
-        self._events: deque[tuple[int, Any]] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[tuple[int, Any]] = deque(maxlen=_MOST)
+        self._bare_from: int | None = None  # the first bare step between two windows that counts
+        self._bare_ns = self._counted_ns = 0  # when the first window closed, and when the first step that counts began
+        self._counted, self._look_at = 0, _ENOUGH
 
     def begin(self, index: int, *, recorded: bool = False, marked: bool = False, event: bool = False) -> None:
         """Note that step ``index`` begins now; ``event``: a capture window comes soon, so the device's time is wanted, too."""
@@ -63,6 +75,9 @@ class StepClock:
         before, self._open = self._open, (index, now, marked, recorded)
         if before is not None and before[0] != index:
             self.periods.append(Period(before[0], now - before[1], before[2], before[3]))
+            self._counted += 1
+        if self._bare_from is not None and not self._counted_ns:
+            self._settle(index, now)
 
     def stop(self) -> None:
         """Note that a step has ended and none begins immediately: its length is not known, and it is dropped."""
@@ -94,6 +109,12 @@ class StepClock:
                     lengths[number] = int(first.elapsed_time(last) * 1e6)
         return lengths
 
+    def _lengths(self, steps: list[Period], least: int) -> tuple[list[int], str]:
+        """Return the lengths of steps (ns) by the device's clock (gpu) if it tells at least that many, else by the host's (cpu)."""
+        device = self._by_device()
+        free = [device[p.number] for p in steps if p.number in device]
+        return (free, "gpu") if len(free) >= least else ([p.ns for p in steps], "cpu")
+
     def unrecorded(self, before: int | None) -> dict[str, Any] | None:
         """Return count, median_ns, low_ns, high_ns, clock and where of the unprofiled steps before step ``before``.
 
@@ -105,11 +126,7 @@ class StepClock:
         steps = [p for p in self.periods if not p.recorded and p.number < before - 1]
         first = max(WARM_UP, len(steps) // BLOCKS)
         steps = steps[first:] if self.periods and self.periods[0].number < WARM_UP else steps
-        device = self._by_device()
-        free = [device[p.number] for p in steps if p.number in device]
-        by_device = len(free) >= BLOCKS * _SMALLEST_BLOCK
-        if not by_device:
-            free = [p.ns for p in steps]
+        free, clock = self._lengths(steps, BLOCKS * _SMALLEST_BLOCK)
         size = len(free) // BLOCKS
         if size < _SMALLEST_BLOCK:
             return None
@@ -120,8 +137,59 @@ class StepClock:
             "median_ns": round(statistics.median(means)),
             "low_ns": round(min(means)),
             "high_ns": round(max(means)),
-            "clock": "gpu" if by_device else "cpu",
+            "clock": clock,
             "where": "before the window",
+        }
+
+    # ---- bare steps between two windows -----------------------------------------------------------------------------
+
+    def start_bare(self, index: int) -> None:
+        """The first window has closed, and step ``index`` follows: forget the steps before it."""
+        self.periods.clear()
+        self._events.clear()
+        self._open, self._bare_from, self._bare_ns = None, index, time.perf_counter_ns()
+
+    def _settle(self, index: int, now: int) -> None:
+        """Count from step ``index`` on if the device has long enough run as it does without a pause."""
+        assert self._bare_from is not None
+        if index >= self._bare_from + _SETTLING and now - self._bare_ns >= _SETTLING_NS:
+            self._bare_from, self._counted_ns, self._counted = index, now, 0
+
+    def known(self) -> bool:
+        """Return whether bare steps were measured long enough, or their mean is known well enough."""
+        if not self._counted_ns:
+            return False
+        spent = time.perf_counter_ns() - self._counted_ns
+        if spent >= _LONGEST_NS or spent < _SHORTEST_NS or self._counted < self._look_at:
+            return spent >= _LONGEST_NS and self._counted >= _FEWEST
+        self._look_at = self._counted + self._counted // 4
+        lengths = [p.ns for p in self.periods if p.number >= (self._bare_from or 0)]
+        size = len(lengths) // _ERROR_BLOCKS
+        if not size:
+            return False
+        means = [sum(lengths[i : i + size]) / size for i in range(0, size * _ERROR_BLOCKS, size)]
+        error = statistics.stdev(means) / _ERROR_BLOCKS**0.5
+        return bool(2 * error <= _KNOWN * statistics.fmean(means))
+
+    def bare(self, before: int | None) -> dict[str, Any] | None:
+        """Return count, median_ns, low_ns, high_ns, clock, where and lengths_ns of the bare steps; None if there are too few.
+
+        ``before``: the first step of the second window, None if it never opened. ``lengths_ns`` are those of all steps, in order.
+        """
+        if self._bare_from is None or not self._counted_ns:
+            return None
+        steps = [p for p in self.periods if p.number >= self._bare_from and (before is None or p.number < before - 1)]
+        lengths, clock = self._lengths(steps, max(_FEWEST, len(steps) // 2))
+        if len(lengths) < _FEWEST:
+            return None
+        return {
+            "count": len(lengths),
+            "median_ns": round(statistics.median(lengths)),
+            "low_ns": min(lengths),
+            "high_ns": max(lengths),
+            "clock": clock,
+            "where": "between the windows",
+            "lengths_ns": lengths,
         }
 
     def marks_cost(self) -> dict[str, Any] | None:

@@ -80,7 +80,8 @@ class Marking:
         self.wanted = wanted  # few, all, off
         self.on = wanted != "off"
         self.steps: list[int] = []  # the numbers of the marked steps
-        self.unmarked_from: int | None = None  # the first step without marks
+        self.unmarked_from: int | None = None  # the first step without marks, in the last window that has one
+        self._restarted = False
         self._references = REFERENCES
         self._of_steps = Learner(REFERENCES)
         self._of_calls: dict[
@@ -90,7 +91,7 @@ class Marking:
 
     def start(self, steps: int | None) -> None:
         """Begin a capture of ``steps`` steps (None: open end), and forget what was marked before it."""
-        self.steps = []
+        self.steps, self._restarted = [], True
         self._references = 1 if steps is not None and steps < SHORT_WINDOW else REFERENCES
         self._of_steps = Learner(self._references)
         self._of_calls.clear()
@@ -100,8 +101,8 @@ class Marking:
         self._call = None
         if self.wanted == "few":
             self.on = self._of_steps.wants(index)
-            if not self.on and self.unmarked_from is None:
-                self.unmarked_from = index
+            if not self.on and (self.unmarked_from is None or self._restarted):
+                self.unmarked_from, self._restarted = index, False
         if self.on and len(self.steps) < _MOST_STEPS:
             self.steps.append(index)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from . import capture_range
 from .clock import StepClock
 from .marking import Marking
 from .operators import Operators
@@ -11,6 +12,7 @@ from .output import Output
 from .pauses import Pauses
 from .timing import Timing
 from .trial import Trial
+from .two_windows import TwoWindows
 from .window import Window
 
 
@@ -27,7 +29,8 @@ class Parts(NamedTuple):
 
 def make(torch: Any, out: Output) -> Parts:
     """Make the parts as the environment asks for them."""
-    window, timing = Window(out), None
+    clock, timing = StepClock(torch), None
+    window: Window = TwoWindows(out, clock) if capture_range.ours() else Window(out, clock)
     timed = out.environ.get("NSYSX_TIMING") == "1"
     if timed:
         first, last = window.first, window.last
@@ -35,8 +38,8 @@ def make(torch: Any, out: Output) -> Parts:
         if out.environ.get("NSYSX_TRIAL"):
             timing = Trial(torch, out.environ)
     marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")))
-    out.recording = not window.wanted and not timed
-    return Parts(window, marking, StepClock(torch), Pauses(out), timing, Operators(torch, out, _operators(out, timed)))
+    out.recording = (window.cold or not window.wanted) and not timed
+    return Parts(window, marking, clock, Pauses(out), timing, Operators(torch, out, _operators(out, timed)))
 
 
 def _operators(out: Output, timed: bool) -> str:

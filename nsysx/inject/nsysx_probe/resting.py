@@ -35,8 +35,7 @@ class Resting:
         self.phases = phases
         self.calls = calls
         self.on = False
-        self.possible = borders.timing is None and self.window.first is not None
-        self._until = (self.window.first or 0) - _AHEAD  # the first step that is followed in full again
+        self.possible = borders.timing is None and (self.window.two or self.window.first is not None)
         self._task = torch._C._current_graph_task_id
         self._patcher: Patcher | None = None
         self._removed: list[Patch] = []
@@ -46,6 +45,11 @@ class Resting:
         self._key: object = None  # the optimizer that ends steps
         self._depth = 0  # open calls of optimizers: a scaler's step holds that of its optimizer
         self._interrupted = False  # the open step may contain an evaluation
+
+    def _ends_with(self, index: int) -> bool:
+        """Return whether step ``index`` is followed in full again, or the next one, because the window comes."""
+        self.window.due(index, _AHEAD)
+        return self.window.first is not None and index >= self.window.first - _AHEAD
 
     def arm(self, patcher: Patcher) -> None:
         """Note whose functions get their own code back."""
@@ -100,7 +104,7 @@ class Resting:
             if dropped:
                 self.clock.stop()
             self.clock.begin(following, event=self.window.near(following))
-            if dropped or following >= self._until or steps.pending:
+            if self._ends_with(following) or dropped or steps.pending:
                 self.wake()
         except BaseException as error:
             self.out.fail("resting", error)
@@ -115,7 +119,9 @@ class Resting:
                 return
             steps = self.steps
             index, before = steps.index, self._last
-            if index + 1 >= self._until:
+            if self.window.cold:
+                return
+            if self._ends_with(index + 1):
                 self.possible = False
                 return
             self._last = index

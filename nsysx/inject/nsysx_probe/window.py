@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from .clock import MOST_EVENTS
+from . import capture_range
+from .clock import MOST_EVENTS, StepClock
 from .interrupts import of_program
 from .output import Output
 
@@ -20,10 +21,16 @@ AUTO_STEPS = 24
 
 
 class Window:
-    """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False."""
+    """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False.
 
-    def __init__(self, out: Output) -> None:
-        self.out = out
+    ``two`` and ``cold`` belong to a run with two windows (``two_windows``).
+    """
+
+    two = cold = False
+    pauses_ns: list[int] | None = None
+
+    def __init__(self, out: Output, clock: StepClock) -> None:
+        self.out, self.clock = out, clock
         self.first: int | None = None
         self.last: int | None = None
         self.auto = False
@@ -31,6 +38,7 @@ class Window:
         self._shape: Hashable = None
         self._alike = 0
         text = out.environ.get("NSYSX_STEPS", "")
+        text = "" if text == capture_range.MODE else text
         first, _, end = text.partition(":")
         if text == "auto":
             self.auto = True
@@ -63,8 +71,11 @@ class Window:
         self._alike = self._alike + 1 if shape == self._shape else 0
         self._shape = shape
 
-    def closes(self, index: int) -> bool:
-        """Return whether the capture ends with step ``index``."""
+    def due(self, index: int, ahead: int = 0) -> None:
+        """Do nothing: only a run with two windows chooses the second one by what it has measured."""
+
+    def closes(self, index: int, *, marked: bool = False) -> bool:
+        """Return whether the capture ends with step ``index``, whose modules were ``marked``."""
         return self.last is not None and index >= self.last
 
     def never_opened(self, steps: int, rule: str) -> str | None:
@@ -79,6 +90,19 @@ class Window:
             seen = f"the program made {steps} step{'s' if steps > 1 else ''} (rule {rule})"
             cure = "name earlier steps, call nsysx.step() at the start of each iteration, or leave --steps out"
         return f"the capture never began: {wanted} never came, {seen}; {cure}"
+
+    def open(self, torch: Any) -> None:
+        """Open the window."""
+        self.profiler(torch, "cudaProfilerStart")
+
+    def close(self, torch: Any) -> bool:
+        """Close the window and return whether the probe goes on, which it does not."""
+        self.profiler(torch, "cudaProfilerStop")
+        return False
+
+    def unrecorded(self) -> dict[str, Any] | None:
+        """Return the steps before the window, as `StepClock.unrecorded` does."""
+        return self.clock.unrecorded(self.first) if self.opened else None
 
     def profiler(self, torch: Any, call: str) -> None:
         """Call cudaProfilerStart or cudaProfilerStop, for which nsys listens; if that is not possible, note why."""

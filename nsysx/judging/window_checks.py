@@ -1,0 +1,60 @@
+"""A run with two capture windows: what lies between them, what they cost the program, and what the recorded steps lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nsysx import ids, units
+from nsysx.events.profile import Profile
+from nsysx.model import Check
+from nsysx.replay import costs
+
+#: A step is long if it takes so many times as long as their median.
+_LONG = 1.5
+
+
+def windows(profile: Profile) -> list[Check]:
+    """Return what to know about the parts of the capture; [] for a run with one window."""
+    record = _record(profile)
+    if record is None:
+        return []
+    lengths = np.asarray(costs.bare_lengths(record), np.int64)
+    two = profile.trace.joined_ns is not None
+    parts = "the cold start and steady steps" if two else "the cold start with the steps that follow it"
+    said = f"recorded: {parts}; nothing else was, and the clock of this report stands still meanwhile"
+    if len(lengths):
+        clock = record["unrecorded_steps"].get("clock")
+        which = "after" if not two else "between"
+        said += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
+    pauses = record.get("window_pauses_ns")
+    if isinstance(pauses, list) and pauses and all(isinstance(ns, int) and ns >= 0 for ns in pauses):
+        said += f". Each window's end stopped the program: {' and '.join(map(units.duration, pauses))}"
+    return [Check("windows", "ok", said), *_missed(profile, lengths)]
+
+
+def _record(profile: Profile) -> Mapping[str, Any] | None:
+    """Return what the probe of the shown process wrote, if it opened two windows or the first of two."""
+    pid = ids.pid_of(profile.steps.process)
+    probes = (p for p in profile.trace.capture.probe if p.get("pid") == pid)
+    return next((p for p in probes if isinstance(p.get("window_pauses_ns"), list)), None)
+
+
+def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[Check]:
+    """Return a warning if some bare steps took far longer than the others, and no recorded step does."""
+    if len(lengths) < costs.FEWEST:
+        return []
+    usual = float(np.median(lengths))
+    long = lengths[lengths > _LONG * usual]
+    steps = profile.steps.cpu.filter("steady")
+    recorded = (steps["end_ns"] - steps["start_ns"]).to_numpy()
+    if not len(long) or (len(recorded) and (recorded > _LONG * np.median(recorded)).any()):
+        return []
+    more = units.duration(round(float(long.mean()) - usual))
+    said = (
+        f"{len(long)} of {len(lengths)} steps without the profiler took {more} longer than the others, and no recorded step did: "
+        "the step counts that work, and nothing here shows what it is"
+    )
+    return [Check("missed work", "warn", said, "capture such a step: --steps A:B")]

@@ -1,0 +1,192 @@
+"""A run with two capture windows: when they open and close, and what is told of the bare steps between them."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from nsysx_probe import capture_range, clock, two_windows
+
+from tests.inject.test_marking import train
+from tests.inject.test_probe import Lab, Net
+from tests.inject.test_resting import installed
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+INJECT = Path(__file__).parents[2] / "nsysx" / "inject"
+
+
+@pytest.fixture
+def switched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Yield what nsys would see: the first window is open, and bare steps are known as soon as there are 32 of them."""
+    seen: list[str] = []
+    monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
+    monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(clock, "_SETTLING_NS", 0)
+    monkeypatch.setattr(clock, "_SHORTEST_NS", 0)
+    monkeypatch.setattr(clock, "_LONGEST_NS", 1 << 60)
+    monkeypatch.setattr(clock, "_KNOWN", 100.0)
+    monkeypatch.setattr(two_windows, "_AS_LONG", 1e9)
+    capture_range.begin()
+    yield seen
+
+
+def recorded(lab: Lab) -> list[list[int]]:
+    """Return the runs of numbers of the steps that were sent."""
+    runs: list[list[int]] = []
+    for text in lab.tape.texts("step"):
+        number = int(text.split()[1])
+        if not runs or number != runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(number)
+    return runs
+
+
+def test_the_cold_start_and_then_steady_steps_with_bare_ones_between(switched: list[str]) -> None:
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        bare = set[str]()
+        for _ in range(120):
+            train(net, 1, opt)
+            if switched == ["open", "close"]:
+                bare |= {"rests"} if lab.probe.resting.on else set()
+        cold, steady = recorded(lab)
+        assert switched == ["open", "close", "open", "close"]
+        assert cold[0] == 0 and 4 + two_windows._ALIKE <= len(cold) <= 8 + two_windows._ALIKE
+        assert len(steady) == two_windows.AUTO_STEPS and steady[0] > cold[-1] + clock._ENOUGH
+        assert bare == {"rests"} and installed(lab) == set()  # after the second window nothing is followed
+        record = lab.probe.status.record()
+        real = record["unrecorded_steps"]
+        assert real["where"] == "between the windows" and real["count"] == len(real["lengths_ns"]) >= clock._ENOUGH
+        assert record["marked_steps"] == steady[:3] and record["steps"]["unmarked_from"] == steady[3]
+        assert len(record["window_pauses_ns"]) == 2 and record["ended"] is True
+    finally:
+        lab.close()
+
+
+@pytest.mark.parametrize(("steps", "seen", "known"), [(6, ["open"], False), (48, ["open", "close"], True)])
+def test_a_program_that_ends_early_keeps_what_it_has(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch, steps: int, seen: list[str], known: bool
+) -> None:
+    monkeypatch.setattr(clock, "_KNOWN", 0.0)
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        train(Net(), steps)
+        lab.probe.exit()
+        record = lab.probe.status.record()
+        assert switched == seen and (record["unrecorded_steps"] is not None) == known
+        assert len(recorded(lab)) == 1
+    finally:
+        lab.close()
+
+
+def test_the_first_window_closes_although_steps_are_never_alike(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(two_windows, "_MOST_STEPS", 12)
+    monkeypatch.setattr(two_windows, "_ALIKE", 1000)
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        train(Net(), 30)
+        assert recorded(lab)[0] == list(range(13))
+    finally:
+        lab.close()
+
+
+def test_without_a_step_everything_is_recorded(switched: list[str]) -> None:
+    lab = Lab(NSYSX_STEPS="windows")
+    try:
+        lab.probe.status.hello()
+        assert switched == ["open"] and lab.probe.out.recording
+    finally:
+        lab.close()
+    assert lab.probe.status.record()["window_missed"] is None
+
+
+def test_the_mean_is_measured_for_three_seconds_unless_it_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+    lengths = collections.defaultdict(lambda: 10_000_000)
+    for jitter, least_s, most_s in ((0, 1.0, 1.2), (9_000_000, 2.9, 3.2)):
+        told = clock.StepClock(torch)
+        told.start_bare(20)
+        begun = 0
+        for index in range(20, 2_000):
+            lengths[index] += jitter * (index // 40 % 2)  # half of the time a step takes longer
+            told.begin(index)
+            begun = begun or told._counted_ns
+            if told.known():
+                break
+            now[0] += lengths.pop(index)
+        assert least_s <= (now[0] - begun) / 1e9 <= most_s
+        assert begun - told._bare_ns >= clock._SETTLING_NS
+        real = told.bare(None)
+        assert real is not None and set(real["lengths_ns"]) == {10_000_000, 10_000_000 + jitter}
+
+
+LIBRARY = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+typedef int (*tables_t)(int, void ****, unsigned *);
+struct callbacks { size_t size; tables_t tables; };
+struct attributes { uint16_t version, size; uint32_t category; int32_t color_type; uint32_t color; int32_t payload_type, reserved;
+  uint64_t payload; int32_t message_type; char *message; };
+static void note(const char *what, const char *text) {
+  FILE *f = fopen(getenv("SEEN"), "a"); fprintf(f, "%s %s\\n", what, text); fclose(f); }
+static void *create(const char *name) { return strdup(name); }
+static void *registered(void *domain, const char *text) { return strdup(text); }
+static uint64_t start(char *domain, struct attributes *a) {
+  char said[99]; snprintf(said, 99, "%s@%s %d %d", a->message, domain, a->version, a->size == sizeof *a && a->message_type == 3);
+  note("start", said); return 7; }
+static void end(char *domain, uint64_t id) { char said[99]; snprintf(said, 99, "%s %d", domain, (int)id); note("end", said); }
+int InitializeInjectionNvtx2(const void *(*get)(uint32_t)) {
+  const struct callbacks *c = get(1); void ***slots; unsigned n;
+  if (!c || get(3) || !c->tables(1, &slots, &n) || n != 16 || c->tables(2, &slots, &n) || !c->tables(5, &slots, &n)) return 0;
+  *slots[2] = start; *slots[3] = end; *slots[10] = registered; *slots[12] = create; return 1; }
+"""
+
+
+def test_the_range_is_sent_as_nvtx_is_before_the_program_begins(tmp_path: Path) -> None:
+    """A library takes the range that Python sends when it starts; a child of the program opens no window again."""
+    (tmp_path / "seen.c").write_text(LIBRARY)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "seen.so", "seen.c"], cwd=tmp_path, check=True)
+    (tmp_path / "probe").mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(INJECT),
+        "NVTX_INJECTION64_PATH": str(tmp_path / "seen.so"),
+        "NSYSX_PROBE_DIR": str(tmp_path / "probe"),
+        "NSYSX_STEPS": "windows",
+        "SEEN": str(tmp_path / "seen"),
+    }
+    program = (
+        "import subprocess, sys; print('numpy' in sys.modules, 'typing' in sys.modules, flush=True);"
+        "subprocess.run([sys.executable, '-c', 'pass']);"
+        "from nsysx_probe import capture_range; capture_range.end(); capture_range.begin()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.stdout.split()[0], done.stderr, done.returncode) == ("False", "", 0)
+    start = "start capture-window@nsysx 3 1"
+    assert (tmp_path / "seen").read_text().splitlines() == [start, "end nsysx 7", start]
+
+
+def test_a_library_that_takes_no_ranges_is_no_failure_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "probe").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(INJECT), "NSYSX_PROBE_DIR": str(tmp_path / "probe")}
+    environment |= {"NSYSX_STEPS": "windows", "NVTX_INJECTION64_PATH": ctypes.__file__}
+    done = subprocess.run([sys.executable, "-c", "print('runs')"], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("runs\n", "", 0)

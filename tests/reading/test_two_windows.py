@@ -1,0 +1,124 @@
+"""Two reports of one run as one capture: nothing is lost, nothing is mixed up, and no step lies across the place where they meet."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nsysx.errors import NsysxError
+from nsysx.pipeline import Options, gather, summarize
+from nsysx.reading import inputs
+from nsysx.reading.load import load
+from tests.builder import Report
+
+US, MS = 1_000, 1_000_000
+#: A step: a load in the very first one, two launches with their kernels.
+STEP = 2 * MS
+
+
+def part(first: int, steps: int, *, at: int, load_ns: int = 0, extra_domain: bool = False) -> Report:
+    """Return a report of steps from number ``first`` on, which begins ``at`` (ns) after its session."""
+    report = Report()
+    process = report.process(100)
+    process.context()
+    if extra_domain:
+        process.domain("another library")  # so that the probe's domain has another number than in the other report
+    main = process.thread(100, "python")
+    main.add_range("capture-window", at - 50 * US, at + steps * STEP + load_ns + 50 * US, domain="nsysx")
+    if load_ns:
+        main.call("cuModuleLoadData", at, load_ns)
+        at += load_ns
+    for number in range(first, first + steps):
+        main.add_range(f"step {number}", at, at + STEP - 10 * US, domain="nsysx")
+        for k in range(2):
+            begin = at + k * 800 * US
+            main.launch(begin + 10 * US, 5 * US, kernel=f"gemm{k}", gpu_start=begin + 20 * US, gpu_dur=700 * US)
+        at += STEP
+    return report
+
+
+def written(folder: Path, *, cold: int = 8, steady: int = 12) -> Path:
+    part(0, cold, at=3 * MS, load_ns=40 * MS).write(folder / "r.cold.sqlite")
+    path = part(100, steady, at=900 * MS, extra_domain=True).write(folder / "r.sqlite")
+    bare = {"lengths_ns": [1_500 * US] * 40, "clock": "gpu", "where": "between the windows"}
+    probe = {"pid": 100, "unrecorded_steps": bare, "window_pauses_ns": [2_700 * MS, 3_000 * MS], "steps": {}}
+    record = {"schema": "nsysx.run/1", "probe": [probe], "files": {"cold": "r.cold.sqlite"}}
+    (folder / "r.run.json").write_text(json.dumps(record))
+    return path
+
+
+def test_every_row_of_both_reports_is_there_once(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    both = load(path)
+    alone = [load(tmp_path / "r.cold.sqlite")]
+    (tmp_path / "r.run.json").rename(tmp_path / "other")
+    alone.append(load(path))
+    for name in ("runtime", "kernel", "nvtx"):
+        assert both.frames[name].height == sum(t.frames[name].height for t in alone)
+        lasted = both.frames[name]["end_ns"] - both.frames[name]["start_ns"]
+        assert lasted.sum() == sum((t.frames[name]["end_ns"] - t.frames[name]["start_ns"]).sum() for t in alone)
+    assert both.joined_ns is not None
+    assert (both.kernel["start_ns"] >= both.joined_ns).sum() == alone[1].kernel.height
+    ids = both.runtime["correlation_id"]
+    assert ids.n_unique() == len(ids)  # those of the two reports do not meet
+    assert both.capture.gpus == alone[0].capture.gpus and len(both.capture.processes) == 1
+
+
+def test_steps_and_first_calls_come_from_their_own_windows(tmp_path: Path) -> None:
+    given = gather(written(tmp_path), Options())
+    steps = given.steps.cpu
+    assert steps["number"].to_list() == [*range(8), *range(100, 112)]
+    steady = steps.filter("steady")["number"].to_list()
+    assert steady == list(range(100, 111))
+    assert given.attributed.gpu_ops["call"].null_count() == 0
+    tiles = given.steps.gpu.sort("index")
+    lengths = (tiles["end_ns"] - tiles["start_ns"]).to_list()
+    assert max(lengths) <= STEP  # none reaches across
+    assert given.steps.between["index"].to_list() == [7]
+    assert given.steps.coverage is not None
+    assert sum(given.steps.coverage.parts.values()) == given.steps.coverage.wall_ns
+    summary = summarize([tmp_path / "r.sqlite"])
+    assert any("cuModuleLoadData" in str(row) for row in summary.rows("first_calls") or summary.rows("api_bill"))
+
+
+@pytest.mark.traced
+def test_the_step_is_the_mean_of_those_between(tmp_path: Path) -> None:
+    summary = summarize([written(tmp_path)])
+    known = summary.unprofiled
+    assert known is not None and (known.source, known.step_ns, known.measured_steps) == ("in_process", 1_500 * US, 40)
+    assert known.low_ns < known.step_ns < known.high_ns <= 1.05 * known.step_ns
+    assert known.gpu_busy_ns + known.gpu_idle_ns == pytest.approx(known.step_ns, rel=0.01)
+    said = next(check.detail for check in summary.quality if check.check == "windows")
+    assert "2.70 s and 3.00 s" in said and "40 steps between them" in said
+
+
+def test_a_program_that_ended_in_the_first_window_is_a_report_like_any_other(tmp_path: Path) -> None:
+    path = part(0, 9, at=3 * MS, load_ns=40 * MS).write(tmp_path / "r.sqlite")
+    (tmp_path / "r.run.json").write_text(json.dumps({"files": {"cold": None}, "probe": [{"window_pauses_ns": []}]}))
+    given = gather(path, Options())
+    assert given.trace.joined_ns is None and given.steps.cpu.height == 9
+    assert "capture-window" not in given.ranges.ranges["label"].cast(str).to_list()
+
+
+def test_a_cold_start_that_was_not_copied_along_is_said_to_be_missing(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    (tmp_path / "r.cold.sqlite").unlink()
+    said = [check.detail for check in summarize([path]).quality]
+    assert any("NAME.cold.sqlite, is not beside this one" in text for text in said)
+
+
+def test_a_folder_counts_both_as_one_report(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert inputs.reports([tmp_path]) == [path]
+    path.unlink()
+    assert inputs.reports([tmp_path]) == [tmp_path / "r.cold.sqlite"]
+
+
+def test_a_damaged_cold_start_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    shutil.copy(__file__, tmp_path / "r.cold.sqlite")
+    with pytest.raises(NsysxError, match=r"r\.cold\.sqlite"):
+        load(path)

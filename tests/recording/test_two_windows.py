@@ -1,0 +1,121 @@
+"""A run with two capture windows: where it is possible, what nsys is told, and with a real nsys what comes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.pipeline import summarize
+from nsysx.recording import commands, environment, two_windows
+from nsysx.recording.find_nsys import Nsys
+from nsysx.recording.options import Options, Outputs
+from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
+
+HELP = "\t--nvtx-capture=\n\t-o, --output=\n 'none', 'stop', 'repeat[:N]' or 'repeat-shutdown:N'.\n"
+CAN = Nsys(Path("/n/nsys"), "2025.3.1", HELP, "")
+WANTED = Options(steps="windows")
+
+
+def given(options: Options = WANTED) -> dict[str, str]:
+    users = dict(os.environ)
+    return users | environment.probe_environment(options, users, Path("/nowhere"), own_lines=False)
+
+
+def test_nsys_is_told_of_the_range_and_the_program_of_both_windows() -> None:
+    words = commands.profile_command(CAN, WANTED, Path("/t/r"), ["python"])
+    assert words[-6:-3] == [
+        "--capture-range=nvtx",
+        "--nvtx-capture=capture-window@nsysx",
+        "--capture-range-end=repeat:2",
+    ]
+    assert given()["NSYSX_STEPS"] == "windows" and given()["NSYS_NVTX_PROFILER_REGISTER_ONLY"] == "0"
+    assert environment.is_declared("NSYS_NVTX_PROFILER_REGISTER_ONLY")
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "nsys", "more", "why"),
+    [
+        (["python", "x.py"], replace(WANTED, probe=False), CAN, {}, "the probe is off"),
+        (["python", "-I", "x.py"], WANTED, CAN, {}, "python -I keeps the probe out"),
+        (["python", "x.py"], WANTED, replace(CAN, profile_help="-o"), {}, "nsys 2025.3.1 cannot record two windows"),
+        (["python", "x.py"], replace(WANTED, nsys_args=("--duration=3",)), CAN, {}, "--nsys-arg says when to record"),
+        (["python", "x.py"], WANTED, CAN, {"WORLD_SIZE": "2"}, "there are several processes"),
+        (["python", "-m", "torch.distributed.run", "x.py"], WANTED, CAN, {}, "there are several processes"),
+        (["python", "x.py"], replace(WANTED, clocks=True), CAN, {}, "--clocks goes with one window only"),
+        (["torchrun", "x.py"], WANTED, CAN, {}, "torchrun is not a Python that can be asked"),
+        (["/nowhere/python", "x.py"], WANTED, CAN, {}, "its Python does not start the probe"),
+    ],
+)
+def test_where_the_range_might_not_come_everything_is_recorded(
+    command: list[str],
+    options: Options,
+    nsys: Nsys,  # noqa: F811
+    more: dict[str, str],
+    why: str,
+) -> None:
+    done, said = two_windows.decided(command, options, nsys, given() | more)
+    assert (done.steps, said) == (None, why)
+
+
+def test_a_python_is_asked_and_two_windows_are_had() -> None:
+    assert two_windows.decided([sys.executable, "x.py"], WANTED, CAN, given()) == (WANTED, "")
+    assert two_windows.decided(["python", "x.py"], Options(steps="all"), CAN, given()) == (Options(), "")
+    assert two_windows.decided(["python", "x.py"], Options(steps="3:4"), CAN, given())[0].steps == "3:4"
+
+
+def test_the_cold_start_has_files_of_its_own(tmp_path: Path) -> None:
+    outputs = Outputs.named(tmp_path / "r.sqlite")
+    assert [path.name for path in outputs.cold] == ["r.cold.nsys-rep", "r.cold.sqlite"]
+    outputs.cold[1].touch()
+    assert outputs.taken()
+
+
+PROGRAM = """
+import time, torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+ends = []
+for i in range(130):
+    time.sleep(0.04)
+    optimizer.zero_grad()
+    loss = net(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    ends.append(time.perf_counter())
+print(loss.item())
+open("ends.txt", "w").write(" ".join(map(str, ends)))
+"""
+
+
+def test_a_run_with_two_windows_tells_the_bare_step(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "train.py").write_text(PROGRAM)
+    command = [sys.executable, "train.py"]
+    bare = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    run = profile(*command, options=("--no-report", "--steps", "windows"))
+    assert (run.code, run.out, run.err) == (bare.returncode, bare.stdout, bare.stderr)
+    assert run.facts["files"]["cold"] == "r.cold.sqlite" and (tmp_path / "r.cold.nsys-rep").exists()
+    [probe] = run.facts["probe"]
+    first, end = probe["capture_steps"]
+    ends = [float(word) for word in (tmp_path / "ends.txt").read_text().split()]
+    told = probe["unrecorded_steps"]["lengths_ns"]
+    # Its own clock times the same steps, which lie between the windows; those before the first end, too, to be sure.
+    own = [(end - start) * 1e9 for start, end in pairwise(ends[:first])]
+    assert min(own) <= sum(told) / len(told) <= max(own)
+    trace = summarize([tmp_path / "r.sqlite"])
+    numbers = [row["number"] for row in trace.steps.rows]
+    assert numbers[-(end - first) :] == list(range(first, end)) and numbers[0] == 0
+    steady = [row["number"] for row in trace.steps.rows if row["steady"]]
+    assert steady and steady[0] >= first
+    check = next(check for check in trace.quality if check.check == "windows")
+    assert f"{len(told)} steps between them ran without the profiler" in check.detail
+    assert json.loads((tmp_path / "r.run.json").read_text())["options"]["steps"] == "windows"
