@@ -117,13 +117,12 @@ def _grouped(
     counted: bool = True,
 ) -> Iterator[_Row]:
     """Yield one row per name, longest first, and one for all beyond MOST_NAMES. ``step``: the step of each row, never -1."""
-    rows = pl.DataFrame({"name": column, "block": blocks.of[step].astype(np.int32), "ns": ns})
-    # Group first: a million rows shrink to few names and blocks before anything else is allocated.
-    cells = rows.group_by("name", "block").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
-    names, of = distinct(cells["name"])
-    cell = of * blocks.size + cells["block"].to_numpy()
-    table = totals(cell, cells["ns"].to_numpy(), len(names) * blocks.size).reshape(-1, blocks.size)
-    many = totals(cell, cells["count"].to_numpy(), len(names) * blocks.size).reshape(-1, blocks.size)
+    names, of = distinct(column)
+    cell = of * blocks.size
+    cell += blocks.of[step]
+    size = len(names) * blocks.size
+    table = totals(cell, ns, size).reshape(-1, blocks.size)
+    many = np.bincount(cell, minlength=size).reshape(-1, blocks.size)
     order = sorted(np.flatnonzero(many.any(axis=1)).tolist(), key=lambda i: (-int(table[i].sum()), names[i] or ""))
     for i in order[:MOST_NAMES]:
         name = names[i]

@@ -168,10 +168,18 @@ class Host:
         return begin, finish, label[window], why
 
 
+def _of_threads(thread: I64) -> Iterator[tuple[int, int]]:
+    """Yield [first, last) of the rows of each thread; rows of one thread follow each other."""
+    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(thread)]
+    yield from ((a, b) for a, b in itertools.pairwise(borders) if b > a)
+
+
 def _outermost(calls: pl.DataFrame) -> I64:
     """Return the outermost call that each lies in, itself where it lies in none. ``calls`` is sorted by thread and start."""
-    reach = calls.select(pl.col("end_ns").cum_max().shift(1).over("thread"))["end_ns"]
-    root = (reach.is_null() | (calls["start_ns"] >= reach)).to_numpy()
+    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    root = np.ones(len(thread), np.bool_)
+    for a, b in _of_threads(thread):
+        root[a + 1 : b] = start[a + 1 : b] >= np.maximum.accumulate(end[a : b - 1])
     outer: I64 = np.maximum.accumulate(np.where(root, np.arange(len(root)), 0))
     return outer
 
@@ -185,13 +193,11 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):
         loading[int(str(thread))] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(thread)]
     rows = np.arange(len(thread))
-    of_thread = {
-        int(thread[a]): _Calls(start[a:b], end[a:b], rows[a:b]) for a, b in itertools.pairwise(borders) if b > a
-    }
+    of_thread = {int(thread[a]): _Calls(start[a:b], end[a:b], rows[a:b]) for a, b in _of_threads(thread)}
     outer = _outermost(calls)
-    launching = calls.filter(pl.col("gpu_ops") > 0).select("process", "thread", "start_ns").sort("start_ns", "thread")
+    launching = calls.select("process", "thread", "start_ns").filter(calls["gpu_ops"] > 0)
+    launching = lookup.ordered(launching, "start_ns", ["thread"])
     overheads = lookup.parted(trace.overhead.select("process", "start_ns", "end_ns"), "process")
     launches = lookup.parted(launching, "process")
     by_process = {}

@@ -65,7 +65,10 @@ def _gaps(ops: pl.DataFrame, activity: StepFunction) -> Gaps:
         same_stream[left] |= of_end[candidate[left]] == stream[left]
         candidate[left] += 1
     called, returned = of_x("call_start_ns", FAR), of_x("call_end_ns", FAR)
-    repeated = ~real["call"].is_first_distinct().to_numpy()
+    call = real["call"].fill_null(-1).to_numpy()
+    first = np.empty(call.max(initial=-1) + 2, np.int64)
+    first[call[::-1]] = np.arange(len(call))[::-1]
+    repeated = first[call] < np.arange(len(call))
     under_way = ended & (called < FAR) & repeated[np.maximum(row, 0)] if len(repeated) else np.zeros(len(g0), np.bool_)
     return Gaps(g0, g1, ended, called, returned, of_x("thread", -1), of_x("op", -1), stream, same_stream, under_way)
 

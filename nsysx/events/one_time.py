@@ -25,7 +25,10 @@ def spans(process: int, attributed: Attributed, pauses: pl.DataFrame) -> tuple[I
 
     ``pauses``: process, kind, start_ns, end_ns. A span of loading begins where the last call before it ended.
     """
-    calls = attributed.api_calls.filter(attributed.api_calls["process"] == process).sort("start_ns", "end_ns")
+    calls = attributed.api_calls.select("process", "kind", "start_ns", "end_ns")
+    if not (calls["process"] == process).all():
+        calls = calls.filter(pl.col("process") == process)
+    calls = lookup.ordered(calls, "start_ns", ["end_ns"])
     start, end = (calls[c].to_numpy() for c in ("start_ns", "end_ns"))
     # Code that is loaded on a kernel's first launch is loaded inside the call that launches it. A watchdog that asks for events
     # meanwhile does not end the pause.

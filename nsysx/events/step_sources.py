@@ -241,9 +241,9 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
 
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop.
     """
-    known = ops.select("process", "call_start_ns", "start_ns", "end_ns", pl.col("op_kind").cast(pl.String))
-    known = known.drop_nulls("call_start_ns")
-    computing = known.filter(pl.col("op_kind").is_in(_COMPUTES))
+    computes = pl.any_horizontal(pl.col("op_kind") == kind for kind in _COMPUTES).alias("computes")
+    known = ops.select("process", "call_start_ns", "start_ns", "end_ns", computes).drop_nulls("call_start_ns")
+    computing = known.filter("computes")
     known = computing if computing.height else known
     whole = known.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
     inside = 0

@@ -175,10 +175,10 @@ def _own_op_ns(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64,
 
 def _sites(calls: pl.DataFrame, chosen: I64) -> I64:
     """Return the site of each chosen call. ``calls`` is sorted by thread and start; a call's number is its row."""
-    kind, name = calls["kind"].cast(pl.String), calls["name"].cast(pl.String)
+    kind = lookup.coded(calls["kind"], {Call.SYNC: 0, Call.COPY: 1})
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    waits = ((kind == Call.SYNC) & name.str.contains("Stream")).to_numpy()
+    waits = (kind == 0) & lookup.matching(calls["name"], "Stream")
     after = np.zeros(len(start), np.bool_)
-    after[1:] = waits[1:] & (kind == Call.COPY).to_numpy()[:-1] & (thread[1:] == thread[:-1])
+    after[1:] = waits[1:] & (kind[:-1] == 1) & (thread[1:] == thread[:-1])
     after[1:] &= start[1:] - end[:-1] <= _SITE_NS
     return np.where(after[chosen], chosen - 1, chosen)

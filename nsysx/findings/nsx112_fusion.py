@@ -25,7 +25,6 @@ Harmless when
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
@@ -33,7 +32,10 @@ from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.model import Finding
 from nsysx.reading.schema import BLOCK, GRID
 from nsysx.replay.engine import RemoveOps
@@ -56,22 +58,22 @@ _NO_NETWORK = ("optimizer", "zero_grad", "clip", "data", "h2d")
 _FOUND = 0.10
 
 
-def _chains(case: Case) -> pl.DataFrame:
+def _chains(case: Case, in_module: Flags) -> pl.DataFrame:
     """Return the kernels that can be fused: runs of neighbors on one stream, of a network's modules, that can share data.
 
     Columns: op, ns, module, phase (null outside of any), run (number of the chain), longest (of its chain).
     """
     ops = case.ops  # sorted by start
-    in_module = ops.select(_in_module()).to_series().to_numpy()
     rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
     rows = rows[np.lexsort([ops[c].to_numpy()[rows] for c in ("stream", "device")])]
-    family = ops["family"].cast(pl.String).fill_null("").to_numpy()[rows]
-    fusible = np.isin(family, _FUSIBLE) & in_module[rows]
+    family = lookup.coded(ops["family"], {name: i for i, name in enumerate(_FUSIBLE)})[rows]
+    fusible = (family >= 0) & in_module[rows]
     place = [ops[c].to_numpy()[rows] for c in ("device", "stream")]
     place.append(ops["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[rows])
     new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*place, fusible.astype(np.int8))])
-    new |= family == "random"  # it writes numbers of its own and reads nothing that the kernel before it wrote
-    new |= _other_size(ops[rows])
+    # It writes numbers of its own and reads nothing that the kernel before it wrote.
+    new |= family == _FUSIBLE.index("random")
+    new |= _other_size(ops.select("name", "grid", "block")[rows])
     run = np.cumsum(new)
     rows, run = rows[fusible], run[fusible]
     long = np.bincount(run)[run] >= _CHAIN
@@ -87,28 +89,43 @@ def _chains(case: Case) -> pl.DataFrame:
     return chains.with_columns(ns=ns, run=run, longest=longest)
 
 
-def _other_size(ops: pl.DataFrame) -> npt.NDArray[np.bool_]:
+def _other_size(ops: pl.DataFrame) -> Flags:
     """Return which kernels work on a tensor of another size than the kernel before them; False where that is not known.
 
     It is known of PyTorch's elementwise kernels, which handle 4 to 16 elements a thread, more of small types: up to a factor of
     4 says nothing. Others, such as those that concatenate, choose their grid by the GPU.
     """
-    by_size = pl.col("name").cast(pl.String).str.contains("elementwise_kernel", literal=True)
-    known = ops.select((by_size & pl.col("grid").is_not_null() & pl.col("block").is_not_null()).fill_null(False))
-    grid, block = (kernel_shapes.unpacked(ops[c].fill_null(0), f) for c, f in (("grid", GRID), ("block", BLOCK)))
-    threads = pl.Series(np.prod([np.maximum(n, 1) for n in (*grid, *block[:3])], axis=0, dtype=np.float64))
-    sized = threads.zip_with(known.to_series(), pl.Series([None], dtype=pl.Float64))
-    ratio = sized / sized.shift(1)
-    other: npt.NDArray[np.bool_] = ((ratio > _SAME_SIZE) | (ratio < 1 / _SAME_SIZE)).fill_null(False).to_numpy()
+    by_size = lookup.matching(ops["name"], "elementwise_kernel")
+    known = np.flatnonzero(by_size & (ops["grid"].is_not_null() & ops["block"].is_not_null()).to_numpy())
+    sides: list[I64] = []
+    for column, fields in (("grid", GRID), ("block", BLOCK)):
+        sides += kernel_shapes.unpacked(ops[column].gather(known), fields)[:3]
+    threads = np.ones(len(known))
+    for side in sides:
+        threads *= np.maximum(side, 1)
+    sized = np.full(ops.height, np.nan)
+    sized[known] = threads
+    other = np.zeros(ops.height, np.bool_)
+    ratio = sized[1:] / sized[:-1]
+    other[1:] = (ratio > _SAME_SIZE) | (ratio < 1 / _SAME_SIZE)  # of an unknown size neither is true
     return other
 
 
-def _in_module() -> pl.Expr:
-    """Return whether a GPU op belongs to a module of a network."""
-    module, phase = (pl.col(c).cast(pl.String) for c in ("module", "phase"))
-    of_phase = (module == phase) | (module == pl.format(PATHLESS, phase))  # a lone name is shown without parentheses
-    outside = (module == IN_STEP) | of_phase | phase.is_in(list(_NO_NETWORK))
-    return module.is_not_null() & ~outside.fill_null(False)
+def _in_module(ops: pl.DataFrame) -> Flags:
+    """Return which GPU ops belong to a module of a network."""
+    modules, module = lookup.distinct(ops["module"])
+    phases, phase = lookup.distinct(ops["phase"])
+    belongs = np.array([[_belongs(m, p) for p in phases] for m in modules], np.bool_)
+    return np.asarray(belongs[module, phase], np.bool_)
+
+
+def _belongs(module: str | None, phase: str | None) -> bool:
+    if module is None or module == IN_STEP:
+        return False
+    if phase is None:
+        return True
+    # A lone name is shown without parentheses.
+    return module not in (phase, PATHLESS.format(phase)) and phase not in _NO_NETWORK
 
 
 def check(case: Case) -> list[Finding]:
@@ -119,9 +136,10 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, missing)
     if case.program.compiled:
         return case.clear(RULE, "the program is already compiled")
-    if case.ops.height and not case.ops.select(_in_module().any()).item():
+    in_module = _in_module(case.ops)
+    if case.ops.height and not in_module.any():
         return case.cannot_tell(RULE, "which kernels share data is unknown: no module is marked", "nsysx run -- CMD")
-    chains = _chains(case)
+    chains = _chains(case, in_module)
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
     worth = case.worth(RemoveOps(ops_of(extra)), cause=RULE.cause, bound=True) if extra.height else Worth(0, "")

@@ -87,7 +87,8 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     """
     steps = case.profile.steps.cpu
     begin = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
-    ops = case.ops.filter((case.ops["device"] == case.device).fill_null(False)).sort("end_ns")
+    ops = case.ops.select("op", "call", "op_kind", "name", "bytes", "end_ns")
+    ops = lookup.ordered(ops.filter((case.ops["device"] == case.device).fill_null(False)), "end_ns", ["op"])
     out = (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH")
     calls = case.profile.attributed.api_calls["start_ns"]
     at = calls.gather(ops["call"].fill_null(0)).to_numpy()  # of the step in which it is launched

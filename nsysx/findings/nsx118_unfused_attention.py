@@ -72,24 +72,26 @@ def check(case: Case) -> list[Finding]:
 
 def _between(case: Case) -> tuple[pl.DataFrame, int]:
     """Return the kernels (op, ns) between neighboring products with a softmax in between, and how many such places there are."""
-    ops = case.ops
-    needed = "op", "device", "stream", "start_ns", "end_ns", "family", "name"
-    ops = ops.lazy().filter(pl.col("op_kind") == "kernel").select(needed).collect()
-    ops = ops.sort("device", "stream", "start_ns", "op")
-    product = (ops["family"] == "gemm").fill_null(False).to_numpy()
-    softmax = lookup.matching(ops["name"], _SOFTMAX) & ~lookup.matching(ops["name"], _OF_LOSS)
+    ops = case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start
+    softmax = lookup.matching(case.ops["name"], _SOFTMAX)
+    if not softmax.any():
+        return ops.clear(), 0
+    rows = np.flatnonzero((case.ops["op_kind"] == "kernel").fill_null(False).to_numpy())
+    stream, device = (case.ops[c].to_numpy()[rows] for c in ("stream", "device"))
+    by_stream = np.lexsort((stream, device))
+    rows, stream = rows[by_stream], stream[by_stream]
+    product = lookup.coded(case.ops["family"], {"gemm": 0})[rows] == 0
+    softmax = (softmax & ~lookup.matching(case.ops["name"], _OF_LOSS))[rows]
     row, at = np.flatnonzero(product), np.flatnonzero(softmax)
     place = np.searchsorted(row, at)
     inner = (place > 0) & (place < len(row))
     if not inner.any():
-        return ops.clear().select("op", ns=pl.col("end_ns") - pl.col("start_ns")), 0
+        return ops.clear(), 0
     place = np.unique(place[inner])
     first, last = row[place - 1] + 1, row[place]
-    stream = ops["stream"].to_numpy()
     near = (last - first <= _BETWEEN) & (stream[first - 1] == stream[last])
     first, last = first[near], last[near]
-    border = np.zeros(ops.height + 1, np.int64)
+    border = np.zeros(len(rows) + 1, np.int64)
     np.add.at(border, first, 1)
     np.add.at(border, last, -1)
-    inside = pl.Series(np.cumsum(border[:-1]) > 0, dtype=pl.Boolean)
-    return ops.filter(inside).select("op", ns=pl.col("end_ns") - pl.col("start_ns")), len(first)
+    return ops[rows[np.cumsum(border[:-1]) > 0]], len(first)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
 from nsysx.judging import probe_checks, sample_checks, tracing, window_checks
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
@@ -119,13 +121,18 @@ def _graphs(bars: int, bars_ns: int, empty: int) -> list[Check]:
 
 def _while_capturing(calls: pl.DataFrame) -> int:
     """Count the launches without GPU work between the begin and the end of a graph capture on their thread: they put nothing on it."""
-    name = pl.col("name").cast(pl.String)
-    begun = name.str.contains(r"^cu(da)?StreamBeginCapture").cast(pl.Int32)
-    ended = name.str.contains(r"^cu(da)?StreamEndCapture").cast(pl.Int32)
+    begun = lookup.matching(calls["name"], r"^cu(da)?StreamBeginCapture")
+    if not begun.any():
+        return 0
+    ended = lookup.matching(calls["name"], r"^cu(da)?StreamEndCapture")
+    lost = ((calls["kind"] == Call.LAUNCH) & (calls["gpu_ops"] == 0)).fill_null(False).to_numpy()
     thread = ["process", "thread"]
-    open_ = (begun.cum_sum() - ended.cum_sum()).over(thread)
-    lost = (pl.col("kind") == Call.LAUNCH) & (pl.col("gpu_ops") == 0)
-    return int(calls.sort(*thread, "start_ns").select((lost & (open_ > 0)).sum()).item())
+    rows = np.flatnonzero(begun | ended | lost)  # few of all calls
+    few = calls.select(*thread, "start_ns")[rows].with_columns(
+        lost=lost[rows], change=begun[rows].astype(np.int32) - ended[rows]
+    )
+    capturing = pl.col("change").cum_sum().over(thread) > 0
+    return int(few.sort(*thread, "start_ns").select((pl.col("lost") & capturing).sum()).item())
 
 
 #: Rows that are not used as they are in the report: the check, its status, what happened to them, what to do.

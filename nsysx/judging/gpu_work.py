@@ -46,21 +46,21 @@ def folded(name: str) -> str:
 
 def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
     """Return the GPU work of the steady steps: family, module (folded), path (number of its full name), op_kind, name, ns."""
+    ops = _on(profile, process, device, "family", "module", "op_kind", "name")
+    path = ops["module"].to_physical().alias("path")
+    return ops.with_columns(lookup.changed(ops["module"], folded).alias("module"), path)
+
+
+def _on(profile: Profile, process: int, device: int, *columns: str) -> pl.DataFrame:
+    """Return these columns and ns of the GPU ops of the steady steps on one device."""
     ops = profile.steady_ops
-    ops = ops.filter((ops["process"] == process) & (ops["device"] == device))
-    return ops.select(
-        pl.col("family").cast(pl.String),
-        lookup.changed(ops["module"], folded).cast(pl.String).alias("module"),
-        pl.col("module").to_physical().alias("path"),
-        "op_kind",
-        pl.col("name").cast(pl.String),
-        ns=pl.col("end_ns") - pl.col("start_ns"),
-    )
+    needed = ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns"))
+    return needed.filter((ops["process"] == process) & (ops["device"] == device))
 
 
 def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | None]:
     """Return how many kernels the steady steps run on a device, and their median duration (ns; None without kernels)."""
-    work = _work(profile, process, device)
+    work = _on(profile, process, device, "op_kind")
     kernel_ns = work.filter(work["op_kind"] == "kernel")["ns"]
     median = kernel_ns.median()
     return len(kernel_ns), float(median) if isinstance(median, (int, float)) else None
@@ -110,5 +110,5 @@ def _kind(work: pl.DataFrame) -> str:
 
 
 def _sums(work: pl.DataFrame, column: str) -> list[tuple[str, int]]:
-    grouped = work.group_by(column).agg(pl.col("ns").sum())
+    grouped = work.group_by(column).agg(pl.col("ns").sum()).with_columns(pl.col(column).cast(pl.String))
     return list(grouped.sort("ns", column, descending=[True, False]).select(column, "ns").iter_rows())

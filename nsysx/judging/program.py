@@ -63,7 +63,7 @@ def _read(profile: Profile) -> Program:
     executable = re.split(r"[/\\]", executable)[-1]
     threads = trace.thread_name.filter(pl.col("process") == process)["name"].cast(pl.String).unique().drop_nulls()
     probe = bool(trace.capture.probe) or bool(profile.ranges.ranges["own"].any())
-    ops = profile.attributed.gpu_ops
+    ops = profile.attributed.gpu_ops.select("process", "op_kind", "name", "phase")
     ops = ops.filter((ops["process"] == process) & (ops["op_kind"] == "kernel"))
     names = ops["name"].unique()
     ranges = profile.ranges.ranges.filter(profile.ranges.ranges["process"] == process)

@@ -48,9 +48,10 @@ def uploads(profile: Profile) -> pl.DataFrame:
 def _next_is_selection(profile: Profile, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return whether the next launch of the thread after each call gathers what a mask selects, as ``nonzero`` does."""
     calls, ops = profile.attributed.api_calls, profile.attributed.gpu_ops
-    names = ops["name"].cast(pl.String)
-    selecting = ops.filter((ops["op_kind"] == "kernel") & names.str.contains(_SELECTS))["call"].drop_nulls().to_numpy()
-    selects = np.isin(np.arange(calls.height), selecting)
+    kernel = (ops["op_kind"] == "kernel").fill_null(False).to_numpy()
+    selecting = ops["call"].filter(kernel & lookup.matching(ops["name"], _SELECTS)).drop_nulls().to_numpy()
+    selects = np.zeros(calls.height, np.bool_)
+    selects[selecting] = True
     launches = calls["kind"].is_in(Call.LAUNCHES).to_numpy()
     thread = calls["thread"].to_numpy()
     open_, sized = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)

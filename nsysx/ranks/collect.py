@@ -168,7 +168,7 @@ def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, in
     """Return a device's longest compute kernels in the steady window: (name, grid, block) -> (executions, ns)."""
     ops = ops.filter((pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
-    rows = ops.group_by(pl.col("name").cast(pl.String), "grid", "block").agg(pl.len(), ns)
+    rows = ops.group_by("name", "grid", "block").agg(pl.len(), ns).with_columns(pl.col("name").cast(pl.String))
     rows = rows.sort("ns", "name", "grid", "block", descending=[True, False, False, False]).head(_MOST_KERNELS)
     return {(str(n), int(g or 0), int(b or 0)): (int(k), int(t)) for n, g, b, k, t in rows.iter_rows()}
 

@@ -190,9 +190,9 @@ def capture_of(
     for name, value in query(connection, tables, "META_DATA_CAPTURE", "name", "value"):
         if match := _OPTIONS.match(str(name)):
             options[match[1]] = str(value)
-    gpu = pl.concat([frames[f].select("process", "device") for f in ("kernel", "memcpy", "memset", "graph")])
+    gpu = pl.concat([frames[f].select("process", "device").unique() for f in ("kernel", "memcpy", "memset", "graph")])
     used = gpu.unique().sort("process", "device").rows()
-    threads = pl.concat([frames["runtime"].select("process"), frames["nvtx"].select("process"), gpu.select("process")])
+    threads = pl.concat([*(frames[f].select("process").unique() for f in ("runtime", "nvtx")), gpu.select("process")])
     names = dict(query(connection, tables, "PROCESSES", "pid", "name"))
     processes = tuple(
         {"process": p, "pid": ids.pid_of(p), "name": _program(decoding.text_of(names.get(ids.pid_of(p))))}

@@ -145,7 +145,8 @@ def _message(calls: Sequence[_Call], kernel: str, known: Mapping[str, Member], *
 def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, Member]) -> list[Message]:
     """Return one Message per row of ``ops``: the communication kernels of one process, with name, thread, call_start_ns."""
     names = ops["name"].cast(pl.String).to_list()
-    of_kernel = [Message("", kind_of(name), None) for name in names]
+    unnamed = {name: Message("", kind_of(name), None) for name in set(names)}
+    of_kernel = [unnamed[name] for name in names]
     if trace.nccl is None or not ops.height:
         return of_kernel
     seen: dict[tuple[object, ...], Message] = {}  # a program sends the same few messages again and again

@@ -118,8 +118,10 @@ def borders(connection: sqlite3.Connection, table: str, rows: int | None = None)
     more rows than the file can hold, the rows themselves are counted.
     """
     rows = rows or PIECE_ROWS
+    # Asked one by one, each is looked up; asked together, SQLite reads the whole table.
+    query = f'SELECT (SELECT min(rowid) FROM "{table}"), (SELECT max(rowid) FROM "{table}")'
     try:
-        low, high = connection.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
+        low, high = connection.execute(query).fetchone()
     except sqlite3.OperationalError as error:
         if "rowid" in str(error):  # a table made WITHOUT ROWID
             return []

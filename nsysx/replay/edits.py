@@ -305,17 +305,18 @@ def _unstage(chain: Chain, places: list[int]) -> None:
 
 def _remove_comm(chain: Chain, profile: Profile) -> None:
     """Let communication take no time, and let kernels that ran beside it take as long as they take alone, if that is known."""
-    ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
-    is_comm = ops["cls"].cast(pl.String) == Activity.COMM.value
-    _each_op(chain, frozenset(ops.filter(is_comm)["op"].to_list()), lambda op: op._replace(duration=0))
+    ops = profile.attributed.gpu_ops
+    is_comm = (ops["process"] == profile.steps.process) & (ops["cls"] == Activity.COMM.value)
+    _each_op(chain, frozenset(ops["op"].filter(is_comm).to_list()), lambda op: op._replace(duration=0))
     for group, factor in profile.once(slowed_by_communication):
         apply(chain, ScaleOps(group, factor), profile)
 
 
 def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], float]]:
     """Return the groups of ``slowed`` for the ops of the shown process."""
-    ops = profile.attributed.gpu_ops.filter(pl.col("process") == profile.steps.process)
-    is_comm = ops["cls"].cast(pl.String) == Activity.COMM.value
+    ops = profile.attributed.gpu_ops.select("op", "process", "cls", "name", "grid", "block", "start_ns", "end_ns")
+    ops = ops.filter(pl.col("process") == profile.steps.process)
+    is_comm = ops["cls"] == Activity.COMM.value
     return slowed(ops.filter(~is_comm), ops.filter(is_comm))
 
 

@@ -141,10 +141,12 @@ def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
 
 def _graph_nodes(window: Window) -> I64:
     """Return the number of recorded nodes of each call's graph; a graph that was traced as a whole has none."""
-    graphs = window.calls.select("call", pl.col("kind") == Call.GRAPH_LAUNCH)
-    nodes = window.ops.drop_nulls("call").group_by("call").len()
-    counted = graphs.join(nodes, on="call", how="left", maintain_order="left").fill_null(0)
-    return np.where(counted["kind"].to_numpy(), counted["len"].to_numpy(), 0).astype(np.int64)
+    calls = window.calls.select("call", "kind")
+    graphs = calls.filter(pl.col("kind") == Call.GRAPH_LAUNCH)["call"]
+    nodes = window.ops.select("call").filter(pl.col("call").is_in(graphs.implode())).group_by("call").len()
+    counted = calls.join(nodes, on="call", how="left", maintain_order="left")
+    count: I64 = counted["len"].fill_null(0).cast(pl.Int64).to_numpy()
+    return count
 
 
 def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:

@@ -36,9 +36,11 @@ def cards(profile: Profile) -> dict[tuple[int, int], int]:
 
 def with_card(profile: Profile, ops: pl.DataFrame) -> pl.DataFrame:
     """Add ``card``, see ``cards``, to GPU ops."""
-    known = [(p, d, card) for (p, d), card in cards(profile).items()]
-    table = pl.DataFrame(known, schema={"process": pl.Int64, "device": pl.Int64, "card": pl.Int64}, orient="row")
-    return ops.join(table, on=["process", "device"], how="left", maintain_order="left")
+    known = [
+        pl.when((pl.col("process") == p) & (pl.col("device") == d)).then(pl.lit(card, pl.Int64))
+        for (p, d), card in cards(profile).items()
+    ]
+    return ops.with_columns(pl.coalesce(*known, pl.lit(None, pl.Int64)).alias("card"))
 
 
 def _limits(profile: Profile, card: int) -> tuple[DeviceLimits, str]:
