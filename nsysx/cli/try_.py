@@ -68,7 +68,7 @@ def _try(context: typer.Context, words: list[str] | None, *, listed: bool = Fals
     summary = None if report is None else _advice(report, timelines=options.html is not None)
     codes = [] if summary is None else choice.codes(summary.answer)
     if not candidates:
-        candidates = choice.advised(codes, known) if codes else choice.every(known)
+        candidates = _candidates(codes, known, options)
     if not candidates:
         raise NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
     _ask(options)
@@ -76,6 +76,14 @@ def _try(context: typer.Context, words: list[str] | None, *, listed: bool = Fals
     _tell(result, options, outputs, summary)
     if result.interrupted:
         raise KeyboardInterrupt
+
+
+def _candidates(codes: list[str], known: Any, options: Options) -> list[tuple[Any, ...]]:
+    from nsysx.trying import choice
+
+    if codes:
+        return choice.advised(codes, known, bounds=options.bounds)
+    return choice.every(known, bounds=options.bounds)
 
 
 def _found(command: list[str]) -> Path | None:

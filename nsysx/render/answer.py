@@ -178,7 +178,7 @@ def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:
         file, colon, line = one.place.rpartition(":")
         return measured(replace(one, place=f"{file_name(file[:2000], True)}{colon}{line}" if file else ""))
 
-    known = [one for one in summary.tried if one.verdict != "does_not_apply"]
+    known = [one for one in summary.tried if one.verdict == "fails" or one.then_ns is not None]
     return tuple(texts(said(one), 300) for one in sorted(known, key=order))
 
 

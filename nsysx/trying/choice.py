@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nsysx.advice import Answer
 from nsysx.errors import EXIT_USAGE, NsysxError
@@ -34,16 +34,21 @@ def codes(answer: Answer) -> list[str]:
     return list(dict.fromkeys(code for code in every if code))
 
 
-def advised(wanted: Sequence[str], known: Mapping[str, Change]) -> list[tuple[Change, ...]]:
-    """Return the changes that findings advise, those of the first finding first."""
+def advised(wanted: Sequence[str], known: Mapping[str, Change], *, bounds: bool = False) -> list[tuple[Change, ...]]:
+    """Return the changes that findings advise, those of the first finding first; bounds are last, and only if asked for."""
     order: dict[str, Change] = {}
     for code in wanted:
         for change in known.values():
             if code in change.findings:
                 order.setdefault(change.name, change)
-    return [(change,) for change in order.values()]
+    return _real_first(order.values(), bounds=bounds)
 
 
-def every(known: Mapping[str, Change]) -> list[tuple[Change, ...]]:
-    """Return all changes that are tried without a report."""
-    return [(change,) for change in known.values() if change.name not in _ONLY_ASKED]
+def every(known: Mapping[str, Change], *, bounds: bool = False) -> list[tuple[Change, ...]]:
+    """Return all changes that are tried without a report; bounds are last, and only if asked for."""
+    return _real_first((c for c in known.values() if c.name not in _ONLY_ASKED), bounds=bounds)
+
+
+def _real_first(changes: Iterable[Change], *, bounds: bool) -> list[tuple[Change, ...]]:
+    order = sorted(changes, key=lambda c: c.alters == "computation")
+    return [(change,) for change in order if bounds or change.alters != "computation"]

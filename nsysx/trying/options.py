@@ -18,6 +18,9 @@ class Options:
         tuple[str, ...],
         Option("Try this change (repeatable); A,B: both at once. Default: what REPORT advises, else all.", "NAME"),
     ] = ()
+    bounds: Annotated[
+        bool, Option("Also try bounds: what a step takes without reads, data or updates. They compute something else.")
+    ] = False
     together: Annotated[bool, Option("At the end, try all that won at once.")] = False
     budget: Annotated[str, Option("Begin no run after this time: 90s, 10m, 1h, or minutes.", "TIME")] = "10m"
     pairs: Annotated[

@@ -34,7 +34,7 @@ class Trial:
     """One change. ``ratio``: changed over unchanged step, and its interval; ``step_ns`` is that of the baseline times it.
 
     ``start_ns``: what the change adds to the first steps. ``pays_after_steps``: after so many steps that is regained.
-    ``other_results``: it alters weights more than it should, so it is never among the best. ``does`` is a phrase for people,
+    ``other_results``: it alters weights more than it should, or is a bound, so it is never among the best. ``does`` is a phrase for people,
     ``note`` what torch said of the change. ``findings`` are the codes of those that advise it.
     """
 

@@ -16,6 +16,7 @@ from nsysx.trying.options import Options
 from nsysx.trying.result import Baseline, Result, Trial
 from nsysx.trying.run import Limits, Plan, Run, Runner
 from nsysx.trying.verdicts import broken, computes_other, gain, loss_difference, weights_difference
+from nsysx.units import several
 
 #: Steps that warm up, and those of a program whose step takes longer than `_LONG_S`.
 _WARM, _WARM_LONG, _LONG_S = 10, 3, 2.0
@@ -150,7 +151,10 @@ class Session:
         limits = Limits(max(longest, 3 * self.start_s), longest, step_s, self.deadline)
         names = " + ".join(c.name for c in changes) or "unchanged"
         left = max(0, self.deadline - time.monotonic())
-        self.show(f"{names} ({left / 60:.0f} min of the budget left)")
+        done = sum(tried.done or tried.trial.verdict != "cannot_tell" for tried in self.tried)
+        self.show(
+            f"{names}; {done} of {several(len(self.tried), 'change')} decided; {left / 60:.0f} min of the budget left"
+        )
         run = self.runner.run(changes, self.plan, limits)
         if run.outcome == "late":
             raise _StopError("the budget was used up")
@@ -252,7 +256,7 @@ class Session:
         trial, pairs, baseline = tried.trial, tried.pairs, self.result.baseline
         if not pairs or trial.verdict in ("fails", "does_not_apply"):
             if not pairs and not tried.done:
-                trial.reason = trial.reason or self.result.stopped or "it was not tried"
+                trial.reason = trial.reason or f"it was not tried{self.result.stopped and ': '}{self.result.stopped}"
             return
         measured = gain([(a.step_ns, b.step_ns) for a, b in pairs], [r.step_ns for r in self.unchanged])
         assert baseline.step_ns is not None
@@ -301,7 +305,7 @@ def _peak(runs: Sequence[Run]) -> int | None:
 
 
 def _trial(changes: Sequence[Change], advised: Sequence[str]) -> Trial:
-    alters = next((a for a in ("numerics", "memory") if any(c.alters == a for c in changes)), "speed")
+    alters = next((a for a in ("computation", "numerics", "memory") if any(c.alters == a for c in changes)), "speed")
     return Trial(
         ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
         beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),

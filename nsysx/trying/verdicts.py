@@ -94,7 +94,12 @@ def broken(differences: Sequence[float | None]) -> bool:
 
 
 def computes_other(alters: str, difference: float | None, unchanged: float | None) -> bool:
-    """Return whether a change that should alter only speed or memory alters weights more than runs differ by themselves."""
+    """Return whether a change that should alter only speed or memory alters weights more than runs differ by themselves.
+
+    A bound computes something else on purpose.
+    """
+    if alters == "computation":
+        return True
     if alters == "numerics" or difference is None:
         return False
     return difference > max(_FACTOR * (unchanged or 0.0), _LEAST_DIFFERENCE)

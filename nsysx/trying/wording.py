@@ -18,7 +18,7 @@ def listing(changes: list[Change]) -> str:
 
 
 def _alters(alters: str, beware: str) -> str:
-    said = {"speed": "", "numerics": "alters results", "memory": "alters memory"}[alters]
+    said = {"memory": "alters memory", "numerics": "alters results", "computation": "a bound"}.get(alters, "")
     return f" ({beware or said})" if beware or said else ""
 
 
@@ -74,7 +74,8 @@ def times(now_ns: float | None, then_ns: float | None, low_ns: float, high_ns: f
     ends = sorted(100 * sign * (ns / now_ns - 1) for ns in (low_ns, high_ns))
     percent = 100 * sign * (then_ns / now_ns - 1)
     digits = 0 if percent >= 10 else 1
-    interval = f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %" if ends[1] < 1000 else "no interval from one pair"
+    wide = max(map(abs, ends)) >= 1000
+    interval = "runs differ too much for an interval" if wide else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %"
     return (
         f"{duration(now_ns)} to {duration(then_ns)} a step "
         f"({percent:.{digits}f} % {'more' if more else 'less'}, {interval})"
@@ -91,6 +92,8 @@ def measured(tried: Tried) -> str:
 
 
 def _results(trial: Trial, baseline: Baseline) -> str:
+    if trial.alters == "computation":
+        return trial.beware
     if trial.weights_difference is None:
         return ""
     steps = baseline.warm_up_steps + baseline.measured_steps

@@ -39,6 +39,7 @@ def summary() -> Summary:
         trial("tf32", "faster", 0.5, "NSX116"),
         trial("advised", "slower", 1.25, code),
         trial("graphs", "fails", None, code, reason=OVERWRITTEN, where="/home/me/project/train.py:31"),
+        trial("late", "cannot_tell", None, code, reason="it was not tried: the budget was used up"),
         trial("moon", "does_not_apply", None, code, reason="there is no moon"),
     )
     return replace(made, tried=tried.of_json(trials))
@@ -58,7 +59,7 @@ def test_every_output_has_them(summary: Summary) -> None:
     for line in answers.build(summary).tried[: answer_text.MOST_TRIED]:
         assert line in page and line in text and line in told, line
     assert "TRIED" in shown and "slower, 20.00 ms to 25.00 ms" in shown
-    assert "there is no moon" not in page + text + shown
+    assert "there is no moon" not in page + text + shown and "the budget" not in page + text + shown
     assert Summary.from_json(json.loads(json.dumps(summary.to_json()))).tried == summary.tried
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nsysx.inject.nsysx_probe import changes
+from nsysx.reading import tried
 from nsysx.trying import choice, verdicts
 from nsysx.trying.failure import of_log
 from nsysx.trying.options import Options
 from nsysx.trying.result import Result, Trial
 from nsysx.trying.run import Run, step_of
 from nsysx.trying.session import Session
+from nsysx.trying.wording import text
 
 
 def test_an_unchanged_program_is_rarely_called_faster_or_slower_by_chance() -> None:
@@ -99,7 +103,7 @@ def test_every_file_of_changes_is_known_and_every_change_is_complete() -> None:
     assert set(changes.FILES) == {file.stem for file in folder.glob("[a-z]*.py")}
     known = changes.known({})
     for name, change in known.items():
-        assert change.does and (change.paste or name == "nothing"), name
+        assert change.does and (change.paste or name == "nothing" or change.alters == "computation"), name
         assert change.alters == "speed" or change.beware or change.alters == "memory", name
         assert name.replace("-", "").isalnum()
 
@@ -112,14 +116,16 @@ def test_advice_comes_in_the_order_of_the_findings() -> None:
     assert "nothing" not in [c.name for (c,) in choice.every(known)]
 
 
-def scripted(*steps_ns: float) -> tuple[Session, list[str]]:
-    """Return a session whose runs take these steps in turn, and the list of what it will have run."""
-    known, order, left = changes.known({}), [], list(steps_ns)
-    session = Session(["x"], [(known["nothing"],)], Options(budget="1m"))
+def scripted(
+    step_ns: Callable[[list[str]], float], names: Sequence[str] = ("nothing",), **options: Any
+) -> tuple[Session, list[str]]:
+    """Return a session whose runs have the step that ``step_ns`` gives for their changes, and the list of what it will have run."""
+    known, order = changes.known({}), []
+    session = Session(["x"], [(known[name],) for name in names], Options(budget="1m", **options))
 
     def run(made: Any, plan: Any, _limits: Any) -> Run:
         order.append("B" if made else "A")
-        step = left.pop(0) if len(left) > 1 else left[0]
+        step = step_ns([c.name for c in made])
         seen = {c.name: {"took": 1, "where": "", "why_not": "", "note": ""} for c in made}
         content = {
             "warm": plan.warm, "steps": 60, "steps_ns": {str(n): step for n in range(60)}, "cuda": False, "optimizers": [],
@@ -132,14 +138,14 @@ def scripted(*steps_ns: float) -> tuple[Session, list[str]]:
 
 
 def test_pairs_are_run_in_turn_so_that_a_drift_favors_no_side() -> None:
-    session, order = scripted(1e6)
+    session, order = scripted(lambda _made: 1e6)
     result = session.measure()
     assert order[:2] == ["A", "A"] and "".join(order[2:]) == "BAABBA"
     assert result.trials[0].verdict == "same" and result.baseline.runs == 4
 
 
 def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> None:
-    session, order = scripted(1e6)
+    session, order = scripted(lambda _made: 1e6)
     run = session.runner.run
 
     def fails_late(made: Any, plan: Any, limits: Any) -> Run:
@@ -152,3 +158,36 @@ def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> No
     session.runner.run = fails_late  # type: ignore[method-assign]
     result = session.measure()
     assert "address already in use" in result.stopped and result.trials[0].pairs >= 1
+
+
+def test_all_that_won_is_tried_at_once_and_only_the_best_of_changes_that_exclude_each_other() -> None:
+    factor = {"compile": 0.6, "compile-reduce-overhead": 0.5, "gc-freeze": 0.8, "fused": 1.0}
+    session, _ = scripted(lambda made: 1e6 * math.prod(factor[name] for name in made), tuple(factor), together=True)
+    session.cuda = True
+    run = session.runner.run
+
+    def with_optimizer(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        done.record["optimizers"] = ["AdamW"]  # type: ignore[index]
+        return done
+
+    session.runner.run = with_optimizer  # type: ignore[method-assign]
+    result = session.measure()
+    assert [t.change for t in result.winners()] == ["compile-reduce-overhead", "compile", "gc-freeze"]
+    assert result.together is not None and result.together.change == "compile-reduce-overhead,gc-freeze"
+    assert result.together.verdict == "faster" and result.together.ratio == pytest.approx(0.4)
+    assert [t.change for t in result.trials] == list(factor), "what is made together is told apart"
+    told = text(result)
+    assert "together: compile-reduce-overhead,gc-freeze: faster" in told and "Gains do not add up" not in told
+    assert [t.change for t in tried.of_json(result.to_json())][-1] == "compile-reduce-overhead,gc-freeze"
+
+
+def test_a_bound_says_that_it_is_one_and_never_wins() -> None:
+    session, _ = scripted(lambda made: 5e5 if made else 1e6, ("bound-data",))
+    result = session.measure()
+    assert result.trials[0].verdict == "faster" and result.trials[0].other_results and not result.winners()
+    assert "a bound" in text(result) and "No change made the step faster." in text(result)
+    known = changes.known({})
+    assert not any(c.alters == "computation" for (c,) in choice.every(known))
+    last = [c.alters for (c,) in choice.every(known, bounds=True)]
+    assert last == sorted(last, key=lambda alters: alters == "computation") and "computation" in last

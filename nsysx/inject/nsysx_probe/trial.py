@@ -73,7 +73,7 @@ class Trial(Timing):
             self.first_step_s = time.time()
         self._show(index + 1)
         for watch in self.watches.values():
-            for work in watch.at_step.pop(index, ()):
+            for work in (*watch.each_step, *watch.at_step.pop(index, ())):
                 work()
 
     def _complete(self) -> bool:

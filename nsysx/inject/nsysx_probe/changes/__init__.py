@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 #: What a change may alter besides the time of a step.
-ALTERS = ("speed", "numerics", "memory")
+ALTERS = ("speed", "numerics", "memory", "computation")
 
 #: The files of this folder, in the order in which their changes are tried without a report: what is quick to try comes first.
 FILES = (
-    "optimizers", "tf32", "cuda", "loading", "garbage", "compiling", "mixed_precision", "nothing",
+    "optimizers", "tf32", "cuda", "loading", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
+    "mixed_precision", "reads", "batches", "skipped_update", "nothing",
 )  # fmt: skip
 
 
@@ -28,10 +29,10 @@ class Change:
     """One change to a program.
 
     ``does``: a phrase that begins a sentence. ``paste``: the lines that make it. ``arm(torch, watch)`` makes it. ``findings``: the
-    codes of those that advise it. ``alters``: "speed" only, "numerics" (results differ within rounding or by random numbers), or
-    "memory"; ``beware`` says more. ``needs``: what a program must have: cuda, optimizer or "". ``environment``: variables to set,
-    each a function of the value before. ``start_s``: how long its first steps may take, if longer than others. Of one ``group``
-    only one is made.
+    codes of those that advise it. ``alters``: "speed" only, "numerics" (results differ within rounding or by random numbers),
+    "memory", or "computation": a bound, which says what a step would take without something; ``beware`` says more. ``needs``: what
+    a program must have: cuda, optimizer or "". ``environment``: variables to set, each a function of the value before. ``start_s``:
+    how long its first steps may take, if longer than others. Of one ``group`` only one is made.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Watch:
         self.why_not = ""
         self.note = ""
         self.at_step: dict[int, list[Callable[[], Any]]] = {}
+        self.each_step: list[Callable[[], Any]] = []
         self.at_end: list[Callable[[], Any]] = []
 
     def took(self, *, here: bool = True) -> None:

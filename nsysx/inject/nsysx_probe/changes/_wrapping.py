@@ -9,7 +9,8 @@ from typing import Any
 
 from . import Watch
 
-_DEPTH: list[int] = []
+#: Changes whose wrapper is being run: the class of the program calls that of torch, and each change is made once.
+_RUNNING: list[Callable[..., Any]] = []
 
 
 def with_arguments(owner: Any, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -19,7 +20,7 @@ def with_arguments(owner: Any, change: Callable[[dict[str, Any]], Any]) -> None:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _DEPTH:  # the class of the program calls that of torch
+        if change in _RUNNING:
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         bound = signature.bind(self, *args, **kwargs)
         named = dict(bound.arguments)
@@ -28,19 +29,22 @@ def with_arguments(owner: Any, change: Callable[[dict[str, Any]], Any]) -> None:
             if parameter.kind is parameter.VAR_KEYWORD:
                 named.update(named.pop(name, {}))
         change(named)
-        _DEPTH.append(1)
+        _RUNNING.append(change)
         try:
             return original(self, **named)  # type: ignore[no-any-return]
         finally:
-            _DEPTH.pop()
+            _RUNNING.remove(change)
 
     owner.__init__ = init
 
 
 class Networks:
-    """Calls ``meet`` with each outermost module that has parameters, before its first call; after the second step nobody looks."""
+    """Calls ``meet`` with each outermost module that has parameters, and its arguments, before its first call.
 
-    def __init__(self, torch: Any, watch: Watch, meet: Callable[[Any], Any]) -> None:
+    After the second step nobody looks.
+    """
+
+    def __init__(self, torch: Any, watch: Watch, meet: Callable[[Any, Any, Any], Any]) -> None:
         self.owner, self.meet = torch.nn.Module, meet
         self.original = torch.nn.Module.__call__
         self.met: set[int] = set()
@@ -62,7 +66,7 @@ class Networks:
         try:
             if id(module) not in self.met:
                 self.met.add(id(module))
-                self.meet(module)
+                self.meet(module, args, kwargs)
             return self.original(module, *args, **kwargs)
         finally:
             if not self.over:

@@ -41,7 +41,7 @@ def _benchmark(torch: Any, watch: Watch) -> None:
         return
     torch.backends.cudnn.benchmark = True
 
-    def meet(module: Any) -> None:
+    def meet(module: Any, _args: Any, _kwargs: Any) -> None:
         if convolutions(torch, module):
             watch.took()
 
@@ -56,7 +56,7 @@ def _benchmark(torch: Any, watch: Watch) -> None:
 def _channels_last(torch: Any, watch: Watch) -> None:
     watch.why_not = "no network has a 2D convolution"
 
-    def meet(module: Any) -> None:
+    def meet(module: Any, _args: Any, _kwargs: Any) -> None:
         flat = [part for part in convolutions(torch, module) if part.weight.dim() == 4]
         if not flat:
             return

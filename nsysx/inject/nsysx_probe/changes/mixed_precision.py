@@ -11,7 +11,7 @@ from ._wrapping import Networks
 def _arm(torch: Any, watch: Watch) -> None:
     watch.why_not = "no module with parameters was called in the first two steps"
 
-    def meet(module: Any) -> None:
+    def meet(module: Any, _args: Any, _kwargs: Any) -> None:
         kind = next(module.parameters()).device.type
         if torch.is_autocast_enabled(kind):
             watch.why_not = "autocast is on already"

@@ -1,0 +1,54 @@
+"""scaled_dot_product_attention by one of its backends alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from . import Change, Watch
+
+#: Name of the change, name in ``torch.nn.attention.SDPBackend``, and the function that allows it, without enable_ and _sdp.
+_BACKENDS = (
+    ("sdpa-flash", "FLASH_ATTENTION", "flash"),
+    ("sdpa-efficient", "EFFICIENT_ATTENTION", "mem_efficient"),
+    ("sdpa-cudnn", "CUDNN_ATTENTION", "cudnn"),
+    ("sdpa-math", "MATH", "math"),
+)
+
+
+def _only(wanted: str) -> Callable[[Any, Watch], None]:
+    def arm(torch: Any, watch: Watch) -> None:
+        watch.why_not = "scaled_dot_product_attention was not called in the first two steps"
+        allow = {of: getattr(torch.backends.cuda, f"enable_{of}_sdp", None) for _, _, of in _BACKENDS}
+        if allow[wanted] is None:
+            watch.why_not = f"torch {torch.__version__} does not have it"
+            return
+        for of, enable in allow.items():
+            if enable is not None:
+                enable(of == wanted)
+        functional = torch.nn.functional
+        original = functional.scaled_dot_product_attention
+
+        @functools.wraps(original)
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            watch.took()
+            return original(*args, **kwargs)
+
+        functional.scaled_dot_product_attention = scaled_dot_product_attention
+        watch.at_step.setdefault(2, []).append(
+            lambda: setattr(functional, "scaled_dot_product_attention", original)
+        )  # whoever imported the function itself goes on through ours, which costs a call
+
+    return arm
+
+
+def _change(name: str, backend: str, wanted: str) -> Change:
+    paste = f"from torch.nn.attention import SDPBackend, sdpa_kernel\nwith sdpa_kernel(SDPBackend.{backend}):\n    output = model(...)"
+    return Change(
+        name, f"attention by {backend} alone", paste, _only(wanted), findings=("NSX118",), alters="numerics",
+        group="attention", beware="another algorithm rounds in another order",
+    )  # fmt: skip
+
+
+CHANGES = tuple(_change(*backend) for backend in _BACKENDS)

@@ -1,0 +1,123 @@
+"""A bound: what the host reads of the device is answered from the step before, so that no read waits.
+
+The same line of the program, called the same number of times in a step, gets the value that it had when its last copy ended. The
+copy of the new value is begun and not waited for. The size of ``nonzero`` cannot be known without a wait: its first answer is kept.
+Only reads of device tensors are answered, so a program without any is unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import Change, Watch
+
+#: Methods of a tensor that read it, and what they give for a copy on the host.
+_READS = ("item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__index__")
+
+
+class _Kept:
+    """What one line read: a value that has arrived, and the buffer of a copy that is under way with its event."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.buffer: Any = None
+        self.event: Any = None
+
+
+class Answers:
+    """Answers reads of the tensors of which ``waits`` is true, from the step before."""
+
+    def __init__(self, torch: Any, watch: Watch, waits: Callable[[Any], bool]) -> None:
+        self.torch, self.watch, self.waits = torch, watch, waits
+        self.kept: dict[Any, _Kept] = {}
+        self.counts: dict[Any, int] = {}
+        self.inside = False
+        watch.why_not = "no value is read from the device"
+        watch.each_step.append(self.counts.clear)
+
+    def key(self, tensor: Any, name: str) -> Any:
+        """Return what tells one read of a step from the others: the line, how often it came, and the tensor's shape."""
+        frame = sys._getframe(3)  # key, read, its wrapper, the program
+        line = (frame.f_code, frame.f_lineno, name)
+        self.counts[line] = self.counts.get(line, 0) + 1
+        return *line, self.counts[line], tensor.shape, tensor.dtype
+
+    def arrived(self, kept: _Kept) -> Any:
+        """Return the newest value whose copy has ended."""
+        if kept.buffer is not None and (kept.event is None or kept.event.query()):
+            kept.value, kept.buffer = kept.buffer, None
+        return kept.value
+
+    def begin_copy(self, kept: _Kept, tensor: Any) -> None:
+        """Begin to copy a tensor to the host, unless the copy before is still under way."""
+        if kept.buffer is not None:
+            return
+        kept.buffer = self.torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+        kept.buffer.copy_(tensor, non_blocking=True)
+        if tensor.is_cuda:
+            kept.event = self.torch.cuda.Event()
+            kept.event.record()
+
+    def read(self, tensor: Any, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the answer to one read."""
+        if self.inside or not self.waits(tensor):
+            return original(tensor, *args, **kwargs)
+        key = self.key(tensor, name)
+        self.inside = True
+        try:
+            kept = self.kept.get(key)
+            if kept is None:
+                kept = self.kept[key] = _Kept(tensor.detach().to("cpu", copy=True))
+            else:
+                self.watch.took()
+            value = self.arrived(kept)
+            answer = value.clone() if name == "cpu" else original(value, *args, **kwargs)
+            self.begin_copy(kept, tensor.detach())
+            return answer
+        finally:
+            self.inside = False
+
+    def nonzero(self, tensor: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the first answer of this call of ``nonzero`` again."""
+        if self.inside or not self.waits(tensor):
+            return original(tensor, *args, **kwargs)
+        key = self.key(tensor, "nonzero")
+        if key not in self.kept:
+            self.kept[key] = _Kept(original(tensor, *args, **kwargs))
+        else:
+            self.watch.took()
+        value = self.kept[key].value
+        return value.clone() if isinstance(value, self.torch.Tensor) else value
+
+
+def answer(torch: Any, watch: Watch, waits: Callable[[Any], bool] = lambda tensor: bool(tensor.is_cuda)) -> None:
+    """Answer the reads of all tensors of which ``waits`` is true."""
+    answers = Answers(torch, watch, waits)
+
+    def replaced(name: str, original: Any) -> Any:
+        @functools.wraps(original)
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return answers.read(self, name, original, *args, **kwargs)
+
+        return read
+
+    for name in _READS:
+        setattr(torch.Tensor, name, replaced(name, getattr(torch.Tensor, name)))
+    for owner in (torch.Tensor, torch):
+        original = owner.nonzero
+
+        def nonzero(self: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
+            return answers.nonzero(self, original, *args, **kwargs)
+
+        owner.nonzero = nonzero
+
+
+CHANGES = (
+    Change(
+        "bound-reads", "reads of the device answered from the step before", "", answer, findings=("NSX101",),
+        alters="computation", needs="cuda", beware="a bound: the program decides by old values",
+    ),
+)  # fmt: skip

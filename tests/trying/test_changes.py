@@ -1,0 +1,178 @@
+"""Each change in a real process on the CPU: it takes effect, it knows that it did, and it alters what it says and no more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsysx.inject.nsysx_probe import changes
+from nsysx.inject.nsysx_probe.changes import threads
+from nsysx.trying.run import Limits, Plan, Run, Runner
+from nsysx.trying.verdicts import weights_difference
+
+HEAD = """
+import os, sys, time, torch
+from torch import nn
+torch.manual_seed(0)
+"""
+#: A network whose forward is torch's own, data that differ from batch to batch, and a loss that is read.
+PROGRAM = (
+    HEAD
+    + """
+net = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), nn.Linear(8, 1))
+opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
+data = torch.utils.data.DataLoader([torch.full((3, 8), float(i)) for i in range(40)], batch_size=2)
+read = []
+for batch in data:
+    opt.zero_grad(); loss = net(batch).square().mean(); loss.backward(); opt.step()
+    read.append(loss.item())
+    print(read[-1], file=open("read", "a"))
+"""
+)
+SLOW = (
+    HEAD
+    + """
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, i):
+        time.sleep(0.02)
+        return torch.full((4,), float(i))
+net = nn.Linear(4, 1); opt = torch.optim.SGD(net.parameters(), lr=1e-6)
+for batch in torch.utils.data.DataLoader(Slow(), batch_size=4):
+    opt.zero_grad(); net(batch).mean().backward(); opt.step()
+"""
+)
+PARALLEL = (
+    HEAD
+    + """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+net = nn.parallel.DistributedDataParallel(nn.Linear(8, 8)); opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+for i in range(60):
+    opt.zero_grad(); net(torch.randn(4, 8)).square().mean().backward(); opt.step()
+"""
+)
+#: `bound-reads` answers reads of the device; here it does so on the CPU.
+ON_CPU = """
+def arm(torch, watch):
+    from nsysx_probe.changes import reads
+    reads.answer(torch, watch, lambda tensor: tensor.requires_grad)
+CHANGES = (Change("reads-of-the-cpu", "reads", "", arm, alters="computation", beware="a bound"),)
+"""
+
+Ran = Callable[..., Run]
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """Runs a program once with these changes; returns what became of it."""
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "changes" / "on_cpu.py").write_text(ON_CPU)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NSYSX_CHANGES", str(tmp_path / "changes"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+    def run(program: str, *names: str, words: tuple[str, ...] = (), plan: Plan | None = None) -> Run:
+        (tmp_path / "train.py").write_text(program)
+        known = changes.known()
+        runner = Runner([sys.executable, *words, "train.py"])
+        limits = Limits(300, 300, 300, time.monotonic() + 400)
+        return runner.run([known[name] for name in names], plan or Plan(3, 10), limits)
+
+    return run
+
+
+def took(run: Run) -> dict[str, int]:
+    assert run.outcome == "measured", (run.outcome, run.reason, run.where)
+    return {name: seen["took"] for name, seen in run.record["changes"].items()}
+
+
+def test_bounds_threads_and_attention_take_effect(ran: Ran) -> None:
+    """All in one process. Without updates and with one batch, all losses are the same."""
+    made = ran(PROGRAM, "sdpa-math", "threads-1", "bound-data", "bound-optimizer")
+    counts = took(made)
+    assert counts["threads-1"] == 1 and 2 <= counts["sdpa-math"] <= 4, "one layer, and the first steps are looked at"
+    assert counts["bound-optimizer"] >= 13 and counts["bound-data"] >= 13
+    losses = made.record["losses"]
+    assert losses["last"] and set(losses["first"]) == set(losses["last"])
+    assert made.record["changes"]["sdpa-math"]["where"].endswith("train.py:11"), "the line that calls the network"
+
+
+def test_a_read_is_answered_from_the_step_before(ran: Ran, tmp_path: Path) -> None:
+    unchanged = ran(PROGRAM)
+    real = (tmp_path / "read").read_text().split()
+    (tmp_path / "read").unlink()
+    bound = ran(PROGRAM, "reads-of-the-cpu")
+    answered = (tmp_path / "read").read_text().split()
+    assert len(answered) >= 12 and took(bound)["reads-of-the-cpu"] >= 12
+    steps = min(len(real), len(answered))
+    assert answered[0] == real[0], "the first step has none before it"
+    assert answered[1:steps] == real[: steps - 1] and len(set(real)) == len(real)
+    assert weights_difference(unchanged.record, bound.record) == 0
+
+
+def test_compile_compiles_a_network_whose_forward_is_torchs_own(ran: Ran) -> None:
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        pytest.fail("compile is not tested: torch.compile on the CPU needs a C++ compiler, and there is none here")
+    made = ran(HEAD + "net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())\n" + LOOP, "compile")
+    assert took(made) == {"compile": 1}, made.record["changes"]
+    eager = ran(HEAD + "net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())\n" + LOOP)
+    assert made.start_ns - eager.start_ns > 1e8, "compiling takes its time in the first step"
+    assert (weights_difference(eager.record, made.record) or 0) < 1e-3
+
+
+LOOP = """
+opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+for i in range(40):
+    opt.zero_grad(); net(torch.randn(4, 8)).square().mean().backward(); opt.step()
+"""
+
+
+def test_workers_are_faster_than_a_slow_sample(ran: Ran) -> None:
+    unchanged, workers = ran(SLOW), ran(SLOW, "loader-workers")
+    assert took(workers) == {"loader-workers": 1}
+    assert workers.step_ns < 0.8 * unchanged.step_ns, "samples sleep, so that a busy machine changes little"
+    assert weights_difference(unchanged.record, workers.record) == 0, "the batches are the same"
+
+
+def test_all_ranks_change_and_stop_together(ran: Ran) -> None:
+    launch = (
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--master-port=0",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+    )
+    made = ran(PARALLEL, "ddp-bucket-view", "ddp-static-graph", "ddp-large-buckets", words=launch)
+    assert made.outcome == "measured" and [r["ended"] for r in made.records] == ["measured"] * 2, made
+    assert {r["rank"] for r in made.records} == {"0", "1"} and {r["steps"] for r in made.records} == {13}
+    for record in made.records:
+        assert [seen["took"] for seen in record["changes"].values()] == [1, 1, 1]
+        assert all(seen["where"].endswith("train.py:8") for seen in record["changes"].values())
+    assert made.records[0]["weights"] == made.records[1]["weights"]
+    left = [p for p in Path("/proc").glob("[0-9]*/cwd") if os.path.realpath(p) == str(Path.cwd())]
+    assert [p for p in left if int(p.parent.name) != os.getpid()] == [], "no rank is left"
+
+
+def test_the_cpus_near_a_gpu(tmp_path: Path) -> None:
+    assert threads.cpus_of("0-2,8\n") == {0, 1, 2, 8} and threads.cpus_of("\n") == set()
+    card = SimpleNamespace(pci_bus_id=0x1B, pci_device_id=0, pci_domain_id=0)
+    cuda = SimpleNamespace(get_device_properties=lambda _device: card, current_device=lambda: 0)
+    torch: Any = SimpleNamespace(cuda=cuda, __version__="2.13")
+    assert threads.near_gpu(torch, tmp_path) == (set(), "the system does not say which CPUs are near the GPU")
+    (tmp_path / "0000:1b:00.0").mkdir()
+    listed = tmp_path / "0000:1b:00.0" / "local_cpulist"
+    allowed = os.sched_getaffinity(0)
+    listed.write_text(",".join(map(str, allowed)))
+    assert "already" in threads.near_gpu(torch, tmp_path)[1]
+    listed.write_text("4000")
+    assert threads.near_gpu(torch, tmp_path) == (set(), "the process may use no CPU near the GPU")
