@@ -19,6 +19,7 @@ from nsysx.frames.intervals import I64
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, align
 from nsysx.replay import peers, unprofiled
+from nsysx.replay.together import Member, Played, step_lengths
 
 
 def with_steps(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
@@ -62,14 +63,35 @@ def _working(aligned: Aligned) -> list[I64]:
 
 
 def _alone(rank: Rank, working: I64) -> Modelled:
-    """Return the step of a rank that never waits, from its steps at parts of its communication."""
+    """Return the step of a rank that never waits: replayed with what each collective takes then, bounds as for all of them alike.
+
+    Without such a replay the step, too, is that of its steps at parts of its communication: not true where waiting hides behind
+    compute in one collective and not in another.
+    """
     inside = (rank.start_ns >= rank.window[0]) & (rank.start_ns < rank.window[1])
     length = int((rank.end_ns - rank.start_ns)[inside].sum())
     part = int(working[inside].sum()) / length if length else 1.0
     parts, steps = zip(*rank.by_communication, strict=True)
     known = np.array([(step.step_ns, step.low_ns, step.high_ns) for step in steps], np.float64)
-    step, low, high = (round(float(np.interp(part, parts, of))) for of in known.T)
-    return Modelled(step, low, high, steps[0].by_step)
+    step, low, high = (float(np.interp(part, parts, of)) for of in known.T)
+    lengths = _replayed(rank.played, working)
+    if lengths is None or not step:
+        return Modelled(round(step), round(low), round(high), steps[0].by_step)
+    of_each = float(lengths.mean()) / step
+    by_step = dict(zip(rank.played.numbers if rank.played else (), lengths.tolist(), strict=True))
+    return Modelled(round(step * of_each), round(low * of_each), round(high * of_each), by_step)
+
+
+def _replayed(played: Played | None, working: I64) -> I64 | None:
+    """Return the length of each step (ns) in which every collective takes this long, None without a replay."""
+    if played is None or not (played.op >= 0).any():
+        return None
+    length = played.bare.op_duration.copy()
+    collective = played.op >= 0
+    length[collective] = working[played.op[collective]]
+    alone = Member(replace(played.bare, op_duration=length), np.full_like(played.op, -1), played.borders)
+    lengths = step_lengths([alone], {})
+    return lengths[0] if lengths is not None else None
 
 
 def ops_of(profile: Profile, rank: Rank) -> list[int]:

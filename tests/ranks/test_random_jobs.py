@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,15 +25,19 @@ _CLOSE, _LEAST_NS = 0.05, 3_000
 
 
 class Job:
-    """Ranks that run the same program in step, each with durations of its own; ("reduce", us) ends on all of them together."""
+    """Ranks that run the same program in step, each with durations of its own; ("reduce", us) ends on all of them together.
 
-    def __init__(self, programs: Sequence[Sequence[Action]]) -> None:
+    ``apart``: each has a report of its own.
+    """
+
+    def __init__(self, programs: Sequence[Sequence[Action]], *, apart: bool = False) -> None:
         self.programs = programs
         self.report = Report()
-        self.ranks = [Machine(program, report=self.report, now=100 + 7 * r) for r, program in enumerate(programs)]
+        of = [Report() if apart else self.report for _ in programs]
+        self.ranks = [Machine(program, report=of[r], now=100 + 7 * r) for r, program in enumerate(programs)]
 
     def run(self, steps: int) -> Job:
-        threads = [self.report.process(100 + r).thread(100 + r, "python") for r in range(len(self.ranks))]
+        threads = [rank.report.process(100 + r).thread(100 + r, "python") for r, rank in enumerate(self.ranks)]
         for number in range(steps):
             begun = [rank.now for rank in self.ranks]
             for actions in zip(*self.programs, strict=True):
@@ -124,3 +129,22 @@ def test_the_price_of_a_late_rank(program: list[Action], count: int, what: str, 
     for row in named:
         assert rows.index(row) == late
         assert abs(row["price_ns"] - true) <= _CLOSE * true + _LEAST_NS, (row["price_ns"], true)
+
+
+def test_a_rank_alone_keeps_the_collective_that_nothing_hides(tmp_path: Path) -> None:
+    """Rank 1 waits long where it computes meanwhile, and not at all where everybody waits for it: each has its own share."""
+
+    def steps(first: int, beside: int) -> list[Action]:
+        return [
+            *(("launch", "gemm", first, _COMPUTE), ("record", 1, _COMPUTE), ("hold", 1, _NETWORK), ("reduce", 100)),
+            *(("launch", "add", beside, _COMPUTE), ("record", 2, _COMPUTE), ("hold", 2, _NETWORK), ("reduce", 100)),
+            *(("host", 25), ("sync", None)),
+        ]
+
+    programs = [steps(500, 100), steps(20, 900)]
+    ranks = Job(programs, apart=True).run(_RECORDED).ranks
+    paths = [rank.report.write(tmp_path / f"rank{r}.sqlite") for r, rank in enumerate(ranks)]
+    profile = pipeline.gather_job(paths, pipeline.Options()).profile
+    assert profile.other_ranks is not None and profile.other_ranks.alone is not None
+    slower = max([each.step_ns for each in profile.other_ranks.alone])
+    assert slower == pytest.approx(Job(programs).run(_LONG).step_us() * US, rel=0.01)
