@@ -178,9 +178,10 @@ class Steps:
 
     ``levels`` has one row for each level of their lengths, the usual one first: median_ns, count (steps), every (k for each k-th
     step, null if not regular), mean_ns, low_ns, high_ns. ``coverage`` says how the time from the first to the last CUDA call or
-    GPU work of the process (wall_ns) divides, on the CPU: steady_ns, share (of wall_ns in steady steps), loop_ns (first to last
-    step), loop_share (of loop_ns), and rest, a row for everything else: what, ns; steady_ns and the rest sum to wall_ns. It is
-    null where there are no steps, as ``rule`` says. ``parts``: a step is so many of what ``rule`` marks, and what comes before.
+    GPU work of the process (wall_ns) divides on its busiest device, without one on the CPU: steady_ns, share (of wall_ns in
+    steady steps), loop_ns (first to last step), loop_share (of loop_ns), and rest, a row for everything else: what, ns; steady_ns
+    and the rest sum to wall_ns. It is null where there are no steps, as ``rule`` says. ``parts``: a step is so many of what
+    ``rule`` marks, and what comes before.
     """
 
     source: str

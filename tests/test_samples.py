@@ -85,6 +85,15 @@ def test_ledgers_sum_to_their_windows(name, summary) -> None:
 
 
 @samples
+def test_no_step_is_told_longer_than_it_was_recorded(name, summary) -> None:
+    """Tracing makes no step shorter; the replay itself may be off by its error."""
+    known, replay = summary(name)["unprofiled"], summary(name)["replay"]
+    if known is not None:
+        assert known["step_ns"] <= max(known["recorded_ns"], replay["unchanged_ns"])
+        assert known["low_ns"] <= known["step_ns"] <= known["high_ns"]
+
+
+@samples
 def test_summary_is_the_expected_one(name, summary) -> None:
     expected = json.loads((SAMPLES / f"{name}.json").read_text())
     got = json.loads(json.dumps(make_samples.outline(summary(name))))

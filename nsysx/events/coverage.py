@@ -32,7 +32,7 @@ class Coverage:
 
     @property
     def steady_ns(self) -> int:
-        """Time in steady steps on the CPU."""
+        """Time in steady steps."""
         return self.parts.get(STEADY, 0)
 
     def of_loop(self) -> dict[str, int]:
@@ -40,21 +40,21 @@ class Coverage:
         return {name: ns for name, ns in self.parts.items() if name not in (BEFORE, BEHIND)}
 
 
-def coverage(cpu: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tuple[int, int]) -> Coverage | None:
+def coverage(steps: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tuple[int, int]) -> Coverage | None:
     """Return how the time of one process divides; None without steps.
 
-    ``cpu``: its steps in order: index, start_ns, end_ns, steady, warmup, cut. ``between``: index of the step that something else
-    follows, evaluation. ``span``: the process's first and last event (ns). What lies between two steps and is nothing else belongs to the
-    step before, like the fetch of the next batch.
+    ``steps``: in order, on the device or on the CPU: index, start_ns, end_ns, steady, warmup, cut. ``between``: index of the step
+    that something else follows, evaluation. ``span``: the process's first and last event (ns). What lies between two steps and is
+    nothing else belongs to the step before, like the fetch of the next batch.
     """
-    if not cpu.height:
+    if not steps.height:
         return None
-    start, end = (cpu[c].to_numpy() for c in ("start_ns", "end_ns"))
+    start, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
     first, last = min(int(start[0]), span[0]), max(int(end[-1]), span[1])
     parts = dict.fromkeys(NAMES, 0)
     parts[BEFORE], parts[BEHIND] = int(start[0]) - first, last - int(end[-1])
     named = np.select(
-        [cpu["steady"].to_numpy(), np.asarray(once), cpu["warmup"].to_numpy(), cpu["cut"].to_numpy()],
+        [steps["steady"].to_numpy(), np.asarray(once), steps["warmup"].to_numpy(), steps["cut"].to_numpy()],
         [np.full(len(start), name) for name in (STEADY, ONCE, WARMUP, LAST)],
         OTHER,
     ).tolist()

@@ -129,7 +129,7 @@ def find(
         _course(_lengths(shown_steps.filter("steady"), tiled)[0], of_lengths),
         of_lengths if source != "capture" else (),
         parts.get(process, 1),
-        _covered(shown_steps, rest, once, attributed) if source != "capture" else None,
+        _covered(shown_steps, tiled, rest, once, attributed) if source != "capture" else None,
     )
 
 
@@ -190,11 +190,26 @@ def _before(cpu: pl.DataFrame, joined_ns: int | None) -> int | None:
     return last if isinstance(last, int) else None
 
 
-def _covered(cpu: pl.DataFrame, between: pl.DataFrame, once: Flags, attributed: Attributed) -> Coverage | None:
-    """Return how the recorded time of the shown process divides, whose steps ``cpu`` holds; None without steps."""
+def _covered(
+    cpu: pl.DataFrame, tiles: pl.DataFrame, between: pl.DataFrame, once: Flags, attributed: Attributed
+) -> Coverage | None:
+    """Return how the recorded time of the shown process divides, whose steps ``cpu`` holds; None without steps.
+
+    It divides on the device that works most in the steps: the host runs ahead, and an evaluation that waits for the steps before
+    it would count for them. Without GPU work it divides on the CPU.
+    """
     all_of_it = whole_capture(attributed).filter(pl.col("process").is_in(cpu["process"].unique().to_list()))
     spans = all_of_it.select("start_ns", "end_ns").rows()
-    return coverage(cpu, between, once, spans[0]) if spans and cpu.height else None
+    if not spans or not cpu.height:
+        return None
+    length = tiles.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+    shown = length.filter(pl.col("ns") > 0).sort("ns", "device", descending=[True, False])["device"].to_list()[:1]
+    if not shown:
+        return coverage(cpu, between, once, spans[0])
+    on_device = pl.col("device") == shown[0]
+    of_device = tiles.filter(on_device).select("index", "start_ns", "end_ns")
+    steps = cpu.drop("start_ns", "end_ns").join(of_device, on="index", how="left", maintain_order="left")
+    return coverage(steps, between.filter(on_device), once, spans[0])
 
 
 def _inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:

@@ -126,6 +126,9 @@ KERNEL_GAP_NS = 200
 #: the same Python loop took 30 us at one time and 55 at another. Over 53 steps of 33 programs on H200 hosts 0.3 held 96 %; of 19
 #: further programs, on H100 and H200 hosts, two took half of the modelled step (a language model and a denoiser).
 SLOWER_WHILE_RECORDED, FASTER_WHILE_RECORDED = 0.6, 0.15
+#: A process without the profiler takes no more than the recorded step on a host that is slower by this share: of 72 captures on
+#: H100 and H200 hosts whose bare step is known, three took longer (two 1.08 times the recorded step, and a loader).
+SLOWER_ELSEWHERE = 0.06
 
 
 def parsed(profile: object, source: Source) -> Costs | None:

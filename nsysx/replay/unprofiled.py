@@ -21,8 +21,9 @@ from nsysx.replay.columns import Columns, WithoutTracing
 from nsysx.replay.simulate import Times, run, traced
 from nsysx.replay.window import Window, Withheld, choose
 
-#: Least error bar of a modelled step, as a share: GPU-bound programs, which the model does not change, were off by up to 2 %.
-_LEAST_BAR = 0.02
+#: Least error bar of a modelled step, as shares below and above: GPU-bound programs, which the model does not change, took 1.4 %
+#: less to 2.6 % more in another process.
+_LEAST_BELOW, _LEAST_ABOVE = 0.02, 0.03
 #: The same if nodes of CUDA graphs were traced, which prolongs the work on the GPU itself: steps were off by up to 9 %.
 _LEAST_BAR_GRAPHS = 0.1
 #: How far costs are scaled to match a measured step, and how closely it must be matched.
@@ -67,11 +68,15 @@ class Model:
             return Modelled(step, step, step)
         # The bounds also allow for a host that was slower or faster than usual during the recording, as hosts sometimes are.
         low = self._at_least(waits)
-        # Tracing makes no step shorter, so beyond the recorded one lies only what all measurements differ by.
-        most = round(self.step(0.0, 1.0, waits) * (1 + _LEAST_BAR))
-        high = min(self.step(added.low, 1 + tables.FASTER_WHILE_RECORDED, waits, near=added.near), most)
-        bar = _LEAST_BAR_GRAPHS if tables.GRAPH_NODE in added.totals else _LEAST_BAR
-        return Modelled(step, min(low, round(step * (1 - bar))), max(high, round(step * (1 + bar))))
+        high = min(self.step(added.low, 1 + tables.FASTER_WHILE_RECORDED, waits, near=added.near), self.most(waits))
+        graphs = tables.GRAPH_NODE in added.totals
+        below, above = (_LEAST_BAR_GRAPHS,) * 2 if graphs else (_LEAST_BELOW, _LEAST_ABOVE)
+        return Modelled(step, min(low, round(step * (1 - below))), max(high, round(step * (1 + above))))
+
+    def most(self, waits: float = 1.0) -> int:
+        """Return the longest step (ns): as tracing makes none shorter, the recorded one on a host as slow as in another process."""
+        elsewhere = self.step(0.0, 1 + tables.SLOWER_ELSEWHERE, waits)
+        return max(elsewhere, round(self.step(0.0, 1.0, waits) * (1 + _LEAST_BELOW)))
 
     def alone(self) -> Modelled:
         """Return this rank's step if it never waited for another rank; as recorded if the others do not show the waiting."""
@@ -141,7 +146,7 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
         if others is not None:  # tracing makes no step shorter
             recorded = model.step(0.0)
             waits = _waiting(min(known.step_ns, recorded), lambda part: model.step(1.0, 1.0, part, near=near))
-            most = min(most, round(recorded * (1 + _LEAST_BAR)))
+            most = min(most, model.most())
         step = model.step(1.0, 1.0, waits, near=near)
         low, high = min(known.low_ns, step), max(most, step)
     else:

@@ -199,3 +199,4 @@ def test_the_step_without_tracing(traced: Mapping[str, int], program: list[Actio
     assert known.step_ns == pytest.approx(true, rel=_CLOSE, abs=_LEAST_NS)
     assert known.low_ns - _LEAST_NS <= true <= known.high_ns + _LEAST_NS
     assert known.recorded_ns > true
+    assert known.step_ns <= known.recorded_ns

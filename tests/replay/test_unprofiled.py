@@ -139,6 +139,12 @@ def test_a_pause_is_as_long_without_tracing_however_slow_the_calls_after_it(tmp_
     assert known.low_ns > (1 - costs.SLOWER_WHILE_RECORDED) * replay.recorded_ns * 0.99
 
 
+def test_the_bounds_hold_a_process_on_a_slower_host(tmp_path: Path) -> None:
+    """Steps that are all host code: recorded at 30.4 ms, a program that compiles took 32 ms in another process."""
+    known, _ = told(queried(30_000 * US, slow=1, of=5), tmp_path, machine_profile=free_costs())
+    assert 1.05 * known.recorded_ns < known.high_ns < 1.07 * known.recorded_ns
+
+
 @pytest.mark.parametrize(("slow", "left"), [(1, 1.0), (4, (1.1 / 4) ** 0.5)])
 def test_code_between_calls_is_slow_where_the_fastest_calls_of_the_report_say_so(
     tmp_path: Path, slow: int, left: float
