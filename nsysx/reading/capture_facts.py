@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sqlite3
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
-from nsysx.reading import decoding, opening
+from nsysx.reading import decoding
 
 #: Diagnostics that change what can be concluded; the others are about features that were not asked for.
 _DIAGNOSTIC = re.compile(
@@ -105,27 +104,6 @@ def host_of(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> str 
     """Return a hash of the machine's name, which itself must not be shown; None if the report has no name."""
     named = [v for n, v in query(connection, tables, "TARGET_INFO_SYSTEM_ENV", "name", "value") if n == "Hostname"]
     return hashlib.sha256(str(named[0]).encode("utf-8", "replace")).hexdigest()[:16] if named and named[0] else None
-
-
-def report_name(path: Path) -> str:
-    """Return the name of a report without its endings: ``a`` for ``a.sqlite.xz``."""
-    name = path.name
-    for ending in (*opening.PACKED_MAGIC.values(), ".sqlite", ".nsys-rep"):
-        name = name.removesuffix(ending)
-    return name if name != path.name else path.stem
-
-
-def run_json(path: Path) -> dict[str, Any]:
-    """Return what ``nsysx run`` wrote into NAME.run.json beside the report, {} if there is nothing usable."""
-    run_file = path.with_name(f"{report_name(path)}.run.json")
-    try:
-        value = json.loads(run_file.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(value, dict):
-        return {}
-    probe = value.get("probe", [])
-    return value | {"probe": [p for p in probe if isinstance(p, dict)] if isinstance(probe, list) else []}
 
 
 def _program(path: str | None) -> str:

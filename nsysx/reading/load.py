@@ -19,6 +19,7 @@ import polars as pl
 from nsysx.reading import (
     as_sqlite,
     backtraces,
+    beside,
     capture_facts,
     columnar,
     decoding,
@@ -59,7 +60,7 @@ def load(
     trace = _one(path, progress, window)
     if window is not None or not isinstance(files := trace.run.get("files"), dict) or not files.get("cold"):
         return trace  # a part of a run with two windows is a part of the second one
-    cold = two_windows.cold_of(path, capture_facts.report_name(path), trace.run)
+    cold = two_windows.cold_of(path, beside.report_name(path), trace.run)
     return two_windows.without_cold(trace) if cold is None else two_windows.joined(_one(cold, progress, None), trace)
 
 
@@ -107,7 +108,7 @@ def _asked(
     Raises NsysxError if a table lacks a required column.
     """
     pieces: list[selecting.Piece] = []
-    beside = path.with_name(f"{path.stem}_pqtdir")
+    exported_to = path.with_name(f"{path.stem}_pqtdir")
     converted: dict[str, pl.DataFrame] = {}
     for frame, source in schema.SOURCES.items():
         if source.table not in tables:
@@ -121,7 +122,7 @@ def _asked(
         given = (connection, source, tables[source.table], window)
         of_frame = selecting.pieces_of(*given)
         # For a short table the Parquet export saves no time.
-        exported = columnar.parquet(beside, *given) if len(of_frame) > 1 else None
+        exported = columnar.parquet(exported_to, *given) if len(of_frame) > 1 else None
         if exported is None:
             pieces += of_frame
         else:
@@ -146,7 +147,7 @@ def _read(
     frames, notes = _frames(database, tables, raw, zero, around)
     domains = _domains(frames["nvtx"])
     noted = "NVTX_EVENTS" in tables
-    run = capture_facts.run_json(path)
+    run = beside.run_json(path)
     lines = backtraces.python_lines(connection, tables, domains) if noted else None
     nccl = nccl_ranges.nccl(connection, tables, domains) if noted else None
     counters = gpu_metrics.read(database, connection, tables, asked, zero)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nsysx import records
 from nsysx.advice import Tried
-from nsysx.reading.capture_facts import report_name, run_json
+from nsysx.reading.beside import report_name, run_json
 
 #: What ``nsysx try`` writes; a later major version is not read.
 SCHEMA = "nsysx.try/1"

@@ -1,0 +1,30 @@
+"""The files beside a report, by its name. Standard library only: ``nsysx try`` looks for them on machines that read no reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nsysx.reading import opening
+
+
+def report_name(path: Path) -> str:
+    """Return the name of a report without its endings: ``a`` for ``a.sqlite.xz``."""
+    name = path.name
+    for ending in (*opening.PACKED_MAGIC.values(), ".sqlite", ".nsys-rep"):
+        name = name.removesuffix(ending)
+    return name if name != path.name else path.stem
+
+
+def run_json(path: Path) -> dict[str, Any]:
+    """Return what ``nsysx run`` wrote into NAME.run.json beside the report, {} if there is nothing usable."""
+    run_file = path.with_name(f"{report_name(path)}.run.json")
+    try:
+        value = json.loads(run_file.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    probe = value.get("probe", [])
+    return value | {"probe": [p for p in probe if isinstance(p, dict)] if isinstance(probe, list) else []}
