@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nsysx import units
@@ -44,15 +45,34 @@ def first(summary: Summary) -> Finding | None:
     worth = [f for f in ranked if (saving_ns(summary, f) or 0) >= NOTABLE * step]
     if not worth:
         return None
-    # Among savings that cannot be told apart, prefer the cause that the sentence names.
-    best = max(worth, key=lambda f: saving_ns(summary, f) or 0)
-    least = (saving_ns(summary, best) or 0) - (best.error_ns or 0)
-    alike = [f for f in worth if f is best or (saving_ns(summary, f) or 0) >= least]
-    return (
-        best
-        if about(best) == summary.verdict.code
-        else next((f for f in alike if about(f) == summary.verdict.code), best)
-    )
+    return _best(summary, worth, step)
+
+
+#: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than
+#: so many times as much.
+_EXACT, _FAR_MORE = 0.15, 3.0
+
+
+def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
+    """Return the finding that saves most; of savings that cannot be told apart, the one about the cause that the sentence names.
+
+    A line to paste whose saving is known goes before a bound, unless that promises far more.
+    """
+    saves = {id(f): saving_ns(summary, f) or 0 for f in worth}
+    best = max(worth, key=lambda f: saves[id(f)])
+    least = saves[id(best)] - (best.error_ns or 0)
+    alike = [f for f in worth if f is best or saves[id(f)] >= least]
+    leading = next((f for f in alike if rule_of(f.code).leads), None)
+    if leading is not None:
+        return leading
+    if best.bound:
+        most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
+        exact = [f for f in worth if f.paste and not is_bound(summary, f) and saves[id(f)] >= most]
+        if exact:
+            return max(exact, key=lambda f: saves[id(f)])
+    if about(best) == summary.verdict.code:
+        return best
+    return next((f for f in alike if about(f) == summary.verdict.code), best)
 
 
 def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
@@ -118,8 +138,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
     if chosen is None:
         return (Action(_without_a_finding(summary)),)
-    # A whole program is compiled at once; the finding's place is only where most of its cost is.
-    where, place = {} if rule_of(chosen.code).whole else dict(chosen.where), place_of(summary, chosen)
+    where, place = dict(chosen.where), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))
     violated = _violated(chosen)

@@ -16,8 +16,9 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
-from nsysx.findings._names import called
+from nsysx.findings._names import called, near
 from nsysx.findings._rule import Rule as Rule
+from nsysx.findings._rule import Worth as Worth
 from nsysx.judging import waiting
 from nsysx.judging.limits import Limits, limits_of
 from nsysx.judging.program import Program, program_of
@@ -51,21 +52,6 @@ class Fix(NamedTuple):
     paste: str = ""
     condition: str = ""
     needs: tuple[Need, ...] = ()
-
-
-class Worth(NamedTuple):
-    """What a change saves: ns per step (None when no claim can be made), how sure that is, and where a wait moves.
-
-    ``bound``: the saving is an upper bound. ``error_ns``: its error bar. ``covered``: the replay covers what is changed.
-    """
-
-    saving_ns: int | None
-    confidence: str
-    moves_to: str | None = None
-    next_limit: str | None = None
-    bound: bool = False
-    error_ns: int | None = None
-    covered: bool = True
 
 
 @dataclass(frozen=True)
@@ -312,17 +298,21 @@ class Case:
         because: str = "",
         title_as_recorded: bool = False,
         unblocked: Worth | None = None,
+        at: Iterable[int] = (),
     ) -> Finding:
         """Return a finding; ``cost_ns`` is the GPU time lost per step, dropped when there are no steps.
 
         Code to paste uses PyTorch: a program without it gets none.
         ``because`` is appended to the detail, for a clock reading; ``title_as_recorded``: the title gives times as recorded.
-        ``unblocked``: its worth together with what mends its violated needs.
+        ``unblocked``: its worth together with what mends its violated needs. ``at`` are the calls that it is about: a place
+        outside of all modules, and without a line, is named after what lies beside them.
         """
         if cost_ns is not None:
             cost_ns = self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         said = fix if isinstance(fix, Fix) else Fix(fix)
-        place = {k: v for k, v in (where or {}).items() if k in SITE and v is not None and v != IN_STEP}
+        place = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
+        if not any(place.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, at)):
+            place["near"] = beside
         return Finding(
             rule.code,
             rule.slug,

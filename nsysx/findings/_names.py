@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import Call
+from nsysx.events.attribute import IN_STEP
+from nsysx.events.layers import bare
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.judging.gpu_work import folded
+from nsysx.judging.program import program_of
+from nsysx.model import Row
 
 
 def called(profile: Profile, module: str) -> str:
@@ -20,3 +31,83 @@ def called(profile: Profile, module: str) -> str:
         return units.several(rows.height, "module") if rows.height > 1 else f"module {module}"
     name = str(rows["cls"][0])
     return f"{rows.height} x {name}" if rows.height > 1 else f"{name} ({module})"
+
+
+#: Networks that are named; the others are counted.
+_NAMED = 2
+
+
+def networks_called(profile: Profile) -> str:
+    """Return the classes of the networks that the program calls: "GPT", "Encoder and Decoder", "" where none is known."""
+    classes = program_of(profile).networks
+    if len(classes) > _NAMED + 1:
+        classes = (*classes[:_NAMED], f"{len(classes) - _NAMED} more")
+    return f"{', '.join(classes[:-1])} and {classes[-1]}" if len(classes) > 1 else "".join(classes)
+
+
+def near(profile: Profile, calls: Iterable[int]) -> str:
+    """Return between which parts of the program most of these calls lie: "after Encoder.forward, before Adam.step".
+
+    For calls outside of all modules. Where the capture names no part, it is the kernel before them; "" if there is none.
+    """
+    at = np.fromiter(calls, np.int64)
+    if not len(at):
+        return ""
+    api = profile.attributed.api_calls
+    known = (api["module"].is_not_null() & (api["module"].cast(pl.String) != IN_STEP)).to_numpy()
+    before, behind = _beside(known, api["thread"].to_numpy(), at)
+    parts = [
+        f"{word} {part}" for word, rows in (("after", before), ("before", behind)) if (part := _part(profile, rows))
+    ]
+    return ", ".join(parts) or _kernel_before(profile, at)
+
+
+def _beside(chosen: Flags, thread: I64, at: I64) -> tuple[I64, I64]:
+    """Return the nearest of the chosen calls before and behind each of these, on its thread, -1 for none."""
+    rows = np.arange(len(chosen))
+    last = np.maximum.accumulate(np.where(chosen, rows, -1))
+    next_ = np.minimum.accumulate(np.where(chosen, rows, len(rows))[::-1])[::-1]
+    last, next_ = np.append(last, -1), np.append(next_, len(rows))
+    nearest = (last[at - 1], np.where(next_[at] < len(rows), next_[at], -1))
+    before, behind = (np.where((row >= 0) & (thread[row] == thread[at]), row, -1) for row in nearest)
+    return before, behind
+
+
+def _part(profile: Profile, rows: I64) -> str:
+    """Return the module and phase of most of these calls as one name, "" where most have none."""
+    api = profile.attributed.api_calls
+    names = pl.DataFrame([lookup.at(api[c], rows).cast(pl.String) for c in ("module", "phase")])
+    most = names.group_by("module", "phase").len().sort("len", "module", "phase", descending=[True, False, False])
+    module, phase, _ = most.row(0)
+    if module is None:
+        return ""
+    if phase == "optimizer":
+        return f"{program_of(profile).optimizer_class or 'optimizer'}.step"
+    name = called(profile, bare(module))
+    return name if not phase or phase == name else f"{name}.{phase}"
+
+
+def _kernel_before(profile: Profile, at: I64) -> str:
+    """Return "after the kernel NAME": the kernel that is mostly launched last before these calls."""
+    api, ops = profile.attributed.api_calls, profile.attributed.gpu_ops
+    before, _ = _beside(api["kind"].is_in(Call.LAUNCHES).to_numpy(), api["thread"].to_numpy(), at)
+    launched = ops.filter((ops["op_kind"] == "kernel") & ops["call"].is_in(np.unique(before).tolist()))
+    names = launched.group_by(pl.col("name").cast(pl.String)).len().sort("len", "name", descending=[True, False])
+    return f"after {kernel(str(names['name'][0]))}" if names.height else ""
+
+
+def kernel(name: str) -> str:
+    """Return a kernel's name without what stands in brackets, as part of a sentence: "the kernel softmax_warp_forward"."""
+    return f"the kernel {re.sub('[<(].*', '', name.removeprefix('void ')).rpartition('::')[2]}"
+
+
+def mostly(profile: Profile, kernels: pl.DataFrame) -> Row:
+    """Return where most of these kernels' time is: their module, numbers folded, else the kernel. Columns: name, module, ns."""
+    names = kernels.select(pl.col("name", "module").cast(pl.String), "ns")
+    inside = names.filter(pl.col("module").is_not_null() & (pl.col("module") != IN_STEP))
+    if inside.height:
+        paths = inside.with_columns(pl.col("module").map_elements(lambda m: folded(bare(m)), pl.String))
+        most = paths.group_by("module").agg(pl.col("ns").sum()).sort("ns", "module", descending=[True, False])
+        return {"module": called(profile, str(most["module"][0]))}
+    most = names.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
+    return {"near": kernel(str(most["name"][0]))} if most.height else {}

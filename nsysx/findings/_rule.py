@@ -1,4 +1,4 @@
-"""The names of a rule, and how the answer shows it."""
+"""The names of a rule, how the answer shows it, and what a change is worth."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Rule(NamedTuple):
     How the answer shows it. ``about``: the verdict code whose cause it is about, or "late rank" (a verdict that names one),
     "timing" (what a program without steps measures) or "capture" (nothing to change in the program). ``whole``: its advice is for
     the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see ``answer.bars``.
+    ``leads``: of findings that cannot be told apart by what they save, it comes first: it names a cause, they a remedy for many.
     ``reading``: it is about what the program's own clocks read. ``same_time``: rules that report the same time, once is enough.
     """
 
@@ -27,5 +28,21 @@ class Rule(NamedTuple):
     about: Limit | Literal["", "late rank", "timing", "capture"] = ""
     whole: bool = False
     picture: Literal["", "loader", "flushes", "masks", "windows", "readings"] = ""
+    leads: bool = False
     reading: bool = False
     same_time: tuple[str, ...] = ()
+
+
+class Worth(NamedTuple):
+    """What a change saves: ns per step (None when no claim can be made), how sure that is, and where a wait moves.
+
+    ``bound``: the saving is an upper bound. ``error_ns``: its error bar. ``covered``: the replay covers what is changed.
+    """
+
+    saving_ns: int | None
+    confidence: str
+    moves_to: str | None = None
+    next_limit: str | None = None
+    bound: bool = False
+    error_ns: int | None = None
+    covered: bool = True

@@ -157,4 +157,6 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
         title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} leaves the GPU without work for {units.duration(idle)}"
     if harmless:
         title = f"A wait of {units.duration(wait)} in {row['api']}{case.in_module(row)} costs next to nothing"
-    return case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix, title_as_recorded=harmless)
+    return case.found(
+        RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix, title_as_recorded=harmless, at=calls
+    )

@@ -33,6 +33,8 @@ from nsysx import units
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
 from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of
+from nsysx.findings._names import networks_called
+from nsysx.findings.nsx126_round_trips import rounds
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
@@ -95,7 +97,10 @@ def check(case: Case) -> list[Finding]:
     launches = int(case.calls["kind"].is_in(Call.LAUNCHES).sum())
     median = case.kernels["ns"].median()
     each = f", with a median kernel of {units.duration(float(median))}" if isinstance(median, (int, float)) else ""
-    worth = case.worth(Graph(), cause=RULE.cause, bound=True)
+    # Rounds whose answers are read one by one are no launches that a graph could take together.
+    trips = case.profile.once(rounds)
+    graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
+    worth = case.worth(graph, cause=RULE.cause, bound=True)
     detail = (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
         f"{launches / case.steps:.0f} a step{each}."
@@ -103,24 +108,43 @@ def check(case: Case) -> list[Finding]:
     blockers, unblocked = _blockers(case), None
     inside = calls_of(_needs.waits_inside(case))
     if inside and worth.saving_ns is not None:
-        unblocked = case.worth(Graph(), RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True)
+        unblocked = case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True)
     if worth.saving_ns is not None:
         detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.saving_ns)}."
         if blockers:
-            whole = case.worth(Graph(), RemoveWaits(), bound=True)
+            whole = case.worth(graph, RemoveWaits(), bound=True)
             if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
                 detail += f" Without the waits it saves {units.duration(whole.saving_ns)}."
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
+    where = _place(case)
     if _serves(case, cost):
         detail += f" {_GRAPH_OF_A_CALL}"
-        return [case.found(RULE, title, detail, worth=_BATCHED, cost_ns=cost, fix=_BATCH, evidence=blockers)]
+        return [
+            case.found(RULE, title, detail, worth=_BATCHED, cost_ns=cost, fix=_BATCH, evidence=blockers, where=where)
+        ]
     return [
         case.found(
-            RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(case), evidence=blockers, unblocked=unblocked
+            RULE,
+            title,
+            detail,
+            worth=worth,
+            cost_ns=cost,
+            fix=_fix(case),
+            evidence=blockers,
+            unblocked=unblocked,
+            where=where,
         )
     ]
+
+
+def _place(case: Case) -> dict[str, str]:
+    """Return what the launches belong to: the networks that the program calls, and its optimizer's step."""
+    trained = " and backward" * case.program.trains
+    called = networks_called(case.profile)
+    optimizer = f"{case.program.optimizer_class}.step" if case.program.optimizer_class else ""
+    return {"module": ", ".join(filter(None, (f"{called}.forward{trained}" if called else "", optimizer)))}
 
 
 def _serves(case: Case, cost: int) -> bool:

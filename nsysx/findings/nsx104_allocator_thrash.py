@@ -81,4 +81,8 @@ def check(case: Case) -> list[Finding]:
         fix = fix._replace(paste=_SEGMENTS, condition="No torch.cuda.empty_cache() in the loop.")
     title = f"Memory calls take {units.duration(taken)} of CPU time in each step"
     where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence)]
+    return [
+        case.found(
+            RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence, at=calls_of(calls)
+        )
+    ]

@@ -132,7 +132,8 @@ def check(case: Case) -> list[Finding]:
         cpu = f" and block the CPU for {units.duration(held)}" if case.notable(held) else ""
         title = f"Copies {way}{case.in_module(row)} {gpu}{cpu}"
         fix = _fix(case, row, each_step=2 * _in_steps(case, at_site) >= case.steps)
-        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row))
+        made = calls_of(at_site)
+        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, at=made))
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 
 

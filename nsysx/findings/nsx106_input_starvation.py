@@ -25,7 +25,7 @@ from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._needs import LOADER
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader
 
 RULE = Rule(
@@ -56,6 +56,13 @@ def _busiest_line(case: Case) -> str:
     return (
         f" The loader spends {units.share(row['share'], 1)} of its time at {place}{inside} ({row['samples']} samples)."
     )
+
+
+def _place(case: Case) -> Row:
+    """Return the loader, and the line that takes most of its time where its stacks were sampled."""
+    busy = max((r for r in case.rows("loader_lines") if r["share"] is not None), key=lambda r: r["time_ns"], default={})
+    loader = {"module": "DataLoader"} if case.program.loader else {}
+    return {**loader, "phase": "data", "file": busy.get("file"), "line": busy.get("line")}
 
 
 def check(case: Case) -> list[Finding]:
@@ -94,4 +101,4 @@ def check(case: Case) -> list[Finding]:
     if case.program.loader:
         fix = _WORKERS
     title = f"The GPU waits {units.duration(idle)} {case.per} for data"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where={"phase": "data"}, fix=fix)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=_place(case), fix=fix)]

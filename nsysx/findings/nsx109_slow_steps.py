@@ -77,6 +77,7 @@ class _Cause(NamedTuple):
     """Something that slow steps have more of than the others: its name, ns a step, a sentence about it, what to change.
 
     ``saving_ns``: what of ``ns`` a change takes away, without tracing; None where that is not known. ``bound``: at most that.
+    ``calls`` are those that it is about, where there are any.
     """
 
     name: str
@@ -85,6 +86,7 @@ class _Cause(NamedTuple):
     fix: str | Fix
     saving_ns: float | None = None
     bound: bool = False
+    calls: tuple[int, ...] = ()
 
 
 def _more(values: I64, slow: Mask) -> float:
@@ -160,7 +162,8 @@ def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
         f"Each of them copies {units.size(float(moved[slow].mean()))} to the host, the others {units.size(usual)}: it is in these "
         f"copies, and in what runs around them, for {units.duration(ns)}, as torch.save is."
     )
-    return [_Cause("a checkpoint or another large read-back", ns, detail, _SAVE, ns, bound=True)]
+    made = tuple(copies.filter(pl.Series(inside))["call"].drop_nulls().filter(pl.Series(slow[step])).to_list())
+    return [_Cause("a checkpoint or another large read-back", ns, detail, _SAVE, ns, bound=True, calls=made)]
 
 
 def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:
@@ -270,7 +273,16 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     collects = "" if listened else "garbage collection, "
     fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
     sure = _worth(case, cause, longer, late.height / len(ns))
-    return case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=cause.fix if cause else fix, evidence=evidence)
+    return case.found(
+        RULE,
+        title,
+        detail,
+        worth=sure,
+        cost_ns=cost,
+        fix=cause.fix if cause else fix,
+        evidence=evidence,
+        at=cause.calls if cause else (),
+    )
 
 
 def _worth(case: Case, cause: _Cause | None, longer: float, share: float) -> Worth:

@@ -30,6 +30,7 @@ from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Activity, Limit, Part
 from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._names import mostly
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
@@ -90,7 +91,8 @@ def check(case: Case) -> list[Finding]:
             else "no communication kernel ran"
         )
         return case.clear(RULE, said)
-    kernels = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "name").group_by(pl.col("name").cast(pl.String))
+    comm = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "name", "module")
+    kernels = comm.group_by(pl.col("name").cast(pl.String))
     longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     evidence = [
         {"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)}
@@ -116,6 +118,7 @@ def check(case: Case) -> list[Finding]:
         worth=worth,
         cost_ns=cost + slow,
         fix=_advice(case, longest),
+        where=mostly(case.profile, comm),
         evidence=evidence,
         title_as_recorded=True,
     )

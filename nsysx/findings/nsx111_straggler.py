@@ -69,6 +69,7 @@ def of_ranks(table: Table | None) -> Finding:
         saving_ns=late["price_ns"],
         confidence=f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
         fix=_FIXES[cause],
+        where={"near": f"rank {late['rank']}"},
         evidence=tuple({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
     )
 
@@ -128,6 +129,7 @@ def _answer(
     saving_ns: int | None = None,
     confidence: str = "",
     fix: Fix = _NO_FIX,
+    where: Row | None = None,
     evidence: tuple[Row, ...] = (),
 ) -> Finding:
     return Finding(
@@ -136,7 +138,7 @@ def _answer(
         verdict,
         title,
         detail,
-        {},
+        where or {},
         cost_ns,
         saving_ns,
         confidence,

@@ -34,6 +34,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.findings._names import networks_called
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
@@ -174,7 +175,9 @@ def check(case: Case) -> list[Finding]:
         f"would be {units.duration(bound)} shorter ({case.share(bound)}). A compiler writes its own kernels: it may do better "
         "or worse, but cannot save more than these kernels take."
     )
-    where = {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
+    # A whole network is compiled at once; the evidence says where most of it is.
+    asked = networks_called(case.profile)
+    where = {"module": asked} if asked else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
     fix = _COMPILE if case.program.torch else Fix("Fuse these kernels into one per chain")
     sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel")
     return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

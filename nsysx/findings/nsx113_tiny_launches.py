@@ -32,7 +32,7 @@ from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding
-from nsysx.replay.engine import Graph
+from nsysx.replay.engine import Fuse, Graph
 
 RULE = Rule(
     "NSX113",
@@ -91,9 +91,9 @@ def check(case: Case) -> list[Finding]:
         cost = min(case.per_step(row["idle_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
-        worth = case.worth(
-            Graph(calls_of(_part(case.replayed).filter(lookup.same_values(row, key)))), cause=RULE.cause, bound=True
-        )
+        fix, calls = _fix(case, row["phase"]), calls_of(_part(case.replayed).filter(lookup.same_values(row, key)))
+        fuses = fix.needs == _FUSED.needs  # one launch in place of them: no bound
+        worth = case.worth(Fuse(calls) if fuses else Graph(calls), cause=RULE.cause, bound=not fuses)
         if worth.saving_ns is not None and not case.notable(worth.saving_ns):
             continue
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)
@@ -103,7 +103,6 @@ def check(case: Case) -> list[Finding]:
             f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {case.share(cost)} of "
             "the step before them."
         )
-        fix = _fix(case, row["phase"])
         where = {"module": row["part"], "phase": row["phase"]}
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
     return findings or case.clear(RULE, _CLEAR)

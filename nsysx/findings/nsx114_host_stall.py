@@ -257,5 +257,5 @@ def check(case: Case) -> list[Finding]:
                 "ran ahead of the GPU."
             )
         fix = mostly.fix if mostly else making or _move_it(case, row)
-        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix))
+        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, at=before))
     return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

@@ -28,6 +28,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
+from nsysx.findings._names import kernel as kernel_called
 from nsysx.model import Finding, Row
 
 RULE = Rule(
@@ -124,6 +125,7 @@ def check(case: Case) -> list[Finding]:
                 worth=NO_SAVING,
                 cost_ns=None,
                 fix=fix,
+                where={"near": f"around {kernel_called(row['name'])}"},
                 evidence=evidence,
                 because=because,
             )

@@ -26,6 +26,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._names import mostly
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
@@ -62,4 +63,6 @@ def check(case: Case) -> list[Finding]:
     if not case.program.torch:
         fix = Fix("Keep tensors in NHWC, the layout that the convolutions use")
     title = f"Conversions between memory layouts take {units.duration(cost)}"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]
+    return [
+        case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=mostly(case.profile, conversions))
+    ]

@@ -24,6 +24,7 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Rule
+from nsysx.findings._names import mostly
 from nsysx.model import Finding
 
 RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=(Part.PAUSE,), about=Limit.GPU)
@@ -55,4 +56,6 @@ def check(case: Case) -> list[Finding]:
     fix = f"Fewer, larger kernels: {', '.join(ways)}"
     title = f"The GPU pauses {units.duration(cost)} {case.per} between short kernels"
     worth = case.bound(cost, "all pauses between kernels")
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]
+    return [
+        case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=mostly(case.profile, case.kernels))
+    ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nsysx.catalogue import Call
+from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 
@@ -33,7 +34,8 @@ class Program:
     """What the shown process was seen to do. False means not seen, which does not prove that it never does it.
 
     ``optimizer`` is "fused", "foreach" or "loop" (a kernel per parameter), None where none was seen;
-    ``optimizer_class`` is its class, None where the probe saw none or several.
+    ``optimizer_class`` is its class, None where the probe saw none or several. ``networks`` are the classes of the outermost
+    modules, the one that takes longest first.
     """
 
     python: bool
@@ -45,6 +47,7 @@ class Program:
     optimizer_class: str | None
     loader: bool
     masks: bool
+    networks: tuple[str, ...]
 
     @property
     def host(self) -> str:
@@ -92,6 +95,7 @@ def _read(profile: Profile) -> Program:
         optimizer_class=_optimizer_class(ranges),
         loader=any(_LOADER.search(text) for text in (*labels, *threads)) or (probe and _own_data(profile)),
         masks=launched(_MASK),
+        networks=_networks(profile, ranges),
     )
 
 
@@ -112,6 +116,21 @@ def _optimizer_class(ranges: pl.DataFrame) -> str | None:
     steps = ranges.filter(pl.col("own") & (pl.col("name").cast(pl.String) == "optimizer"))
     classes = [c for c in steps["cls"].cast(pl.String).drop_nulls().unique().to_list() if c]
     return classes[0] if len(classes) == 1 else None
+
+
+def _networks(profile: Profile, ranges: pl.DataFrame) -> tuple[str, ...]:
+    """Return the classes of the modules that the program itself calls, by the probe's ranges, else those shown without a path."""
+    name = pl.col("name").cast(pl.String)
+    called = ranges.filter(pl.col("own") & name.is_in(["forward", "evaluation"]) & (pl.col("cls") != ""))
+    called = called.select(pl.col("cls").cast(pl.String), ns=pl.col("end_ns") - pl.col("start_ns"))
+    longest = (
+        called.group_by("cls").agg(pl.col("ns").sum()).sort("ns", "cls", descending=[True, False], nulls_last=True)
+    )
+    if longest.height:
+        return tuple(longest["cls"].to_list())
+    modules = profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String)).drop_nulls()
+    outermost = modules.filter(pl.col("module") == pl.format(PATHLESS, "cls"))
+    return tuple(outermost["cls"].unique(maintain_order=True).to_list())
 
 
 def _own_data(profile: Profile) -> bool:

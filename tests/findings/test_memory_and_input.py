@@ -105,7 +105,7 @@ def test_a_device_that_idles_for_data_starves(tmp_path: Path) -> None:
     finding = Program().steps(starving).finding(tmp_path, "NSX106")
     assert finding.verdict == "found"
     assert finding.saving_ns_per_step == pytest.approx(10_000_000, rel=0.01)
-    assert finding.where == {"phase": "data"}
+    assert finding.where == {"module": "DataLoader", "phase": "data"}
 
 
 def test_the_idle_time_bounds_what_a_loader_costs_without_a_replay(tmp_path: Path, monkeypatch) -> None:

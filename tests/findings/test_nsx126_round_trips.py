@@ -1,0 +1,112 @@
+"""NSX126: many small questions to the GPU, each answered before the next one is asked; or few, or of another kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Summary
+from tests.findings import Program, empty, healthy, stepless
+
+
+def ask(program: Program, *, launches: int = 6, network: bool = True, uploads: bool = True) -> None:
+    """One round: the input goes up, a small network answers, and the CPU reads that."""
+    if uploads:
+        program.copy(2, bytes=4096)
+    if network:
+        with program.range("evaluation Sequential"), program.range(":Sequential"):
+            for _ in range(launches):
+                program.launch(2)
+                program.host(14)
+    else:
+        for _ in range(launches):
+            program.launch(2)
+            program.host(14)
+    program.copy(2, "DtoH", bytes=128)
+    program.host(20)
+
+
+def update(program: Program) -> None:
+    """Train on what the rounds gave."""
+    with program.range("forward Sequential"), program.range(":Sequential"):
+        program.launch(100)
+    with program.range("backward"):
+        program.launch(200)
+    with program.range("optimizer Adam"):
+        program.launch(50)
+
+
+def said(folder: Path, rounds: int, **kind: bool) -> Summary:
+    """Return the Summary of steps that make so many rounds, then train."""
+
+    def body(program: Program, number: int) -> None:
+        for _ in range(rounds):
+            ask(program, **kind)
+        update(program)
+
+    return Program().steps(body, 12).summary(folder)
+
+
+def verdict(summary: Summary) -> str:
+    return next(f.verdict for f in summary.findings or () if f.code == "NSX126")
+
+
+def test_a_policy_that_is_read_for_each_action_leads(tmp_path: Path) -> None:
+    """Its rounds are told before a graph of the whole, which cannot take them together; and where they are."""
+    summary = said(tmp_path, 16)
+    (finding,) = [f for f in summary.findings or () if f.code == "NSX126"]
+    assert finding.verdict == "found"
+    assert finding.where == {"module": "Sequential", "phase": "evaluation"}
+    assert "Sequential is called 16 times a step" in finding.fix
+    assert summary.answer.do[-1].code == "NSX126"
+    assert summary.answer.bound
+    graph = next(f for f in summary.findings or () if f.code == "NSX102")
+    assert graph.saving_ns_per_step is not None
+    assert graph.saving_ns_per_step + (finding.saving_ns_per_step or 0) <= (summary.answer.now_ns or 0)
+
+
+def test_a_loop_over_items_is_one_round_for_all(tmp_path: Path) -> None:
+    """Between two modules that have nothing to do with it: the place says between which."""
+    summary = said(tmp_path, 16, network=False, uploads=False)
+    (finding,) = [f for f in summary.findings or () if f.code == "NSX126"]
+    assert finding.fix.startswith("Handle all 16 in one round: the same 6 launches")
+    assert "batched_nms" in finding.paste
+    assert finding.where["near"].endswith("before Sequential.forward")
+
+
+@pytest.mark.parametrize(("rounds", "found"), [(3, "clear"), (5, "found")])
+def test_a_few_values_read_back_are_no_rounds(tmp_path: Path, rounds: int, found: str) -> None:
+    """From four alike on: the first one of a step also holds what the step before did last."""
+    assert verdict(said(tmp_path, rounds)) == found
+
+
+def test_tokens_that_a_model_makes_one_by_one_are_no_rounds(tmp_path: Path) -> None:
+    """Each needs the one before it, and none needs anything that only the CPU has."""
+    assert verdict(said(tmp_path, 16, uploads=False)) == "clear"
+
+
+def test_a_loss_that_each_micro_step_reads_is_no_round(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        for _ in range(8):
+            update(program)
+            program.copy(2, "DtoH", bytes=4)
+
+    assert verdict(Program().steps(body, 12).summary(tmp_path)) == "clear"
+
+
+def test_rounds_behind_work_that_keeps_the_gpu_busy_cost_nothing(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        program.launch(20_000, stream=13)
+        for _ in range(8):
+            ask(program)
+        update(program)
+
+    finding = Program().steps(body, 12).finding(tmp_path, "NSX126")
+    assert finding.verdict == "clear"
+
+
+def test_without_rounds_it_is_clear_and_without_steps_it_cannot_be_told(tmp_path: Path) -> None:
+    assert Program().steps(healthy).finding(tmp_path, "NSX126").verdict == "clear"
+    for program in (stepless(healthy), empty()):
+        assert program.finding(tmp_path, "NSX126").verdict == "cannot_tell"
