@@ -48,7 +48,7 @@ def _ns(value: float | None) -> int | None:
 
 def _where(row: Row) -> Json:
     """Return the place in the program that a row names."""
-    return {k: _text(row[k], 160) for k in ("module", "phase", "file", "line") if row.get(k) is not None}
+    return {k: _text(row[k], 160) for k in ("module", "phase", "near", "file", "line") if row.get(k) is not None}
 
 
 def of(summary: Summary, *, redact: bool = True) -> str:
@@ -74,7 +74,7 @@ def of(summary: Summary, *, redact: bool = True) -> str:
             "events": _rows(summary, _EVENTS, lambda r: r.get("windows"), _window),
         },
         "unknown": [
-            {"what": _text(c.check, 80), "why": _text(c.detail, 200), "record_with": _text(c.fix, 120)}
+            {"what": _text(c.check, 80), "why": _text(c.detail, 160), "record_with": _text(c.fix, 100)}
             for c in summary.quality
             if c.status == "missing" and c.fix
         ][:_MOST_UNKNOWN],

@@ -38,6 +38,8 @@ def _where(where: Row, texts: Texts) -> str:
         parts.append("repeated blocks" if name == "*" else f"module {texts(name, 120)}")
     if where.get("phase"):
         parts.append(texts(where["phase"], 40))
+    if where.get("near"):
+        parts.append(texts(where["near"], 120))
     if where.get("file"):
         line = f":{where['line']}" if where.get("line") else ""
         parts.append(f"{texts(file_name(str(where['file'])[:2000], texts.redact), 160)}{line}")
