@@ -7,13 +7,15 @@ nsysx's own ranges say what they are (``inject.nsysx_probe.ranges``). A stranger
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx import ids
 from nsysx.events import framework_ranges, pauses
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -180,7 +182,7 @@ def read(trace: Trace) -> Ranges:
                 name: lookup.named([str(m[i]) for m in meanings], which)
                 for i, name in enumerate(("kind", "name", "cls"))
             },
-            "number": _numbers(np.array([m[3] for m in meanings], np.int64)[which], rows, steps),
+            "number": _numbers(np.array([m[3] for m in meanings], np.int64)[which], rows, steps, trace.run),
             "recompute": np.array([m[4] for m in meanings], np.bool_)[which],
             "own": by_probe,
             "crossing": rows["crossing"],
@@ -197,10 +199,22 @@ def read(trace: Trace) -> Ranges:
     )
 
 
-def _numbers(by_text: I64, rows: pl.DataFrame, steps: Flags) -> I64:
-    """Return the number of each range: that in its text, or the payload of a step of the probe's."""
+def _numbers(by_text: I64, rows: pl.DataFrame, steps: Flags, run: Mapping[str, Any]) -> I64:
+    """Return the number of each range: that in its text, or the payload of a step of the probe's.
+
+    An export may lack payloads. Then such steps are counted in each process, from the first that was to be recorded.
+    """
     payload = rows["payload"].fill_null(-1).to_numpy()
-    return np.where(steps & (by_text < 0), payload, by_text)
+    numbers = np.where(steps & (by_text < 0), payload, by_text)
+    uncounted = steps & (numbers < 0)
+    if not uncounted.any():
+        return numbers
+    place = pl.col("start_ns").rank("ordinal").over("process").cast(pl.Int64) - 1
+    counted = rows.filter(uncounted).select("process", place.alias("place"))
+    firsts = {p.get("pid"): (p.get("capture_steps") or [0])[0] for p in run.get("probe") or []}
+    first = counted["process"].map_elements(lambda process: firsts.get(ids.pid_of(process), 0), return_dtype=pl.Int64)
+    numbers[uncounted] = (counted["place"] + first).to_numpy()
+    return numbers
 
 
 #: Kinds of text that tell something and lie in nobody's step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,27 @@ def test_ranges_of_the_probe_come_first(tmp_path: Path) -> None:
     assert (table.source, table.rule) == ("nsysx", "step ranges of the probe")
     assert spans(table) == [(i * PERIOD, i * PERIOD + 900 * US) for i in range(5)]
     assert table.cpu["number"].to_list() == table.cpu["index"].to_list() == list(range(5))
+
+
+def numbered_step(main: Thread, i: int, t: int) -> None:
+    main.add_range("step", t, t + 900 * US, domain="nsysx", registered=True)["int64Value"] = i + 7
+
+
+def unnumbered_step(main: Thread, i: int, t: int) -> None:
+    main.add_range("step", t, t + 900 * US, domain="nsysx", registered=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "window", "first"), [(numbered_step, None, 7), (unnumbered_step, None, 0), (unnumbered_step, [7, 12], 7)]
+)
+def test_steps_of_one_text_are_told_apart_by_their_payload_or_by_order(
+    step: Callable[[Thread, int, int], None], window: list[int] | None, first: int, tmp_path: Path
+) -> None:
+    report, _ = loop(5, step)
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [{"pid": 1, "capture_steps": window}]}))
+    table = read(report, tmp_path)
+    assert table.rule == "step ranges of the probe"
+    assert table.cpu["number"].to_list() == list(range(first, first + 5))
 
 
 def test_then_the_users_ranges(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ from train import *
 def work(k): own(1); return net(8, 4, seed=k)(torch.ones(8)).sum().item().hex()
 if __name__ == "__main__":
     {before}
-    with multiprocessing.get_context("{context}").Pool(1) as pool: print(pool.map(work, range(4)))
+    with multiprocessing.get_context("{context}").Pool(1) as pool:
+        print(pool.map(work, range(4)))
+        pool.close(); pool.join()  # or its worker may be ended by a signal, before the probe has written its last counts
     main()
 """
 SPAWN = """
