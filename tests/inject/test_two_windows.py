@@ -153,7 +153,7 @@ static uint64_t start(char *domain, struct attributes *a) {
 static void end(char *domain, uint64_t id) { char said[99]; snprintf(said, 99, "%s %d", domain, (int)id); note("end", said); }
 int InitializeInjectionNvtx2(const void *(*get)(uint32_t)) {
   const struct callbacks *c = get(1); void ***slots; unsigned n;
-  if (!c || get(3) || !c->tables(1, &slots, &n) || n != 16 || c->tables(2, &slots, &n) || !c->tables(5, &slots, &n)) return 0;
+  if (!c || !get(3) || !c->tables(1, &slots, &n) || n != 16 || c->tables(9, &slots, &n) || !c->tables(5, &slots, &n)) return 0;
   *slots[2] = start; *slots[3] = end; *slots[10] = registered; *slots[12] = create; return 1; }
 """
 
@@ -182,6 +182,20 @@ def test_the_range_is_sent_as_nvtx_is_before_the_program_begins(tmp_path: Path) 
     assert (done.stdout.split()[0], done.stderr, done.returncode) == ("False", "", 0)
     start = "start capture-window@nsysx 3 1"
     assert (tmp_path / "seen").read_text().splitlines() == [start, "end nsysx 7", start]
+
+
+def test_where_the_library_refuses_the_range_is_sent_once_torch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture_range, "_calls", [])
+    monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(capture_range, "_claimed", [True])
+    lab = Lab(NSYSX_STEPS="windows")
+    lab.close()
+    assert not capture_range.ours()  # this backend is none of NVTX
+    lab.tape.backend.name = "nvtx-bypass"
+    capture_range.fall_back(lab.tape.backend)
+    assert capture_range.ours() and lab.tape.texts()[-1] == capture_range.TEXT
+    capture_range.end()
+    assert not lab.tape.spans
 
 
 def test_a_library_that_takes_no_ranges_is_no_failure_of_the_program(tmp_path: Path) -> None:

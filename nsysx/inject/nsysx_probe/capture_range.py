@@ -20,15 +20,18 @@ TEXT, DOMAIN = "capture-window", "nsysx"
 #: Says that a run has two windows.
 MODE = "windows"
 
-#: Numbers of NVTX 3: the table of callbacks; its modules without and with domains, which have the same size, and the functions
-#: that are used of the latter. nsys wants both.
-_CALLBACKS, _CORE, _CORE2, _SIZE = 1, 1, 5, 16
+#: Numbers of NVTX 3: the tables of callbacks and of the version; the sizes of the tables of functions by module, as a client has
+#: them; the module with domains, and the functions that are used of it.
+_CALLBACKS, _VERSIONS = 1, 3
+_SIZES = {1: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
+_CORE2 = 5
 _RANGE_START, _RANGE_END, _REGISTER, _CREATE = 2, 3, 10, 12
 _VERSION, _REGISTERED = 3, 3
 
 _calls: list[Any] = []  # functions without arguments that begin and end the range
+_claimed: list[bool] = []  # not empty: this process opens the windows
 _kept: list[Any] = []  # what the profiler's library holds pointers to
-_open: list[int] = []  # the id of the open range
+_open: list[Any] = []  # the id of the open range
 
 
 def claim() -> bool:
@@ -43,13 +46,13 @@ def claim() -> bool:
     return True
 
 
-def prepare(library: str) -> None:
-    """Load the profiler's library, and make the range's domain and text. Raises OSError where that is not possible."""
+def _client() -> tuple[Any, Any]:
+    """Return what a client of NVTX shows to the profiler's library: the function that it asks, and the pointers that it sets."""
     import ctypes as c
 
-    pointers = {module: (c.c_void_p * _SIZE)() for module in (_CORE, _CORE2)}  # set by the library
+    pointers = {module: (c.c_void_p * size)() for module, size in _SIZES.items()}  # set by the library
     places = {
-        module: (c.c_void_p * _SIZE)(*(c.addressof(slots) + i * c.sizeof(c.c_void_p) for i in range(_SIZE)))
+        module: (c.c_void_p * len(slots))(*(c.addressof(slots) + i * c.sizeof(c.c_void_p) for i in range(len(slots))))
         for module, slots in pointers.items()
     }
 
@@ -59,7 +62,7 @@ def prepare(library: str) -> None:
         if out_table:
             out_table[0] = c.addressof(places[module])
         if out_size:
-            out_size[0] = _SIZE
+            out_size[0] = _SIZES[module]
         return 1
 
     asked = c.CFUNCTYPE(c.c_int, c.c_int, c.POINTER(c.c_void_p), c.POINTER(c.c_uint))(tables)
@@ -69,16 +72,30 @@ def prepare(library: str) -> None:
 
     callbacks = Callbacks(c.sizeof(Callbacks), c.cast(asked, c.c_void_p))
 
+    class Versions(c.Structure):
+        _fields_ = (("size", c.c_size_t), ("version", c.c_uint32), ("reserved", c.c_uint32), ("told", c.c_void_p))
+
+    told = c.CFUNCTYPE(None, c.c_uint32)(lambda _version: None)
+    versions = Versions(c.sizeof(Versions), _VERSION, 0, c.cast(told, c.c_void_p))
+
     def export(table_id: int) -> Any:
-        return c.addressof(callbacks) if table_id == _CALLBACKS else None
+        exported_tables = {_CALLBACKS: callbacks, _VERSIONS: versions}
+        return c.addressof(exported_tables[table_id]) if table_id in exported_tables else None
 
     exported = c.CFUNCTYPE(c.c_void_p, c.c_uint)(export)
-    _kept[:] = [pointers, places, asked, callbacks, exported]
+    _kept[:] = [pointers, places, asked, callbacks, told, versions, exported]
+    return exported, pointers[_CORE2]
+
+
+def prepare(library: str) -> None:
+    """Load the profiler's library, and make the range's domain and text. Raises OSError where that is not possible."""
+    import ctypes as c
+
+    exported, of_domains = _client()
     initialize = c.CDLL(library).InitializeInjectionNvtx2
     initialize.argtypes, initialize.restype = [c.c_void_p], c.c_int
     if not initialize(c.cast(exported, c.c_void_p)):
         raise OSError("the profiler takes no NVTX ranges")
-    of_domains = pointers[_CORE2]
     start = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_void_p)(of_domains[_RANGE_START] or 0)
     end = c.CFUNCTYPE(None, c.c_void_p, c.c_uint64)(of_domains[_RANGE_END] or 0)
     register = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_char_p)(of_domains[_REGISTER] or 0)
@@ -125,8 +142,17 @@ def start() -> None:
     """Open the first window if this run has two, and this process is the one that opens them."""
     library = os.environ.get("NVTX_INJECTION64_PATH", "")
     if os.environ.get("NSYSX_STEPS") == MODE and library and claim():
+        _claimed.append(True)
         try:
             prepare(library)
             begin()
         except Exception:
             _calls.clear()
+
+
+def fall_back(backend: Any) -> None:
+    """Open the first window through the probe's own calls, now that there are some, if the library refused those of this file."""
+    if _claimed and not _calls and backend.name.startswith("nvtx"):
+        text = backend.prepare(TEXT)
+        _calls[:] = [lambda: backend.start(text), backend.end]
+        begin()

@@ -30,6 +30,7 @@ class Parts(NamedTuple):
 def make(torch: Any, out: Output) -> Parts:
     """Make the parts as the environment asks for them."""
     clock, timing = StepClock(torch), None
+    capture_range.fall_back(out.backend)
     window: Window = TwoWindows(out, clock) if capture_range.ours() else Window(out, clock)
     timed = out.environ.get("NSYSX_TIMING") == "1"
     if timed:
