@@ -47,6 +47,12 @@ _COMPILE = Fix(
     "model = torch.compile(model)",
     "A graph break (print, .item(), a branch on data) splits what can be fused.",
 )
+_DYNAMIC = Fix(
+    "Shapes change from step to step: pad or bucket the inputs to few lengths, and torch.compile(model, dynamic=True), which does not "
+    "compile again for each",
+    "model = torch.compile(model, dynamic=True)",
+    "A graph break (print, .item(), a branch on data) splits what can be fused.",
+)
 #: Kernels that a compiler fuses with their neighbours: each reads and writes a tensor, and computes little.
 _FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
 #: The fewest kernels that make a chain.
@@ -129,6 +135,18 @@ def _belongs(module: str | None, phase: str | None) -> bool:
     return module not in (phase, PATHLESS.format(phase)) and phase not in _NO_NETWORK
 
 
+def _shapes_repeat(case: Case) -> bool:
+    """Return whether half of the steps or more launch as many blocks of threads in all, as inputs of one shape make them."""
+    launched = case.ops.filter(case.ops["grid"].is_not_null() & case.ops["call"].is_not_null())
+    at = case.profile.attributed.api_calls["start_ns"].gather(launched["call"]).to_numpy()
+    steps = case.profile.steps.cpu
+    begin = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
+    step = np.searchsorted(begin, at, side="right")
+    blocks = np.prod(kernel_shapes.unpacked(launched["grid"], GRID), axis=0, dtype=np.float64)
+    sums = np.bincount(step, blocks, len(begin) + 1)[1:]
+    return bool(2 * np.unique(sums, return_counts=True)[1].max(initial=1) >= len(begin))
+
+
 def check(case: Case) -> list[Finding]:
     """Return one finding where fusing all chains may save 10 % of the step or more."""
     if case.stepless:
@@ -178,6 +196,7 @@ def check(case: Case) -> list[Finding]:
     # A whole network is compiled at once; the evidence says where most of it is.
     asked = networks_called(case.profile)
     where = {"module": asked} if asked else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
-    fix = _COMPILE if case.program.torch else Fix("Fuse these kernels into one per chain")
+    compiled = _COMPILE if _shapes_repeat(case) else _DYNAMIC
+    fix = compiled if case.program.torch else Fix("Fuse these kernels into one per chain")
     sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel")
     return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

@@ -153,6 +153,25 @@ ADD, RAND = (
 )
 
 
+@pytest.mark.parametrize(("lengths", "dynamic"), [((64, 64, 80), False), ((64, 80, 96), True)])
+def test_inputs_of_ever_new_length_are_not_compiled_for_each(
+    tmp_path: Path, lengths: tuple[int, ...], dynamic: bool
+) -> None:
+    """Where half of the steps have one shape, compiling for it is worth its time."""
+
+    def body(program: Program, number: int) -> None:
+        # Shapes come back only where few there are.
+        blocks = lengths[number % len(lengths)] + (number if dynamic else 0)
+        with program.range("forward"), program.range("act:Gate"):
+            program.launch(500, blocks=blocks)
+            for _ in range(5):
+                program.launch(100, "void vectorized_elementwise_kernel<4, Add>(int)", blocks=blocks)
+
+    finding = Program().steps(body, 12).finding(tmp_path, "NSX112")
+    assert ("dynamic=True" in finding.paste) == dynamic
+    assert ("pad or bucket" in finding.fix) == dynamic
+
+
 def fusible(tmp_path: Path, outer: str, inner: str, *kernels: tuple[str, int]) -> Finding:
     """Return what NSX112 says of a product and kernels (name, blocks) of 100 us within two ranges."""
 
