@@ -46,7 +46,7 @@ def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[St
     )
 
 
-def _waits(case: Case) -> pl.DataFrame:
+def waits(case: Case) -> pl.DataFrame:
     """Return the synchronizing calls and copies that wait for the GPU; memory calls are a condition of their own."""
     calls = case.calls.filter(case.calls["kind"].is_in(Call.WAITS))
     return calls.join(case.profile.ledgers.waits.select("call"), on="call", how="semi", maintain_order="left")
@@ -54,11 +54,11 @@ def _waits(case: Case) -> pl.DataFrame:
 
 def waits_inside(case: Case) -> pl.DataFrame:
     """Return the calls of the model that wait for the GPU."""
-    return _of_model(case, _waits(case))
+    return _of_model(case, waits(case))
 
 
 def _no_wait(case: Case) -> tuple[State, str]:
-    return _inside(case, _waits(case), "wait", "waits")
+    return _inside(case, waits(case), "wait", "waits")
 
 
 def _no_memory_call(case: Case) -> tuple[State, str]:

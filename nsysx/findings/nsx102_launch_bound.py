@@ -148,11 +148,15 @@ def _place(case: Case) -> dict[str, str]:
 
 
 def _serves(case: Case, cost: int) -> bool:
-    """Return whether the program only computes forward, in short steps that launches limit: a server, one request at a time."""
+    """Return whether the program only computes forward, in short steps that launches limit: a server, one request at a time.
+
+    Each request is answered, so its result is waited for; passes that follow each other without that are one computation.
+    """
     program = case.program
     asked = case.calls["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any()
     short = case.step_ns <= _SHORT_NS and 2 * cost >= case.step_ns
-    if not program.torch or program.trains or program.compiled or program.graphs or asked or not short:
+    answers = 2 * _needs.waits(case).height >= case.steps
+    if not program.torch or program.trains or program.compiled or program.graphs or asked or not (short and answers):
         return False
     return not any(need.test(case)[0] == "violated" for need in _needs.GRAPH)
 

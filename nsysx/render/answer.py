@@ -124,10 +124,19 @@ def _covered(summary: Summary) -> list[str]:
     covered = summary.steps.coverage
     if covered is None:
         return []
-    rest = sorted(((r["ns"], r["what"]) for r in covered["rest"] if r["what"] not in _UNTOLD), reverse=True)
+    most = {coverage.ONCE: _once_again_ns(summary)}  # before the steady steps it is start-up
+    parts = {r["what"]: r["ns"] for r in covered["rest"] if r["what"] not in _UNTOLD}
+    rest = sorted(((min(ns, most.get(what, ns)), what) for what, ns in parts.items()), reverse=True)
     loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
     named = ", ".join(f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= _NAMED * loop)
     return [f"steady steps cover {units.share(covered['steady_ns'], loop)} of the loop ({named})"] if named else []
+
+
+def _once_again_ns(summary: Summary) -> int:
+    """Return how long the steps among the steady ones take that are not steady (ns)."""
+    first, last = summary.steps.steady or (0, -1)
+    rows = (r for r in rows_of(summary.steps) if first <= r["index"] <= last)
+    return sum(r["cpu_ns"] for r in rows if not r.get("steady", True))
 
 
 #: Steady steps whose longest is this many times their shortest are not told by their mean alone.

@@ -47,6 +47,19 @@ def test_the_module_that_launches_too_much_is_named(tmp_path: Path) -> None:
     assert "50 tiny launches" in finding.title
 
 
+@pytest.mark.parametrize(("launches", "verdict"), [(19, "clear"), (20, "found")])
+def test_a_part_launches_much_from_twenty_times_a_step_on(tmp_path: Path, launches: int, verdict: str) -> None:
+    """In each step: twenty in two steps are few."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(launches):
+                program.launch(2)
+                program.host(30)
+
+    assert Program().steps(body, 9).finding(tmp_path, "NSX113").verdict == verdict
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_graph_of_one_part_needs_what_a_graph_of_the_model_needs(tmp_path: Path, waits: bool) -> None:
     """It is offered, with what was tested, where nothing forbids it; elsewhere the other ways remain."""
@@ -277,11 +290,17 @@ def test_without_steps_or_work_it_cannot_be_told(code: str, program: Program, tm
     assert program.finding(tmp_path, code).verdict == "cannot_tell"
 
 
-@pytest.mark.parametrize(("launches", "trains", "batch"), [(20, False, True), (20, True, False), (70, False, False)])
+@pytest.mark.parametrize(
+    ("launches", "trains", "answers", "batch"),
+    [(20, False, True, True), (20, True, True, False), (70, False, True, False), (20, False, False, False)],
+)
 def test_a_short_forward_that_launches_limit_is_batched(
-    tmp_path: Path, launches: int, trains: bool, batch: bool
+    tmp_path: Path, launches: int, trains: bool, answers: bool, batch: bool
 ) -> None:
-    """Up to 3 ms a step: there a graph of the forward pays as much for its call as it saves, and no saving is promised."""
+    """Up to 3 ms a step: there a graph of the forward pays as much for its call as it saves, and no saving is promised.
+
+    Passes whose results nobody waits for are no requests.
+    """
 
     def body(program: Program, number: int) -> None:
         with program.range("forward"), program.range("0:Block"):
@@ -291,6 +310,8 @@ def test_a_short_forward_that_launches_limit_is_batched(
         if trains:
             with program.range("backward"):
                 program.launch(5)
+        if answers:
+            program.copy(2, "DtoH", bytes=64)
 
     summary = Program().steps(body, 12).summary(tmp_path)
     finding = next(f for f in summary.findings or () if f.code == "NSX102")

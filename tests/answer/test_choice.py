@@ -1,0 +1,60 @@
+"""Which of several findings leads: where two cannot be told apart, and where an exact change stands against a bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nsysx.answer import choice
+from nsysx.catalogue import Limit
+from nsysx.model import Finding, Summary
+from tests.render import factory
+
+MS = 1_000_000
+
+
+def finding(code: str, ms: float, *, bound: bool = False, error_ms: float = 0, paste: str = "change()") -> Finding:
+    saving, error = round(ms * MS), round(error_ms * MS)
+    return Finding(code, "", "found", code, "", {}, saving, saving, paste=paste, bound=bound, error_ns=error)
+
+
+def led(limit: Limit, *findings: Finding, step_ms: float = 20) -> str:
+    """Return the code of the finding that is told first."""
+    summary: Summary = factory.summary()
+    verdict = replace(summary.verdict, code=limit.value, step_ns=round(step_ms * MS), parts={}, late_rank=None)
+    summary = replace(summary, verdict=verdict, findings=findings, quality=(), replay={"trusted": True})
+    first = choice.first(summary)
+    return "" if first is None else first.code
+
+
+@pytest.mark.parametrize(("bound_ms", "first"), [(11.9, "NSX106"), (12.1, "NSX102")])
+def test_an_exact_line_goes_before_a_bound_that_promises_no_more_than_three_times_as_much(
+    bound_ms: float, first: str
+) -> None:
+    assert led(Limit.LAUNCH, finding("NSX102", bound_ms, bound=True), finding("NSX106", 4)) == first
+
+
+@pytest.mark.parametrize(("exact_ms", "first"), [(2.9, "NSX102"), (3.1, "NSX106")])
+def test_an_exact_line_leads_from_15_percent_of_the_step_on(exact_ms: float, first: str) -> None:
+    assert led(Limit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX106", exact_ms)) == first
+
+
+def test_what_cannot_be_pasted_is_no_exact_line() -> None:
+    assert led(Limit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX114", 4, paste="")) == "NSX102"
+
+
+@pytest.mark.parametrize(("error_ms", "first"), [(0.9, "NSX105"), (1.1, "NSX101")])
+def test_of_savings_that_cannot_be_told_apart_the_cause_in_the_sentence_leads(error_ms: float, first: str) -> None:
+    assert led(Limit.SYNC, finding("NSX105", 5, error_ms=error_ms), finding("NSX101", 4)) == first
+
+
+@pytest.mark.parametrize(("error_ms", "first"), [(0.9, "NSX102"), (1.1, "NSX126")])
+def test_round_trips_lead_where_a_graph_saves_no_more_for_sure(error_ms: float, first: str) -> None:
+    trips = finding("NSX126", 4, bound=True)
+    assert led(Limit.LAUNCH, finding("NSX102", 5, bound=True, error_ms=error_ms), trips) == first
+
+
+@pytest.mark.parametrize(("ms", "first"), [(0.19, ""), (0.21, "NSX101")])
+def test_less_than_a_hundredth_of_the_step_is_no_advice(ms: float, first: str) -> None:
+    assert led(Limit.SYNC, finding("NSX101", ms)) == first
