@@ -21,7 +21,8 @@ class Option:
     ``metavar``: its value in the help, by command if they differ. ``names``: how it is typed, if not by the name of its field;
     ``--no-NAME`` turns off what is on by default. ``words``: the values that it takes. ``least``: its smallest number.
     ``variable``: the environment variable that tells the probe. ``advanced``: it stands under a heading of its own in the help.
-    ``commands``: those that have it, if its class serves several.
+    ``commands``: those that have it, if its class serves several. ``typed_only``: no file of options may set it, because it says
+    what is overwritten, which program runs, where results go or who gets the reports.
     """
 
     help: str
@@ -32,6 +33,7 @@ class Option:
     variable: str = ""
     advanced: bool = False
     commands: tuple[str, ...] = ()
+    typed_only: bool = False
 
     def shown_for(self, command: str) -> str | None:
         """Return its value as the help of this command shows it."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -131,16 +130,21 @@ def summarize(
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
     cluster: str | None = None,
-    **selected: Any,
+    steps: str | None = None,
+    step_range: str | None = None,
+    device: int | None = None,
+    rank: int | None = None,
+    time_range: str | None = None,
 ) -> Summary:
     """Return the Summary of a report, or of the reports of all ranks of one job.
 
-    ``selection`` says what of it is read; its fields can also be given by name, such as ``steps="2:5"``. ``timelines`` also
+    ``selection`` says what of it is read; its fields can be given by name instead. ``timelines`` also
     gathers the picture data; ``progress`` is told each stage. Of several reports the tables show ``rank`` (by default the
     first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``parallel_reading.run``. Raises
     NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to analyze, 2 for bad options.
     """
-    options = Options.of(selection or Selection(**selected), timelines=timelines, progress=progress)
+    named = Selection(steps, step_range, device, rank, time_range)
+    options = Options.of(selection or named, timelines=timelines, progress=progress)
     return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
 
 

@@ -46,7 +46,12 @@ class Handling:
     top: Annotated[int, Option("Rows per table.", least=1, commands=("report", "compare"))] = 10
     force: Annotated[
         bool,
-        Option("Overwrite output files.", names=("--force", "-f"), commands=("report", "compare", "check", "export")),
+        Option(
+            "Overwrite output files.",
+            names=("--force", "-f"),
+            commands=("report", "compare", "check", "export"),
+            typed_only=True,
+        ),
     ] = False
     redact: Annotated[
         bool,

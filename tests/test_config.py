@@ -54,6 +54,13 @@ def test_what_is_typed_counts_more(folder: Path, capsys: Capsys, monkeypatch: Pa
     [
         ("[report]\nforce = true\n", "only the command line may set this"),
         ("[run]\nnsys = '/tmp/evil'\n", "only the command line may set this"),
+        ("[report]\nhtml = 'x.html'\n", "only the command line may set this"),
+        ("[report]\ncluster = 'tcp://evil:8786'\n", "only the command line may set this"),
+        ("[check]\njunit = 'x.xml'\n", "only the command line may set this"),
+        ("[export]\nperfetto = 'x'\n", "only the command line may set this"),
+        ("[doctor]\nto = 'x'\n", "only the command line may set this"),
+        ("[try]\nforce = true\n", "only the command line may set this"),
+        ("[run]\nnsys-arg = ['--x']\n", "only the command line may set this"),
         ("[report]\nzork = 1\n", "no such option"),
         ("[zork]\n", "is not a command"),
         ("report = 1\n", "is not a command"),

@@ -169,6 +169,10 @@ def parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
 
 def test_the_library_spells_out_what_is_declared() -> None:
     read = parameters(api.report)
+    its = parameters(pipeline.summarize)
+    assert {k: its[k] for k in read if k in its} == {
+        one.parameter: (one.kind, one.default) for one in declared(Selection)
+    }
     jobs = next(one for one in declared(Handling) if one.field == "jobs")
     assert read == {one.parameter: (one.kind, one.default) for one in [*declared(Selection), jobs]}
     several = {Sequence[str]: str | Sequence[str]}

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from nsysx import findings
 from nsysx.advice import Bar, Part, Picture
 from nsysx.analyses import data_loader, modules
+from nsysx.analyses.helpers.module_names import by_class, is_number
 from nsysx.answer import step_time
 from nsysx.catalogue import Limit, Paint
 from nsysx.catalogue import Part as Code
@@ -54,10 +55,10 @@ def folded_label(pattern: str, rows: Iterable[Row]) -> str:
 
 def called(summary: Summary, module: str) -> str:
     """Return a module as people write it: one that is only a number, "*" for several, by its class: "4 x MoE", "MoE (0)"."""
-    rows = [r for r in summary.of(modules.ROWS) if module in (r["path"], folded_path(str(r["path"] or "")))]
-    if not re.fullmatch(r"\d+|\*", module) or not rows:
+    if not is_number(module):
         return module
-    return folded_label(module, rows) if len(rows) > 1 else f"{rows[0]['cls'] or 'module'} ({module})"
+    rows = [r for r in summary.of(modules.ROWS) if module in (r["path"], folded_path(str(r["path"] or "")))]
+    return by_class(module, [r["cls"] for r in rows]) if rows else module
 
 
 def each(summary: Summary, row: Row | None = None) -> Callable[[float], float]:

@@ -13,6 +13,7 @@ from nsysx.answer.bars import called
 from nsysx.catalogue import Limit, Part
 from nsysx.findings import rule_of
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, KERNEL_ITSELF
+from nsysx.judging import capture_checks
 from nsysx.model import Finding, Summary
 
 #: Below this part of the step a saving is not a line of its own.
@@ -166,7 +167,14 @@ _RECORD_AGAIN = {
 def _without_a_finding(summary: Summary) -> str:
     """Return what to do where no change can be named: mostly how to record what would tell."""
     if step_time.ledger_row(summary) is None:
-        how = next((f"Record the GPU's work: {c.fix}" for c in summary.quality if c.check == "gpu work" and c.fix), "")
+        how = next(
+            (
+                f"Record the GPU's work: {c.fix}"
+                for c in summary.quality
+                if c.check == capture_checks.GPU_WORK and c.fix
+            ),
+            "",
+        )
         return how or "Record a part of the program in which the GPU works."
     for doubt, said in _RECORD_AGAIN.items():
         lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
 from nsysx import __version__
 from nsysx.cli import calibrate, check, compare, config, doctor, explain, export, report, run, try_, whatif
-from nsysx.cli.declared import Grouped
+from nsysx.cli.declared import Grouped, typed_only
 from nsysx.cli.examples import below
 from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_USAGE
@@ -25,21 +26,29 @@ app = typer.Typer(
 )
 
 
-def _add(command: Callable[..., None], short: str, **more: Any) -> None:
-    """Add a command. ``short`` is its line in the list of commands, 64 characters at most."""
-    app.command(short_help=short, epilog=below(command.__name__), **more)(command)
+#: The options of each command that no file may set.
+_TYPED_ONLY: dict[str, set[str]] = {}
 
 
-_add(run.run, "Profile CMD, unedited, and report.", cls=Grouped, context_settings={"allow_interspersed_args": False})
-_add(report.report, "Say where the step time went.")
-_add(compare.compare, "Say whether AFTER is faster than BEFORE, and why.", cls=compare.SeveralFiles)
-_add(check.check, "Check a report against a budget, for CI.")
-_add(whatif.whatif, "Say what a change would save.")
-_add(try_.try_, "Make changes in the running CMD and measure their gain.", cls=try_.BeforeCommand)
-_add(export.export, "Hand a report to other tools: Parquet, Perfetto.")
-_add(calibrate.calibrate, "Measure once what tracing costs on this machine.")
-_add(doctor.doctor, "Say what works here, and how to fix what does not.")
-_add(explain.explain, "Explain a finding, a CUDA call or a word.")
+def _add(room: ModuleType, command: Callable[..., None], short: str, **more: Any) -> None:
+    """Add a command of a file. ``short`` is its line in the list of commands, 64 characters at most."""
+    name = command.__name__
+    _TYPED_ONLY[name] = typed_only(command)
+    app.command(short_help=short, epilog=below(name, room.EXAMPLES), **more)(command)
+
+
+_add(
+    run, run.run, "Profile CMD, unedited, and report.", cls=Grouped, context_settings={"allow_interspersed_args": False}
+)
+_add(report, report.report, "Say where the step time went.")
+_add(compare, compare.compare, "Say whether AFTER is faster than BEFORE, and why.", cls=compare.SeveralFiles)
+_add(check, check.check, "Check a report against a budget, for CI.")
+_add(whatif, whatif.whatif, "Say what a change would save.")
+_add(try_, try_.try_, "Make changes in the running CMD and measure their gain.", cls=try_.BeforeCommand)
+_add(export, export.export, "Hand a report to other tools: Parquet, Perfetto.")
+_add(calibrate, calibrate.calibrate, "Measure once what tracing costs on this machine.")
+_add(doctor, doctor.doctor, "Say what works here, and how to fix what does not.")
+_add(explain, explain.explain, "Explain a finding, a CUDA call or a word.")
 
 
 def _version(wanted: bool) -> None:
@@ -55,7 +64,7 @@ def _kept(context: typer.Context, verbose: bool) -> None:
         name: {p.name for p in command.params if p.name and p.param_type_name == "option"}
         for name, command in getattr(group, "commands", {}).items()
     }
-    file, kept = config.options(commands, Path())
+    file, kept = config.options(commands, _TYPED_ONLY, Path())
     context.default_map = kept
     if verbose:
         for option, value in kept.get(context.invoked_subcommand or "", {}).items():

@@ -7,9 +7,14 @@ from typing import Annotated
 
 import typer
 
+from nsysx.cli.declared import TYPED_ONLY
+
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (("", "once on each machine, about a minute"),)
+
 
 def calibrate(
-    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use.")] = None,
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use."), TYPED_ONLY] = None,
 ) -> None:
     """Measure once what tracing costs on this machine, so that reports made here can tell the step without a profiler."""
     from nsysx.recording import calibrate as room

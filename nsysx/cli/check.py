@@ -8,12 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from nsysx.cli.declared import with_options
+from nsysx.cli.declared import TYPED_ONLY, with_options
 from nsysx.cli.options import files_of
 from nsysx.cli.talk import deliver
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import options_of
 from nsysx.selection import Handling, Selection
+
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (
+    ("run.sqlite --init > budget.toml", "a budget that this report keeps"),
+    ("run.sqlite --budget budget.toml --junit nsysx.xml", "exit code 1 if broken"),
+)
 
 
 def _check(
@@ -74,9 +80,9 @@ def _command(
     budget: Annotated[Path | None, typer.Option(metavar="F", help="The limits, as TOML.")] = None,
     baseline: Annotated[Path | None, typer.Option(metavar="F", help="Summary that relative limits refer to.")] = None,
     init: Annotated[bool, typer.Option("--init", help="Print a budget that this report meets.")] = False,
-    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON.")] = None,
-    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown.")] = None,
-    junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON."), TYPED_ONLY] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown."), TYPED_ONLY] = None,
+    junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML."), TYPED_ONLY] = None,
     github: Annotated[bool, typer.Option("--github", help="Print annotations for a GitHub workflow.")] = False,
 ) -> None:
     """Hold what the command line has besides the shared options."""

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from nsysx.cli.declared import with_options
+from nsysx.cli.declared import TYPED_ONLY, with_options
 from nsysx.cli.options import Html, Markdown, files_of
 from nsysx.cli.talk import answering, console, deliver, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import options_of
 from nsysx.selection import Handling, Selection
+
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (
+    ("before.sqlite after.sqlite", "one capture a side"),
+    ("--before a1.sqlite a2.sqlite --after b1.sqlite b2.sqlite", "several, in turn: tells more"),
+)
 
 if TYPE_CHECKING:
     from nsysx.comparing.comparison import Comparison
@@ -48,7 +54,7 @@ Noise = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE...", help="Captures of one unchanged program, to measure how much captures differ."),
 ]
-Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the comparison as JSON.")]
+Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the comparison as JSON."), TYPED_ONLY]
 Margin = Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest change that counts.")]
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nsysx.errors import EXIT_USAGE, NsysxError
 
-#: Options that no such file may set: what is overwritten, which program runs, and where results go.
-_TYPED_ONLY = frozenset(
-    {"force", "nsys", "nsys_arg", "html", "json", "markdown", "csv", "brief", "junit", "to", "perfetto", "output"}
-)
 #: No file of options is this long; a longer one is not read.
 _MOST_BYTES = 1_000_000
 
@@ -39,20 +36,26 @@ def _read(path: Path) -> dict[str, Any]:
     return chosen if isinstance(chosen, dict) else {}
 
 
-def options(commands: dict[str, set[str]], folder: Path) -> tuple[str, dict[str, dict[str, Any]]]:
+def options(
+    commands: Mapping[str, set[str]], typed_only: Mapping[str, set[str]], folder: Path
+) -> tuple[str, dict[str, dict[str, Any]]]:
     """Return the file that counts in ``folder`` and its options by command, or "" and nothing.
 
-    ``commands`` names the options of each command. Raises NsysxError, exit code 2, if the file is not TOML, or for an option
-    that does not exist or may only be typed.
+    ``commands`` names the options of each command, ``typed_only`` those that no file may set. Raises NsysxError, exit code 2, if
+    the file is not TOML, or for an option that does not exist or may only be typed.
     """
     for name in ("nsysx.toml", "pyproject.toml"):
         settings = _read(folder / name)
         if settings:
-            return name, {command: _checked(name, command, values, commands) for command, values in settings.items()}
+            return name, {
+                command: _checked(name, command, values, commands, typed_only) for command, values in settings.items()
+            }
     return "", {}
 
 
-def _checked(file: str, command: str, values: Any, commands: dict[str, set[str]]) -> dict[str, Any]:
+def _checked(
+    file: str, command: str, values: Any, commands: Mapping[str, set[str]], typed_only: Mapping[str, set[str]]
+) -> dict[str, Any]:
     def wrong(problem: str, hint: str) -> NsysxError:
         return NsysxError(f"{file}: {problem}", slug="bad-config", hint=hint, exit_code=EXIT_USAGE)
 
@@ -60,9 +63,9 @@ def _checked(file: str, command: str, values: Any, commands: dict[str, set[str]]
         raise wrong(f"[{command}] is not a command", f"There are: {', '.join(sorted(commands))}")
     named = {key.replace("-", "_"): value for key, value in values.items()}
     for key in named:
-        if key in _TYPED_ONLY:
+        if key in typed_only[command]:
             raise wrong(f"[{command}] {key}: only the command line may set this", "Take it out of the file")
         if key not in commands[command]:
-            known = ", ".join(sorted(commands[command] - _TYPED_ONLY)).replace("_", "-")
+            known = ", ".join(sorted(commands[command] - typed_only[command])).replace("_", "-")
             raise wrong(f"[{command}] {key}: no such option", f"There are: {known}")
     return named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -15,6 +15,19 @@ from nsysx.option import Declared, declared
 ADVANCED = "Advanced options"
 
 
+class TypedOnly(NamedTuple):
+    """Marks an option of a command that no file of options may set, see `Option`."""
+
+
+TYPED_ONLY = TypedOnly()
+
+
+def typed_only(command: Callable[..., None]) -> set[str]:
+    """Return the parameters of a command that no file of options may set."""
+    hints = get_type_hints(command, include_extras=True)
+    return {name for name, hint in hints.items() if TYPED_ONLY in getattr(hint, "__metadata__", ())}
+
+
 def _parameter(one: Declared, command: str) -> inspect.Parameter:
     option = one.option
     kind, default = (list[str] | None, None) if isinstance(one.default, tuple) else (one.kind, one.default)
@@ -22,11 +35,12 @@ def _parameter(one: Declared, command: str) -> inspect.Parameter:
         *one.names, metavar=option.shown_for(command), help=option.help, min=option.least,
         rich_help_panel=ADVANCED if option.advanced else None,
     )  # fmt: skip
+    typed = Annotated[kind, info, TYPED_ONLY] if option.typed_only else Annotated[kind, info]
     return inspect.Parameter(
         one.parameter,
         inspect.Parameter.KEYWORD_ONLY,
         default=False if one.flag else default,
-        annotation=Annotated[kind, info],
+        annotation=typed,
     )
 
 

@@ -8,18 +8,24 @@ from typing import Annotated
 
 import typer
 
+from nsysx.cli.declared import TYPED_ONLY
 from nsysx.cli.talk import talk
 from nsysx.errors import EXIT_USAGE, NsysxError
 
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (("", "what works here"), ("--install-nsys", "on Debian, without root"))
+
 
 def doctor(
-    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to check.")] = None,
+    nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to check."), TYPED_ONLY] = None,
     install_nsys: Annotated[
         bool,
         typer.Option("--install-nsys", help="First install Nsight Systems for this user, on Debian, without root."),
     ] = False,
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Install into DIR. Default: a folder that run searches.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Install into DIR. Default: a folder that run searches."),
+        TYPED_ONLY,
     ] = None,
 ) -> None:
     """Say what works here and how to fix what does not. Exit code 0 if nsysx run will work."""

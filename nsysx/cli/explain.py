@@ -9,6 +9,14 @@ import typer
 from nsysx.cli.talk import emit
 from nsysx.errors import EXIT_USAGE, NsysxError
 
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (
+    ("NSX101", "a finding"),
+    ("cudaHostAlloc", "a CUDA call"),
+    ("columns", "every column of every table"),
+    ("many-ranks", "torchrun, Slurm, Kubernetes"),
+)
+
 
 def _rule_manual(name: str) -> str | None:
     """Return the manual of a finding, None if there is none; polars is only loaded for names that could be findings."""

@@ -8,11 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from nsysx import outputs
-from nsysx.cli.declared import with_options
+from nsysx.cli.declared import TYPED_ONLY, with_options
 from nsysx.cli.talk import talk
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import options_of
 from nsysx.selection import Handling, Selection
+
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (
+    ("run.sqlite --to frames", "Parquet and a data dictionary"),
+    ("run.sqlite --perfetto run.pftrace --steps 10:12", "for ui.perfetto.dev"),
+)
 
 
 def _export(file: Path, *, to: Path | None, perfetto: Path | None, to_nsys: str | None, **given: Any) -> None:
@@ -53,8 +59,11 @@ def _command(
     to: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write every frame and table as Parquet, with a data dictionary."),
+        TYPED_ONLY,
     ] = None,
-    perfetto: Annotated[Path | None, typer.Option(metavar="F", help="Write a trace for ui.perfetto.dev.")] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(metavar="F", help="Write a trace for ui.perfetto.dev."), TYPED_ONLY
+    ] = None,
     to_nsys: Annotated[str | None, typer.Option(metavar="F", hidden=True, help="Say why this cannot be.")] = None,
 ) -> None:
     """Hold what the command line has besides the shared options."""

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nsysx import outputs
-from nsysx.cli.declared import with_options
+from nsysx.cli.declared import TYPED_ONLY, with_options
 from nsysx.cli.options import Html, Markdown, Reports, files_of
 from nsysx.cli.talk import answering, console, emit, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import options_of
 from nsysx.selection import Handling, Selection
+
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (
+    ("train.sqlite", "the answer"),
+    ("train.sqlite --html page.html", "and the page"),
+    ("train.sqlite --full --top 20", "every table, 20 rows each"),
+    ("job.rank0.sqlite job.rank1.sqlite", "the ranks of one job; or their folder"),
+)
 
 if TYPE_CHECKING:
     from nsysx.model import Summary
@@ -29,10 +37,14 @@ def _print_schema(wanted: bool) -> None:
         raise typer.Exit
 
 
-Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON.")]
-Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv.")]
-Cluster = Annotated[str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster.")]
-Brief = Annotated[str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON.")]
+Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON."), TYPED_ONLY]
+Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv."), TYPED_ONLY]
+Cluster = Annotated[
+    str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster."), TYPED_ONLY
+]
+Brief = Annotated[
+    str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON."), TYPED_ONLY
+]
 Full = Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")]
 Section = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")]
 JsonSchema = Annotated[

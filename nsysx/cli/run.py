@@ -15,6 +15,14 @@ from nsysx.errors import NsysxError
 from nsysx.option import options_of
 from nsysx.recording.options import Options
 
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (
+    ("python train.py", "writes train.sqlite and its page train.html"),
+    ("--steps auto -- python train.py", "24 steps, once they repeat"),
+    ("--python --lines -- python train.py", "which lines the GPU waits for"),
+    ("-o job --per-rank -- torchrun --nproc-per-node 8 train.py", "one report per rank"),
+)
+
 if TYPE_CHECKING:
     from nsysx.recording.capture import Result
 

@@ -15,6 +15,13 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.option import options_of
 from nsysx.trying.options import Options
 
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (
+    ("-- python train.py", "every change that applies"),
+    ("train.sqlite -- python train.py", "what this report advises"),
+    ("--change tf32 --change compile -- python train.py", "these two"),
+)
+
 if TYPE_CHECKING:
     from nsysx.model import Summary
     from nsysx.trying.result import Result

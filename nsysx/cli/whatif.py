@@ -12,6 +12,13 @@ from nsysx.option import options_of
 from nsysx.replay.changes import Changes
 from nsysx.selection import Selection
 
+#: Shown below the help: what is typed after the command, and what it does.
+EXAMPLES = (
+    ("train.sqlite", "everything that could be changed"),
+    ("train.sqlite --remove-wait losses.py:47", "without this wait"),
+    ("train.sqlite --graph all", "a step in one CUDA graph"),
+)
+
 
 def _whatif(files: list[Path], **given: Any) -> None:
     """Say how long the step would take with something changed; without an option, list what can be changed."""

@@ -30,9 +30,6 @@ _KINDS = {
 }
 #: The columns that identify a wait.
 _SITE = ("api", "module", "phase", "file", "line")
-_SECTIONS = (
-    "counts", "times_ms", "idle_ms", "modules_ms", "families_ms", "gpu_busy_min", "peak_memory_bytes", "findings", "allow",
-)  # fmt: skip
 #: Headroom that --init leaves above a measured time (factor), at least; and the share of the step below which it sets no limit,
 #: because two captures of one program differ by as much.
 _ROOM, _LEAST_SHARE = 1.05, 0.01
@@ -111,6 +108,16 @@ def _series(part: str, drift: float) -> Callable[[Captured, str], Measured]:
     return get
 
 
+#: Times that are a part of the step: part of step_parts, and its name there.
+_OF_PARTS: Mapping[str, tuple[str, str]] = {
+    "step": ("step", "gpu"),
+    "gpu_idle": ("ledger", Activity.IDLE),
+    "exposed_comm": ("ledger", Activity.COMM),
+    "exposed_copy": ("ledger", Activity.COPY),
+    "compute": ("ledger", Activity.COMPUTE),
+}
+
+
 def _time(capture: Captured, name: str) -> Measured:
     if name == "real_step":
         real = capture.summary.unprofiled
@@ -120,10 +127,7 @@ def _time(capture: Captured, name: str) -> Measured:
     if name == "first_calls":
         rows = capture.summary.recorded("first_calls")
         return None if rows is None else (sum(r.get("one_time_ns") or 0 for r in rows) / 1e6, 0.0)
-    part, key = {
-        "step": ("step", "gpu"), "gpu_idle": ("ledger", Activity.IDLE), "exposed_comm": ("ledger", Activity.COMM),
-        "exposed_copy": ("ledger", Activity.COPY), "compute": ("ledger", Activity.COMPUTE),
-    }.get(name, ("", ""))  # fmt: skip
+    part, key = _OF_PARTS.get(name, ("", ""))
     series = capture.series(part).get(key) if part else None
     if series is None:
         return None
@@ -148,16 +152,32 @@ def _found(capture: Captured, code: str) -> Measured:
     return None if findings is None else (sum(f.code == code and f.verdict == "found" for f in findings), 0.0)
 
 
-_GET: Mapping[str, tuple[Callable[[Captured, str], Measured], str]] = {
-    "counts": (_count, "per step"),
-    "times_ms": (_time, "ms"),
-    "idle_ms": (_series("idle", statistics.PROCESS_DRIFT), "ms"),
-    "modules_ms": (_series("module", statistics.GPU_DRIFT), "ms"),
-    "families_ms": (_series("family", statistics.GPU_DRIFT), "ms"),
-    "gpu_busy_min": (_busy, "share"),
-    "peak_memory_bytes": (_peak, "bytes"),
-    "findings": (_found, "found"),
+@dataclass(frozen=True)
+class _Section:
+    """A section of a budget: how its figures are measured, their unit, and their names, if those are not from the report.
+
+    ``single``: it is one figure. ``least``: the figure has to be at least its limit.
+    """
+
+    measure: Callable[[Captured, str], Measured]
+    unit: str
+    names: tuple[str, ...] = ()
+    single: bool = False
+    least: bool = False
+
+
+_SECTIONS: Mapping[str, _Section] = {
+    "counts": _Section(_count, "per step", tuple(_KINDS)),
+    "times_ms": _Section(_time, "ms", (*_OF_PARTS, "real_step", "first_calls")),
+    "idle_ms": _Section(_series("idle", statistics.PROCESS_DRIFT), "ms"),
+    "modules_ms": _Section(_series("module", statistics.GPU_DRIFT), "ms"),
+    "families_ms": _Section(_series("family", statistics.GPU_DRIFT), "ms"),
+    "gpu_busy_min": _Section(_busy, "share", single=True, least=True),
+    "peak_memory_bytes": _Section(_peak, "bytes", single=True),
+    "findings": _Section(_found, "found"),
 }
+#: The section of allowed waits, whose rows have these keys.
+_ALLOW, _ALLOWED = "allow", (*_SITE, "count")
 
 
 def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -> float | None:
@@ -179,24 +199,24 @@ def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -
             hint="Give --baseline FILE",
             exit_code=EXIT_USAGE,
         )
-    base = _GET[section][0](baseline, name)
+    base = _SECTIONS[section].measure(baseline, name)
     return None if base is None else base[0] * (1 + share)
 
 
 def _held(section: str, name: str, measured: Measured, limit: float | None) -> Result:
-    unit = _GET[section][1]
-    full = section if section in ("gpu_busy_min", "peak_memory_bytes") else f"{section}.{name}"
+    of = _SECTIONS[section]
+    full = section if of.single else f"{section}.{name}"
     if measured is None or limit is None:
         detail = f"{full}: not in the {'baseline' if measured is not None else 'Summary'}"
-        return Result(full, "not_measured", None, limit, 0.0, unit, detail)
+        return Result(full, "not_measured", None, limit, 0.0, of.unit, detail)
     value, noise = measured
-    over = limit - value if section == "gpu_busy_min" else value - limit
+    over = limit - value if of.least else value - limit
     # Counts are exact; a rounding error is no breach.
     status: Status = "kept" if over <= 1e-6 * max(1.0, abs(limit)) else "broken" if over > noise else "inconclusive"
-    words = f"{full}: {value:.6g} {unit}, budget {limit:.6g}"
+    words = f"{full}: {value:.6g} {of.unit}, budget {limit:.6g}"
     if status == "inconclusive":
         words += f"; over by less than the noise of {noise:.3g}: capture again, or several times"
-    return Result(full, status, value, limit, noise, unit, words)
+    return Result(full, status, value, limit, noise, of.unit, words)
 
 
 def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
@@ -251,14 +271,6 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
     return problems
 
 
-#: The keys of each section whose keys are not names from the report.
-_KEYS = {
-    "counts": tuple(_KINDS),
-    "times_ms": ("step", "real_step", "gpu_idle", "exposed_comm", "exposed_copy", "compute", "first_calls"),
-    "allow": (*_SITE, "count"),
-}
-
-
 def _unknown(shown: str, name: str, known: Sequence[str]) -> NsysxError:
     """Return the error for a name that no budget has, with the one that was probably meant."""
     close = difflib.get_close_matches(name, known, n=1)
@@ -268,17 +280,16 @@ def _unknown(shown: str, name: str, known: Sequence[str]) -> NsysxError:
 
 def _sections(budget: Mapping[str, Any]) -> None:
     for key, value in budget.items():
-        if key not in _SECTIONS:
-            raise _unknown(f"[{key[:40]}]", key, _SECTIONS)
-        keys = _KEYS.get(key)
+        section = _SECTIONS.get(key)
+        if section is None and key != _ALLOW:
+            raise _unknown(f"[{key[:40]}]", key, (*_SECTIONS, _ALLOW))
+        names = section.names if section else _ALLOWED
         for row in value if isinstance(value, list) else [value]:
-            for name in row if keys and isinstance(row, Mapping) else ():
-                if name not in (keys or ()):
-                    raise _unknown(f"{key}.{name[:40]}", name, keys or ())
-        table = isinstance(value, Mapping)
-        number = key in ("gpu_busy_min", "peak_memory_bytes")
+            for name in row if names and isinstance(row, Mapping) else ():
+                if name not in names:
+                    raise _unknown(f"{key}.{name[:40]}", name, names)
         rows = isinstance(value, list) and all(isinstance(a, Mapping) for a in value)
-        if not (rows if key == "allow" else not table if number else table):
+        if not (rows if section is None else isinstance(value, Mapping) is not section.single):
             raise NsysxError(f"budget: {key} has the wrong shape", slug="bad-budget", exit_code=EXIT_USAGE)
 
 
@@ -289,13 +300,13 @@ def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | Non
         lost = Result("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {said}")
         return Verdict(capture.label, (lost,), EXIT_EMPTY)
     results = []
-    for section in [s for s in _SECTIONS if s in budget and s != "allow"]:
+    for section in [s for s in _SECTIONS if s in budget]:
         value = budget[section]
         for name, wanted in value.items() if isinstance(value, Mapping) else [("", value)]:
             limit = _limit(section, name, wanted, baseline)
-            results.append(_held(section, name, _GET[section][0](capture, name), limit))
-    if "allow" in budget:
-        results += lint(capture, budget["allow"])
+            results.append(_held(section, name, _SECTIONS[section].measure(capture, name), limit))
+    if _ALLOW in budget:
+        results += lint(capture, budget[_ALLOW])
     states = {r.status for r in results}
     if not results or states == {"not_measured"}:
         code = EXIT_EMPTY

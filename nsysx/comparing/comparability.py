@@ -11,6 +11,7 @@ import numpy as np
 from nsysx import units
 from nsysx.comparing.side import Captured, Side
 from nsysx.events.families import COMMUNICATION, family
+from nsysx.judging.capture_checks import EVENTS_MISSING
 from nsysx.model import Summary
 
 #: Options of nsys that change the cost of tracing, by words in their names.
@@ -223,11 +224,7 @@ def _partial(before: Side, after: Side) -> list[Line]:
     return [Line("capture", "differs", f"{c.label}: {said}") for c in every if (said := doubtful(c))]
 
 
-#: Checks of a Summary that mean missing events if they warn.
-_BROKEN = ("gpu work", "launches without kernel", "diagnostics", "lost ranges", "bad times", "exit code")
-
-
 def doubtful(capture: Captured) -> str | None:
     """Return the warnings of a Summary that mean missing events; None if there are none."""
-    said = [c.detail for c in capture.summary.quality if c.check in _BROKEN and c.status != "ok"]
+    said = [c.detail for c in capture.summary.quality if c.check in EVENTS_MISSING and c.status != "ok"]
     return "; ".join(said) or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from nsysx.catalogue import Activity
 from nsysx.comparing import comparability, differences, statistics
@@ -23,16 +23,30 @@ _MOST_PARTS = 20
 #: GPU-bound steps with the same GPU work are the same if they differ by no more than this many margins.
 _SAME_WORK = 2
 
-#: Key of the JSON, part of step_parts, and the share by which its times drift between processes.
+
+class Compared(NamedTuple):
+    """A table of a comparison: its key in the JSON, the part of step_parts that it compares, and its title.
+
+    ``drift``: the share by which its times differ between processes of one program. ``leads``: where there is little room, its
+    largest changes are shown.
+    """
+
+    key: str
+    part: str
+    drift: float
+    title: str
+    leads: bool = False
+
+
 TABLES = (
-    ("ledger", "ledger", statistics.GPU_DRIFT),
-    ("idle", "idle", statistics.PROCESS_DRIFT),
-    ("phases", "phase", statistics.PROCESS_DRIFT),
-    ("modules", "module", statistics.GPU_DRIFT),
-    ("families", "family", statistics.GPU_DRIFT),
-    ("kernels", "kernel", statistics.GPU_DRIFT),
-    ("api_calls", "api", statistics.PROCESS_DRIFT),
-    ("waits", "wait", statistics.PROCESS_DRIFT),
+    Compared("ledger", "ledger", statistics.GPU_DRIFT, "Where the step goes"),
+    Compared("idle", "idle", statistics.PROCESS_DRIFT, "GPU idle time by cause"),
+    Compared("phases", "phase", statistics.PROCESS_DRIFT, "Phases, on the CPU"),
+    Compared("modules", "module", statistics.GPU_DRIFT, "Modules, own GPU time", leads=True),
+    Compared("families", "family", statistics.GPU_DRIFT, "Kernel families"),
+    Compared("kernels", "kernel", statistics.GPU_DRIFT, "Kernels", leads=True),
+    Compared("api_calls", "api", statistics.PROCESS_DRIFT, "CUDA API calls, own time", leads=True),
+    Compared("waits", "wait", statistics.PROCESS_DRIFT, "Waits", leads=True),
 )
 
 
@@ -288,8 +302,7 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
         verdict = "cannot_tell"
     split, parts = _parts(before, after, noise, step.before_ns, new - old)
     tables = {
-        key: differences.table(before, after, noise, part, step_ns=old, drift=drift_, now=now)
-        for key, part, drift_ in TABLES
+        t.key: differences.table(before, after, noise, t.part, step_ns=old, drift=t.drift, now=now) for t in TABLES
     }
     low, high = (round(new - old - half), round(new - old + half)) if known else (None, None)
     answer = Comparison(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import polars as pl
 
-from nsysx import units
+from nsysx.analyses.helpers.module_names import by_class, is_number
 from nsysx.catalogue import Call
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
@@ -23,14 +23,11 @@ from nsysx.model import Row
 
 def called(profile: Profile, module: str) -> str:
     """Return a module as people write it: one that is only a number, "*" for several, by its class: "4 x MoE", "MoE (0)"."""
-    if not re.fullmatch(r"\d+|\*", module):
+    if not is_number(module):
         return module
     tree = profile.attributed.modules.select(pl.col("module").cast(pl.String), "cls").drop_nulls()
     rows = tree.filter(tree["module"].str.contains("^[0-9]+$" if module == "*" else f"^{module}$"))
-    if rows["cls"].n_unique() != 1:
-        return units.several(rows.height, "module") if rows.height > 1 else f"module {module}"
-    name = str(rows["cls"][0])
-    return f"{rows.height} x {name}" if rows.height > 1 else f"{name} ({module})"
+    return by_class(module, rows["cls"].to_list())
 
 
 #: Networks that are named; the others are counted.

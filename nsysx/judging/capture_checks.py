@@ -15,9 +15,16 @@ from nsysx.frames import lookup
 from nsysx.judging import probe_checks, sample_checks, tracing, window_checks
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
+from nsysx.judging.probe_checks import LOST_RANGES
 from nsysx.model import Check, Doubt, Table, in_order
 from nsysx.reading.trace import REVERSED, LeftOut, Trace
 from nsysx.replay.engine import Withheld, replay_of, unprofiled_of
+
+#: Names of checks that other rooms ask for, and those that mean missing events if they are not ok.
+GPU_WORK = "gpu work"
+_IDLE_LAUNCHES, _BAD_TIMES, _DIAGNOSTICS = "launches without kernel", "bad times", "diagnostics"
+_EXIT_CODE = "exit code"
+EVENTS_MISSING = (GPU_WORK, _IDLE_LAUNCHES, _DIAGNOSTICS, LOST_RANGES, _BAD_TIMES, _EXIT_CODE)
 
 _RECORD = "nsysx run -- CMD, or nsys profile -t cuda,nvtx --cuda-graph-trace=node"
 
@@ -57,9 +64,9 @@ def _gpu_work(profile: Profile) -> list[Check]:
         if launches:
             detail += f", but {units.several(launches, 'launch', 'launches')}: the GPU side was not recorded"
         if launches or any(tracing.is_lost(d["text"]) for d in trace.capture.diagnostics):
-            return [Check("gpu work", "missing", detail, tracing.remedy(trace), doubt="numbers")]
+            return [Check(GPU_WORK, "missing", detail, tracing.remedy(trace), doubt="numbers")]
         fix = _RECORD if calls.height else _without_gpu(trace) or _RECORD
-        return [Check("gpu work", "missing", detail, fix, doubt="numbers")]
+        return [Check(GPU_WORK, "missing", detail, fix, doubt="numbers")]
     opaque = pl.col("op_kind") == "graph"
     early = pl.col("call_start_ns") - pl.col("start_ns")
     bars, bars_ns, ahead, skew = ops.select(
@@ -90,7 +97,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
         if not tracing.dropped(trace):
             detail += ": lost, or captured into a graph"
         doubt: Doubt = "everything" if 2 * single >= launches else "numbers"
-        checks.append(Check("launches without kernel", "warn", detail, tracing.remedy(trace), doubt=doubt))
+        checks.append(Check(_IDLE_LAUNCHES, "warn", detail, tracing.remedy(trace), doubt=doubt))
     checks += _graphs(bars, bars_ns, graphs)
     if ahead:
         detail = f"GPU work starts up to {units.duration(skew)} before its call ({units.several(ahead, 'time')}): clamped to 0"
@@ -153,7 +160,7 @@ def _left_out(trace: Trace) -> list[Check]:
     checks = []
     if bad := [n for n in trace.left_out if n.reason == REVERSED]:
         detail = f"{_counted(bad)} left out because they end before they begin: {_by_table(bad, reasons=False)}"
-        checks.append(Check("bad times", "warn", detail, "export the report again", doubt="numbers"))
+        checks.append(Check(_BAD_TIMES, "warn", detail, "export the report again", doubt="numbers"))
     for effect, (check, status, said, fix) in _EFFECTS.items():
         if notes := [n for n in trace.left_out if n.effect == effect and n.reason != REVERSED]:
             checks.append(Check(check, status, f"{_counted(notes)} {said}: {_by_table(notes, reasons=True)}", fix))
@@ -219,7 +226,7 @@ def _rows(profile: Profile) -> list[Check]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(
             Check(
-                "diagnostics",
+                _DIAGNOSTICS,
                 "warn",
                 f"nsys says: {lost[0]}{more}",
                 "profile a shorter window: --steps A:B",
@@ -374,7 +381,7 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     if code:
         every_check.append(
             Check(
-                "exit code",
+                _EXIT_CODE,
                 "warn",
                 f"the profiled command ended with exit code {code}: its last part may be missing",
                 doubt="numbers",

@@ -12,6 +12,9 @@ from nsysx.events.profile import Profile
 from nsysx.inject.nsysx_probe import ranges as vocabulary
 from nsysx.model import Check, Row
 
+#: The name of a check.
+LOST_RANGES = "lost ranges"
+
 
 def probe_ranges(profile: Profile) -> list[Check]:
     """Compare the ranges that the probe pushed with those that arrived: some pairs of nvtx and nsys versions lose them all."""
@@ -54,7 +57,7 @@ def probe_ranges(profile: Profile) -> list[Check]:
     if pushed and not recorded:
         detail = f"the probe pushed {units.several(pushed, 'range')} and none is in the report: this nsys cannot record this nvtx"
         fix = "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"
-        return [Check("lost ranges", "missing", detail, fix, doubt="numbers")]
+        return [Check(LOST_RANGES, "missing", detail, fix, doubt="numbers")]
     if any(p.get("ended") is False for p in trace.capture.probe if p.get("backend") != "off"):
         detail = f"a process did not exit through Python, so its count is not final; the report holds {units.several(recorded, 'range')}"
         return [Check("probe ranges", "ok", detail)]

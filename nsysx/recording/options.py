@@ -26,9 +26,16 @@ class Options:
 
     output: Annotated[
         Path | None,
-        Option("Name of the results, or a folder for them. Default: CMD's script, here.", "NAME", ("-o", "--output")),
+        Option(
+            "Name of the results, or a folder for them. Default: CMD's script, here.",
+            "NAME",
+            ("-o", "--output"),
+            typed_only=True,
+        ),
     ] = None
-    force: Annotated[bool, Option("Overwrite results of the same name.", names=("--force", "-f"))] = False
+    force: Annotated[bool, Option("Overwrite results of the same name.", names=("--force", "-f"), typed_only=True)] = (
+        False
+    )
     report: Annotated[bool, Option("Only capture and export; works without polars.", names=("--no-report",))] = True
     probe: Annotated[
         bool,
@@ -70,11 +77,15 @@ class Options:
     per_rank: Annotated[bool, Option("Under torchrun and launchers built on it: one report per rank.")] = False
     nsys: Annotated[
         Path | None,
-        Option("The nsys to use. Default: the one on PATH, else the newest found.", "PATH", advanced=True),
+        Option(
+            "The nsys to use. Default: the one on PATH, else the newest found.", "PATH", advanced=True, typed_only=True
+        ),
     ] = None
     nsys_args: Annotated[
         tuple[str, ...],
-        Option("Pass ARG on to nsys profile (repeatable).", "ARG", names=("--nsys-arg",), advanced=True),
+        Option(
+            "Pass ARG on to nsys profile (repeatable).", "ARG", names=("--nsys-arg",), advanced=True, typed_only=True
+        ),
     ] = ()
     graphs: Annotated[
         str,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from nsysx.comparing.comparison import Comparison
+from nsysx.comparing.comparison import TABLES, Comparison
 from nsysx.render import compare_view as view
 from nsysx.render.markdown import escape
 from nsysx.render.safe_text import clean, shorten
@@ -16,7 +16,6 @@ from nsysx.render.safe_text import clean, shorten
 _STYLES = {"faster": "bold green", "slower": "bold red", "same": "bold", "cannot_tell": "bold yellow"}
 #: Rows of each short table on the terminal.
 _PARTS, _ROWS, _WARNINGS = 7, 3, 3
-_KEYS = ("modules", "kernels", "api_calls", "waits")
 
 
 def _widths(rows: Sequence[tuple[str, ...]], room: int) -> list[int]:
@@ -85,7 +84,7 @@ def terminal(answer: Comparison, console: Console) -> None:
         shown,
     )
     lines: list[tuple[str, ...]] = []
-    for key in _KEYS:
+    for key in (table.key for table in TABLES if table.leads):
         for row in view.changed(answer.tables[key])[:_ROWS]:
             c = view.line(key, row, 30).cells
             lines.append((c[0], c[1], c[2], c[3], c[5], c[6]))

@@ -6,21 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.comparing.comparison import Comparison
+from nsysx.comparing.comparison import TABLES, Comparison
 from nsysx.comparing.differences import Difference
 from nsysx.comparing.wording import Part, part_words
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
-TITLES = {
-    "ledger": "Where the step goes",
-    "idle": "GPU idle time by cause",
-    "phases": "Phases, on the CPU",
-    "modules": "Modules, own GPU time",
-    "families": "Kernel families",
-    "kernels": "Kernels",
-    "api_calls": "CUDA API calls, own time",
-    "waits": "Waits",
-}
+TITLES = {table.key: table.title for table in TABLES}
 LABELS = {"faster": "Faster", "slower": "Slower", "same": "Same", "cannot_tell": "Cannot tell"}
 HEADS = ("name", "before", "after", "difference", "interval", "count", "verdict")
 #: Checks that matter even when neither side knows the answer.

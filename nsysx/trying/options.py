@@ -34,9 +34,11 @@ class Options:
     yes: Annotated[bool, Option("Do not ask before CMD runs and writes its files again.", names=("--yes", "-y"))] = (
         False
     )
-    json: Annotated[str | None, Option("Write the result as JSON.", "F|-")] = None
-    html: Annotated[str | None, Option("Write the page of REPORT, with what was measured.", "F")] = None
-    force: Annotated[bool, Option("Overwrite output files.", names=("--force", "-f"))] = False
+    json: Annotated[str | None, Option("Write the result as JSON.", "F|-", typed_only=True)] = None
+    html: Annotated[str | None, Option("Write the page of REPORT, with what was measured.", "F", typed_only=True)] = (
+        None
+    )
+    force: Annotated[bool, Option("Overwrite output files.", names=("--force", "-f"), typed_only=True)] = False
     patience: Annotated[
         int, Option("A run that makes no step for this many seconds hangs.", "S", least=1, advanced=True)
     ] = 60
