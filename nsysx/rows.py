@@ -7,7 +7,7 @@ The columns for schemas, the JSON Schema, Parquet and the dictionary are made fr
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -64,4 +64,4 @@ def columns_of(row: Any) -> tuple[Column, ...]:
 def _dtype(kind: Any) -> str:
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(t for t in get_args(kind) if t is not type(None))
-    return "Object" if get_origin(kind) is Mapping else _DTYPES[kind]
+    return "Object" if get_origin(kind) in (Mapping, Sequence) else _DTYPES[kind]

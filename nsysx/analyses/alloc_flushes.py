@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers import allocator_retries
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "alloc_flushes"
 TITLE = "Flushes of the memory cache"
-COLUMNS = (
-    Column("start_ns", "Int64", "ns", "start of the first free", label="time"),
-    Column("step", "Int64", "", "index of the step; null outside of steps and where steps are not known"),
-    Column("steady", "Boolean", "", "whether that is a steady step"),
-    Column("duration_ns", "Int64", "ns", "from the first free to the end of the retry"),
-    Column("frees", "Int64", "", "segments freed"),
-    Column("freed_bytes", "Int64", "bytes", "bytes freed; null when not recorded (nsysx run --memory)"),
-    Column("retry_bytes", "Int64", "bytes", "bytes then allocated; null likewise"),
-    Column("idle_caused_ns", "Int64", "ns", "device idle time that began in these calls", label="GPU idle caused"),
-    Column("module", "String", "", "module that asked for memory"),
-    Column("phase", "String", "", "phase in which it asked"),
-)
+
+
+class FlushRow(TypedDict):
+    """One flush of the caching allocator."""
+
+    start_ns: Annotated[int, Of("start of the first free", "ns", label="time")]
+    step: Annotated[int | None, Of("index of the step; null outside of steps and where steps are not known")]
+    steady: Annotated[bool, Of("whether that is a steady step")]
+    duration_ns: Annotated[int, Of("from the first free to the end of the retry", "ns")]
+    frees: Annotated[int, Of("segments freed")]
+    freed_bytes: Annotated[int | None, Of("bytes freed; null when not recorded (nsysx run --memory)", "bytes")]
+    retry_bytes: Annotated[int | None, Of("bytes then allocated; null likewise", "bytes")]
+    idle_caused_ns: Annotated[int, Of("device idle time that began in these calls", "ns", label="GPU idle caused")]
+    module: Annotated[str, Of("module that asked for memory")]
+    phase: Annotated[str | None, Of("phase in which it asked")]
+
+
+COLUMNS = columns_of(FlushRow)
+ROWS: TableOf[FlushRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=170,

@@ -2,59 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers import allocator_retries
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import PIN, elsewhere
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "allocator"
 TITLE = "Memory calls"
-COLUMNS = (
-    Column("api", "String", "", "API function", label="call"),
-    Column("kind", "String", "", "alloc, free, host_alloc"),
-    Column("module", "String", "", "innermost module at the call"),
-    Column("phase", "String", "", "phase at the call"),
-    Column(
-        "thread_role",
-        "String",
-        "",
-        "what the calling thread is for; null if it is the main thread or one of autograd's",
-    ),
-    Column(
-        "file",
-        "String",
-        "",
-        "Python file of the first frame of the user's own code, null when not recorded",
-        label="Python line",
-    ),
-    Column("line", "Int64", "", "its line, null when not recorded"),
-    Column("calls", "Int64", "", "calls in the steady steps", sums="scope"),
-    Column("steps", "Int64", "", "steady steps in which it was called; null without steps"),
-    Column("total_ns", "Int64", "ns", "duration, summed", sums="scope"),
-    Column(
-        "bytes", "Int64", "bytes", "bytes allocated or freed; null when not recorded (nsysx run --memory)", sums="scope"
-    ),
-    Column(
-        "in_flushes", "Int64", "", "how many of the calls belong to a flush of the cache and its retry", sums="scope"
-    ),
-    Column(
-        "idle_caused_ns",
-        "Int64",
-        "ns",
-        "device idle time that began while the launching thread was in such a call; null without GPU rows",
-        sums="scope",
-        label="GPU idle caused",
-    ),
-    Column(
-        "advice",
-        "String",
-        "",
-        "what usually removes it; null outside of flushes where steps are not known, because it may be setup",
-    ),
-)
+
+
+class AllocationRow(TypedDict):
+    """The allocation and free calls of one place."""
+
+    api: Annotated[str, Of("API function", label="call")]
+    kind: Annotated[str, Of("alloc, free, host_alloc")]
+    module: Annotated[str | None, Of("innermost module at the call")]
+    phase: Annotated[str | None, Of("phase at the call")]
+    thread_role: Annotated[
+        str | None, Of("what the calling thread is for; null if it is the main thread or one of autograd's")
+    ]
+    file: Annotated[
+        str | None,
+        Of("Python file of the first frame of the user's own code, null when not recorded", label="Python line"),
+    ]
+    line: Annotated[int | None, Of("its line, null when not recorded")]
+    calls: Annotated[int, Of("calls in the steady steps", sums="scope")]
+    steps: Annotated[int | None, Of("steady steps in which it was called; null without steps")]
+    total_ns: Annotated[int, Of("duration, summed", "ns", sums="scope")]
+    bytes: Annotated[
+        int | None, Of("bytes allocated or freed; null when not recorded (nsysx run --memory)", "bytes", sums="scope")
+    ]
+    in_flushes: Annotated[int, Of("how many of the calls belong to a flush of the cache and its retry", sums="scope")]
+    idle_caused_ns: Annotated[
+        int | None,
+        Of(
+            "device idle time that began while the launching thread was in such a call; null without GPU rows",
+            "ns",
+            sums="scope",
+            label="GPU idle caused",
+        ),
+    ]
+    advice: Annotated[
+        str | None,
+        Of("what usually removes it; null outside of flushes where steps are not known, because it may be setup"),
+    ]
+
+
+COLUMNS = columns_of(AllocationRow)
+ROWS: TableOf[AllocationRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=160,

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "api_bill"
 TITLE = "CUDA API time, once and every time"
-COLUMNS = (
-    Column("name", "String", "", "API function"),
-    Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
-    Column("calls", "Int64", "", "calls in the whole capture"),
-    Column("self_ns", "Int64", "ns", "its own time: waiting + profiler + one_time + repeated"),
-    Column("waiting_ns", "Int64", "ns", "waiting for GPU work, its own copy and a full launch queue included"),
-    Column("profiler_ns", "Int64", "ns", "the profiler's own time inside the calls"),
-    Column(
-        "one_time_ns",
-        "Int64",
-        "ns",
-        "one-time cost, see the first-call bill; null without steps to tell it by",
-        label="paid once",
-    ),
-    Column(
-        "repeated_ns",
-        "Int64",
-        "ns",
-        "what every further call costs again; null without steps to tell it by",
-        label="paid every time",
-    ),
-    Column("share", "Float64", "", "part of all self time, 0 to 1"),
-    Column("repeated_share", "Float64", "", "part of all repeated time, 0 to 1: the table without first calls"),
-)
+
+
+class ApiBillRow(TypedDict):
+    """One API function, with and without one-time costs."""
+
+    name: Annotated[str, Of("API function")]
+    kind: Annotated[str, Of("launch, copy, sync, alloc, ...")]
+    calls: Annotated[int, Of("calls in the whole capture")]
+    self_ns: Annotated[int, Of("its own time: waiting + profiler + one_time + repeated", "ns")]
+    waiting_ns: Annotated[int, Of("waiting for GPU work, its own copy and a full launch queue included", "ns")]
+    profiler_ns: Annotated[int, Of("the profiler's own time inside the calls", "ns")]
+    one_time_ns: Annotated[
+        int | None,
+        Of("one-time cost, see the first-call bill; null without steps to tell it by", "ns", label="paid once"),
+    ]
+    repeated_ns: Annotated[
+        int | None,
+        Of("what every further call costs again; null without steps to tell it by", "ns", label="paid every time"),
+    ]
+    share: Annotated[float, Of("part of all self time, 0 to 1")]
+    repeated_share: Annotated[float | None, Of("part of all repeated time, 0 to 1: the table without first calls")]
+
+
+COLUMNS = columns_of(ApiBillRow)
+ROWS: TableOf[ApiBillRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=110,

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "api_calls"
 TITLE = "CUDA API calls"
-COLUMNS = (
-    Column("name", "String", "", "API function"),
-    Column("kind", "String", "", "launch, copy, sync, alloc, ..."),
-    Column("calls", "Int64", "", "how often it was called"),
-    Column("total_ns", "Int64", "ns", "duration on the CPU, summed; wall clock, not CPU time"),
-    Column("self_ns", "Int64", "ns", "duration without nested calls"),
-    Column("backlog_ns", "Int64", "ns", "waiting for GPU work queued earlier; null for a call that cannot block"),
-    Column("own_op_ns", "Int64", "ns", "its own copy or memset; null likewise", label="own work"),
-    Column(
-        "host_ns",
-        "Int64",
-        "ns",
-        "the rest of a blocking call; backlog + own op + host = duration; null likewise",
-        label="host cost",
-    ),
-    Column("first_ns", "Int64", "ns", "duration of the first call", label="first call"),
-    Column(
-        "steady_median_ns", "Float64", "ns", "median duration in the steady steps; null when it is not called there"
-    ),
-)
+
+
+class ApiRow(TypedDict):
+    """One API function."""
+
+    name: Annotated[str, Of("API function")]
+    kind: Annotated[str, Of("launch, copy, sync, alloc, ...")]
+    calls: Annotated[int, Of("how often it was called")]
+    total_ns: Annotated[int, Of("duration on the CPU, summed; wall clock, not CPU time", "ns")]
+    self_ns: Annotated[int, Of("duration without nested calls", "ns")]
+    backlog_ns: Annotated[
+        int | None, Of("waiting for GPU work queued earlier; null for a call that cannot block", "ns")
+    ]
+    own_op_ns: Annotated[int | None, Of("its own copy or memset; null likewise", "ns", label="own work")]
+    host_ns: Annotated[
+        int | None,
+        Of("the rest of a blocking call; backlog + own op + host = duration; null likewise", "ns", label="host cost"),
+    ]
+    first_ns: Annotated[int, Of("duration of the first call", "ns", label="first call")]
+    steady_median_ns: Annotated[
+        float | None, Of("median duration in the steady steps; null when it is not called there", "ns")
+    ]
+
+
+COLUMNS = columns_of(ApiRow)
+ROWS: TableOf[ApiRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=120,

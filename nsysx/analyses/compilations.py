@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers import pauses
 from nsysx.events.profile import Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "compilations"
 TITLE = "Compilations of torch.compile"
-COLUMNS = (
-    Column("start_ns", "Int64", "ns", "start", label="time"),
-    Column("step", "Int64", "", "index of the step; null outside of steps and where steps are not known"),
-    Column("steady", "Boolean", "", "whether that is a steady step"),
-    Column("duration_ns", "Int64", "ns", "time that the thread spent compiling"),
-    Column("gpu_idle_ns", "Int64", "ns", "part of it in which the device had no work; null if it never has any"),
-    Column("function", "String", "", "function that was compiled"),
-    Column("place", "String", "", "file and first line of the function"),
-    Column("id", "String", "", "torch's number: 3/1 is the second compilation of function 3"),
-    Column("backward", "Boolean", "", "whether its backward was compiled"),
-    Column("reason", "String", "", "the guard that failed, in torch's words; null for the first time"),
-    Column("failed", "String", "", "type of the error that ended it; null without one"),
-)
+
+
+class CompilationRow(TypedDict):
+    """One compilation."""
+
+    start_ns: Annotated[int, Of("start", "ns", label="time")]
+    step: Annotated[int | None, Of("index of the step; null outside of steps and where steps are not known")]
+    steady: Annotated[bool, Of("whether that is a steady step")]
+    duration_ns: Annotated[int, Of("time that the thread spent compiling", "ns")]
+    gpu_idle_ns: Annotated[int | None, Of("part of it in which the device had no work; null if it never has any", "ns")]
+    function: Annotated[str, Of("function that was compiled")]
+    place: Annotated[str, Of("file and first line of the function")]
+    id: Annotated[str, Of("torch's number: 3/1 is the second compilation of function 3")]
+    backward: Annotated[bool, Of("whether its backward was compiled")]
+    reason: Annotated[str | None, Of("the guard that failed, in torch's words; null for the first time")]
+    failed: Annotated[str | None, Of("type of the error that ended it; null without one")]
+
+
+COLUMNS = columns_of(CompilationRow)
+ROWS: TableOf[CompilationRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=194,

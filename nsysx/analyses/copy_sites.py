@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
@@ -12,59 +14,54 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
 from nsysx.reading import schema
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "copy_sites"
 TITLE = "Copies by place"
-COLUMNS = (
-    Column("direction", "String", "", "HtoD, DtoH, DtoD, ..."),
-    Column("src_kind", "String", "", "memory of the source: pageable, pinned, device, ...", label="from memory"),
-    Column("dst_kind", "String", "", "memory of the destination", label="to memory"),
-    Column("module", "String", "", "innermost module at the call"),
-    Column("phase", "String", "", "phase at the call"),
-    Column(
-        "thread_role",
-        "String",
-        "",
-        "what the calling thread is for; null if it is the main thread or one of autograd's",
-    ),
-    Column(
-        "file",
-        "String",
-        "",
-        "Python file of the first frame of the user's own code, null when not recorded",
-        label="Python line",
-    ),
-    Column("line", "Int64", "", "its line, null when not recorded"),
-    Column("count", "Int64", "", "copies in the steady steps", sums="scope"),
-    Column("bytes", "Int64", "bytes", "bytes copied", sums="scope"),
-    Column("largest_bytes", "Int64", "bytes", "largest copy"),
-    Column("total_ns", "Int64", "ns", "time on the device: hidden + exposed", sums="scope"),
-    Column("hidden_ns", "Int64", "ns", "part of it while a kernel ran on the same device: costs nothing", sums="scope"),
-    Column("exposed_ns", "Int64", "ns", "part of it while no kernel ran", sums="scope"),
-    Column("bandwidth_bytes_per_s", "Float64", "bytes/s", "bytes over time on the device; null without time"),
-    Column(
-        "limit_bytes_per_s",
-        "Float64",
-        "bytes/s",
-        "what is possible, see limit_from; null when not known",
-        label="possible",
-    ),
-    Column(
-        "limit_from",
-        "String",
-        "",
-        "memory (half the device's bandwidth: a copy reads and writes), or the fastest pinned copy in the report",
-    ),
-    Column("api_ns", "Int64", "ns", "duration of the API calls; null if graphs launched all of them", sums="scope"),
-    Column(
-        "obstacle",
-        "String",
-        "",
-        "why it is not hidden: pageable, sync_after, same_stream, nothing_beside; null when it is",
-    ),
-)
+
+
+class CopySiteRow(TypedDict):
+    """The copies of one place and kind of memory."""
+
+    direction: Annotated[str, Of("HtoD, DtoH, DtoD, ...")]
+    src_kind: Annotated[str, Of("memory of the source: pageable, pinned, device, ...", label="from memory")]
+    dst_kind: Annotated[str, Of("memory of the destination", label="to memory")]
+    module: Annotated[str | None, Of("innermost module at the call")]
+    phase: Annotated[str | None, Of("phase at the call")]
+    thread_role: Annotated[
+        str | None, Of("what the calling thread is for; null if it is the main thread or one of autograd's")
+    ]
+    file: Annotated[
+        str | None,
+        Of("Python file of the first frame of the user's own code, null when not recorded", label="Python line"),
+    ]
+    line: Annotated[int | None, Of("its line, null when not recorded")]
+    count: Annotated[int, Of("copies in the steady steps", sums="scope")]
+    bytes: Annotated[int, Of("bytes copied", "bytes", sums="scope")]
+    largest_bytes: Annotated[int, Of("largest copy", "bytes")]
+    total_ns: Annotated[int, Of("time on the device: hidden + exposed", "ns", sums="scope")]
+    hidden_ns: Annotated[int, Of("part of it while a kernel ran on the same device: costs nothing", "ns", sums="scope")]
+    exposed_ns: Annotated[int, Of("part of it while no kernel ran", "ns", sums="scope")]
+    bandwidth_bytes_per_s: Annotated[float | None, Of("bytes over time on the device; null without time", "bytes/s")]
+    limit_bytes_per_s: Annotated[
+        float | None, Of("what is possible, see limit_from; null when not known", "bytes/s", label="possible")
+    ]
+    limit_from: Annotated[
+        str | None,
+        Of("memory (half the device's bandwidth: a copy reads and writes), or the fastest pinned copy in the report"),
+    ]
+    api_ns: Annotated[
+        int | None, Of("duration of the API calls; null if graphs launched all of them", "ns", sums="scope")
+    ]
+    obstacle: Annotated[
+        str | None, Of("why it is not hidden: pageable, sync_after, same_stream, nothing_beside; null when it is")
+    ]
+
+
+COLUMNS = columns_of(CopySiteRow)
+ROWS: TableOf[CopySiteRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=150,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Annotated, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -13,29 +14,39 @@ from nsysx.catalogue import CpuPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64, StepFunction
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "cpu_ledger"
 TITLE = "CPU ledger"
 _PARTS = tuple(part for part in CpuPart if part is not CpuPart.OUTSIDE)
 #: The place after the last part.
 _OUTSIDE = len(_PARTS)
-COLUMNS = (
-    Column("process", "Int64", "", "process key"),
-    Column("thread", "Int64", "", "thread key"),
-    Column("thread_name", "String", "", "name in the operating system, null when not recorded"),
-    Column("role", "String", "", "what the thread is for: main, autograd, pin memory, ..., user for any other"),
-    Column("steps", "Int64", "", "steps that the row covers; null where it covers the whole capture"),
-    Column("window_ns", "Int64", "ns", "the steady steps on the CPU"),
-    Column("launch_ns", "Int64", "ns", "in kernel and graph launches (self time)"),
-    Column("copy_ns", "Int64", "ns", "in copies and memsets"),
-    Column("sync_wait_ns", "Int64", "ns", "in synchronize calls"),
-    Column("alloc_ns", "Int64", "ns", "in allocation and free calls, device and host"),
-    Column("load_ns", "Int64", "ns", "in module and library loading"),
-    Column("other_api_ns", "Int64", "ns", "in other API calls"),
-    Column("outside_api_ns", "Int64", "ns", "outside CUDA: Python, framework, waiting elsewhere"),
-    Column("outside_by_phase", "Object", "ns", "outside CUDA by the phase open on the thread; sums to outside_api_ns"),
-)
+
+
+class CpuRow(TypedDict):
+    """One thread over its steady steps; the parts sum to ``window_ns``."""
+
+    process: Annotated[int, Of("process key")]
+    thread: Annotated[int, Of("thread key")]
+    thread_name: Annotated[str | None, Of("name in the operating system, null when not recorded")]
+    role: Annotated[str, Of("what the thread is for: main, autograd, pin memory, ..., user for any other")]
+    steps: Annotated[int | None, Of("steps that the row covers; null where it covers the whole capture")]
+    window_ns: Annotated[int, Of("the steady steps on the CPU", "ns")]
+    launch_ns: Annotated[int, Of("in kernel and graph launches (self time)", "ns")]
+    copy_ns: Annotated[int, Of("in copies and memsets", "ns")]
+    sync_wait_ns: Annotated[int, Of("in synchronize calls", "ns")]
+    alloc_ns: Annotated[int, Of("in allocation and free calls, device and host", "ns")]
+    load_ns: Annotated[int, Of("in module and library loading", "ns")]
+    other_api_ns: Annotated[int, Of("in other API calls", "ns")]
+    outside_api_ns: Annotated[int, Of("outside CUDA: Python, framework, waiting elsewhere", "ns")]
+    outside_by_phase: Annotated[
+        Mapping[str, int], Of("outside CUDA by the phase open on the thread; sums to outside_api_ns", "ns")
+    ]
+
+
+COLUMNS = columns_of(CpuRow)
+ROWS: TableOf[CpuRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="rows",
     place=20,

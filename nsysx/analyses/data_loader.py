@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
@@ -9,34 +11,37 @@ from nsysx.catalogue import Cause
 from nsysx.events.ledger import windows_function
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "data_loader"
 TITLE = "Data loader"
 #: Names that the operating system shows for PyTorch's own loader threads.
 _PIN_THREAD = r"pt_data_pin|pin_memory"
 _NOTHING = np.empty(0, np.int64)
-COLUMNS = (
-    Column("index", "Int64", "", "number of the step", label="step"),
-    Column("steady", "Boolean", "", "whether it is a steady step"),
-    Column("step_ns", "Int64", "ns", "length of the step on the thread that drives it", label="length of the step"),
-    Column("wait_ns", "Int64", "ns", "part of the step in data loading ranges", label="wait for the batch"),
-    Column("api_ns", "Int64", "ns", "part of wait_ns inside CUDA API calls: copies and pinning, not the loader"),
-    Column("gpu_idle_ns", "Int64", "ns", "idle time of the shown device during the wait that data loading explains"),
-    Column(
-        "gpu_hidden_ns",
-        "Int64",
-        "ns",
-        "part of wait_ns while the process's busiest device worked: costs nothing; null without GPU work",
-    ),
-    Column(
-        "pin_thread_ns",
-        "Int64",
-        "ns",
-        "time in CUDA API calls of the pin memory thread meanwhile; null without one",
-    ),
-    Column("verdict", "String", "", "starved (the device idled for a tenth of the wait or more), hidden, or no_wait"),
-)
+
+
+class BatchRow(TypedDict):
+    """One step and the wait for its batch."""
+
+    index: Annotated[int, Of("number of the step", label="step")]
+    steady: Annotated[bool, Of("whether it is a steady step")]
+    step_ns: Annotated[int, Of("length of the step on the thread that drives it", "ns", label="length of the step")]
+    wait_ns: Annotated[int, Of("part of the step in data loading ranges", "ns", label="wait for the batch")]
+    api_ns: Annotated[int, Of("part of wait_ns inside CUDA API calls: copies and pinning, not the loader", "ns")]
+    gpu_idle_ns: Annotated[int, Of("idle time of the shown device during the wait that data loading explains", "ns")]
+    gpu_hidden_ns: Annotated[
+        int | None,
+        Of("part of wait_ns while the process's busiest device worked: costs nothing; null without GPU work", "ns"),
+    ]
+    pin_thread_ns: Annotated[
+        int | None, Of("time in CUDA API calls of the pin memory thread meanwhile; null without one", "ns")
+    ]
+    verdict: Annotated[str, Of("starved (the device idled for a tenth of the wait or more), hidden, or no_wait")]
+
+
+COLUMNS = columns_of(BatchRow)
+ROWS: TableOf[BatchRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="rows",
     place=190,

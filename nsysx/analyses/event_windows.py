@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses import events
 from nsysx.analyses.helpers import event_pairs
 from nsysx.events.profile import Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "event_windows"
 TITLE = "CUDA event windows, one by one"
 #: Most windows that are listed; ``events`` holds the sums of all.
 _ROWS = 500
-COLUMNS = (
-    Column("site", "Int64", "", "row of the events table that it belongs to, from 0"),
-    Column("start_ns", "Int64", "ns", "when the device reached the first record", label="time"),
-    Column("reading_ns", "Int64", "ns", "what elapsed_time says; the sum of the six parts below"),
-    Column("low_ns", "Int64", "ns", "lower bound of the reading, whatever the host's delay"),
-    Column("high_ns", "Int64", "ns", "upper bound of the reading; null if nothing bounds it"),
-    *(c for c in events.COLUMNS if c.name in event_pairs.PARTS),
-    Column("kernels", "Int64", "", "kernels of the stream that started inside"),
-    Column("start_event", "Int64", "", "CUDA event id"),
-    Column("end_event", "Int64", "", "CUDA event id"),
-)
+
+
+class WindowRow(TypedDict):
+    """One window between two CUDA events."""
+
+    site: Annotated[int, Of("row of the events table that it belongs to, from 0")]
+    start_ns: Annotated[int, Of("when the device reached the first record", "ns", label="time")]
+    reading_ns: Annotated[int, Of("what elapsed_time says; the sum of the six parts below", "ns")]
+    low_ns: Annotated[int, Of("lower bound of the reading, whatever the host's delay", "ns")]
+    high_ns: Annotated[int | None, Of("upper bound of the reading; null if nothing bounds it", "ns")]
+    kernel_ns: event_pairs.KernelNs
+    copy_ns: event_pairs.CopyNs
+    memset_ns: event_pairs.MemsetNs
+    launch_wait_ns: event_pairs.LaunchWaitNs
+    other_streams_ns: event_pairs.OtherStreamsNs
+    idle_ns: event_pairs.IdleNs
+    kernels: Annotated[int, Of("kernels of the stream that started inside")]
+    start_event: Annotated[int, Of("CUDA event id")]
+    end_event: Annotated[int, Of("CUDA event id")]
+
+
+COLUMNS = columns_of(WindowRow)
+ROWS: TableOf[WindowRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=230,

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers import event_pairs, event_rounds
 from nsysx.analyses.helpers.event_pairs import PARTS
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "events"
 TITLE = "CUDA event windows"
-COLUMNS = (
-    Column("site", "Int64", "", "number of the place, from 0"),
-    Column("loop", "Int64", "", "number of the loop that times several places in turn; null if it times one"),
-    Column("turn", "Int64", "", "turn of this place in its loop, from 1; null if the loop times one"),
-    Column("turns", "Int64", "", "how many places the loop times in turn; null if it times one"),
-    Column("module", "String", "", "module at the first record"),
-    Column("phase", "String", "", "phase at the first record"),
-    Column("windows", "Int64", "", "pairs of events"),
-    Column("kernels_each", "Float64", "", "kernels inside, median", label="kernels in each"),
-    Column("first_ns", "Int64", "ns", "reading of the first window", label="first call"),
-    Column("median_ns", "Float64", "ns", "median reading"),
-    Column("min_ns", "Int64", "ns", "smallest reading"),
-    Column("max_ns", "Int64", "ns", "largest reading"),
-    Column("kernel_median_ns", "Float64", "ns", "median time in which a kernel of the stream ran"),
-    Column("total_ns", "Int64", "ns", "all readings: the sum of the six parts"),
-    Column("kernel_ns", "Int64", "ns", "a kernel of the stream ran"),
-    Column("copy_ns", "Int64", "ns", "only a copy of the stream ran"),
-    Column("memset_ns", "Int64", "ns", "only a memset of the stream ran"),
-    Column("launch_wait_ns", "Int64", "ns", "the stream was empty: the CPU had not launched the next work yet"),
-    Column("other_streams_ns", "Int64", "ns", "the stream was idle, another stream of the device was not"),
-    Column("idle_ns", "Int64", "ns", "launched but not started: start latency and dependencies"),
-    Column("paired_by", "String", "", "read (as elapsed_time asked for them), or order (by the order of the records)"),
-    Column("device_stamps", "Boolean", "", "timed on the device; false: inferred from stream order"),
-    Column("verdict", "String", "", "kernel (at least 90 % of the reading), or the largest of the other parts"),
-)
+
+
+class EventRow(TypedDict):
+    """The windows between the CUDA events of one place."""
+
+    site: Annotated[int, Of("number of the place, from 0")]
+    loop: Annotated[int | None, Of("number of the loop that times several places in turn; null if it times one")]
+    turn: Annotated[int | None, Of("turn of this place in its loop, from 1; null if the loop times one")]
+    turns: Annotated[int | None, Of("how many places the loop times in turn; null if it times one")]
+    module: Annotated[str | None, Of("module at the first record")]
+    phase: Annotated[str | None, Of("phase at the first record")]
+    windows: Annotated[int, Of("pairs of events")]
+    kernels_each: Annotated[float, Of("kernels inside, median", label="kernels in each")]
+    first_ns: Annotated[int, Of("reading of the first window", "ns", label="first call")]
+    median_ns: Annotated[float, Of("median reading", "ns")]
+    min_ns: Annotated[int, Of("smallest reading", "ns")]
+    max_ns: Annotated[int, Of("largest reading", "ns")]
+    kernel_median_ns: Annotated[float, Of("median time in which a kernel of the stream ran", "ns")]
+    total_ns: Annotated[int, Of("all readings: the sum of the six parts", "ns")]
+    kernel_ns: event_pairs.KernelNs
+    copy_ns: event_pairs.CopyNs
+    memset_ns: event_pairs.MemsetNs
+    launch_wait_ns: event_pairs.LaunchWaitNs
+    other_streams_ns: event_pairs.OtherStreamsNs
+    idle_ns: event_pairs.IdleNs
+    paired_by: Annotated[str, Of("read (as elapsed_time asked for them), or order (by the order of the records)")]
+    device_stamps: Annotated[bool, Of("timed on the device; false: inferred from stream order")]
+    verdict: Annotated[str, Of("kernel (at least 90 % of the reading), or the largest of the other parts")]
+
+
+COLUMNS = columns_of(EventRow)
+ROWS: TableOf[EventRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=220,

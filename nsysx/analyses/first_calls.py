@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
@@ -9,40 +11,41 @@ from nsysx.analyses.helpers import one_time_cost
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "first_calls"
 TITLE = "First-call bill"
-COLUMNS = (
-    Column("name", "String", "", "kernel or API function; anything else is in parentheses"),
-    Column(
-        "what", "String", "", "kernel, library (loading code), api, host (time outside CUDA calls), rest (other rows)"
-    ),
-    Column("api", "String", "", "API function that was called; null for host and rest", label="call"),
-    Column("calls", "Int64", "", "calls in the whole capture"),
-    Column(
-        "first_ns",
-        "Int64",
-        "ns",
-        "first call, without waiting for the GPU and without the profiler's own time",
-        label="first call",
-    ),
-    Column(
-        "later_median_ns",
-        "Float64",
-        "ns",
-        "median of the later calls, likewise; null when there is none",
-        label="later, median",
-    ),
-    Column("one_time_ns", "Int64", "ns", "one-time cost; summed over all rows, the bill", label="paid once"),
-    Column(
-        "loading_ns", "Int64", "ns", "loading code inside these calls, as the driver noted it; null when not recorded"
-    ),
-    Column("evidence", "String", "", "measured (loading), above median, only call, in full, or step length for host"),
-    Column("module", "String", "", "module of the most expensive such call"),
-    Column("phase", "String", "", "phase of the most expensive such call"),
-    Column("thread_role", "String", "", "what its thread is for; null if that is the main thread or one of autograd's"),
-)
+
+
+class FirstCallRow(TypedDict):
+    """The one-time cost of one kernel, library or API function."""
+
+    name: Annotated[str, Of("kernel or API function; anything else is in parentheses")]
+    what: Annotated[str, Of("kernel, library (loading code), api, host (time outside CUDA calls), rest (other rows)")]
+    api: Annotated[str | None, Of("API function that was called; null for host and rest", label="call")]
+    calls: Annotated[int, Of("calls in the whole capture")]
+    first_ns: Annotated[
+        int | None,
+        Of("first call, without waiting for the GPU and without the profiler's own time", "ns", label="first call"),
+    ]
+    later_median_ns: Annotated[
+        float | None, Of("median of the later calls, likewise; null when there is none", "ns", label="later, median")
+    ]
+    one_time_ns: Annotated[int, Of("one-time cost; summed over all rows, the bill", "ns", label="paid once")]
+    loading_ns: Annotated[
+        int | None, Of("loading code inside these calls, as the driver noted it; null when not recorded", "ns")
+    ]
+    evidence: Annotated[str | None, Of("measured (loading), above median, only call, in full, or step length for host")]
+    module: Annotated[str | None, Of("module of the most expensive such call")]
+    phase: Annotated[str | None, Of("phase of the most expensive such call")]
+    thread_role: Annotated[
+        str | None, Of("what its thread is for; null if that is the main thread or one of autograd's")
+    ]
+
+
+COLUMNS = columns_of(FirstCallRow)
+ROWS: TableOf[FirstCallRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=100,

@@ -2,42 +2,71 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import operator_work
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
 from nsysx.replay.engine import Withheld, unprofiled_of
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "flops"
 TITLE = "FLOPs and MFU"
-COLUMNS = (
-    Column("by", "String", "", "step, phase or module"),
-    Column("name", "String", "", "its name; null for GPU work outside of all of them"),
-    Column(
-        "flops",
-        "Int64",
-        "FLOP",
-        "floating point operations of its matrix products, convolutions and attention, see operators",
-        sums="scope",
-    ),
-    Column("again_flops", "Int64", "FLOP", "part of flops in a forward that checkpointing runs again", sums="scope"),
-    Column("gpu_ns", "Int64", "ns", "time of all its kernels, copies and memsets", sums="scope"),
-    Column("product_ns", "Int64", "ns", "part of gpu_ns in operators whose operations are counted", sums="scope", label="in products"),
-    Column("tflops", "Float64", "TFLOP/s", "flops over product_ns"),
-    Column("peak_share", "Float64", "share", "tflops, of the fastest matrix product measured in each format, 0 to 1"),
-    Column("counted", "Float64", "share", "part of the time of its kernels that multiply whose operations are counted, 0 to 1"),
-    Column("step_ns", "Int64", "ns", "mean step, without the profiler if that is known; only for the step"),
-    Column("step_from", "String", "", "where step_ns comes from: recorded, in_process, second_run, modelled or assumed",
-           label="step time from"),
-    Column("mfu", "Float64", "share", "model FLOPs utilization: flops without again_flops, over what the fastest product would "
-           "compute in step_ns; only for the step, null if less than 95 % of its products are counted", label="MFU"),
-    Column("peak", "String", "", "each format with its fastest product in TFLOP/s, and where that was measured",
-           label="fastest product, TFLOP/s"),
-    Column("why_not", "String", "", "why mfu or peak_share is null"),
-)  # fmt: skip
+
+
+class FlopsRow(TypedDict):
+    """The step, a phase or a module."""
+
+    by: Annotated[str, Of("step, phase or module")]
+    name: Annotated[str | None, Of("its name; null for GPU work outside of all of them")]
+    flops: Annotated[
+        int,
+        Of(
+            "floating point operations of its matrix products, convolutions and attention, see operators",
+            "FLOP",
+            sums="scope",
+        ),
+    ]
+    again_flops: Annotated[int, Of("part of flops in a forward that checkpointing runs again", "FLOP", sums="scope")]
+    gpu_ns: Annotated[int, Of("time of all its kernels, copies and memsets", "ns", sums="scope")]
+    product_ns: Annotated[
+        int, Of("part of gpu_ns in operators whose operations are counted", "ns", sums="scope", label="in products")
+    ]
+    tflops: Annotated[float, Of("flops over product_ns", "TFLOP/s")]
+    peak_share: Annotated[float, Of("tflops, of the fastest matrix product measured in each format, 0 to 1", "share")]
+    counted: Annotated[
+        float, Of("part of the time of its kernels that multiply whose operations are counted, 0 to 1", "share")
+    ]
+    step_ns: Annotated[int, Of("mean step, without the profiler if that is known; only for the step", "ns")]
+    step_from: Annotated[
+        str,
+        Of("where step_ns comes from: recorded, in_process, second_run, modelled or assumed", label="step time from"),
+    ]
+    mfu: Annotated[
+        float | None,
+        Of(
+            "model FLOPs utilization: flops without again_flops, over what the fastest product would "
+            "compute in step_ns; only for the step, null if less than 95 % of its products are counted",
+            "share",
+            label="MFU",
+        ),
+    ]
+    peak: Annotated[
+        str,
+        Of(
+            "each format with its fastest product in TFLOP/s, and where that was measured",
+            label="fastest product, TFLOP/s",
+        ),
+    ]
+    why_not: Annotated[str | None, Of("why mfu or peak_share is null")]
+
+
+COLUMNS = columns_of(FlopsRow)
+ROWS: TableOf[FlopsRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=66,

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers import pauses
 from nsysx.events.profile import Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "garbage_collection"
 TITLE = "Garbage collections"
-COLUMNS = (
-    Column("start_ns", "Int64", "ns", "start", label="time"),
-    Column("step", "Int64", "", "index of the step; null outside of steps and where steps are not known"),
-    Column("steady", "Boolean", "", "whether that is a steady step"),
-    Column("duration_ns", "Int64", "ns", "time in which no thread of the process runs Python"),
-    Column("gpu_idle_ns", "Int64", "ns", "part of it in which the device had no work; null if it never has any"),
-    Column("generation", "Int64", "", "2 for a collection of everything, 0 and 1 for the younger objects"),
-    Column("collected", "Int64", "", "objects that were garbage"),
-    Column("phase", "String", "", "phase of the step in which it began"),
-    Column(
-        "module",
-        "String",
-        "",
-        "module in which it began; null outside, and between two modules of a step without marks",
-    ),
-)
+
+
+class CollectionRow(TypedDict):
+    """One garbage collection."""
+
+    start_ns: Annotated[int, Of("start", "ns", label="time")]
+    step: Annotated[int | None, Of("index of the step; null outside of steps and where steps are not known")]
+    steady: Annotated[bool | None, Of("whether that is a steady step")]
+    duration_ns: Annotated[int, Of("time in which no thread of the process runs Python", "ns")]
+    gpu_idle_ns: Annotated[int | None, Of("part of it in which the device had no work; null if it never has any", "ns")]
+    generation: Annotated[int, Of("2 for a collection of everything, 0 and 1 for the younger objects")]
+    collected: Annotated[int, Of("objects that were garbage")]
+    phase: Annotated[str | None, Of("phase of the step in which it began")]
+    module: Annotated[
+        str | None, Of("module in which it began; null outside, and between two modules of a step without marks")
+    ]
+
+
+COLUMNS = columns_of(CollectionRow)
+ROWS: TableOf[CollectionRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=192,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.events.gil import gil_idle, lines_of
@@ -9,47 +11,47 @@ from nsysx.events.host_lines import known_lines
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "gil_waits"
 TITLE = "Waits for Python's lock"
 #: Holder of idle time in which the thread did not wait for the lock, and of waits whose holder was not recorded.
 FREE, UNKNOWN = "(did not wait for it)", "(not noted)"
-COLUMNS = (
-    Column(
-        "holder",
-        "String",
-        "",
-        f"thread that held the lock, by name or number; {FREE} for all other idle time",
-        label="held by",
-    ),
-    Column(
-        "file",
-        "String",
-        "",
-        "file of what the holder ran: its innermost frame in the user's code; null when not sampled",
-        label="Python line",
-    ),
-    Column("line", "Int64", "", "its line"),
-    Column("function", "String", "", "its function"),
-    Column("framework", "String", "", "framework function that ran below it, as file:function", label="inside"),
-    Column(
-        "idle_ns",
-        "Int64",
-        "ns",
-        "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
-        sums="scope",
-        label="GPU idle",
-    ),
-    Column(
-        "loader_idle_ns",
-        "Int64",
-        "ns",
-        "the same for what the ledger calls data loader",
-        sums="scope",
-        label="GPU idle for data",
-    ),
-)
+
+
+class GilRow(TypedDict):
+    """One holder of the lock and the line that it ran."""
+
+    holder: Annotated[
+        str, Of(f"thread that held the lock, by name or number; {FREE} for all other idle time", label="held by")
+    ]
+    file: Annotated[
+        str | None,
+        Of(
+            "file of what the holder ran: its innermost frame in the user's code; null when not sampled",
+            label="Python line",
+        ),
+    ]
+    line: Annotated[int, Of("its line")]
+    function: Annotated[str, Of("its function")]
+    framework: Annotated[str, Of("framework function that ran below it, as file:function", label="inside")]
+    idle_ns: Annotated[
+        int,
+        Of(
+            "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
+            "ns",
+            sums="scope",
+            label="GPU idle",
+        ),
+    ]
+    loader_idle_ns: Annotated[
+        int, Of("the same for what the ledger calls data loader", "ns", sums="scope", label="GPU idle for data")
+    ]
+
+
+COLUMNS = columns_of(GilRow)
+ROWS: TableOf[GilRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=46,

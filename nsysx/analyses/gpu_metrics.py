@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.frames import declared
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "gpu_metrics"
 TITLE = "GPU counters"
-COLUMNS = (
-    Column("by", "String", "", "step (all that was sampled in the steady steps, idle time too), kernel, family, module or phase"),
-    Column("name", "String", "", "its name; null for GPU work outside of all of them"),
-    Column("total_ns", "Int64", "ns", "time of its kernels in the steady steps; for the step, the steady steps themselves", sums="scope"),
-    Column("samples", "Int64", "", "samples that lie in one of its kernels, an interval from its ends, with nothing else running"),
-    Column("sm_active", "Float64", "", "share of SMs with a warp, mean of the samples, 0 to 1; null for fewer than 10 of them"),
-    Column("tensor_active", "Float64", "", "share of cycles in which the tensor cores work, likewise"),
-    Column("dram", "Float64", "", "share of the memory bandwidth, read and write together, likewise"),
-    Column("dram_read", "Float64", "", "reading alone"),
-    Column("dram_write", "Float64", "", "writing alone"),
-    Column("clock_mhz", "Float64", "MHz", "clock of the GPCs, likewise"),
-)  # fmt: skip
+
+
+class CountersRow(TypedDict):
+    """The step, a kernel, family, module or phase."""
+
+    by: Annotated[
+        str, Of("step (all that was sampled in the steady steps, idle time too), kernel, family, module or phase")
+    ]
+    name: Annotated[str | None, Of("its name; null for GPU work outside of all of them")]
+    total_ns: Annotated[
+        int,
+        Of("time of its kernels in the steady steps; for the step, the steady steps themselves", "ns", sums="scope"),
+    ]
+    samples: Annotated[
+        int, Of("samples that lie in one of its kernels, an interval from its ends, with nothing else running")
+    ]
+    sm_active: Annotated[
+        float | None, Of("share of SMs with a warp, mean of the samples, 0 to 1; null for fewer than 10 of them")
+    ]
+    tensor_active: Annotated[float | None, Of("share of cycles in which the tensor cores work, likewise")]
+    dram: Annotated[float | None, Of("share of the memory bandwidth, read and write together, likewise")]
+    dram_read: Annotated[float, Of("reading alone")]
+    dram_write: Annotated[float, Of("writing alone")]
+    clock_mhz: Annotated[float | None, Of("clock of the GPCs, likewise", "MHz")]
+
+
+COLUMNS = columns_of(CountersRow)
+ROWS: TableOf[CountersRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=88,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.events.host_lines import Lines, host_lines
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "host_lines"
 TITLE = "Host time by line"
@@ -15,87 +18,83 @@ TITLE = "Host time by line"
 RECORD = "nsysx run --python"
 #: The name for time that no sample covers.
 NOT_SAMPLED = "(not sampled)"
-COLUMNS = (
-    Column(
-        "file",
-        "String",
-        "",
-        "file of the innermost frame of the user's own code, else of the innermost frame; null if not sampled",
-        label="Python line",
-    ),
-    Column("line", "Int64", "", "its line"),
-    Column("function", "String", "", f"its function; {NOT_SAMPLED} for time that no sample covers"),
-    Column(
-        "framework",
-        "String",
-        "",
-        "framework function that ran below it, as file:function; null in the line's own code",
-        label="inside",
-    ),
-    Column(
-        "module",
-        "String",
-        "",
-        "module whose work came next, in parentheses what lies outside modules; null if not sampled",
-        label="before",
-    ),
-    Column("phase", "String", "", "phase of the work that came next"),
-    Column(
-        "idle_ns",
-        "Int64",
-        "ns",
-        "idle time of the shown device that the ledger calls host code, while this ran; over all rows it sums to the ledger's",
-        sums="scope",
-        label="GPU idle",
-    ),
-    Column(
-        "low_ns",
-        "Int64",
-        "ns",
-        "lower end of the 95 % interval of idle_ns (Wilson), from the number of samples; null where there is none",
-        sums="scope",
-        label="at least",
-    ),
-    Column("high_ns", "Int64", "ns", "upper end of it", sums="scope", label="at most"),
-    Column(
-        "self_ns",
-        "Int64",
-        "ns",
-        "part of idle_ns in the line's own code, with no framework function below",
-        sums="scope",
-    ),
-    Column(
-        "total_ns",
-        "Int64",
-        "ns",
-        "idle time in host code with this line anywhere in the stack, in all modules and phases",
-        sums="scope",
-        label="GPU idle below it",
-    ),
-    Column(
-        "loader_idle_ns",
-        "Int64",
-        "ns",
-        "the same as idle_ns for what the ledger calls data loader",
-        sums="scope",
-        label="GPU idle for data",
-    ),
-    Column(
-        "host_ns",
-        "Int64",
-        "ns",
-        "time outside CUDA calls of the thread that drives the steps, while this ran; sums to the CPU ledger's",
-        sums="scope",
-        label="host time",
-    ),
-    Column("samples", "Int64", "", "samples behind idle_ns and loader_idle_ns, over all steps"),
-    Column(
-        "thread",
-        "Int64",
-        "",
-        "thread that was sampled; for autograd's thread, which runs no Python, the one that waits for it",
-    ),
-)
+
+
+class LineRow(TypedDict):
+    """One line, framework function, module and phase."""
+
+    file: Annotated[
+        str | None,
+        Of(
+            "file of the innermost frame of the user's own code, else of the innermost frame; null if not sampled",
+            label="Python line",
+        ),
+    ]
+    line: Annotated[int, Of("its line")]
+    function: Annotated[str, Of(f"its function; {NOT_SAMPLED} for time that no sample covers")]
+    framework: Annotated[
+        str | None,
+        Of("framework function that ran below it, as file:function; null in the line's own code", label="inside"),
+    ]
+    module: Annotated[
+        str | None,
+        Of(
+            "module whose work came next, in parentheses what lies outside modules; null if not sampled", label="before"
+        ),
+    ]
+    phase: Annotated[str, Of("phase of the work that came next")]
+    idle_ns: Annotated[
+        int,
+        Of(
+            "idle time of the shown device that the ledger calls host code, while this ran; over all rows it sums to the ledger's",
+            "ns",
+            sums="scope",
+            label="GPU idle",
+        ),
+    ]
+    low_ns: Annotated[
+        int | None,
+        Of(
+            "lower end of the 95 % interval of idle_ns (Wilson), from the number of samples; null where there is none",
+            "ns",
+            sums="scope",
+            label="at least",
+        ),
+    ]
+    high_ns: Annotated[int, Of("upper end of it", "ns", sums="scope", label="at most")]
+    self_ns: Annotated[
+        int, Of("part of idle_ns in the line's own code, with no framework function below", "ns", sums="scope")
+    ]
+    total_ns: Annotated[
+        int,
+        Of(
+            "idle time in host code with this line anywhere in the stack, in all modules and phases",
+            "ns",
+            sums="scope",
+            label="GPU idle below it",
+        ),
+    ]
+    loader_idle_ns: Annotated[
+        int,
+        Of("the same as idle_ns for what the ledger calls data loader", "ns", sums="scope", label="GPU idle for data"),
+    ]
+    host_ns: Annotated[
+        int,
+        Of(
+            "time outside CUDA calls of the thread that drives the steps, while this ran; sums to the CPU ledger's",
+            "ns",
+            sums="scope",
+            label="host time",
+        ),
+    ]
+    samples: Annotated[int, Of("samples behind idle_ns and loader_idle_ns, over all steps")]
+    thread: Annotated[
+        int, Of("thread that was sampled; for autograd's thread, which runs no Python, the one that waits for it")
+    ]
+
+
+COLUMNS = columns_of(LineRow)
+ROWS: TableOf[LineRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=45,

@@ -2,40 +2,70 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers.kernel_shapes import shapes
 from nsysx.catalogue import Limit
 from nsysx.events.profile import Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "kernel_limits"
 TITLE = "How close kernels come to the device's limits"
-COLUMNS = (
-    Column("name", "String", "", "kernel; anything else is in parentheses"),
-    Column("family", "String", "", "kernel family by pattern"),
-    Column("limit", "String", "", "DRAM bandwidth (sampled, 85 % or more), or what the launch says: fewer blocks than SMs, "
-           "FP32 beside tensor cores, last wave; null for none"),
-    Column("share", "Float64", "", "part of the kernel time of the steady steps, 0 to 1"),
-    Column("count", "Int64", "", "executions in the steady steps", sums="scope"),
-    Column("total_ns", "Int64", "ns", "kernel time, summed over the steady steps; over all rows, the kernel time", sums="scope"),
-    Column("median_ns", "Float64", "ns", "median of one execution"),
-    Column("grid", "String", "", "blocks in x, y and z; null when not recorded"),
-    Column("block", "String", "", "threads per block; null likewise"),
-    Column("blocks", "Int64", "", "blocks in the grid"),
-    Column("sm_count", "Int64", "", "SMs of the device; null when not recorded", label="SMs"),
-    Column("waves", "Float64", "", "blocks over what all SMs hold at once; null if the device's limits are not recorded"),
-    Column("tail_share", "Float64", "", "share of the block slots of all waves that the last wave leaves empty; null up to one wave"),
-    Column("occupancy", "Float64", "", "theoretical: warps of this kernel that fit on an SM over those that an SM can hold, 0 to 1"),
-    Column("occupancy_limit", "String", "", "what limits it: warps, blocks, registers or shared memory"),
-    Column("dram", "Float64", "", "share of the memory bandwidth, sampled while it runs alone, 0 to 1; null for fewer than 10 samples"),
-    Column("tensor_active", "Float64", "", "share of cycles in which the tensor cores work, likewise"),
-    Column("sm_active", "Float64", "", "share of SMs with a warp, likewise"),
-    Column("samples", "Int64", "", "samples while it ran alone; null if GPU metrics were not recorded (nsysx run --gpu-metrics)"),
-    Column("registers", "Int64", "", "registers per thread"),
-    Column("shared_bytes", "Int64", "bytes", "static and dynamic shared memory per block"),
-    Column("number_format", "String", "", "format of a product, by its name: fp32, tf32, bf16, fp16, fp8, int8, fp64; else null"),
-)  # fmt: skip
+
+
+class KernelLimitRow(TypedDict):
+    """One kernel and launch shape."""
+
+    name: Annotated[str, Of("kernel; anything else is in parentheses")]
+    family: Annotated[str | None, Of("kernel family by pattern")]
+    limit: Annotated[
+        str | None,
+        Of(
+            "DRAM bandwidth (sampled, 85 % or more), or what the launch says: fewer blocks than SMs, "
+            "FP32 beside tensor cores, last wave; null for none"
+        ),
+    ]
+    share: Annotated[float, Of("part of the kernel time of the steady steps, 0 to 1")]
+    count: Annotated[int, Of("executions in the steady steps", sums="scope")]
+    total_ns: Annotated[
+        int, Of("kernel time, summed over the steady steps; over all rows, the kernel time", "ns", sums="scope")
+    ]
+    median_ns: Annotated[float | None, Of("median of one execution", "ns")]
+    grid: Annotated[str | None, Of("blocks in x, y and z; null when not recorded")]
+    block: Annotated[str | None, Of("threads per block; null likewise")]
+    blocks: Annotated[int | None, Of("blocks in the grid")]
+    sm_count: Annotated[int | None, Of("SMs of the device; null when not recorded", label="SMs")]
+    waves: Annotated[
+        float | None, Of("blocks over what all SMs hold at once; null if the device's limits are not recorded")
+    ]
+    tail_share: Annotated[
+        float | None, Of("share of the block slots of all waves that the last wave leaves empty; null up to one wave")
+    ]
+    occupancy: Annotated[
+        float | None, Of("theoretical: warps of this kernel that fit on an SM over those that an SM can hold, 0 to 1")
+    ]
+    occupancy_limit: Annotated[str | None, Of("what limits it: warps, blocks, registers or shared memory")]
+    dram: Annotated[
+        float | None,
+        Of("share of the memory bandwidth, sampled while it runs alone, 0 to 1; null for fewer than 10 samples"),
+    ]
+    tensor_active: Annotated[float | None, Of("share of cycles in which the tensor cores work, likewise")]
+    sm_active: Annotated[float | None, Of("share of SMs with a warp, likewise")]
+    samples: Annotated[
+        int | None, Of("samples while it ran alone; null if GPU metrics were not recorded (nsysx run --gpu-metrics)")
+    ]
+    registers: Annotated[int | None, Of("registers per thread")]
+    shared_bytes: Annotated[int | None, Of("static and dynamic shared memory per block", "bytes")]
+    number_format: Annotated[
+        str | None, Of("format of a product, by its name: fp32, tf32, bf16, fp16, fp8, int8, fp64; else null")
+    ]
+
+
+COLUMNS = columns_of(KernelLimitRow)
+ROWS: TableOf[KernelLimitRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=85,

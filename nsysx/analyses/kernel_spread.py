@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import erfc, log, sqrt
+from typing import Annotated, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -30,27 +31,37 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.frames.rank_tests import F64, explained, mann_whitney, spearman
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
 from nsysx.reading import schema
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "kernel_spread"
 TITLE = "Spread of kernel times"
-COLUMNS = (
-    Column("name", "String", "", "kernel; anything else is in parentheses"),
-    Column("grid", "String", "", "blocks, null when not recorded"),
-    Column("block", "String", "", "threads per block, null when not recorded"),
-    Column("registers", "Int64", "", "registers per thread, null when not recorded"),
-    Column("shared_bytes", "Int64", "bytes", "static and dynamic shared memory per block, null when not recorded"),
-    Column("count", "Int64", "", "executions"),
-    Column("total_ns", "Int64", "ns", "kernel time, summed; over all rows, the kernel time"),
-    Column("first_ns", "Int64", "ns", "first execution", label="first call"),
-    Column("median_ns", "Float64", "ns", "half of the executions took at most this"),
-    Column("p10_ns", "Float64", "ns", "a tenth took at most this"),
-    Column("p90_ns", "Float64", "ns", "nine tenths took at most this"),
-    Column("spread", "Float64", "", "(p90 - p10) / median, without the first execution"),
-    Column("verdict", "String", "", "steady, first_call, concurrent, cold_l2, data, clock, cannot_tell"),
-    Column("detail", "String", "", "the numbers behind the verdict"),
-)
+
+
+class SpreadRow(TypedDict):
+    """One kernel and launch shape; the last row may be all others."""
+
+    name: Annotated[str, Of("kernel; anything else is in parentheses")]
+    grid: Annotated[str | None, Of("blocks, null when not recorded")]
+    block: Annotated[str | None, Of("threads per block, null when not recorded")]
+    registers: Annotated[int | None, Of("registers per thread, null when not recorded")]
+    shared_bytes: Annotated[
+        int | None, Of("static and dynamic shared memory per block, null when not recorded", "bytes")
+    ]
+    count: Annotated[int, Of("executions")]
+    total_ns: Annotated[int, Of("kernel time, summed; over all rows, the kernel time", "ns")]
+    first_ns: Annotated[int | None, Of("first execution", "ns", label="first call")]
+    median_ns: Annotated[float | None, Of("half of the executions took at most this", "ns")]
+    p10_ns: Annotated[float | None, Of("a tenth took at most this", "ns")]
+    p90_ns: Annotated[float | None, Of("nine tenths took at most this", "ns")]
+    spread: Annotated[float | None, Of("(p90 - p10) / median, without the first execution")]
+    verdict: Annotated[str, Of("steady, first_call, concurrent, cold_l2, data, clock, cannot_tell")]
+    detail: Annotated[str, Of("the numbers behind the verdict")]
+
+
+COLUMNS = columns_of(SpreadRow)
+ROWS: TableOf[SpreadRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=90,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
 from nsysx.events import stacks
 from nsysx.events.host_lines import nearest_for
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "loader_lines"
 TITLE = "Data loader by line"
@@ -20,41 +23,39 @@ _PARTS = (
     ("wait", r"torch/utils/data/_utils/worker\.py$"),
 )
 _PLACE = ("file", "line", "function", "framework")
-COLUMNS = (
-    Column(
-        "file",
-        "String",
-        "",
-        "file of the innermost frame of the user's own code, else of the innermost frame",
-        label="Python line",
-    ),
-    Column("line", "Int64", "", "its line"),
-    Column("function", "String", "", "its function"),
-    Column(
-        "framework",
-        "String",
-        "",
-        "library function that ran below it, as file:function; null in the line's own code",
-        label="inside",
-    ),
-    Column(
-        "part",
-        "String",
-        "",
-        "load (the data set's own work), collate (samples to a batch), pin, or wait (for something to do)",
-    ),
-    Column(
-        "time_ns",
-        "Int64",
-        "ns",
-        "time of all its threads and processes together, of all ranks in the report, in the steady steps; from samples",
-        sums="scope",
-        label="time of all workers",
-    ),
-    Column("share", "Float64", "", "share of the loader's time that is not waiting; null for waiting"),
-    Column("samples", "Int64", "", "samples that this rests on, in all steps together"),
-    Column("threads", "Int64", "", "threads that were seen at it"),
-)
+
+
+class LoaderLineRow(TypedDict):
+    """One line, library function and part of the loader."""
+
+    file: Annotated[
+        str, Of("file of the innermost frame of the user's own code, else of the innermost frame", label="Python line")
+    ]
+    line: Annotated[int, Of("its line")]
+    function: Annotated[str, Of("its function")]
+    framework: Annotated[
+        str | None,
+        Of("library function that ran below it, as file:function; null in the line's own code", label="inside"),
+    ]
+    part: Annotated[
+        str, Of("load (the data set's own work), collate (samples to a batch), pin, or wait (for something to do)")
+    ]
+    time_ns: Annotated[
+        int,
+        Of(
+            "time of all its threads and processes together, of all ranks in the report, in the steady steps; from samples",
+            "ns",
+            sums="scope",
+            label="time of all workers",
+        ),
+    ]
+    share: Annotated[float | None, Of("share of the loader's time that is not waiting; null for waiting")]
+    samples: Annotated[int, Of("samples that this rests on, in all steps together")]
+    threads: Annotated[int, Of("threads that were seen at it")]
+
+
+COLUMNS = columns_of(LoaderLineRow)
+ROWS: TableOf[LoaderLineRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=191,

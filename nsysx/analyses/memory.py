@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
 from nsysx.reading import schema
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "memory"
 TITLE = "Memory over time"
 #: Points per line of the picture.
 _POINTS = 300
-COLUMNS = (
-    Column("process", "Int64", "", "process key"),
-    Column("device", "Int64", "", "CUDA ordinal inside the process"),
-    Column("kind", "String", "", "device, pinned, managed, ..."),
-    Column("time_ns", "Int64", "ns", "start of the stretch"),
-    Column("bytes", "Int64", "bytes", "held at the end of the stretch, counted from the start of the capture"),
-    Column("peak_bytes", "Int64", "bytes", "most that was held in the stretch"),
-    Column("allocations", "Int64", "", "allocations in the stretch"),
-    Column("frees", "Int64", "", "frees in the stretch"),
-    Column("allocated_bytes", "Int64", "bytes", "bytes allocated in the stretch"),
-    Column("freed_bytes", "Int64", "bytes", "bytes freed in the stretch"),
-)
+
+
+class MemoryRow(TypedDict):
+    """One point of one kind of memory."""
+
+    process: Annotated[int, Of("process key")]
+    device: Annotated[int, Of("CUDA ordinal inside the process")]
+    kind: Annotated[str, Of("device, pinned, managed, ...")]
+    time_ns: Annotated[int, Of("start of the stretch", "ns")]
+    bytes: Annotated[int, Of("held at the end of the stretch, counted from the start of the capture", "bytes")]
+    peak_bytes: Annotated[int, Of("most that was held in the stretch", "bytes")]
+    allocations: Annotated[int, Of("allocations in the stretch")]
+    frees: Annotated[int, Of("frees in the stretch")]
+    allocated_bytes: Annotated[int, Of("bytes allocated in the stretch", "bytes")]
+    freed_bytes: Annotated[int, Of("bytes freed in the stretch", "bytes")]
+
+
+COLUMNS = columns_of(MemoryRow)
+ROWS: TableOf[MemoryRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=180,

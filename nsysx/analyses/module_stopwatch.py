@@ -12,15 +12,21 @@ plus the latency of an idle device, or when the kernel before it is done.
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers.host_stopwatch import (
     HIDDEN,
     LEAST,
-    OF_WAYS,
     READ,
+    AfterNs,
+    BeforeNs,
+    BothNs,
     GpuCalls,
+    HowRead,
+    NoneNs,
     backlog,
     gpu_calls,
     median,
@@ -33,41 +39,47 @@ from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "module_stopwatch"
 TITLE = "Stopwatch: modules"
-COLUMNS = (
-    Column("name", "String", "", "module, forward only"),
-    Column("calls", "Int64", "", "executions that launched GPU work and did not wait inside"),
-    Column("kernels_each", "Float64", "", "kernels and other GPU work per execution, median", label="kernels in each"),
-    Column("range_ns", "Float64", "ns", "time on the CPU, launches included, median", label="CPU range"),
-    Column("api_ns", "Float64", "ns", "part of it in the launch calls, median"),
-    Column("work_ns", "Float64", "ns", "GPU time of its work, summed per execution, median", label="GPU work"),
-    Column(
-        "alone_ns",
-        "Float64",
-        "ns",
-        "from the start of the range to the end of its work on an idle device, median",
-        label="on an idle GPU",
-    ),
-    *OF_WAYS,
-    Column("event_idle_ns", "Float64", "ns", "cuda.Event around it on an idle device", label="cuda.Event, idle GPU"),
-    Column(
-        "event_queued_ns",
-        "Float64",
-        "ns",
-        "cuda.Event around it behind other work: its GPU time",
-        label="cuda.Event, queued",
-    ),
-    Column(
-        "benchmark_ns",
-        "Float64",
-        "ns",
-        "torch.utils.benchmark: the slower of range and GPU time",
-        label="torch benchmark",
-    ),
-)
+
+
+class ModuleReadingRow(TypedDict):
+    """One module or named range of few kernels."""
+
+    name: Annotated[str, Of("module, forward only")]
+    calls: Annotated[int, Of("executions that launched GPU work and did not wait inside")]
+    kernels_each: Annotated[float, Of("kernels and other GPU work per execution, median", label="kernels in each")]
+    range_ns: Annotated[float, Of("time on the CPU, launches included, median", "ns", label="CPU range")]
+    api_ns: Annotated[float, Of("part of it in the launch calls, median", "ns")]
+    work_ns: Annotated[float, Of("GPU time of its work, summed per execution, median", "ns", label="GPU work")]
+    alone_ns: Annotated[
+        float,
+        Of(
+            "from the start of the range to the end of its work on an idle device, median", "ns", label="on an idle GPU"
+        ),
+    ]
+    both_ns: BothNs
+    both_from: HowRead
+    before_ns: BeforeNs
+    before_from: HowRead
+    after_ns: AfterNs
+    after_from: HowRead
+    none_ns: NoneNs
+    none_from: HowRead
+    event_idle_ns: Annotated[float, Of("cuda.Event around it on an idle device", "ns", label="cuda.Event, idle GPU")]
+    event_queued_ns: Annotated[
+        float, Of("cuda.Event around it behind other work: its GPU time", "ns", label="cuda.Event, queued")
+    ]
+    benchmark_ns: Annotated[
+        float, Of("torch.utils.benchmark: the slower of range and GPU time", "ns", label="torch benchmark")
+    ]
+
+
+COLUMNS = columns_of(ModuleReadingRow)
+ROWS: TableOf[ModuleReadingRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=210,

@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.analyses.helpers import operator_work
 from nsysx.events.profile import Profile
 from nsysx.frames import declared
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "operators"
 TITLE = "Operators"
-COLUMNS = (
-    Column("name", "String", "", "operator whose FLOPs are known, else the innermost; null for GPU work outside of all"),
-    Column("shapes", "String", "", "sizes of its tensors, such as 8x1024, 1024x512; null when not recorded"),
-    Column("module", "String", "", "module in which it was called; work outside of modules in parentheses"),
-    Column("phase", "String", "", "phase of the step in which it was called"),
-    Column("caller", "String", "", "the outermost PyTorch operator around it; null for none"),
-    Column("calls", "Int64", "", "executions with GPU work in the steady steps", sums="scope"),
-    Column("kernels", "Int64", "", "kernels that they launched", sums="scope"),
-    Column(
-        "gpu_ns",
-        "Int64",
-        "ns",
-        "time of these kernels, copies and memsets; over all rows, all GPU work of the shown device",
-        sums="scope",
-    ),
-    Column("kernel", "String", "", "the kernel that takes most of it"),
-    Column("number_format", "String", "", "format that its kernels multiply, by their names: bf16, tf32 ...; else null"),
-    Column("flops", "Int64", "FLOP", "floating point operations by the sizes; null where they are unknown", sums="scope"),
-    Column("tflops", "Float64", "TFLOP/s", "flops over gpu_ns"),
-    Column("peak_share", "Float64", "share", "of the fastest matrix product measured in this format, 0 to 1; null where none was"),
-    Column("why_not", "String", "", "why flops is null; null if it multiplies nothing"),
-    Column("waits", "Int64", "", "synchronize calls that it made", sums="scope"),
-    Column("wait_ns", "Int64", "ns", "self time of these calls", sums="scope", label="waiting"),
-    Column("allocations", "Int64", "", "calls that reserve or free memory, such as cudaHostAlloc", sums="scope"),
-    Column("allocation_ns", "Int64", "ns", "self time of these calls", sums="scope", label="allocating"),
-)  # fmt: skip
+
+
+class OperatorRow(TypedDict):
+    """One operator with its shapes, module and phase."""
+
+    name: Annotated[
+        str | None, Of("operator whose FLOPs are known, else the innermost; null for GPU work outside of all")
+    ]
+    shapes: Annotated[str | None, Of("sizes of its tensors, such as 8x1024, 1024x512; null when not recorded")]
+    module: Annotated[str, Of("module in which it was called; work outside of modules in parentheses")]
+    phase: Annotated[str, Of("phase of the step in which it was called")]
+    caller: Annotated[str | None, Of("the outermost PyTorch operator around it; null for none")]
+    calls: Annotated[int, Of("executions with GPU work in the steady steps", sums="scope")]
+    kernels: Annotated[int, Of("kernels that they launched", sums="scope")]
+    gpu_ns: Annotated[
+        int,
+        Of(
+            "time of these kernels, copies and memsets; over all rows, all GPU work of the shown device",
+            "ns",
+            sums="scope",
+        ),
+    ]
+    kernel: Annotated[str, Of("the kernel that takes most of it")]
+    number_format: Annotated[
+        str | None, Of("format that its kernels multiply, by their names: bf16, tf32 ...; else null")
+    ]
+    flops: Annotated[
+        int | None, Of("floating point operations by the sizes; null where they are unknown", "FLOP", sums="scope")
+    ]
+    tflops: Annotated[float, Of("flops over gpu_ns", "TFLOP/s")]
+    peak_share: Annotated[
+        float | None, Of("of the fastest matrix product measured in this format, 0 to 1; null where none was", "share")
+    ]
+    why_not: Annotated[str | None, Of("why flops is null; null if it multiplies nothing")]
+    waits: Annotated[int, Of("synchronize calls that it made", sums="scope")]
+    wait_ns: Annotated[int, Of("self time of these calls", "ns", sums="scope", label="waiting")]
+    allocations: Annotated[int, Of("calls that reserve or free memory, such as cudaHostAlloc", sums="scope")]
+    allocation_ns: Annotated[int, Of("self time of these calls", "ns", sums="scope", label="allocating")]
+
+
+COLUMNS = columns_of(OperatorRow)
+ROWS: TableOf[OperatorRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=65,

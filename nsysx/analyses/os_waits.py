@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.os_calls import KINDS, os_idle
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "os_waits"
 TITLE = "Operating system calls while the GPU idles"
 #: The name for time in no such call.
 NO_CALL = "(in no call)"
-COLUMNS = (
-    Column("name", "String", "", f"function of the operating system's library; {NO_CALL} for all other idle time"),
-    Column(
-        "kind",
-        "String",
-        "",
-        f"what it waits for: {', '.join(dict.fromkeys(KINDS.values()))}, other; null outside of calls",
-    ),
-    Column(
-        "module", "String", "", "module whose work came next, in parentheses what lies outside modules", label="before"
-    ),
-    Column("phase", "String", "", "phase of the work that came next"),
-    Column("calls", "Int64", "", "calls during idle time in the steady steps; 0 outside of calls", sums="scope"),
-    Column(
-        "idle_ns",
-        "Int64",
-        "ns",
-        "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
-        sums="scope",
-        label="GPU idle",
-    ),
-    Column(
-        "loader_idle_ns",
-        "Int64",
-        "ns",
-        "the same for what the ledger calls data loader",
-        sums="scope",
-        label="GPU idle for data",
-    ),
-)
+
+
+class OsWaitRow(TypedDict):
+    """One function of the operating system, module and phase."""
+
+    name: Annotated[str, Of(f"function of the operating system's library; {NO_CALL} for all other idle time")]
+    kind: Annotated[
+        str | None, Of(f"what it waits for: {', '.join(dict.fromkeys(KINDS.values()))}, other; null outside of calls")
+    ]
+    module: Annotated[str, Of("module whose work came next, in parentheses what lies outside modules", label="before")]
+    phase: Annotated[str, Of("phase of the work that came next")]
+    calls: Annotated[int, Of("calls during idle time in the steady steps; 0 outside of calls", sums="scope")]
+    idle_ns: Annotated[
+        int,
+        Of(
+            "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
+            "ns",
+            sums="scope",
+            label="GPU idle",
+        ),
+    ]
+    loader_idle_ns: Annotated[
+        int, Of("the same for what the ledger calls data loader", "ns", sums="scope", label="GPU idle for data")
+    ]
+
+
+COLUMNS = columns_of(OsWaitRow)
+ROWS: TableOf[OsWaitRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=47,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
@@ -11,49 +13,45 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import totals
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "own_ranges"
 TITLE = "Ranges of your own"
-COLUMNS = (
-    Column(
-        "path",
-        "String",
-        "",
-        "text of the range, after those of the ranges around it; null outside of all",
-        label="range",
-    ),
-    Column("steps", "Int64", "", "steady steps in which it occurs; 0 without steps"),
-    Column("calls", "Int64", "", "how often it was entered; null outside of all", sums="row"),
-    Column(
-        "cpu_ns", "Int64", "ns", "time inside it on its thread, nested ranges included; null outside of all", sums="row"
-    ),
-    Column("gpu_ns", "Int64", "ns", "GPU op time of the work launched inside it, nested ranges included", sums="row"),
-    Column(
-        "self_gpu_ns",
-        "Int64",
-        "ns",
-        "part of it launched in no nested range; sums to all GPU op time of the steady steps",
-        sums="row",
-    ),
-    Column("kernels", "Int64", "", "kernels launched in no nested range", sums="row"),
-    Column(
-        "wait_ns",
-        "Int64",
-        "ns",
-        "backlog that blocking calls in no nested range waited for",
-        sums="row",
-        label="backlog waited",
-    ),
-    Column(
-        "idle_blamed_ns",
-        "Int64",
-        "ns",
-        "idle time of the shown device that ended with GPU work launched in no nested range",
-        sums="row",
-        label="GPU idle blamed",
-    ),
-)
+
+
+class RangeRow(TypedDict):
+    """One path of ranges, or everything outside of them."""
+
+    path: Annotated[
+        str | None, Of("text of the range, after those of the ranges around it; null outside of all", label="range")
+    ]
+    steps: Annotated[int, Of("steady steps in which it occurs; 0 without steps")]
+    calls: Annotated[int | None, Of("how often it was entered; null outside of all", sums="row")]
+    cpu_ns: Annotated[
+        int | None, Of("time inside it on its thread, nested ranges included; null outside of all", "ns", sums="row")
+    ]
+    gpu_ns: Annotated[int, Of("GPU op time of the work launched inside it, nested ranges included", "ns", sums="row")]
+    self_gpu_ns: Annotated[
+        int, Of("part of it launched in no nested range; sums to all GPU op time of the steady steps", "ns", sums="row")
+    ]
+    kernels: Annotated[int, Of("kernels launched in no nested range", sums="row")]
+    wait_ns: Annotated[
+        int, Of("backlog that blocking calls in no nested range waited for", "ns", sums="row", label="backlog waited")
+    ]
+    idle_blamed_ns: Annotated[
+        int,
+        Of(
+            "idle time of the shown device that ended with GPU work launched in no nested range",
+            "ns",
+            sums="row",
+            label="GPU idle blamed",
+        ),
+    ]
+
+
+COLUMNS = columns_of(RangeRow)
+ROWS: TableOf[RangeRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="rows",
     place=61,

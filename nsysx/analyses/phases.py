@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import polars as pl
 
@@ -10,41 +12,44 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.intervals import I64, merged, nesting
 from nsysx.frames.lookup import distinct, ordered, totals
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 #: The name of time outside of phases that lies behind one step range and before the next.
 BETWEEN = "(between steps)"
 KEY = "phases"
 TITLE = "Phases"
-COLUMNS = (
-    Column(
-        "name",
-        "String",
-        "",
-        f'phase; null outside every phase in a step, "{BETWEEN}" outside every phase and every step',
-    ),
-    Column(
-        "cpu_ns",
-        "Int64",
-        "ns",
-        "time on the thread that drives the steps, from the first to the last steady step; sums to the window of the CPU ledger",
-        sums="scope",
-    ),
-    Column(
-        "gpu_busy_ns",
-        "Int64",
-        "ns",
-        "busy time of the shown device in its GPU work, each instant in one phase; sums to GPU busy",
-        sums="scope",
-    ),
-    Column(
-        "gpu_idle_ns",
-        "Int64",
-        "ns",
-        "idle time of the shown device before its GPU work; sums to GPU idle",
-        sums="scope",
-    ),
-)
+
+
+class PhaseRow(TypedDict):
+    """One phase of the shown process."""
+
+    name: Annotated[
+        str | None, Of(f'phase; null outside every phase in a step, "{BETWEEN}" outside every phase and every step')
+    ]
+    cpu_ns: Annotated[
+        int,
+        Of(
+            "time on the thread that drives the steps, from the first to the last steady step; sums to the window of the CPU ledger",
+            "ns",
+            sums="scope",
+        ),
+    ]
+    gpu_busy_ns: Annotated[
+        int,
+        Of(
+            "busy time of the shown device in its GPU work, each instant in one phase; sums to GPU busy",
+            "ns",
+            sums="scope",
+        ),
+    ]
+    gpu_idle_ns: Annotated[
+        int, Of("idle time of the shown device before its GPU work; sums to GPU idle", "ns", sums="scope")
+    ]
+
+
+COLUMNS = columns_of(PhaseRow)
+ROWS: TableOf[PhaseRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=30,

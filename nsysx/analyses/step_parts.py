@@ -7,7 +7,7 @@ Parts "ledger" sum to the step on the device timeline, to the nanosecond; "idle"
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -19,30 +19,32 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import distinct, totals
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 I32 = npt.NDArray[np.int32]
 
 KEY = "step_parts"
 TITLE = "Parts of each step"
-COLUMNS = (
-    Column(
-        "part",
-        "String",
-        "",
-        "step, ledger, idle, module_compute, family_compute, phase, module, family, kernel, api or wait",
-    ),
-    Column("name", "String", "", "its name; null for work outside of modules or phases"),
-    Column("cls", "String", "", "class of a module, kind of an API function; null elsewhere", label="class"),
-    Column("place", "String", "", "module of a wait; null elsewhere"),
-    Column(
-        "count",
-        "List(Int64)",
-        "",
-        "number of steps, GPU ops or calls in each block of steps; null where nothing is counted",
-    ),
-    Column("ns", "List(Int64)", "ns", "time in each block of steps, summed", label="time"),
-)
+
+
+class PartRow(TypedDict):
+    """One part and name, block by block."""
+
+    part: Annotated[
+        str, Of("step, ledger, idle, module_compute, family_compute, phase, module, family, kernel, api or wait")
+    ]
+    name: Annotated[str | None, Of("its name; null for work outside of modules or phases")]
+    cls: Annotated[str | None, Of("class of a module, kind of an API function; null elsewhere", label="class")]
+    place: Annotated[str | None, Of("module of a wait; null elsewhere")]
+    count: Annotated[
+        list[int] | None, Of("number of steps, GPU ops or calls in each block of steps; null where nothing is counted")
+    ]
+    ns: Annotated[list[int], Of("time in each block of steps, summed", "ns", label="time")]
+
+
+COLUMNS = columns_of(PartRow)
+ROWS: TableOf[PartRow] = TableOf(KEY)
 
 SHOWN = TableSpec(covers="steady", place=900, unseen=True)
 

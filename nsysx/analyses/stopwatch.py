@@ -16,7 +16,7 @@ idle device). ``torch.utils.benchmark`` repeats the operation and reads the slow
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
 import polars as pl
@@ -24,10 +24,14 @@ import polars as pl
 from nsysx.analyses.helpers.host_stopwatch import (
     HIDDEN,
     LEAST,
-    OF_WAYS,
     READ,
+    AfterNs,
+    BeforeNs,
+    BothNs,
     GpuCalls,
+    HowRead,
     Mask,
+    NoneNs,
     backlog,
     gpu_calls,
     median,
@@ -37,66 +41,61 @@ from nsysx.analyses.helpers.host_stopwatch import (
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.intervals import I64
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "stopwatch"
 TITLE = "Stopwatch: four ways of timing"
-COLUMNS = (
-    Column("name", "String", "", "kernel"),
-    Column("custom", "Boolean", "", "neither PyTorch's own nor from a CUDA library, judging by its name"),
-    Column("module", "String", "", "module that launches it most often"),
-    Column("calls", "Int64", "", "launches, one kernel each"),
-    Column(
-        "host_ns",
-        "Float64",
-        "ns",
-        "from the thread's previous GPU call to the launch call: Python and framework, median",
-        label="host before",
-    ),
-    Column("api_ns", "Float64", "ns", "launch call, median"),
-    Column(
-        "latency_ns",
-        "Float64",
-        "ns",
-        "from the launch call to the kernel on an idle device, median; null if never idle",
-    ),
-    Column(
-        "queue_ns",
-        "Float64",
-        "ns",
-        "from the launch call to the kernel behind other work, median; null if never behind",
-        label="queued",
-    ),
-    Column("kernel_ns", "Float64", "ns", "kernel, median"),
-    Column(
-        "sync_return_ns",
-        "Float64",
-        "ns",
-        "from the end of the work to the return of the synchronize, median; null without one",
-    ),
-    *OF_WAYS,
-    Column(
-        "event_idle_ns",
-        "Float64",
-        "ns",
-        "cuda.Event around it on an idle device; null if unknown",
-        label="cuda.Event, idle GPU",
-    ),
-    Column(
-        "event_queued_ns",
-        "Float64",
-        "ns",
-        "cuda.Event around it behind other work: the kernel",
-        label="cuda.Event, queued",
-    ),
-    Column(
-        "benchmark_ns",
-        "Float64",
-        "ns",
-        "torch.utils.benchmark: the slower of host + api and kernel",
-        label="torch benchmark",
-    ),
-)
+
+
+class ReadingRow(TypedDict):
+    """One kernel and what each way of timing reads."""
+
+    name: Annotated[str, Of("kernel")]
+    custom: Annotated[bool, Of("neither PyTorch's own nor from a CUDA library, judging by its name")]
+    module: Annotated[str | None, Of("module that launches it most often")]
+    calls: Annotated[int, Of("launches, one kernel each")]
+    host_ns: Annotated[
+        float | None,
+        Of(
+            "from the thread's previous GPU call to the launch call: Python and framework, median",
+            "ns",
+            label="host before",
+        ),
+    ]
+    api_ns: Annotated[float, Of("launch call, median", "ns")]
+    latency_ns: Annotated[
+        float | None, Of("from the launch call to the kernel on an idle device, median; null if never idle", "ns")
+    ]
+    queue_ns: Annotated[
+        float | None,
+        Of("from the launch call to the kernel behind other work, median; null if never behind", "ns", label="queued"),
+    ]
+    kernel_ns: Annotated[float, Of("kernel, median", "ns")]
+    sync_return_ns: Annotated[
+        float | None, Of("from the end of the work to the return of the synchronize, median; null without one", "ns")
+    ]
+    both_ns: BothNs
+    both_from: HowRead
+    before_ns: BeforeNs
+    before_from: HowRead
+    after_ns: AfterNs
+    after_from: HowRead
+    none_ns: NoneNs
+    none_from: HowRead
+    event_idle_ns: Annotated[
+        float | None, Of("cuda.Event around it on an idle device; null if unknown", "ns", label="cuda.Event, idle GPU")
+    ]
+    event_queued_ns: Annotated[
+        float, Of("cuda.Event around it behind other work: the kernel", "ns", label="cuda.Event, queued")
+    ]
+    benchmark_ns: Annotated[
+        float | None, Of("torch.utils.benchmark: the slower of host + api and kernel", "ns", label="torch benchmark")
+    ]
+
+
+COLUMNS = columns_of(ReadingRow)
+ROWS: TableOf[ReadingRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=200,

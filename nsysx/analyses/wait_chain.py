@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
 import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
-from nsysx.model import Column, TableSpec
+from nsysx.model import TableSpec
 from nsysx.replay.engine import Replay, replay_of
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "wait_chain"
 TITLE = "Where the wait moves"
-COLUMNS = (
-    Column("removed", "String", "", "the wait removed, in addition to those of all rows before"),
-    Column("step_ns", "Int64", "ns", "the step without these waits, replayed"),
-    Column("saving_ns", "Int64", "ns", "saving over the unchanged replay, all rows so far together"),
-    Column("moves_to", "String", "", "the longest wait that is left", label="wait moves to"),
-    Column("wait_ns", "Int64", "ns", "how long that wait is then, per step", label="backlog waited"),
-)
+
+
+class ChainRow(TypedDict):
+    """One wait that was removed."""
+
+    removed: Annotated[str, Of("the wait removed, in addition to those of all rows before")]
+    step_ns: Annotated[int, Of("the step without these waits, replayed", "ns")]
+    saving_ns: Annotated[int, Of("saving over the unchanged replay, all rows so far together", "ns")]
+    moves_to: Annotated[str | None, Of("the longest wait that is left", label="wait moves to")]
+    wait_ns: Annotated[int, Of("how long that wait is then, per step", "ns", label="backlog waited")]
+
+
+COLUMNS = columns_of(ChainRow)
+ROWS: TableOf[ChainRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="replayed",
     place=50,

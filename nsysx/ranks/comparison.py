@@ -6,177 +6,170 @@ A collective ends on all its ranks at once and begins on each when that rank arr
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 from nsysx import units
 from nsysx.catalogue import Late
-from nsysx.model import Column, Row, Table, TableSpec
+from nsysx.model import Row, Table, TableSpec
 from nsysx.ranks import costs as costs_room
 from nsysx.ranks import straggler
 from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.costs import Costs
 from nsysx.ranks.match import align, common
 from nsysx.ranks.rank_checks import job_size
+from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "ranks"
 TITLE = "Ranks"
-COLUMNS = (
-    Column(
-        "rank",
-        "Int64",
-        "",
-        "its number in the job if every report or file name gives one; else its place in the order given",
-    ),
-    Column("report", "String", "", "report that it is in"),
-    Column("process", "Int64", "", "process key"),
-    Column("pid", "Int64", "", "process id"),
-    Column("device", "Int64", "", "CUDA ordinal inside the process"),
-    Column("gpu", "String", "", "card"),
-    Column("host", "Int64", "", "machine, numbered in order; null if the report does not name it"),
-    Column(
-        "steps",
-        "Int64",
-        "",
-        "steps that the sums cover: those that are steady on all ranks; 0 if they cover the whole capture",
-    ),
-    Column("step_ns", "Int64", "ns", "median steady step on the device"),
-    Column("window_ns", "Int64", "ns", "the steady steps on the device timeline", sums="row", label="step, mean"),
-    Column("compute_ns", "Int64", "ns", "part of window_ns: at least one compute kernel runs", sums="row"),
-    Column(
-        "comm_ns",
-        "Int64",
-        "ns",
-        "part of window_ns: communication runs and no compute: exposed communication",
-        sums="row",
-    ),
-    Column("copy_ns", "Int64", "ns", "part of window_ns: copies run and no kernel", sums="row"),
-    Column("memset_ns", "Int64", "ns", "part of window_ns: nothing but memsets runs", sums="row"),
-    Column("idle_ns", "Int64", "ns", "part of window_ns: nothing runs", sums="row"),
-    Column("hidden_comm_ns", "Int64", "ns", "communication that ran behind compute", sums="row"),
-    Column("idle_causes", "Object", "ns", "idle time by cause; sums to idle_ns"),
-    Column(
-        "collectives",
-        "Int64",
-        "",
-        "collectives that begin in the window and are matched with another rank's",
-        sums="row",
-    ),
-    Column(
-        "transfer_ns",
-        "Int64",
-        "ns",
-        "their shortest time over the ranks, summed; null without a second rank",
-        sums="row",
-    ),
-    Column(
-        "transfer_usual_ns",
-        "Int64",
-        "ns",
-        "the same with the median of the series and size for each: how much depends on the split; null likewise",
-    ),
-    Column(
-        "wait_ns",
-        "Int64",
-        "ns",
-        "their other time: waiting for a rank that arrived later; null likewise",
-        sums="row",
-        label="backlog waited",
-    ),
-    Column(
-        "exposed_wait_ns",
-        "Int64",
-        "ns",
-        "part of comm_ns in which a matched collective waited; null likewise",
-        sums="row",
-        label="waits for a rank",
-    ),
-    Column(
-        "exposed_transfer_ns",
-        "Int64",
-        "ns",
-        "part of comm_ns in which a matched collective transferred; null likewise",
-        sums="row",
-    ),
-    Column(
-        "exposed_unmatched_ns",
-        "Int64",
-        "ns",
-        "the remainder of comm_ns, not matched with any rank; null likewise",
-        sums="row",
-        label="exposed, on no other rank",
-    ),
-    Column(
-        "bytes",
-        "Int64",
-        "bytes",
-        "messages of the matched collectives whose size NCCL noted; null if it noted none",
-        sums="row",
-    ),
-    Column(
-        "bus_bytes_per_s",
-        "Float64",
-        "bytes/s",
-        "bus bandwidth during their transfer, as nccl-tests define it; null likewise",
-        label="bus bandwidth",
-    ),
-    Column("by_collective", "Object", "", "the matched collectives by communicator and kind, longest first"),
-    Column(
-        "last_share",
-        "Float64",
-        "",
-        "part of its matched collectives in which it arrived last, 0 to 1; null likewise",
-        label="comes last",
-    ),
-    Column(
-        "delay_ns",
-        "Int64",
-        "ns",
-        "waiting of other ranks in collectives in which it arrived last; null likewise",
-        sums="row",
-        label="makes others wait",
-    ),
-    Column(
-        "straggler",
-        "Boolean",
-        "",
-        "the rank that makes its peers wait, in step after step, for 1 % of a step or more beyond what processes differ by",
-    ),
-    Column(
-        "late_ns",
-        "Int64",
-        "ns",
-        "per step: its own time beyond the median of its peers; only for the rank furthest behind, else null",
-    ),
-    Column("late_low_ns", "Int64", "ns", "lower end of its interval, corrected for the number of ranks; null likewise"),
-    Column("late_high_ns", "Int64", "ns", "upper end; null likewise"),
-    Column("late_drift_ns", "Int64", "ns", "part of late_ns by which two healthy processes may differ; null likewise"),
-    Column("late_cause", "String", "", "input, host, profiler, compute, clocks or unknown; null likewise"),
-    Column("price_ns", "Int64", "ns", "per step: what all ranks save if it is like its peers, replayed; null likewise"),
-    Column(
-        "price_share", "Float64", "", "part of the excess over equal ranks that price_ns removes, 0 to 1; null likewise"
-    ),
-    Column("alone_share", "Float64", "", "part of that excess that this rank alone causes, 0 to 1; null likewise"),
-    Column(
-        "replay_error",
-        "Float64",
-        "",
-        "how far the replay of all ranks is off the recorded steps, 0 to 1; null likewise",
-    ),
-    Column(
-        "bubble_ns",
-        "Int64",
-        "ns",
-        "exposed waiting in send and receive, and idle time: the pipeline's bubble; null without send and receive",
-    ),
-    Column(
-        "late_because",
-        "Object",
-        "ns",
-        "per step: its excess over the median of the other ranks, by part of the ledger, largest first",
-        label="spends more on",
-    ),
-    Column("clock_correction_ns", "Int64", "ns", "added to its clock so that collectives end together; null likewise"),
-)
+
+
+class RankRow(TypedDict):
+    """One rank over the steps that are steady on all ranks, or over the whole capture."""
+
+    rank: Annotated[
+        int, Of("its number in the job if every report or file name gives one; else its place in the order given")
+    ]
+    report: Annotated[str, Of("report that it is in")]
+    process: Annotated[int, Of("process key")]
+    pid: Annotated[int, Of("process id")]
+    device: Annotated[int, Of("CUDA ordinal inside the process")]
+    gpu: Annotated[str, Of("card")]
+    host: Annotated[int | None, Of("machine, numbered in order; null if the report does not name it")]
+    steps: Annotated[
+        int, Of("steps that the sums cover: those that are steady on all ranks; 0 if they cover the whole capture")
+    ]
+    step_ns: Annotated[int, Of("median steady step on the device", "ns")]
+    window_ns: Annotated[int, Of("the steady steps on the device timeline", "ns", sums="row", label="step, mean")]
+    compute_ns: Annotated[int, Of("part of window_ns: at least one compute kernel runs", "ns", sums="row")]
+    comm_ns: Annotated[
+        int, Of("part of window_ns: communication runs and no compute: exposed communication", "ns", sums="row")
+    ]
+    copy_ns: Annotated[int, Of("part of window_ns: copies run and no kernel", "ns", sums="row")]
+    memset_ns: Annotated[int, Of("part of window_ns: nothing but memsets runs", "ns", sums="row")]
+    idle_ns: Annotated[int, Of("part of window_ns: nothing runs", "ns", sums="row")]
+    hidden_comm_ns: Annotated[int, Of("communication that ran behind compute", "ns", sums="row")]
+    idle_causes: Annotated[Mapping[str, int], Of("idle time by cause; sums to idle_ns", "ns")]
+    collectives: Annotated[
+        int, Of("collectives that begin in the window and are matched with another rank's", sums="row")
+    ]
+    transfer_ns: Annotated[
+        int | None, Of("their shortest time over the ranks, summed; null without a second rank", "ns", sums="row")
+    ]
+    transfer_usual_ns: Annotated[
+        int | None,
+        Of(
+            "the same with the median of the series and size for each: how much depends on the split; null likewise",
+            "ns",
+        ),
+    ]
+    wait_ns: Annotated[
+        int | None,
+        Of(
+            "their other time: waiting for a rank that arrived later; null likewise",
+            "ns",
+            sums="row",
+            label="backlog waited",
+        ),
+    ]
+    exposed_wait_ns: Annotated[
+        int | None,
+        Of(
+            "part of comm_ns in which a matched collective waited; null likewise",
+            "ns",
+            sums="row",
+            label="waits for a rank",
+        ),
+    ]
+    exposed_transfer_ns: Annotated[
+        int | None, Of("part of comm_ns in which a matched collective transferred; null likewise", "ns", sums="row")
+    ]
+    exposed_unmatched_ns: Annotated[
+        int | None,
+        Of(
+            "the remainder of comm_ns, not matched with any rank; null likewise",
+            "ns",
+            sums="row",
+            label="exposed, on no other rank",
+        ),
+    ]
+    bytes: Annotated[
+        int | None,
+        Of("messages of the matched collectives whose size NCCL noted; null if it noted none", "bytes", sums="row"),
+    ]
+    bus_bytes_per_s: Annotated[
+        float | None,
+        Of(
+            "bus bandwidth during their transfer, as nccl-tests define it; null likewise",
+            "bytes/s",
+            label="bus bandwidth",
+        ),
+    ]
+    by_collective: Annotated[
+        Sequence[Mapping[str, Any]], Of("the matched collectives by communicator and kind, longest first")
+    ]
+    last_share: Annotated[
+        float | None,
+        Of("part of its matched collectives in which it arrived last, 0 to 1; null likewise", label="comes last"),
+    ]
+    delay_ns: Annotated[
+        int | None,
+        Of(
+            "waiting of other ranks in collectives in which it arrived last; null likewise",
+            "ns",
+            sums="row",
+            label="makes others wait",
+        ),
+    ]
+    straggler: Annotated[
+        bool,
+        Of(
+            "the rank that makes its peers wait, in step after step, for 1 % of a step or more beyond what processes differ by"
+        ),
+    ]
+    late_ns: Annotated[
+        int | None,
+        Of("per step: its own time beyond the median of its peers; only for the rank furthest behind, else null", "ns"),
+    ]
+    late_low_ns: Annotated[
+        int | None, Of("lower end of its interval, corrected for the number of ranks; null likewise", "ns")
+    ]
+    late_high_ns: Annotated[int | None, Of("upper end; null likewise", "ns")]
+    late_drift_ns: Annotated[
+        int | None, Of("part of late_ns by which two healthy processes may differ; null likewise", "ns")
+    ]
+    late_cause: Annotated[str | None, Of("input, host, profiler, compute, clocks or unknown; null likewise")]
+    price_ns: Annotated[
+        int | None, Of("per step: what all ranks save if it is like its peers, replayed; null likewise", "ns")
+    ]
+    price_share: Annotated[
+        float | None, Of("part of the excess over equal ranks that price_ns removes, 0 to 1; null likewise")
+    ]
+    alone_share: Annotated[float | None, Of("part of that excess that this rank alone causes, 0 to 1; null likewise")]
+    replay_error: Annotated[
+        float | None, Of("how far the replay of all ranks is off the recorded steps, 0 to 1; null likewise")
+    ]
+    bubble_ns: Annotated[
+        int | None,
+        Of(
+            "exposed waiting in send and receive, and idle time: the pipeline's bubble; null without send and receive",
+            "ns",
+        ),
+    ]
+    late_because: Annotated[
+        Mapping[str, int],
+        Of(
+            "per step: its excess over the median of the other ranks, by part of the ledger, largest first",
+            "ns",
+            label="spends more on",
+        ),
+    ]
+    clock_correction_ns: Annotated[
+        int | None, Of("added to its clock so that collectives end together; null likewise", "ns")
+    ]
+
+
+COLUMNS = columns_of(RankRow)
+ROWS: TableOf[RankRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="rows",
     place=240,

@@ -15,6 +15,7 @@ takes place as soon as it can.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -22,6 +23,7 @@ import polars as pl
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage, overlay
 from nsysx.frames.lookup import matching
+from nsysx.rows import Of
 
 #: The two questions of one reading follow each other within this time.
 _READ_GAP_NS = 20_000
@@ -29,6 +31,13 @@ _FAR = np.iinfo(np.int64).max
 
 _NO_PAIRS = pl.DataFrame()
 
+#: Their columns: the types of a row's fields.
+KernelNs = Annotated[int, Of("a kernel of the stream ran", "ns")]
+CopyNs = Annotated[int, Of("only a copy of the stream ran", "ns")]
+MemsetNs = Annotated[int, Of("only a memset of the stream ran", "ns")]
+LaunchWaitNs = Annotated[int, Of("the stream was empty: the CPU had not launched the next work yet", "ns")]
+OtherStreamsNs = Annotated[int, Of("the stream was idle, another stream of the device was not", "ns")]
+IdleNs = Annotated[int, Of("launched but not started: start latency and dependencies", "ns")]
 PARTS = ("kernel_ns", "copy_ns", "memset_ns", "launch_wait_ns", "other_streams_ns", "idle_ns")
 
 _RECORD = {

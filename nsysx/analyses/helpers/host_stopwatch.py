@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -10,26 +11,18 @@ import numpy.typing as npt
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.model import Column
+from nsysx.rows import Of
 
 Mask = npt.NDArray[np.bool_]
 WAYS = ("both", "before", "after", "none")
-#: The columns of a table of readings for each way; those that it shows, in order, with the readings of events; those it hides.
-OF_WAYS = tuple(
-    column
-    for way, words, label in (
-        ("both", "before and after", "sync before and after"),
-        ("before", "only before", "sync only before"),
-        ("after", "only after", "sync only after"),
-        ("none", "nowhere", "no sync"),
-    )
-    for column in (
-        Column(
-            f"{way}_ns", "Float64", "ns", f"a clock with synchronize {words}; null when it cannot be told", label=label
-        ),
-        Column(f"{way}_from", "String", "", "measured or composed; null likewise"),
-    )
-)
+_CLOCK = "a clock with synchronize {}; null when it cannot be told"
+#: Columns of a table of readings, for each way its reading and how that is known: the type of a row's field.
+BothNs = Annotated[float | None, Of(_CLOCK.format("before and after"), "ns", label="sync before and after")]
+BeforeNs = Annotated[float | None, Of(_CLOCK.format("only before"), "ns", label="sync only before")]
+AfterNs = Annotated[float | None, Of(_CLOCK.format("only after"), "ns", label="sync only after")]
+NoneNs = Annotated[float | None, Of(_CLOCK.format("nowhere"), "ns", label="no sync")]
+HowRead = Annotated[str | None, Of("measured or composed; null likewise")]
+#: What a table of readings shows, in order, with the readings of events, and what it hides.
 READ = (*(f"{way}_ns" for way in WAYS), "event_idle_ns", "event_queued_ns", "benchmark_ns")
 HIDDEN = tuple(f"{way}_from" for way in WAYS)
 #: Fewer executions of a kind are not a measurement.
