@@ -287,6 +287,10 @@ class Finding:
     conditions: tuple[Condition, ...] = ()
     unblocked_ns: int | None = None
 
+    def of(self, table: TableOf[R]) -> Sequence[R]:
+        """Return the evidence with the columns that mypy knows, empty if it is the evidence of another rule."""
+        return cast(Sequence[R], self.evidence) if self.code == table.key else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:

@@ -42,7 +42,7 @@ class Of(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableOf(Generic[R]):
-    """The key of a table whose rows are of the type R."""
+    """The key of a table whose rows are of the type R; or the code of a rule whose evidence they are."""
 
     key: str
 

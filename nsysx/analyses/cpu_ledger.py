@@ -45,6 +45,19 @@ class CpuRow(TypedDict):
     ]
 
 
+def by_part(row: CpuRow) -> dict[CpuPart, int]:
+    """Return where the thread's time went (ns); the parts sum to the window."""
+    return {
+        CpuPart.LAUNCH: row["launch_ns"],
+        CpuPart.COPY: row["copy_ns"],
+        CpuPart.SYNC: row["sync_wait_ns"],
+        CpuPart.ALLOC: row["alloc_ns"],
+        CpuPart.LOAD: row["load_ns"],
+        CpuPart.OTHER: row["other_api_ns"],
+        CpuPart.OUTSIDE: row["outside_api_ns"],
+    }
+
+
 COLUMNS = columns_of(CpuRow)
 ROWS: TableOf[CpuRow] = TableOf(KEY)
 SHOWN = TableSpec(

@@ -37,6 +37,18 @@ class WindowRow(TypedDict):
     end_event: Annotated[int, Of("CUDA event id")]
 
 
+def parts_of(row: WindowRow | events.EventRow) -> dict[str, int]:
+    """Return what is in a window, or in all of a place, by part (ns), see ``event_pairs.PARTS``."""
+    return {
+        "kernel_ns": row["kernel_ns"],
+        "copy_ns": row["copy_ns"],
+        "memset_ns": row["memset_ns"],
+        "launch_wait_ns": row["launch_wait_ns"],
+        "other_streams_ns": row["other_streams_ns"],
+        "idle_ns": row["idle_ns"],
+    }
+
+
 COLUMNS = columns_of(WindowRow)
 ROWS: TableOf[WindowRow] = TableOf(KEY)
 SHOWN = TableSpec(

@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import CAUSES
+from nsysx.catalogue import CAUSES, Activity
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
@@ -40,6 +40,17 @@ class GpuRow(TypedDict):
     hidden_copy_ns: Annotated[int, Of("copies that ran behind kernels", "ns")]
     hidden_comm_ns: Annotated[int, Of("communication that ran behind compute", "ns")]
     idle_causes: Annotated[Mapping[str, int], Of("idle time by cause; the causes sum to idle_ns", "ns")]
+
+
+def by_activity(row: GpuRow) -> dict[Activity, int]:
+    """Return what the device did (ns); the parts sum to the window."""
+    return {
+        Activity.COMPUTE: row["compute_ns"],
+        Activity.COMM: row["comm_ns"],
+        Activity.COPY: row["copy_ns"],
+        Activity.MEMSET: row["memset_ns"],
+        Activity.IDLE: row["idle_ns"],
+    }
 
 
 COLUMNS = columns_of(GpuRow)

@@ -25,6 +25,7 @@ from nsysx.analyses.helpers.host_stopwatch import (
     HIDDEN,
     LEAST,
     READ,
+    WAYS,
     AfterNs,
     BeforeNs,
     BothNs,
@@ -92,6 +93,24 @@ class ReadingRow(TypedDict):
     benchmark_ns: Annotated[
         float | None, Of("torch.utils.benchmark: the slower of host + api and kernel", "ns", label="torch benchmark")
     ]
+
+
+class Way(NamedTuple):
+    """What a way of timing reads (ns), None when it cannot be told, and how that is known: measured or composed."""
+
+    ns: float | None
+    how: str | None
+
+
+def by_way(row: ReadingRow) -> dict[str, Way]:
+    """Return the readings of a row by their way of timing, see `WAYS`."""
+    ways = (
+        Way(row["both_ns"], row["both_from"]),
+        Way(row["before_ns"], row["before_from"]),
+        Way(row["after_ns"], row["after_from"]),
+        Way(row["none_ns"], row["none_from"]),
+    )
+    return dict(zip(WAYS, ways, strict=True))
 
 
 COLUMNS = columns_of(ReadingRow)

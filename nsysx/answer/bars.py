@@ -9,13 +9,16 @@ from typing import NamedTuple
 
 from nsysx import findings
 from nsysx.advice import Bar, Part, Picture
-from nsysx.analyses import data_loader, modules
+from nsysx.analyses import alloc_flushes, data_loader, kernel_families, modules
 from nsysx.analyses.helpers.module_names import by_class, is_number
-from nsysx.answer import step_time
+from nsysx.analyses.helpers.step_record import rows_of
+from nsysx.answer import clock_bars, step_time
 from nsysx.catalogue import Limit, Paint
 from nsysx.catalogue import Part as Code
+from nsysx.findings import nsx120_mask_work
 from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Finding, Row, Summary
+from nsysx.ranks import comparison
 
 #: GPU work that no module launched.
 NO_MODULE = "(not attributed)"
@@ -25,8 +28,6 @@ _SMALL = 0.02
 _MOST_BARS, _MOST_NAMED = 8, 5
 #: Single steps shown to say how long each waits for its batch; more would say the same.
 _MOST_BATCHES = 3
-#: cuda.Event windows in a picture, and how many times the median a reading may be before it is left out.
-_MOST_WINDOWS, _FAR = 6, 20
 #: Two sums that differ by less than this are the same work (share).
 _SAME = 0.01
 #: A GPU busy for this share of the step is pictured by what it works on.
@@ -113,9 +114,9 @@ def step_bar(summary: Summary) -> Bar | None:
     return Bar(f"GPU {row['device']}", said.step_ns, merged([*busy, *waits], said.step_ns))
 
 
-def _rank_bars(summary: Summary, late: Row) -> tuple[Bar, ...]:
+def _rank_bars(summary: Summary, late: comparison.RankRow) -> tuple[Bar, ...]:
     """Return one bar per rank: its computing, and its wait for another rank. The late rank is always among them."""
-    rows = list(summary.rows("ranks"))
+    rows = list(summary.of(comparison.ROWS))
     if len(rows) > _MOST_BARS:
         rows = [*[r for r in rows if r is not late][: _MOST_BARS - 1], late]
     bars = []
@@ -175,9 +176,9 @@ def _opened(summary: Summary, first: Finding) -> Bar | None:
     if not first.where.get("module") or not first.cost_ns_per_step:
         return None
     sums, shown = dict[str, float](), _to_shown(summary)
-    for row in first.evidence:
-        if row.get("from") and row.get("total_ns"):
-            sums[str(row["from"])] = sums.get(str(row["from"]), 0) + row["total_ns"] * shown
+    for row in first.of(nsx120_mask_work.EVIDENCE):
+        if row["from"] and row["total_ns"]:
+            sums[row["from"]] = sums.get(row["from"], 0) + row["total_ns"] * shown
     total = first.cost_ns_per_step * shown
     rest = total - sum(sums.values())
     if rest < -1 or not sums:
@@ -193,7 +194,7 @@ def _opened(summary: Summary, first: Finding) -> Bar | None:
 def _family_bar(summary: Summary) -> Bar | None:
     """Return the GPU work of one step by kind."""
     of, shown = each(summary), _to_shown(summary)
-    rows = summary.rows("kernel_families")
+    rows = summary.of(kernel_families.ROWS)
     unknown = sum(r["total_ns"] for r in rows if str(r["family"]) == "other")
     if 2 * unknown > sum(r["total_ns"] for r in rows):
         return _kernel_bar(summary)
@@ -223,7 +224,7 @@ def _kernel_bar(summary: Summary) -> Bar | None:
 
 def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     """Return the first steady steps: how long the GPU waits for the batch of each, and the rest of the step."""
-    rows = [r for r in summary.rows(data_loader.KEY) if r["steady"] and r["step_ns"]]
+    rows = [r for r in summary.of(data_loader.ROWS) if r["steady"] and r["step_ns"]]
     bars = []
     for row in rows[:_MOST_BATCHES]:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
@@ -235,100 +236,38 @@ def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
+class _OnDevice(NamedTuple):
+    """A step on the device (ns)."""
+
+    gpu_ns: int
+    idle_ns: int
+
+
 def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
     """Return the median step and the step that loses most time to the allocator's cudaFree, by what the GPU does in them."""
-    steps = {r["index"]: r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")}
+    steps = {
+        r["index"]: _OnDevice(r["gpu_ns"], r["gpu_idle_ns"] or 0)
+        for r in rows_of(summary.steps)
+        if r["steady"] and r["gpu_ns"]
+    }
     lost: dict[int, int] = {}
-    for row in summary.rows("alloc_flushes"):
-        if row["step"] in steps:
-            lost[row["step"]] = lost.get(row["step"], 0) + (row["idle_caused_ns"] or 0)
-    usual = sorted((r for i, r in steps.items() if i not in lost), key=lambda r: r["gpu_ns"])
+    for row in summary.of(alloc_flushes.ROWS):
+        if (index := row["step"]) is not None and index in steps:
+            lost[index] = lost.get(index, 0) + (row["idle_caused_ns"] or 0)
+    usual = sorted((s for i, s in steps.items() if i not in lost), key=lambda s: s.gpu_ns)
     if not lost or not usual:
         return ()
     worst = max(lost, key=lambda i: lost[i])
     bars = []
-    for name, row, ns in (("a usual step", usual[len(usual) // 2], 0), (f"step {worst}", steps[worst], lost[worst])):
-        idle = min(ns, row["gpu_idle_ns"])
+    for name, step, ns in (("a usual step", usual[len(usual) // 2], 0), (f"step {worst}", steps[worst], lost[worst])):
+        idle = min(ns, step.idle_ns)
         parts = (
-            Part("works", row["gpu_ns"] - row["gpu_idle_ns"], Paint.COMPUTE),
+            Part("works", step.gpu_ns - step.idle_ns, Paint.COMPUTE),
             Part("waits for cudaFree and cudaMalloc", idle, Paint.ALLOC, True),
-            Part("other waits", row["gpu_idle_ns"] - idle, Paint.OUTSIDE, True),
+            Part("other waits", step.idle_ns - idle, Paint.OUTSIDE, True),
         )
-        bars.append(Bar(name, row["gpu_ns"], tuple(p for p in parts if p.ns > 0)))
+        bars.append(Bar(name, step.gpu_ns, tuple(p for p in parts if p.ns > 0)))
     return tuple(bars)
-
-
-def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return the true time of the kernel that the program times itself, and what each way of timing reads."""
-    rows = [r for r in summary.rows("stopwatch") if r.get("both_ns") is not None or r.get("after_ns") is not None]
-    custom = [r for r in rows if r.get("custom")] or rows
-    if not custom:
-        return ()
-    ways = (
-        ("the kernel itself", "kernel_ns", Paint.COMPUTE),
-        ("synchronize before and after", "both_ns", Paint.LAUNCH),
-        ("synchronize only before", "before_ns", Paint.OTHER),
-        ("synchronize only after", "after_ns", Paint.SYNC),
-        ("no synchronize", "none_ns", Paint.OTHER),
-    )
-    return tuple(
-        Bar(label, custom[0][key], (Part("", custom[0][key], kind),)) for label, key, kind in ways if custom[0].get(key)
-    )
-
-
-class _Windows(NamedTuple):
-    """cuda.Event windows as bars. ``first``: the very first window is one of them."""
-
-    bars: tuple[Bar, ...]
-    first: bool
-
-
-def _window_bars(summary: Summary) -> _Windows | None:
-    """Return what the first cuda.Event windows read, in order, and how much of it is kernels.
-
-    A window that reads far more than the median, as the very first often does, would flatten the others and is left out.
-    """
-    windows = list(enumerate(sorted(summary.rows("event_windows"), key=lambda r: r["start_ns"]), 1))
-    usual = sorted(r["reading_ns"] for _, r in windows)[len(windows) // 2] if windows else 0
-    several = len({r["site"] for _, r in windows}) > 1
-    shown = [(n, r) for n, r in windows if r["reading_ns"] <= _FAR * usual][:_MOST_WINDOWS]
-    bars = tuple(
-        _window_bar(f"window {number}" + (f", pair {row['site'] + 1}" if several else ""), row) for number, row in shown
-    )
-    return _Windows(bars, shown[0][0] == 1) if bars else None
-
-
-def _window_bar(label: str, row: Row) -> Bar:
-    """Return a window as a bar: its kernels, its copies, and the rest."""
-    total = row["reading_ns"]
-    kernel = min(row["kernel_ns"] or 0, total)
-    copies = min((row["copy_ns"] or 0) + (row["memset_ns"] or 0), total - kernel)
-    parts = (
-        Part("kernels", kernel, Paint.COMPUTE),
-        Part("copies", copies, Paint.COPY),
-        Part("waits", total - kernel - copies, Paint.LAUNCH, True),
-    )
-    return Bar(label, total, tuple(p for p in parts if p.ns > 0))
-
-
-def _turn_bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return the median window of each place that a loop times in turn; none where there is only one place.
-
-    With an even number of windows it is the mean of the two in the middle, as a median is.
-    """
-    places = sorted((r for r in summary.rows("events") if r.get("turns")), key=lambda r: r["site"])
-    bars = []
-    for place in places[:_MOST_WINDOWS]:
-        windows = sorted((w for w in summary.rows("event_windows") if w["site"] == place["site"]), key=_reading_ns)
-        if windows:
-            two = windows[(len(windows) - 1) // 2], windows[len(windows) // 2]
-            middle = {k: sum(w[k] or 0 for w in two) / 2 for k in ("reading_ns", "kernel_ns", "copy_ns", "memset_ns")}
-            bars.append(_window_bar(f"place {place['turn']} of {place['turns']}", middle))
-    return tuple(bars)
-
-
-def _reading_ns(window: Row) -> int:
-    return int(window["reading_ns"])
 
 
 def pictured(summary: Summary, first: Finding | None) -> Picture:
@@ -337,7 +276,7 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
     if late is not None:
         return Picture("ranks", "One step, rank by rank", _rank_bars(summary, late))
     asked: str = findings.rule_of(first.code).picture if first else ""
-    if summary.steps.source == "capture" and (picture := _of_clocks(summary, asked)):
+    if summary.steps.source == "capture" and (picture := clock_bars.pictured(summary, asked)):
         return picture
     step = step_bar(summary)
     if step is None:
@@ -357,18 +296,6 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
 
 #: Pictures of single steps below the step, by the name with which a rule asks for one (``Rule.picture``).
 _SINGLE_STEPS: Mapping[str, Callable[[Summary], tuple[Bar, ...]]] = {"loader": _loader_bars, "flushes": _flush_bars}
-
-
-def _of_clocks(summary: Summary, asked: str) -> Picture | None:
-    """Return the picture of what the clocks of a program without steps read, None where none was asked for or recorded."""
-    if asked == "windows" and (places := _turn_bars(summary)):
-        return Picture("windows", "What the median window between two cuda.Events reads, place by place", places)
-    if asked == "windows" and (windows := _window_bars(summary)):
-        left = "" if windows.first else ", without the first, which pays what is paid once"
-        return Picture("windows", f"What the first windows between two cuda.Events read{left}", windows.bars)
-    if asked in ("windows", "readings") and (readings := _reading_bars(summary)):
-        return Picture("readings", "What each way of timing reads", readings)
-    return None
 
 
 #: The window of a capture without steps is shorter than the GPU's by this share where long pauses are left out.

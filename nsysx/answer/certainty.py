@@ -13,6 +13,7 @@ from nsysx.answer.choice import is_bound, nothing_to_claim, sentence
 from nsysx.catalogue import Limit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
+from nsysx.ranks import comparison
 
 #: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
 _CLOSE = 0.03
@@ -86,7 +87,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(
             about, "likely", f"{name} {spread}, in only {len(shares)} steady step{'s' * (len(shares) > 1)}.{more}"
         )
-    if summary.verdict.code == Limit.COMM and len(summary.rows("ranks")) < 2:
+    if summary.verdict.code == Limit.COMM and len(summary.of(comparison.ROWS)) < 2:
         alone = f"{name} {spread} in all {len(shares)} steps. Whether links are slow or a rank is late, this report alone cannot tell."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()

@@ -12,9 +12,10 @@ from nsysx.answer import step_time
 from nsysx.answer.bars import called
 from nsysx.catalogue import Limit, Part
 from nsysx.findings import rule_of
-from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, KERNEL_ITSELF
+from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.judging import capture_checks
 from nsysx.model import Finding, Summary
+from nsysx.ranks import comparison
 
 #: Below this part of the step a saving is not a line of its own.
 NOTABLE = 0.01
@@ -192,11 +193,11 @@ def _without_a_finding(summary: Summary) -> str:
 
 def _spread_evenly(summary: Summary, chosen: Finding) -> str:
     """Return how long the step is when all ranks compute the same amount, "" where a rank is late for another reason."""
-    rows = [r for r in summary.rows("ranks") if r.get("exposed_wait_ns") is not None]
+    rows = [(r, wait) for r in summary.of(comparison.ROWS) if (wait := r.get("exposed_wait_ns")) is not None]
     late = step_time.rank_waited_for(summary)
     if about(chosen) != "late rank" or late is None or late.get("late_cause") != "compute" or not rows:
         return ""
-    computing_ns = [summary.scope_of(r).per_step(r["window_ns"] - r["exposed_wait_ns"]) for r in rows]
+    computing_ns = [summary.scope_of(r).per_step(r["window_ns"] - wait) for r, wait in rows]
     return f"The same work spread evenly takes about {units.duration(sum(computing_ns) / len(computing_ns))} a step; the rest must go."
 
 
@@ -249,7 +250,7 @@ def _without_a_change(summary: Summary) -> str:
 
 def _of_reading(chosen: Finding) -> str:
     """Return the kernel's own time and what a clock adds to it; for any other finding, its detail."""
-    ways = {str(r.get("way")): r.get("reads_ns") for r in chosen.evidence}
+    ways = {r["way"]: r["reads_ns"] for r in chosen.of(EVIDENCE)}
     kernel, both = ways.get(KERNEL_ITSELF), ways.get(BOTH_SIDES)
     if kernel and both:
         reads = f"With a synchronize on both sides a clock reads {units.duration(both)}: that adds the launch and the return."

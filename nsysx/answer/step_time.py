@@ -7,7 +7,8 @@ import re
 from nsysx.analyses import gpu_ledger
 from nsysx.events import levels
 from nsysx.events.levels import Level
-from nsysx.model import Finding, Row, Summary
+from nsysx.model import Finding, Summary
+from nsysx.ranks import comparison
 
 #: A time in a text.
 _TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
@@ -94,7 +95,7 @@ def ledger_row(summary: Summary) -> gpu_ledger.GpuRow | None:
     return max(of_shown, key=lambda r: r["busy_ns"], default=None)
 
 
-def rank_waited_for(summary: Summary) -> Row | None:
+def rank_waited_for(summary: Summary) -> comparison.RankRow | None:
     """Return the row of the rank that the verdict names as late, None where it names none."""
     late = summary.verdict.late_rank
-    return None if late is None else next((r for r in summary.rows("ranks") if r["rank"] == late), None)
+    return None if late is None else next((r for r in summary.of(comparison.ROWS) if r["rank"] == late), None)

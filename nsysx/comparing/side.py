@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from nsysx.analyses import gpu_ledger, modules
+from nsysx.analyses import gpu_ledger, modules, step_parts
 from nsysx.analyses.helpers.step_record import StepRow, gpu_parts, rows_of
 from nsysx.catalogue import Activity, Cause, Trait
 from nsysx.comparing import names
@@ -84,7 +84,7 @@ def _steady(summary: Summary) -> list[StepRow]:
 
 def _blocks(summary: Summary) -> dict[str, dict[str | None, Series]]:
     """Return the parts from the table `step_parts`."""
-    rows = summary.rows("step_parts")
+    rows = summary.of(step_parts.ROWS)
     steps = next((r["count"] for r in rows if r["part"] == "step"), None)
     if not steps:
         return {}
@@ -155,12 +155,12 @@ def captured(summary: Summary, label: str, *, spans: bool = False) -> Captured:
     try:
         rows = _steady(summary)
         whole = summary.steps.whole
-        alone = spans and whole and bool(summary.rows("step_parts"))
+        alone = spans and whole and bool(summary.of(step_parts.ROWS))
         if (whole and not alone) or not rows:
             hint = "Name the steps: nsysx run -- CMD does, or nsysx report FILE --step-range REGEX --json F"
             message = f"{label}: has no steady steps with GPU work, so nothing can be said per step"
             raise NsysxError(message, slug="no-steps", hint=hint, exit_code=EXIT_EMPTY)
-        parts = _blocks(summary) if summary.rows("step_parts") else _older(summary, rows)
+        parts = _blocks(summary) if summary.of(step_parts.ROWS) else _older(summary, rows)
         steps = tuple(int(ns) for r in rows if (ns := r["gpu_ns"]) is not None)
         if "gpu" not in parts.get("step", {}):
             parts = _older(summary, rows)

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses import compilations
+from nsysx.analyses import compilations, copy_sites
 from nsysx.catalogue import Call
 from nsysx.findings._case import Case, Need, State
 from nsysx.findings._names import called
@@ -151,7 +151,7 @@ LOADER = Need("the program uses a DataLoader", _loader_seen)
 
 
 def _pageable(case: Case) -> tuple[State, str]:
-    sources = {r["obstacle"] for r in case.rows("copy_sites") if r["direction"] in ("HtoD", "DtoH")}
+    sources = {r["obstacle"] for r in case.of(copy_sites.ROWS) if r["direction"] in ("HtoD", "DtoH")}
     return (
         ("holds", "copies from pageable memory were seen")
         if "pageable" in sources

@@ -28,6 +28,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import first_calls
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.catalogue import Limit
 from nsysx.findings._case import NO_SAVING, Case, Rule
@@ -53,7 +54,7 @@ def check(case: Case) -> list[Finding]:
     """Return a finding where one-time costs take 2 % of the steady steps or more, or of the whole capture if that is shown."""
     if missing := case.missing("first_calls"):
         return case.cannot_tell(RULE, missing)
-    rows = case.rows("first_calls")
+    rows = case.of(first_calls.ROWS)
     costs = one_time_cost.costs(case.profile).filter(pl.col("one_time_ns") > 0)
     bill = sum(r["one_time_ns"] or 0 for r in rows)
     evidence = [

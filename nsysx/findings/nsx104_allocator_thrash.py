@@ -55,7 +55,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
     cost = case.lost_to(Limit.ALLOC)
-    rows = case.rows("allocator")
+    rows = case.of(allocator.ROWS)
     # The table has the flushes of all processes, each by its own steps.
     flushes = allocator_retries.flushes(case.profile)
     flushes = flushes.filter(case.is_call(flushes["call"]))

@@ -30,6 +30,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import copy_sites
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._needs import PAGEABLE
@@ -99,7 +100,7 @@ def check(case: Case) -> list[Finding]:
         pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")
     )
     findings: list[Finding] = []
-    for row in case.rows("copy_sites"):
+    for row in case.of(copy_sites.ROWS):
         if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(findings) == _SITES:
             continue
         at_site = copies.filter(lookup.same_values(row, ("direction", "src_kind", "dst_kind", *SITE)))

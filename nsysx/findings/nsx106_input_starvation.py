@@ -20,7 +20,7 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.analyses import data_loader
+from nsysx.analyses import data_loader, loader_lines
 from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.findings._case import Case, Fix, Rule
@@ -47,7 +47,7 @@ _WORKERS = Fix(
 
 def _busiest_line(case: Case) -> str:
     """Return a sentence on the line that takes most of the loader's time, "" where its stacks were not sampled."""
-    busy = [r for r in case.rows("loader_lines") if r["share"] is not None]
+    busy = [r for r in case.of(loader_lines.ROWS) if r["share"] is not None]
     if not busy:
         return ""
     row = max(busy, key=lambda r: r["time_ns"])
@@ -72,7 +72,7 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "the probe saw no DataLoader in use")
     if missing:
         return case.cannot_tell(RULE, missing)
-    rows = [r for r in case.rows(data_loader.KEY) if r["steady"]]
+    rows = [r for r in case.of(data_loader.ROWS) if r["steady"]]
     if not rows:
         return case.cannot_tell(RULE, "no steady step is in the capture", "profile more steps")
     wait = round(sum(r["wait_ns"] for r in rows) / len(rows))

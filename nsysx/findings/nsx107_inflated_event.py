@@ -27,6 +27,8 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import event_windows, events
+from nsysx.analyses.event_windows import parts_of
 from nsysx.events import trend
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.model import Finding, Row
@@ -75,27 +77,26 @@ def _times_itself(case: Case) -> bool:
     return bool(within.all())
 
 
-def _usual(case: Case, row: Row) -> tuple[str, dict[str, int]]:
+def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
     """Return what to call the usual readings of a place (all but the first, which pays one-time costs), and the sums of their parts."""
-    parts = ("kernel_ns", *_PARTS)
     windows = (
-        [] if case.missing("event_windows") else [w for w in case.rows("event_windows") if w["site"] == row["site"]]
+        [] if case.missing("event_windows") else [w for w in case.of(event_windows.ROWS) if w["site"] == row["site"]]
     )
     if len(windows) != row["windows"] or len(windows) < 2:
-        return "readings", {k: row[k] for k in parts}
+        return "readings", parts_of(row)
     later = sorted(windows, key=lambda w: int(w["start_ns"]))[1:]
-    return "later readings", {k: sum(w[k] for w in later) for k in parts}
+    return "later readings", {k: sum(parts_of(w)[k] for w in later) for k in parts_of(row)}
 
 
-def _in_turn(case: Case, row: Row) -> list[Row]:
+def _in_turn(case: Case, row: events.EventRow) -> list[events.EventRow]:
     """Return the places that this place's loop times in turn, in order; none if it times only one, or different kernels."""
-    rows = [r for r in case.rows("events") if row["turns"] and r["loop"] == row["loop"]]
+    rows = [r for r in case.of(events.ROWS) if row["turns"] and r["loop"] == row["loop"]]
     kernels = [r["kernel_median_ns"] for r in rows]
     alike = len(rows) == row["turns"] and max(kernels) <= (1 + _ALIKE) * min(kernels)
-    return sorted(rows, key=lambda r: int(r["turn"])) if alike else []
+    return sorted(rows, key=lambda r: r["turn"] or 0) if alike else []
 
 
-def _divided(case: Case, row: Row) -> tuple[str, dict[str, int], str]:
+def _divided(case: Case, row: events.EventRow) -> tuple[str, dict[str, int], str]:
     """Return which readings of a place are usual, the sums of their parts (ns), and the shares of the parts in words."""
     which, usual = _usual(case, row)
     others = sorted(((usual[k], k) for k in _PARTS), reverse=True)
@@ -104,7 +105,7 @@ def _divided(case: Case, row: Row) -> tuple[str, dict[str, int], str]:
     return which, usual, f"{units.share(usual['kernel_ns'], whole)} kernels, {shares}".rstrip(", ")
 
 
-def _finding(case: Case, row: Row, turns: list[Row]) -> Finding:
+def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> Finding:
     kernel = units.duration(row["kernel_median_ns"])
     which, _, shares = _divided(case, row)
     title = f"cuda.Event reads {units.duration(row['median_ns'])}, the kernels take {kernel}"
@@ -128,7 +129,7 @@ def _finding(case: Case, row: Row, turns: list[Row]) -> Finding:
     )
 
 
-def _evidence(case: Case, place: Row) -> list[Row]:
+def _evidence(case: Case, place: events.EventRow) -> list[Row]:
     """Return the parts of a place's usual readings: the kernels, then the others, largest first."""
     _, usual, _ = _divided(case, place)
     named = {"place": _which(place)} if place["turns"] else {}
@@ -137,9 +138,9 @@ def _evidence(case: Case, place: Row) -> list[Row]:
     return [{**named, "part": part, "ns": ns} for part, ns in parts]
 
 
-def _which(row: Row) -> str:
+def _which(row: events.EventRow) -> str:
     """Return the turn of a place as a word: first, second, third, 4th."""
-    turn = int(row["turn"])
+    turn = row["turn"] or 0
     return {1: "first", 2: "second", 3: "third"}.get(turn) or trend.ordinal(turn)
 
 
@@ -153,7 +154,7 @@ def check(case: Case) -> list[Finding]:
     if _times_itself(case):
         return case.clear(RULE, "only DistributedDataParallel reads events here, for its own statistics")
     told: set[int] = set()
-    for row in case.rows("events"):
+    for row in case.of(events.ROWS):
         if row["verdict"] == "kernel" or not row["kernel_ns"] or len(findings) == _SITES or row["site"] in told:
             continue
         # One window can inflate a sum; what people read is the usual window.

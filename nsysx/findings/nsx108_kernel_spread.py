@@ -26,8 +26,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx import units
+from nsysx.analyses import kernel_spread
 from nsysx.findings._case import NO_SAVING, Case, Rule
-from nsysx.model import Finding, Row
+from nsysx.model import Finding
 
 RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread", about="timing", picture="readings")
 _CAUSES = {
@@ -44,7 +45,12 @@ _CAUSES = {
 _SHARE = 0.01
 
 
-def _finding(case: Case, cause: str, rows: Sequence[Row]) -> Finding:
+def _range_ns(row: kernel_spread.SpreadRow) -> float:
+    """Return the range of its middle executions (ns), 0 for the row of all other kernels."""
+    return (row["p90_ns"] or 0.0) - (row["p10_ns"] or 0.0)
+
+
+def _finding(case: Case, cause: str, rows: Sequence[kernel_spread.SpreadRow]) -> Finding:
     words, fix = _CAUSES[cause]
     worst = rows[0]
     low, high = units.duration(worst["p10_ns"]), units.duration(worst["p90_ns"])
@@ -62,13 +68,13 @@ def check(case: Case) -> list[Finding]:
     """Return a finding per cause that a rank test supports, where the spread sums to 1 % of the kernel time."""
     if missing := case.missing("kernel_spread"):
         return case.cannot_tell(RULE, missing)
-    rows = case.rows("kernel_spread")
+    rows = case.of(kernel_spread.ROWS)
     # Without steps this is a benchmark: the kernels it times may be a small share of what runs.
     least = 0 if case.stepless else _SHARE * sum(r["total_ns"] for r in rows)
     findings = []
     for cause in _CAUSES:
-        of_cause = [r for r in rows if r["verdict"] == cause and r["count"] * (r["p90_ns"] - r["p10_ns"]) >= least]
-        of_cause.sort(key=lambda r: (-(r["p90_ns"] - r["p10_ns"]), r["name"]))
+        of_cause = [r for r in rows if r["verdict"] == cause and r["count"] * _range_ns(r) >= least]
+        of_cause.sort(key=lambda r: (-_range_ns(r), r["name"]))
         if of_cause:
             findings.append(_finding(case, cause, of_cause))
     if findings:

@@ -23,13 +23,17 @@ Harmless when
 from __future__ import annotations
 
 import re
+from typing import TypedDict
 
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import stopwatch
+from nsysx.analyses.stopwatch import by_way
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.findings._names import kernel as kernel_called
 from nsysx.model import Finding, Row
+from nsysx.rows import TableOf
 
 RULE = Rule(
     "NSX115", "wrong-timing", "Wrong timing method in the script", about="timing", picture="readings", reading=True
@@ -54,25 +58,31 @@ _LEAST = 3
 #: Ways of timing a kernel, as named in the evidence: the kernel's own time, and a clock with a synchronize on both sides.
 KERNEL_ITSELF, BOTH_SIDES = "the kernel itself", "a synchronize before and after"
 _WAYS = {
-    "both_ns": BOTH_SIDES,
-    "after_ns": "a synchronize after only",
-    "before_ns": "a synchronize before only",
-    "none_ns": "no synchronize",
+    "both": BOTH_SIDES,
+    "after": "a synchronize after only",
+    "before": "a synchronize before only",
+    "none": "no synchronize",
 }
 
 
-def _misreading(case: Case, row: Row, kernel_ns: int) -> set[str]:
-    """Return the ways (keys of ``_WAYS``) in which the program times this kernel and reads something else."""
+#: What a way of timing a kernel reads, and how that is known; the last one is the kernel itself.
+Reading = TypedDict("Reading", {"way": str, "reads_ns": float, "from": str | None})
+EVIDENCE: TableOf[Reading] = TableOf(RULE.code)
+
+
+def _misreading(case: Case, row: stopwatch.ReadingRow, kernel_ns: float) -> dict[str, float]:
+    """Return the ways (keys of ``_WAYS``) in which the program times this kernel and reads something else, with the reading (ns)."""
     # A fence around a library's kernel counts as timing only if it stands alone, in several ways, outside of steps.
-    fenced = [w for w in ("both_ns", "after_ns", "before_ns") if row[w.replace("_ns", "_from")] == "measured"]
-    if not row["custom"] and (not case.stepless or "both_ns" not in fenced or len(fenced) < 2):
-        return set()
-    taken = {w for w in _WAYS if row[w.replace("_ns", "_from")] == "measured"}
+    measured = {way: read.ns for way, read in by_way(row).items() if read.how == "measured" and read.ns is not None}
+    fenced = [way for way in ("both", "after", "before") if way in measured]
+    if not row["custom"] and (not case.stepless or "both" not in fenced or len(fenced) < 2):
+        return {}
     # With both synchronize calls a reading also looks like one with the first alone; and a clock without any is not seen.
-    taken &= {"after_ns", "both_ns"} if "both_ns" in taken else {"after_ns", "before_ns"}
-    if not row["custom"] and "after_ns" not in fenced:
-        taken.discard("both_ns")  # fenced in one way only: perhaps not to time it
-    return {w for w in taken if not kernel_ns / _WRONG <= row[w] <= kernel_ns * _WRONG}
+    taken = {"after", "both"} if "both" in measured else {"after", "before"}
+    if not row["custom"] and "after" not in fenced:
+        taken.discard("both")  # fenced in one way only: perhaps not to time it
+    read = {way: ns for way, ns in measured.items() if way in taken}
+    return {way: ns for way, ns in read.items() if not kernel_ns / _WRONG <= ns <= kernel_ns * _WRONG}
 
 
 def check(case: Case) -> list[Finding]:
@@ -85,7 +95,7 @@ def check(case: Case) -> list[Finding]:
     findings = []
     ops = case.profile.ops
     shown_names = set(ops.filter(ops["process"] == case.process)["name"].cast(pl.String).drop_nulls().unique())
-    for row in case.rows("stopwatch"):
+    for row in case.of(stopwatch.ROWS):
         if row["name"] not in shown_names:
             continue
         kernel = row["kernel_ns"]
@@ -94,7 +104,8 @@ def check(case: Case) -> list[Finding]:
         wrong = _misreading(case, row, kernel)
         if not wrong:
             continue
-        reads = {w: row[w] for w in _WAYS if row[w] is not None}
+        ways = by_way(row)
+        reads = {way: ns for way in _WAYS if (ns := ways[way].ns) is not None}
         name = re.sub(r"^void |[<(].*", "", row["name"])[:40]
         title = f"Clocks around {name} read {units.duration(min(reads.values()))} to "
         title += f"{units.duration(max(reads.values()))}, the kernel takes {units.duration(kernel)}"
@@ -103,20 +114,16 @@ def check(case: Case) -> list[Finding]:
         because = ""
         parts = (row["host_ns"], row["api_ns"], kernel, row["sync_return_ns"])
         alone = row["both_ns"] if row["both_ns"] is not None else sum(p or 0 for p in parts)
-        if "after_ns" in wrong and row["after_ns"] > alone:
-            more = units.duration(row["after_ns"] - alone)
+        if wrong.get("after", 0) > alone:
+            more = units.duration(wrong["after"] - alone)
             because = f"Without a synchronize before it, {more} is work queued earlier."
-        elif "both_ns" in wrong:
-            more = units.duration(row["both_ns"] - kernel)
+        elif "both" in wrong:
+            more = units.duration(wrong["both"] - kernel)
             because = f"Even with both, {more} of the reading is the launch and the return of the synchronize."
         # What hides behind kernels when the call is repeated: everything that the CPU does for one call.
         fix = _FIX_SHORT if (row["host_ns"] or 0) + (row["api_ns"] or 0) > kernel else _FIX
-        evidence = [
-            {"way": _WAYS[w], "reads_ns": row[w], "from": row[w.replace("_ns", "_from")]}
-            for w in _WAYS
-            if row[w] is not None
-        ]
-        evidence.append({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"})
+        evidence = [Reading({"way": _WAYS[way], "reads_ns": ns, "from": ways[way].how}) for way, ns in reads.items()]
+        evidence.append(Reading({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"}))
         findings.append(
             case.found(
                 RULE,

@@ -27,6 +27,7 @@ Harmless when
 from __future__ import annotations
 
 import re
+from typing import TypedDict
 
 import polars as pl
 
@@ -36,10 +37,14 @@ from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
+from nsysx.rows import TableOf
 
 RULE = Rule(
     "NSX120", "mask-work", "Sort, scan and gather work of masks", cause=(Part.WORK,), about=Limit.GPU, picture="masks"
 )
+#: One kernel, and the operation that it comes from; per step.
+MaskKernel = TypedDict("MaskKernel", {"kernel": str, "from": str, "count": float, "total_ns": int})
+EVIDENCE: TableOf[MaskKernel] = TableOf(RULE.code)
 _FIXED_SHAPE = Fix(
     "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
     "loss = F.cross_entropy(logits, target, ignore_index=IGNORE)\n# or: loss = (per_pixel * keep).sum() / keep.sum()",
@@ -134,7 +139,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     by_kernel = work.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())
     by_kernel = by_kernel.sort("ns", "name", descending=[True, False])
     evidence = [
-        {"kernel": k, "from": _origin(k), "count": n / case.steps, "total_ns": case.per_step(ns)}
+        MaskKernel({"kernel": k, "from": _origin(k), "count": n / case.steps, "total_ns": case.per_step(ns)})
         for k, n, ns in by_kernel.head(8).iter_rows()
     ]
     title = f"Kernels for masks take {units.duration(cost)}{case.in_module(row)}"

@@ -16,6 +16,7 @@ from nsysx.answer import step_time
 from nsysx.events import coverage
 from nsysx.events.layers import bare
 from nsysx.model import Summary
+from nsysx.ranks import comparison
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_kernel
 from nsysx.trying.wording import measured
 
@@ -100,7 +101,7 @@ def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None
     said = [report_name(summary)]
     if len(summary.capture.files) > 1:
         said[0] += f" and {len(summary.capture.files) - 1} more"
-    kinds, ranks = sorted(set(gpus)), len(summary.rows("ranks"))
+    kinds, ranks = sorted(set(gpus)), len(summary.of(comparison.ROWS))
     if ranks > len(gpus):  # one report a rank: the capture is the first one's
         said.append(f"{ranks} ranks")
     said += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]

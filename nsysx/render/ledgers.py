@@ -8,9 +8,11 @@ from typing import Any
 
 from nsysx import ids, units
 from nsysx.advice import Part
+from nsysx.analyses import cpu_ledger, gpu_ledger
 from nsysx.analyses.helpers.step_record import gpu_parts, rows_of
 from nsysx.catalogue import WORKING, Activity, CpuPart, Paint
 from nsysx.model import UNKNOWN_GPU, Row, Summary
+from nsysx.ranks import comparison
 from nsysx.render.labels import CAUSES, label
 from nsysx.render.safe_text import clean, scrub
 
@@ -50,7 +52,7 @@ def process_words(summary: Summary, process: Any) -> str:
     pids = {g.process: g.pid for g in summary.capture.gpus}
     if len(pids) < 2 and len(summary.capture.processes) < 2:
         return ""
-    ranks = [r["rank"] for r in summary.rows("ranks") if r["process"] == process]
+    ranks = [r["rank"] for r in summary.of(comparison.ROWS) if r["process"] == process]
     if len(ranks) == 1:
         return f"rank {ranks[0]} "
     row = next((r for r in summary.capture.processes if r.get("process") == process), {})
@@ -60,13 +62,12 @@ def process_words(summary: Summary, process: Any) -> str:
     return f"process {clean(pid, 20)} "
 
 
-def busy_threads(summary: Summary) -> list[Row]:
+def busy_threads(summary: Summary) -> list[cpu_ledger.CpuRow]:
     """Return the rows of the CPU ledger, without threads that spend under 1 % in CUDA calls; the first row always stays."""
-    rows = list(summary.rows("cpu_ledger"))
+    rows = list(summary.of(cpu_ledger.ROWS))
 
-    def busy(row: Row) -> bool:
-        window, outside = row.get("window_ns") or 0, row.get("outside_api_ns")
-        return outside is None or (window - outside) * 100 >= window
+    def busy(row: cpu_ledger.CpuRow) -> bool:
+        return (row["window_ns"] - row["outside_api_ns"]) * 100 >= row["window_ns"]
 
     return rows[:1] + [row for row in rows[1:] if busy(row)]
 
@@ -74,33 +75,28 @@ def busy_threads(summary: Summary) -> list[Row]:
 def ledgers_of(summary: Summary) -> Iterable[Ledger]:
     """Yield the ledgers of the devices, then of the threads, each as the mean of its own steps."""
     names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
-    for row in summary.rows("gpu_ledger"):
-        scope = summary.scope_of(row)
-        parts = [Part(a.label, scope.per_step(row.get(a.column) or 0), a.value) for a in WORKING]
-        idle = row.get("idle_ns") or 0
-        causes = {k: v for k, v in (row.get("idle_causes") or {}).items() if v}
+    for row in summary.of(gpu_ledger.ROWS):
+        scope, did = summary.scope_of(row), gpu_ledger.by_activity(row)
+        parts = [Part(a.label, scope.per_step(did[a]), a.value) for a in WORKING]
+        causes = {k: v for k, v in row["idle_causes"].items() if v}
         for cause, ns in sorted(causes.items(), key=lambda c: -c[1]):
             kind, text = CAUSES.get(cause.removesuffix("_ns"), (Paint.IDLE, label(cause)))
             parts.append(Part(text, scope.per_step(ns), kind, idle=True))
-        rest = idle - sum(causes.values())
+        rest = did[Activity.IDLE] - sum(causes.values())
         if rest > 0:
             text = "cause not known" if causes else "GPU idle"
             parts.append(Part(text, scope.per_step(rest), Paint.IDLE, idle=True))
-        name = names.get((row.get("process"), row.get("device")), UNKNOWN_GPU)
-        where = f"{process_words(summary, row.get('process'))}GPU {row.get('device')}"
+        name = names.get((row["process"], row["device"]), UNKNOWN_GPU)
+        where = f"{process_words(summary, row['process'])}GPU {row['device']}"
         yield _ledger(summary, row, where if name == UNKNOWN_GPU else f"{where} ({name})", True, parts)
-    for row in busy_threads(summary):
-        scope = summary.scope_of(row)
-        parts = [Part(p.label, scope.per_step(row.get(p.column) or 0), p.colour) for p in CpuPart]
+    for calling in busy_threads(summary):
+        scope, spent = summary.scope_of(calling), cpu_ledger.by_part(calling)
+        parts = [Part(p.label, scope.per_step(spent[p]), p.colour) for p in CpuPart]
         # A thread's name may be a path, and it is also in the text alternative of the picture.
-        thread = clean(scrub(str(row.get("thread_name") or row.get("name") or _tid(row))[:500]), 30)
-        yield _ledger(summary, row, f"CPU {process_words(summary, row.get('process'))}thread {thread}", False, parts)
-
-
-def _tid(row: Row) -> object:
-    """Return the number of a thread as the operating system knows it."""
-    thread = row.get("thread")
-    return ids.tid_of(thread) if isinstance(thread, int) else thread
+        thread = clean(scrub(str(calling["thread_name"] or ids.tid_of(calling["thread"]))[:500]), 30)
+        yield _ledger(
+            summary, calling, f"CPU {process_words(summary, calling['process'])}thread {thread}", False, parts
+        )
 
 
 def _ledger(summary: Summary, row: Row, where: str, device: bool, parts: Sequence[Part]) -> Ledger:

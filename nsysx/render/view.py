@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.analyses import cpu_ledger
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import others, step_time
 from nsysx.findings import rule_of
@@ -167,7 +168,7 @@ def build(
         per_step=bool(scope and scope.steps),
         ledger_title=scope.mean if scope else "whole capture",
         ledgers=drawn,
-        quiet_threads=len(summary.rows("cpu_ledger")) - len(ledgers.busy_threads(summary)),
+        quiet_threads=len(summary.of(cpu_ledger.ROWS)) - len(ledgers.busy_threads(summary)),
         ledger_reasons=tuple(reasons),
         findings=findings,
         steps=ledgers.step_bars(summary),

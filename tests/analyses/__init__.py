@@ -8,11 +8,14 @@ from typing import Any
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.typed import untyped
 
 
 def summary(report: Report, folder: Path, **options: Any) -> Summary:
     """Return the Summary of a built report."""
-    return summarize([report.write(folder / "r.sqlite")], **options)
+    made = summarize([report.write(folder / "r.sqlite")], **options)
+    assert not untyped(made)
+    return made
 
 
 def rows(report: Report, folder: Path, key: str, **options: Any) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.typed import untyped
 
 US = 1_000
 #: A sample of the stack is taken every so many us.
@@ -107,7 +108,9 @@ class Program:
         self.host(us + 1)
 
     def summary(self, folder: Path, **options: Any) -> Summary:
-        return summarize([self.report.write(folder / "r.sqlite")], **options)
+        summary = summarize([self.report.write(folder / "r.sqlite")], **options)
+        assert not untyped(summary)
+        return summary
 
     def findings(self, folder: Path, code: str, **options: Any) -> list[Finding]:
         """Return what one rule says."""

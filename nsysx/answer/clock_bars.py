@@ -1,0 +1,111 @@
+"""The bars of programs without steps that time themselves: what their clocks read beside what the device did."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nsysx.advice import Bar, Part, Picture
+from nsysx.analyses import event_windows, events, stopwatch
+from nsysx.catalogue import Paint
+from nsysx.model import Summary
+
+#: cuda.Event windows in a picture, and how many times the median a reading may be before it is left out.
+_MOST_WINDOWS, _FAR = 6, 20
+
+
+def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
+    """Return the true time of the kernel that the program times itself, and what each way of timing reads."""
+    rows = [r for r in summary.of(stopwatch.ROWS) if r.get("both_ns") is not None or r.get("after_ns") is not None]
+    custom = [r for r in rows if r.get("custom")] or rows
+    if not custom:
+        return ()
+    row = custom[0]
+    ways = (
+        ("the kernel itself", row["kernel_ns"], Paint.COMPUTE),
+        ("synchronize before and after", row["both_ns"], Paint.LAUNCH),
+        ("synchronize only before", row["before_ns"], Paint.OTHER),
+        ("synchronize only after", row["after_ns"], Paint.SYNC),
+        ("no synchronize", row["none_ns"], Paint.OTHER),
+    )
+    return tuple(Bar(label, ns, (Part("", ns, kind),)) for label, ns, kind in ways if ns)
+
+
+class _Windows(NamedTuple):
+    """cuda.Event windows as bars. ``first``: the very first window is one of them."""
+
+    bars: tuple[Bar, ...]
+    first: bool
+
+
+def _window_bars(summary: Summary) -> _Windows | None:
+    """Return what the first cuda.Event windows read, in order, and how much of it is kernels.
+
+    A window that reads far more than the median, as the very first often does, would flatten the others and is left out.
+    """
+    windows = list(enumerate(sorted(summary.of(event_windows.ROWS), key=lambda r: r["start_ns"]), 1))
+    usual = sorted(r["reading_ns"] for _, r in windows)[len(windows) // 2] if windows else 0
+    several = len({r["site"] for _, r in windows}) > 1
+    shown = [(n, r) for n, r in windows if r["reading_ns"] <= _FAR * usual][:_MOST_WINDOWS]
+    bars = tuple(
+        _window_bar(f"window {number}" + (f", pair {row['site'] + 1}" if several else ""), _Window.of(row))
+        for number, row in shown
+    )
+    return _Windows(bars, shown[0][0] == 1) if bars else None
+
+
+class _Window(NamedTuple):
+    """What is in a window (ns)."""
+
+    reading: float
+    kernel: float
+    copies: float
+
+    @staticmethod
+    def of(row: event_windows.WindowRow) -> _Window:
+        """Return what is in one window."""
+        return _Window(row["reading_ns"], row["kernel_ns"], row["copy_ns"] + row["memset_ns"])
+
+
+def _window_bar(label: str, window: _Window) -> Bar:
+    """Return a window as a bar: its kernels, its copies, and the rest."""
+    total = window.reading
+    kernel = min(window.kernel, total)
+    copies = min(window.copies, total - kernel)
+    parts = (
+        Part("kernels", kernel, Paint.COMPUTE),
+        Part("copies", copies, Paint.COPY),
+        Part("waits", total - kernel - copies, Paint.LAUNCH, True),
+    )
+    return Bar(label, total, tuple(p for p in parts if p.ns > 0))
+
+
+def _turn_bars(summary: Summary) -> tuple[Bar, ...]:
+    """Return the median window of each place that a loop times in turn; none where there is only one place.
+
+    With an even number of windows it is the mean of the two in the middle, as a median is.
+    """
+    places = sorted((r for r in summary.of(events.ROWS) if r.get("turns")), key=lambda r: r["site"])
+    bars = []
+    for place in places[:_MOST_WINDOWS]:
+        windows = sorted((w for w in summary.of(event_windows.ROWS) if w["site"] == place["site"]), key=_reading_ns)
+        if windows:
+            two = _Window.of(windows[(len(windows) - 1) // 2]), _Window.of(windows[len(windows) // 2])
+            middle = _Window(*(sum(ns) / 2 for ns in zip(*two, strict=True)))
+            bars.append(_window_bar(f"place {place['turn']} of {place['turns']}", middle))
+    return tuple(bars)
+
+
+def _reading_ns(window: event_windows.WindowRow) -> int:
+    return window["reading_ns"]
+
+
+def pictured(summary: Summary, asked: str) -> Picture | None:
+    """Return the picture of what the clocks of a program without steps read, None where none was asked for or recorded."""
+    if asked == "windows" and (places := _turn_bars(summary)):
+        return Picture("windows", "What the median window between two cuda.Events reads, place by place", places)
+    if asked == "windows" and (windows := _window_bars(summary)):
+        left = "" if windows.first else ", without the first, which pays what is paid once"
+        return Picture("windows", f"What the first windows between two cuda.Events read{left}", windows.bars)
+    if asked in ("windows", "readings") and (readings := _reading_bars(summary)):
+        return Picture("readings", "What each way of timing reads", readings)
+    return None

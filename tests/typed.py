@@ -1,0 +1,45 @@
+"""Rows against the types that their tables declare."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from types import ModuleType
+from typing import Any, get_args, get_type_hints, is_typeddict
+
+from nsysx import analyses
+from nsysx.analyses.helpers.step_record import StepRow
+from nsysx.model import Summary
+from nsysx.ranks import comparison
+from nsysx.rows import columns_of
+
+
+@cache
+def row_types() -> dict[str, Any]:
+    """Return the type of the rows of each table, by its key."""
+
+    def of(table: ModuleType) -> Any:
+        (row,) = [c for _, c in inspect.getmembers(table, is_typeddict) if c.__module__ == table.__name__]
+        assert columns_of(row) == table.COLUMNS and table.ROWS.key == table.KEY
+        return row
+
+    tables: Any = (*analyses.load(), comparison)
+    return {table.KEY: of(table) for table in tables}
+
+
+@cache
+def _never_null(row: Any) -> tuple[frozenset[str], frozenset[str]]:
+    hints = get_type_hints(row)
+    return frozenset(hints), frozenset(c for c, hint in hints.items() if type(None) not in get_args(hint))
+
+
+def untyped(summary: Summary) -> set[str]:
+    """Return the columns of a Summary that are null although their type does not say so, or that are not those declared."""
+    wrong = set()
+    rows = {key: (row, summary.rows(key)) for key, row in row_types().items()}
+    for key, (row, values) in (rows | {"steps": (StepRow, summary.steps.rows)}).items():
+        columns, never_null = _never_null(row)
+        for value in values:
+            wrong |= {f"{key}.{c}" for c in value.keys() ^ columns}
+            wrong |= {f"{key}.{c}" for c in never_null if value.get(c) is None}
+    return wrong
