@@ -20,13 +20,13 @@ class FlushRow(TypedDict):
 
     start_ns: Annotated[int, Of("start of the first free", "ns", label="time")]
     step: Annotated[int | None, Of("index of the step; null outside of steps and where steps are not known")]
-    steady: Annotated[bool, Of("whether that is a steady step")]
+    steady: Annotated[bool | None, Of("whether that is a steady step")]
     duration_ns: Annotated[int, Of("from the first free to the end of the retry", "ns")]
     frees: Annotated[int, Of("segments freed")]
     freed_bytes: Annotated[int | None, Of("bytes freed; null when not recorded (nsysx run --memory)", "bytes")]
     retry_bytes: Annotated[int | None, Of("bytes then allocated; null likewise", "bytes")]
     idle_caused_ns: Annotated[int, Of("device idle time that began in these calls", "ns", label="GPU idle caused")]
-    module: Annotated[str, Of("module that asked for memory")]
+    module: Annotated[str | None, Of("module that asked for memory")]
     phase: Annotated[str | None, Of("phase in which it asked")]
 
 

@@ -24,9 +24,9 @@ class CompilationRow(TypedDict):
     duration_ns: Annotated[int, Of("time that the thread spent compiling", "ns")]
     gpu_idle_ns: Annotated[int | None, Of("part of it in which the device had no work; null if it never has any", "ns")]
     function: Annotated[str, Of("function that was compiled")]
-    place: Annotated[str, Of("file and first line of the function")]
+    place: Annotated[str | None, Of("file and first line of the function")]
     id: Annotated[str, Of("torch's number: 3/1 is the second compilation of function 3")]
-    backward: Annotated[bool, Of("whether its backward was compiled")]
+    backward: Annotated[bool | None, Of("whether its backward was compiled")]
     reason: Annotated[str | None, Of("the guard that failed, in torch's words; null for the first time")]
     failed: Annotated[str | None, Of("type of the error that ended it; null without one")]
 

@@ -24,26 +24,30 @@ class FlopsRow(TypedDict):
     by: Annotated[str, Of("step, phase or module")]
     name: Annotated[str | None, Of("its name; null for GPU work outside of all of them")]
     flops: Annotated[
-        int,
+        int | None,
         Of(
             "floating point operations of its matrix products, convolutions and attention, see operators",
             "FLOP",
             sums="scope",
         ),
     ]
-    again_flops: Annotated[int, Of("part of flops in a forward that checkpointing runs again", "FLOP", sums="scope")]
+    again_flops: Annotated[
+        int | None, Of("part of flops in a forward that checkpointing runs again", "FLOP", sums="scope")
+    ]
     gpu_ns: Annotated[int, Of("time of all its kernels, copies and memsets", "ns", sums="scope")]
     product_ns: Annotated[
         int, Of("part of gpu_ns in operators whose operations are counted", "ns", sums="scope", label="in products")
     ]
-    tflops: Annotated[float, Of("flops over product_ns", "TFLOP/s")]
-    peak_share: Annotated[float, Of("tflops, of the fastest matrix product measured in each format, 0 to 1", "share")]
+    tflops: Annotated[float | None, Of("flops over product_ns", "TFLOP/s")]
+    peak_share: Annotated[
+        float | None, Of("tflops, of the fastest matrix product measured in each format, 0 to 1", "share")
+    ]
     counted: Annotated[
         float, Of("part of the time of its kernels that multiply whose operations are counted, 0 to 1", "share")
     ]
-    step_ns: Annotated[int, Of("mean step, without the profiler if that is known; only for the step", "ns")]
+    step_ns: Annotated[int | None, Of("mean step, without the profiler if that is known; only for the step", "ns")]
     step_from: Annotated[
-        str,
+        str | None,
         Of("where step_ns comes from: recorded, in_process, second_run, modelled or assumed", label="step time from"),
     ]
     mfu: Annotated[
@@ -56,7 +60,7 @@ class FlopsRow(TypedDict):
         ),
     ]
     peak: Annotated[
-        str,
+        str | None,
         Of(
             "each format with its fastest product in TFLOP/s, and where that was measured",
             label="fastest product, TFLOP/s",

@@ -23,8 +23,8 @@ class CollectionRow(TypedDict):
     steady: Annotated[bool | None, Of("whether that is a steady step")]
     duration_ns: Annotated[int, Of("time in which no thread of the process runs Python", "ns")]
     gpu_idle_ns: Annotated[int | None, Of("part of it in which the device had no work; null if it never has any", "ns")]
-    generation: Annotated[int, Of("2 for a collection of everything, 0 and 1 for the younger objects")]
-    collected: Annotated[int, Of("objects that were garbage")]
+    generation: Annotated[int | None, Of("2 for a collection of everything, 0 and 1 for the younger objects")]
+    collected: Annotated[int | None, Of("objects that were garbage")]
     phase: Annotated[str | None, Of("phase of the step in which it began")]
     module: Annotated[
         str | None, Of("module in which it began; null outside, and between two modules of a step without marks")

@@ -36,8 +36,8 @@ class CountersRow(TypedDict):
     ]
     tensor_active: Annotated[float | None, Of("share of cycles in which the tensor cores work, likewise")]
     dram: Annotated[float | None, Of("share of the memory bandwidth, read and write together, likewise")]
-    dram_read: Annotated[float, Of("reading alone")]
-    dram_write: Annotated[float, Of("writing alone")]
+    dram_read: Annotated[float | None, Of("reading alone")]
+    dram_write: Annotated[float | None, Of("writing alone")]
     clock_mhz: Annotated[float | None, Of("clock of the GPCs, likewise", "MHz")]
 
 

@@ -30,7 +30,7 @@ class LineRow(TypedDict):
             label="Python line",
         ),
     ]
-    line: Annotated[int, Of("its line")]
+    line: Annotated[int | None, Of("its line")]
     function: Annotated[str, Of(f"its function; {NOT_SAMPLED} for time that no sample covers")]
     framework: Annotated[
         str | None,
@@ -42,7 +42,7 @@ class LineRow(TypedDict):
             "module whose work came next, in parentheses what lies outside modules; null if not sampled", label="before"
         ),
     ]
-    phase: Annotated[str, Of("phase of the work that came next")]
+    phase: Annotated[str | None, Of("phase of the work that came next")]
     idle_ns: Annotated[
         int,
         Of(
@@ -61,12 +61,12 @@ class LineRow(TypedDict):
             label="at least",
         ),
     ]
-    high_ns: Annotated[int, Of("upper end of it", "ns", sums="scope", label="at most")]
+    high_ns: Annotated[int | None, Of("upper end of it", "ns", sums="scope", label="at most")]
     self_ns: Annotated[
         int, Of("part of idle_ns in the line's own code, with no framework function below", "ns", sums="scope")
     ]
     total_ns: Annotated[
-        int,
+        int | None,
         Of(
             "idle time in host code with this line anywhere in the stack, in all modules and phases",
             "ns",
@@ -89,7 +89,8 @@ class LineRow(TypedDict):
     ]
     samples: Annotated[int, Of("samples behind idle_ns and loader_idle_ns, over all steps")]
     thread: Annotated[
-        int, Of("thread that was sampled; for autograd's thread, which runs no Python, the one that waits for it")
+        int | None,
+        Of("thread that was sampled; for autograd's thread, which runs no Python, the one that waits for it"),
     ]
 
 

@@ -53,7 +53,7 @@ class LaunchRow(TypedDict):
         float, Of("GPU ops launched but not done when a launch began, median", label="queued, median")
     ]
     idle_launch_ns: Annotated[
-        int,
+        int | None,
         Of(
             "idle time of the shown device while a launch of this function was in flight (launch latency)",
             "ns",
@@ -62,7 +62,7 @@ class LaunchRow(TypedDict):
         ),
     ]
     idle_host_ns: Annotated[
-        int,
+        int | None,
         Of(
             "its idle time before such a launch, in Python and the framework",
             "ns",
@@ -70,7 +70,7 @@ class LaunchRow(TypedDict):
             label="GPU idle before it",
         ),
     ]
-    idle_share: Annotated[float, Of("both over the steady time of the shown device, 0 to 1")]
+    idle_share: Annotated[float | None, Of("both over the steady time of the shown device, 0 to 1")]
     verdict: Annotated[str, Of("free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell")]
 
 

@@ -24,7 +24,7 @@ class OperatorRow(TypedDict):
     ]
     shapes: Annotated[str | None, Of("sizes of its tensors, such as 8x1024, 1024x512; null when not recorded")]
     module: Annotated[str, Of("module in which it was called; work outside of modules in parentheses")]
-    phase: Annotated[str, Of("phase of the step in which it was called")]
+    phase: Annotated[str | None, Of("phase of the step in which it was called")]
     caller: Annotated[str | None, Of("the outermost PyTorch operator around it; null for none")]
     calls: Annotated[int, Of("executions with GPU work in the steady steps", sums="scope")]
     kernels: Annotated[int, Of("kernels that they launched", sums="scope")]
@@ -36,14 +36,14 @@ class OperatorRow(TypedDict):
             sums="scope",
         ),
     ]
-    kernel: Annotated[str, Of("the kernel that takes most of it")]
+    kernel: Annotated[str | None, Of("the kernel that takes most of it")]
     number_format: Annotated[
         str | None, Of("format that its kernels multiply, by their names: bf16, tf32 ...; else null")
     ]
     flops: Annotated[
         int | None, Of("floating point operations by the sizes; null where they are unknown", "FLOP", sums="scope")
     ]
-    tflops: Annotated[float, Of("flops over gpu_ns", "TFLOP/s")]
+    tflops: Annotated[float | None, Of("flops over gpu_ns", "TFLOP/s")]
     peak_share: Annotated[
         float | None, Of("of the fastest matrix product measured in this format, 0 to 1; null where none was", "share")
     ]

@@ -26,7 +26,7 @@ class OsWaitRow(TypedDict):
         str | None, Of(f"what it waits for: {', '.join(dict.fromkeys(KINDS.values()))}, other; null outside of calls")
     ]
     module: Annotated[str, Of("module whose work came next, in parentheses what lies outside modules", label="before")]
-    phase: Annotated[str, Of("phase of the work that came next")]
+    phase: Annotated[str | None, Of("phase of the work that came next")]
     calls: Annotated[int, Of("calls during idle time in the steady steps; 0 outside of calls", sums="scope")]
     idle_ns: Annotated[
         int,

@@ -105,7 +105,7 @@ class RankRow(TypedDict):
         ),
     ]
     by_collective: Annotated[
-        Sequence[Mapping[str, Any]], Of("the matched collectives by communicator and kind, longest first")
+        Sequence[Mapping[str, Any]] | None, Of("the matched collectives by communicator and kind, longest first")
     ]
     last_share: Annotated[
         float | None,
