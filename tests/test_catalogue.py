@@ -16,16 +16,14 @@ PACKAGE = Path(__file__).resolve().parent.parent / "nsysx"
 
 #: Codes that are also the word for something else, and what that is.
 OTHER_MEANINGS = {
-    "alloc": "a color, a cost class of calls",
     "clocks": "the key of a run record",
-    "comm": "a class of GPU work, a part of the ledger",
-    "compute": "a class of GPU work, a part of the ledger",
-    "copy": "a class of GPU work, a part of the ledger, a kernel family",
+    "compute": "a key of a budget, the compute capability of a card, a color",
+    "copy": "a kernel family, a column, a call that is calibrated, a color",
     "host": "a column, a part of a comparison",
-    "launch": "a column, a color, a cost class of calls",
+    "launch": "a column, a call that is calibrated, a color",
     "load": "a color, what a line of a loader does",
     "profiler": "a color, the name of a module of torch",
-    "sync": "a table of reports, a mark of the probe, a color, a cost class of calls",
+    "sync": "a table of reports, a mark of the probe, a call that is calibrated, a color",
     "unknown": "what was not recorded",
     "warmup": "a kind of step",
     "work": "a part of a comparison",
@@ -54,7 +52,6 @@ def test_no_word_is_quoted_in_more_than_two_files() -> None:
 OTHER_KINDS = {
     "render/live_timeline.py": "of what a lane draws",
     "analyses/helpers/event_pairs.py": "of GPU work",
-    "recording/calibrate.py": "of what a calibration measures",
     "events/python_lines.py": "of a mark of the probe",
 }
 

@@ -10,7 +10,7 @@ from nsysx import units
 from nsysx.advice import Action, Condition
 from nsysx.answer import step_time
 from nsysx.answer.bars import called
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import Late, Limit, Part
 from nsysx.findings import rule_of
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.judging import capture_checks
@@ -195,7 +195,7 @@ def _spread_evenly(summary: Summary, chosen: Finding) -> str:
     """Return how long the step is when all ranks compute the same amount, "" where a rank is late for another reason."""
     rows = [(r, wait) for r in summary.of(comparison.ROWS) if (wait := r.get("exposed_wait_ns")) is not None]
     late = step_time.rank_waited_for(summary)
-    if about(chosen) != "late rank" or late is None or late.get("late_cause") != "compute" or not rows:
+    if about(chosen) != "late rank" or late is None or late.get("late_cause") != Late.COMPUTE or not rows:
         return ""
     computing_ns = [summary.scope_of(r).per_step(r["window_ns"] - wait) for r, wait in rows]
     return f"The same work spread evenly takes about {units.duration(sum(computing_ns) / len(computing_ns))} a step; the rest must go."

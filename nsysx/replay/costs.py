@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from nsysx import ids
-from nsysx.catalogue import Call
+from nsysx.catalogue import Call, Cause
 from nsysx.events.profile import Profile
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
@@ -30,7 +30,7 @@ CALL_CLASSES = (
     NESTED,
     Call.OTHER,
 )
-FLUSH = "profiler"
+FLUSH = Cause.PROFILER.value
 
 
 #: No cost and no step is longer than an hour (ns); a larger value in a file is rejected.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
+from nsysx.catalogue import Paint
 from nsysx.model import Row, Summary
 from nsysx.pictures import Strip
 from nsysx.render.charts.canvas import Figure, Picture, new_figure, settings, svg
@@ -112,7 +113,7 @@ def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) ->
             [x for x, _ in inside],
             [at for _, at in inside],
             s=7,
-            color=KIND_COLOURS["compute"],
+            color=KIND_COLOURS[Paint.COMPUTE],
             alpha=0.6,
             linewidths=0,
             rasterized=True,
@@ -127,7 +128,7 @@ def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) ->
                 beyond,
                 s=16,
                 marker=marker,
-                color=KIND_COLOURS["sync"],
+                color=KIND_COLOURS[Paint.SYNC],
                 clip_on=False,
                 linewidths=0,
                 rasterized=True,

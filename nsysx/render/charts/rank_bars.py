@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from nsysx.catalogue import Paint
 from nsysx.model import Row, Summary
 from nsysx.render.charts.canvas import (
     Figure,
@@ -34,12 +35,12 @@ class Drawn(NamedTuple):
 
 #: The parts of a rank's step, in the order of drawing; they sum to it.
 RANK_PARTS = (
-    Drawn("compute", "compute_ns", KIND_COLOURS["compute"]),
-    Drawn("exposed transfer", "exposed_transfer_ns", KIND_COLOURS["comm"]),
-    Drawn("waiting for another rank", "exposed_wait_ns", KIND_COLOURS["comm"], "////"),
+    Drawn("compute", "compute_ns", KIND_COLOURS[Paint.COMPUTE]),
+    Drawn("exposed transfer", "exposed_transfer_ns", KIND_COLOURS[Paint.COMM]),
+    Drawn("waiting for another rank", "exposed_wait_ns", KIND_COLOURS[Paint.COMM], "////"),
     Drawn("communication on no other rank", "", "#9fd3ef"),
-    Drawn("copy", "copy_ns", KIND_COLOURS["copy"]),
-    Drawn("memset", "memset_ns", KIND_COLOURS["memset"]),
+    Drawn("copy", "copy_ns", KIND_COLOURS[Paint.COPY]),
+    Drawn("memset", "memset_ns", KIND_COLOURS[Paint.MEMSET]),
     Drawn("idle", "idle_ns", "#ececec"),
 )
 #: Most ranks drawn as bars; more are drawn as a heat map.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
+from nsysx.catalogue import Paint
 from nsysx.pictures import Counters, Lane, Queue, Span, Timeline
 from nsysx.render.charts.canvas import Picture, new_figure, png, settings, time_scale
 from nsysx.render.charts.colours import INK, KIND_COLOURS, KIND_NAMES, NEUTRAL, ink_on, phase_colour, shade
@@ -105,8 +106,10 @@ def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: flo
     """Draw how much GPU work is launched and has not yet run, with its peak as text."""
     x = [at / divisor for at in queue.at_ns]
     most = max(max(queue.queued_ns), 1)
-    axes.fill_between(x, [ns / most for ns in queue.queued_ns], 0, color=KIND_COLOURS["comm"], alpha=0.55, linewidth=0)
-    axes.plot(x, [ns / most for ns in queue.queued_ns], color=KIND_COLOURS["launch"], linewidth=0.9)
+    axes.fill_between(
+        x, [ns / most for ns in queue.queued_ns], 0, color=KIND_COLOURS[Paint.COMM], alpha=0.55, linewidth=0
+    )
+    axes.plot(x, [ns / most for ns in queue.queued_ns], color=KIND_COLOURS[Paint.LAUNCH], linewidth=0.9)
     axes.set_xlim(0, window / divisor)
     axes.set_ylim(0, 1.12)
     axes.set_yticks([0, 1], ["0", units.duration(most)], fontsize=7)
@@ -115,7 +118,7 @@ def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: flo
 
 
 #: Colours of the counters, in their order.
-_COUNTER_COLOURS = (NEUTRAL, KIND_COLOURS["compute"], KIND_COLOURS["sync"])
+_COUNTER_COLOURS = (NEUTRAL, KIND_COLOURS[Paint.COMPUTE], KIND_COLOURS[Paint.SYNC])
 
 
 def _draw_counters(axes: Any, counters: Counters, divisor: float, window: int, pixel: float) -> None:
@@ -139,7 +142,7 @@ def _lane_colour(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
     """Return the colour of a kind on a lane."""
     if lane.role == "phases":
         return phase_colour(span_kind, seen)
-    return KIND_COLOURS.get(span_kind, KIND_COLOURS["other"])
+    return KIND_COLOURS.get(span_kind, KIND_COLOURS[Paint.OTHER])
 
 
 def _draw_lane(
@@ -240,7 +243,12 @@ def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -
     handles = [Patch(facecolor=colour, label=name) for name, colour in kinds.items()]
     if waits:
         handles.append(
-            Patch(facecolor=KIND_COLOURS["sync"], edgecolor="white", hatch="////", label="waiting for earlier GPU work")
+            Patch(
+                facecolor=KIND_COLOURS[Paint.SYNC],
+                edgecolor="white",
+                hatch="////",
+                label="waiting for earlier GPU work",
+            )
         )
     if handles:
         figure.legend(
