@@ -32,7 +32,7 @@ from nsysx.analyses import stopwatch
 from nsysx.analyses.stopwatch import by_way
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.findings._names import kernel as kernel_called
-from nsysx.model import Finding, Row
+from nsysx.model import Finding
 from nsysx.rows import TableOf
 
 RULE = Rule(
