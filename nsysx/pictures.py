@@ -31,9 +31,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One row of a timeline picture: ``role`` is phases, api or stream."""
+    """One row of a timeline picture: ``role`` is phases, api, stream, or idle (when a device has no work, by cause)."""
 
-    role: Literal["phases", "api", "stream"]
+    role: Literal["phases", "api", "stream", "idle"]
     label: str
     spans: tuple[Span, ...]
 
@@ -65,10 +65,21 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """The longest stretch of one ``part`` of the step (its code) in one module and phase, ns from the start of the window."""
+
+    start_ns: int
+    end_ns: int
+    module: str
+    phase: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """The picture of one window: CPU threads above, GPU streams below.
 
-    ``marks`` are instants with a name, ns from the start of the window.
+    ``marks`` are instants with a name, ns from the start of the window; ``places`` say where what a finding names is.
     """
 
     title: str
@@ -79,6 +90,7 @@ class Timeline:
     queues: tuple[Queue, ...] = ()
     counters: tuple[Counters, ...] = ()
     marks: tuple[tuple[int, str], ...] = ()
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

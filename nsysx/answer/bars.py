@@ -26,6 +26,8 @@ NO_MODULE = "(not attributed)"
 _SMALL = 0.02
 #: Bars in a picture, and named parts of a bar by module or kind of work.
 _MOST_BARS, _MOST_NAMED = 8, 5
+#: A bar whose parts without a name are more than this says nothing (share).
+_MOST_UNNAMED = 0.5
 #: Single steps shown to say how long each waits for its batch; more would say the same.
 _MOST_BATCHES = 3
 #: Two sums that differ by less than this are the same work (share).
@@ -145,6 +147,8 @@ def _named(sums: list[tuple[str, float]], label: str, rest: str) -> Bar | None:
         return None
     parts = [Part(name, ns, f"m{i}") for i, (name, ns) in enumerate(top)]
     left = total - sum(p.ns for p in parts)
+    if left > _MOST_UNNAMED * total:
+        return None
     return Bar(label, total, (*parts, *([Part(rest, left, Paint.OTHER)] if left > 0.5 else [])))
 
 
@@ -285,8 +289,9 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
         return Picture("step", f"The GPU {whole_words(summary)}", (step,))
     title, more = "One step on the GPU", tuple[Bar | None, ...]()
     if asked in _SINGLE_STEPS:
-        more = _SINGLE_STEPS[asked](summary)
-        title += "" if step_time.as_recorded(summary) else "; below, single steps as recorded"
+        # Single steps are as recorded: beside a step of another length they would say something wrong.
+        more = () if step_time.in_recorded_time(summary) else _SINGLE_STEPS[asked](summary)
+        title += "; below, single steps" * bool(more)
     elif summary.verdict.code == Limit.GPU and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
         opened = _opened(summary, first) if first is not None and asked == "masks" else None
         asked, more = "work", (_module_bar(summary), opened or _family_bar(summary))

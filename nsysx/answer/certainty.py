@@ -22,10 +22,10 @@ _QUOTED = 150
 
 #: How the step without the profiler is known: how sure that makes it, in words, and the command that would make it surer.
 _SOURCES: Mapping[str, tuple[Level, str, str]] = {
-    "in_process": ("likely", "The step without profiler was measured in the same process", ""),
-    "second_run": ("likely", "The step without profiler was measured in a second run", ""),
-    "modelled": ("likely", "What tracing costs on this machine is taken out of the step", "nsysx run --calibrate"),
-    "assumed": ("unknown", "What tracing costs is from a table, not from this machine", "nsysx run --calibrate"),
+    "in_process": ("likely", "The step without the profiler was measured in the same process", ""),
+    "second_run": ("likely", "The step without the profiler was measured in a second run", ""),
+    "modelled": ("likely", "The profiler's overhead is estimated", "nsysx run --calibrate"),
+    "assumed": ("unknown", "The profiler's overhead is from a table, not from this machine", "nsysx run --calibrate"),
 }
 #: By cause: the name of the share of a step in which it shows, and the columns of a step that add up to it.
 _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -96,26 +96,32 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     if uneven:
         said += f", which last {units.duration(short)} to {units.duration(long)} and may not be the same work"
     if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
-        most = min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
-        works = f"{units.share(real.gpu_busy_ns / max(real.high_ns, 1), 1)} to {units.share(most, 1)}"
-        said += f", as recorded. Without the profiler the GPU works {works} of the step"
+        least, most = real.gpu_busy_ns / max(real.high_ns, 1), min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
+        # Shares of recorded steps are not those of the shown one: of one fact, a reader gets one number.
+        idle = f"{units.share(1 - most, 1)} to {units.share(1 - least, 1)} without the profiler"
+        if (name, columns) == _IDLE and not uneven:
+            said = f"GPU idle in all {len(shares)} steps, {idle}"
+        else:
+            said += f", as recorded; GPU idle {idle}"
         level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
+    elif step_time.recorded_ns(summary) != step_time.step_ns(summary):
+        said += ", as recorded"
     return Sure(about, level, f"{said}.{more}")
 
 
 def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.unprofiled
-    how = sentence(chosen.confidence)
+    how = sentence(chosen.confidence).replace("Give or take ", "Off by up to ")
     if is_bound(summary, chosen):
         how = (
             f"An upper bound, {how[:1].lower()}{how[1:]}"
-            if how.startswith("Give")
+            if how.startswith("Off by")
             else f"An upper bound. {how}".strip()
         )
     if real is None:
         return Sure(
-            about, "unknown", f"{how} The step is as long as the profiler made it.".strip(), "nsysx run --calibrate"
+            about, "unknown", f"The step is as long as the profiler made it. {how}".strip(), "nsysx run --calibrate"
         )
     if not step_time.in_recorded_time(summary):
         slower = real.measured_steps and real.high_ns > (1 + _CLOSE) * real.step_ns
@@ -125,10 +131,10 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns:
         return Sure(about, "likely", f"{how} {reason}.".strip())
     if summary.verdict.estimated:  # the first line has its bounds
-        return Sure(about, level, f"{how} {reason}.".strip(), command)
+        return Sure(about, level, f"{reason}. {how}".strip(), command)
     low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
     span = f"{units.duration(low)} to {units.duration(high)} a step."
-    return Sure(about, level, f"{how} {reason}: {span}".strip(), command)
+    return Sure(about, level, f"{reason}: {span} {how}".strip(), command)
 
 
 def _quoted(text: str) -> str:

@@ -208,7 +208,16 @@ def _answer(summary: Summary, files: list[Path]) -> None:
 
     shown = [*map(str, files)] if len(files) <= _MOST_TYPED else [str(files[0]), "...", str(files[-1])]
     with answering():
-        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000))
+        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000), _recorded(files[0]))
+
+
+def _recorded(report: Path) -> str:
+    """Return the command that ``nsysx run`` recorded a report of, as a shell takes it, "" where it is not known."""
+    from nsysx.reading.capture_facts import run_json
+    from nsysx.render.safe_text import clean
+
+    words = run_json(report).get("command")
+    return clean(shlex.join(map(str, words)), 300) if isinstance(words, list) else ""
 
 
 def _tables(summary: Summary, top: int, section: list[str] | None) -> None:

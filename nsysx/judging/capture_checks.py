@@ -257,7 +257,7 @@ def _attribution(profile: Profile) -> list[Check]:
     detail = f"GPU time tied to the code that launched it: {said}"
     if not weak:
         return [Check("attribution", "ok", detail)]
-    short = "part of the GPU time is tied to code only by when it ran."
+    short = f"{units.share(by_grade['none'], whole)} of the GPU time is not matched to code."
     return [Check("attribution", "warn", detail, "nsysx run -- CMD", doubt="cause", short=short)]
 
 

@@ -171,11 +171,7 @@ def _works(limits: Limits, code: Limit) -> str:
     """Return the sentence that says how much the device works."""
     alone = code in _ALONE
     parts = (Part.WORK,) if alone else _GPU_PARTS
-    said = f"The GPU {'computes' if alone else 'works'} {_lead(limits, sum(limits.parts[p] for p in parts))}"
-    if limits.recorded_ns:
-        with_it = f"{short(limits.per_step(limits.recorded_ns))} under the profiler"
-        said += f" ({'estimated; ' * limits.estimated}{with_it})"
-    return f"{said}."
+    return f"The GPU {'computes' if alone else 'works'} {_lead(limits, sum(limits.parts[p] for p in parts))}."
 
 
 def _causes(profile: Profile, limits: Limits, code: Limit) -> str:

@@ -5,12 +5,13 @@ Nothing is decided here. The texts are safe to show; times are ns of one step: t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nsysx import units
-from nsysx.advice import Also, Bar, Part, Sure, Tried
+from nsysx.advice import Also, Answer, Bar, Part, Sure, Tried
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import step_time
 from nsysx.events import coverage
@@ -30,11 +31,15 @@ class Worded:
     ``now_ns`` is the step, ``then_ns`` the step after the change (None: not known), ``bound``: that is the least that it can be.
     ``on_average``: steps have so different lengths that none is as long as their mean, which ``now_ns`` is.
     ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
+    ``factor`` is the worth as a factor, "" where it is not known; ``level`` and ``why`` are how sure the answer is, in one word and
+    one reason, ``sure`` its two halves in full. ``head`` and ``rest`` are the sentence: its one idea, and what else it says.
     ``tried`` are sentences on what was measured of changes, those that carry out ``do`` first.
     """
 
     facts: tuple[str, ...]
     sentence: str
+    head: str
+    rest: str
     alarms: tuple[str, ...]
     code: str
     do: str
@@ -48,12 +53,16 @@ class Worded:
     real: bool
     profiled_ns: int | None
     worth: str
+    factor: str
     tried: tuple[str, ...]
+    level: str
+    why: str
     sure: tuple[Sure, ...]
     bars_title: str
     bars: tuple[Bar, ...]
     also: tuple[Also, ...]
     commands: tuple[str, ...]
+    next: str
 
 
 def _texts(redact: bool) -> Texts:
@@ -149,7 +158,8 @@ def _spread(summary: Summary) -> str:
     steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
     if not steady or max(steady) < _UNEQUAL * min(steady):
         return ""
-    return f", {units.duration(min(steady))} to {units.duration(max(steady))}"
+    recorded = " as recorded" * (step_time.recorded_ns(summary) != step_time.step_ns(summary))
+    return f", {units.duration(min(steady))} to {units.duration(max(steady))}{recorded}"
 
 
 def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
@@ -157,21 +167,67 @@ def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
     real, differs = summary.unprofiled, step_time.in_recorded_time(summary)
     a_step = "a step on average" if step_time.on_average(summary) else "a step"
     if step_time.as_recorded(summary):
-        return [f"{now} {a_step}{' under the profiler' if real is None or differs else ''}"]
+        return [f"{now} {a_step}{', as recorded' if real is None or differs else ''}"]
     about = differs and summary.verdict.estimated and real is not None
-    # Where the two are far apart, the sentence gives the recorded step.
-    under = f" ({recorded} under the profiler)" if recorded != now and not differs else ""
-    said = [f"{'about ' * about}{now} {a_step}{under}"]
+    notes = []
     if about and real is not None:
         low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
-        said.append(f"at least {units.duration(low)}, at most {units.duration(high)}")
-    return said
+        notes.append(f"{units.duration(low)} to {units.duration(high)}")
+    notes += [f"{recorded} as recorded"] if recorded != now else []
+    within = f" ({'; '.join(notes)})" if notes else ""
+    return [f"{'about ' * about}{now} {a_step}{within}"]
 
 
 def _commands(summary: Summary, typed: str) -> tuple[str, ...]:
     """Return the commands to run next, for the reports of this Summary."""
     name = typed or clean(report_name(summary), 80)
     return tuple(command.replace("REPORT", name) for command in summary.answer.ask_next)
+
+
+def _next(summary: Summary, typed: str, command: str) -> str:
+    """Return the one command to run next: on the recorded program where that is known, else one that reads the report again."""
+    said, known = summary.answer, _commands(summary, typed)
+    settles = next((s.command for s in said.certainty.parts if s.command.startswith("nsysx run")), "")
+    asked = next((c for c in known if c.startswith("nsysx run ")), "")
+    if not command:
+        return next((c for c in known if " whatif " in c), known[-1] if known else "")
+    if asked:
+        return asked.replace(" -- CMD", f" -- {command}")
+    if said.do[-1].paste:
+        return f"nsysx try -- {command}"
+    return f"{settles or 'nsysx run'} -- {command}"
+
+
+#: A sentence ends here; "item()." and "0.3 ms" do not.
+_END = re.compile(r"(?<=[^\s.]{2}[.)]) (?=[A-Z0-9])")
+#: Letters of a headline: two lines of the page.
+_HEADLINE = 125
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, without its full stop."""
+    return _END.split(text)[0].rstrip(".")
+
+
+def _head(text: str) -> str:
+    """Return the sentence where it fits a headline, else its first one."""
+    return text if len(text) <= _HEADLINE else _END.split(text)[0]
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.0f}x" if factor >= 10 else f"{factor:.1f}x" if factor >= 1.15 else f"{factor:.2f}x"
+
+
+def factor(said: Answer) -> str:
+    """Return what the change is worth as a factor, with its range: "1.8x faster (1.5 to 2.2)"; "" where it is not known."""
+    now, then, low, high = said.now_ns, said.then_ns, said.then_low_ns, said.then_high_ns
+    if not now or not then or then >= now:
+        return ""
+    if said.bound:
+        return f"up to {_times(now / then)} faster"
+    if not low or not high or _times(now / low) == _times(now / high):
+        return f"{_times(now / then)} faster"
+    return f"{_times(now / then)} faster ({_times(now / high)[:-1]} to {_times(now / low)[:-1]})"
 
 
 #: What is known of a change that was tried, from what matters most.
@@ -192,15 +248,21 @@ def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:
     return tuple(texts(said(one), 300) for one in sorted(known, key=order))
 
 
-def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Worded:
-    """Return the answer in words. ``redact`` hides what names a person or a machine; ``typed`` is how a shell finds the reports."""
+def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "") -> Worded:
+    """Return the answer in words. ``redact`` hides what names a person or a machine.
+
+    ``typed`` is how a shell finds the reports, ``command`` the recorded program as a shell runs it.
+    """
     texts, said = _texts(redact), summary.answer
-    first = said.do[-1]
+    first, sentence = said.do[-1], texts(summary.verdict.sentence, 400)
+    head = _head(sentence)
     done = [a.text for a in said.do]
     steps = done if len(done) == 1 else [f"{i}. {text}." for i, text in enumerate(done, 1)]
     return Worded(
         facts=_facts(summary, texts, said.now_ns, said.recorded_ns),
-        sentence=texts(summary.verdict.sentence, 400),
+        sentence=sentence,
+        head=head,
+        rest=sentence[len(head) :].strip(),
         alarms=tuple(texts(detail, 200) for detail in said.alarms),
         code=first.code,
         do=texts(" ".join(steps), 400),
@@ -214,10 +276,14 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "") -> Worded:
         real=said.real,
         profiled_ns=said.recorded_ns,
         worth=texts(said.worth, 300),
+        factor=factor(said),
+        level=said.certainty.level,
+        why=first_sentence(texts(said.certainty.reason, 600)),
         tried=tried(summary, first.code, texts),
         sure=tuple(replace(s, reason=texts(s.reason, 600)) for s in said.certainty.parts),
         bars_title=said.picture.title,
         bars=tuple(_bar(b, texts) for b in said.picture.bars),
         also=tuple(replace(a, text=texts(a.text, 150)) for a in said.also),
         commands=_commands(summary, typed),
+        next=_next(summary, typed, command),
     )

@@ -19,7 +19,8 @@ def change(said: Worded) -> str:
     if said.now_ns is None or said.then_ns is None:
         return ""
     mean, best = " on average" * said.on_average, " at best" * said.bound
-    return f"{units.duration(said.now_ns)} → {units.duration(said.then_ns)} a step{mean}{',' * said.on_average * said.bound}{best}"
+    comma = "," * (said.on_average and said.bound)
+    return f"{units.duration(said.now_ns)} → {units.duration(said.then_ns)} a step{mean}{comma}{best}"
 
 
 def parts_text(bar: Bar) -> str:
@@ -33,13 +34,11 @@ def also_worth(line: Also) -> str:
 
 
 def worth_text(said: Worded) -> str:
-    """Return what the change is worth, in one sentence."""
+    """Return what the change is worth, in one sentence: as a factor, and from which to which step."""
     arrow = change(said)
     if not arrow:
         return said.worth
-    if not said.real:
-        return f"{arrow}, in the profiler's time"
-    return arrow if said.bound else f"{arrow}: {said.worth}"
+    return f"{said.factor}{': ' * bool(said.factor)}{arrow}{', as recorded' * (not said.real)}"
 
 
 # ---------------------------------------------------------------- Markdown
@@ -55,12 +54,14 @@ def markdown_lines(said: Worded, escape: Any) -> Iterator[str]:
         yield f"> Read with care: {escape(alarm)}"
     where = f" ({escape(said.where)})" if said.where else ""
     yield f"- **Do this:** {escape(said.do)}{where}"
+    if said.paste and "```" not in said.paste:
+        yield from ("", "```python", *said.paste.splitlines(), "```", "")
+    if said.condition:
+        yield f"- **Only if:** {escape(said.condition)}"
     yield f"- **Worth:** {escape(worth_text(said))}"
     for tried in said.tried[:MOST_TRIED]:
         yield f"- **Tried:** {escape(tried)}"
-    for sure in said.sure:
-        command = f" `{sure.command}`" if sure.command else ""
-        yield f"- **{escape(sure.about)}:** {sure.level}. {escape(sure.reason)}{command}"
+    yield f"- **Sure:** {said.level}. {escape(said.why)}"
     if said.bars:
         yield ""
         yield "| " + escape(said.bars_title) + " | time | parts |"

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 
 from nsysx import units
 from nsysx.advice import Bar, Part
-from nsysx.answer import bars
+from nsysx.answer import step_time
 from nsysx.model import Summary
-from nsysx.pictures import Span, Timeline
+from nsysx.pictures import Timeline
 from nsysx.render import answer as answers
+from nsysx.render import finding_view, live_timeline
 from nsysx.render.answer import Worded, part_words
-from nsysx.render.answer_text import also_worth
-from nsysx.render.safe_text import clean, shorten_kernel
+from nsysx.render.grids import Texts
 
 #: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
 _WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
-#: A gap at least this wide is labelled with its length (share of the window).
-_LABELLED_GAP = 0.07
-#: Less idle time than this is not worth an enlarged picture (share of the step).
-_WORTH_A_LOOK = 0.2
-#: Single kernels cannot be made out in a window longer than this.
-_ZOOM_NS = 5_000_000
+#: Letters of a change in one line of the list.
+_WHAT = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +46,32 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class LaneBoxes:
-    """One lane of the enlarged window."""
+    """One lane of boxes."""
 
     label: str
     boxes: tuple[Box, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Zoom:
-    """A few kernels in a row, with the gaps between them."""
+class Item:
+    """One line of the list of what to do: what, where, what it is worth (``share`` of the step); unfolded the rest.
 
-    length: str
-    lanes: tuple[LaneBoxes, ...]
+    ``marked``: the timeline shows where it is, under ``number``. ``states`` are its conditions: state, name, what was seen.
+    """
+
+    number: int
+    code: str
+    what: str
+    title: str
+    worth: str
+    share: float
+    where: str
+    why: str
+    how: str
+    paste: str
+    condition: str
+    states: tuple[tuple[str, str, str], ...]
+    marked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +83,8 @@ class Screen:
     then: str
     share: float | None
     bars: tuple[Drawn, ...]
-    zoom: Zoom | None
-    also: tuple[tuple[str, str, str], ...]
+    todo: tuple[Item, ...]
+    marks: tuple[tuple[live_timeline.Mark, ...], ...]
 
 
 def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
@@ -93,53 +103,61 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
     return Drawn(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))
 
 
-def _gaps(spans: Sequence[Span], length: int) -> list[Box]:
-    """Return the gaps between spans that have room for a label, each with its length."""
-    gaps, at = [], 0
-    for span in sorted(spans, key=lambda s: s.start_ns):
-        gap = span.start_ns - at
-        if at and gap >= _LABELLED_GAP * length:
-            words = f"idle {units.duration(gap)}"
-            gaps.append(Box(100 * at / length, 100 * gap / length, "gaplabel", True, words, words))
-        at = max(at, span.end_ns)
-    return gaps
+def _what(text: str) -> str:
+    """Return the first clause of an advice, cut between words."""
+    first = re.split(r"; |: |\. ", text, maxsplit=1)[0]
+    return first if len(first) <= _WHAT else f"{first[:_WHAT].rpartition(' ')[0]} …"
 
 
-def _boxes(spans: Sequence[Span], length: int) -> list[Box]:
-    boxes = []
-    for span in spans:
-        name = shorten_kernel(clean(span.label, 200), 60)
-        title = f"{name}: {units.duration(span.end_ns - span.start_ns)}"
-        width = max(0.15, 100 * (span.end_ns - span.start_ns) / length)
-        boxes.append(Box(100 * span.start_ns / length, width, span.kind, False, "", title))
-    return boxes
+def windows(summary: Summary) -> tuple[Timeline, ...]:
+    """Return the timelines of the first screen: one usual step, and the slow one beside it where steps have several lengths."""
+    return summary.timelines[: 2 if step_time.on_average(summary) else 1]
 
 
-def _zoom(summary: Summary, screen_idle: float) -> Zoom | None:
-    """Return the enlarged window where idle time is the answer."""
-    window: Timeline | None = summary.zoom
-    if window is None or screen_idle < _WORTH_A_LOOK:
-        return None
-    length = window.end_ns - window.start_ns
-    calls = [s for lane in window.lanes if lane.role == "api" for s in lane.spans]
-    work = [s for lane in window.lanes if lane.role == "stream" for s in lane.spans]
-    if not work or not calls or not 0 < length <= _ZOOM_NS:
-        return None
-    return Zoom(
-        units.duration(length),
-        (
-            LaneBoxes("CUDA calls", tuple(_boxes(calls, length))),
-            LaneBoxes("GPU", (*_boxes(work, length), *_gaps(work, length))),
-        ),
-    )
+def _items(
+    summary: Summary, said: Worded, redact: bool
+) -> tuple[tuple[Item, ...], tuple[tuple[live_timeline.Mark, ...], ...]]:
+    """Return the list of what to do, the first change first, and where each of its lines is in the timelines."""
+    texts, findings = Texts(redact, 84), summary.findings or ()
+    lines = dict.fromkeys(a.finding for a in summary.answer.do if a.finding is not None)
+    titles = {a.finding: a.text for a in said.also}
+    chosen = [*lines, *(a.finding for a in summary.answer.also if a.finding not in lines)]
+    step, then = step_time.step_ns(summary), said.then_ns
+    marks = live_timeline.marks(windows(summary), [findings[n] for n in chosen])
+    marked = {mark[0] for of_window in marks for mark in of_window}
+    items = []
+    for number, place in enumerate(chosen, 1):
+        finding = findings[place]
+        shown = finding_view.finding_of(finding, summary, texts, 84)
+        saving = step_time.saving_ns(summary, finding)
+        if place in lines and said.now_ns is not None and then is not None:
+            saving = said.now_ns - then
+        bound = said.bound if place in lines else finding.bound
+        items.append(
+            Item(
+                number=number,
+                code=shown.code,
+                what=_what(said.do if place in lines and len(lines) == 1 == len(summary.answer.do) else shown.fix),
+                title=titles.get(place, shown.title),
+                worth="" if not saving or not step else f"{'up to ' * bound}{units.duration(saving)}",
+                share=min(1.0, saving / step) if saving and step else 0.0,
+                where=shown.where,
+                why=shown.detail,
+                how=shown.fix,
+                paste=finding.paste,
+                condition=texts(finding.condition, 300),
+                states=tuple((c.state, texts(c.name, 120), texts(c.detail, 200)) for c in finding.conditions),
+                marked=number in marked,
+            )
+        )
+    return tuple(items), marks
 
 
 def build(summary: Summary, *, redact: bool = True) -> Screen:
     """Return the first screen of a Summary."""
     said = answers.build(summary, redact=redact)
     longest = max((b.total_ns for b in said.bars), default=1) or 1
-    step = bars.step_bar(summary)
-    idle = sum(p.ns for p in step.parts if p.idle) / step.total_ns if step and step.total_ns else 0.0
+    todo, marks = _items(summary, said, redact)
     share = said.then_ns / said.now_ns if said.then_ns is not None and said.now_ns else None
     return Screen(
         answer=said,
@@ -147,6 +165,6 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
         then=units.duration(said.then_ns) if said.then_ns is not None else "",
         share=share,
         bars=tuple(_drawn(b, longest, len(said.bars) > 1) for b in said.bars),
-        zoom=_zoom(summary, idle) if not summary.steps.whole else None,
-        also=tuple((a.code, a.text, also_worth(a)) for a in said.also),
+        todo=todo,
+        marks=marks,
     )

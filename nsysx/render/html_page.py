@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -11,6 +12,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
+from nsysx.answer import step_time
 from nsysx.model import Summary
 from nsysx.pictures import Counters, Queue, Timeline
 from nsysx.render import (
@@ -107,6 +109,12 @@ def _distinct(timelines: Sequence[Timeline]) -> tuple[Timeline, ...]:
     return tuple({(entry.start_ns, entry.end_ns): entry for entry in reversed(timelines)}.values())[::-1]
 
 
+def _windows(summary: Summary, redact: bool) -> tuple[str, ...]:
+    """Return the titles of the timelines on the first screen: one usual step, and the slow one where steps have several lengths."""
+    recorded = ", as recorded" * (step_time.recorded_ns(summary) != step_time.step_ns(summary))
+    return tuple(f"{Texts(redact, 110)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
+
+
 def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
     """Return the pictures of single windows, on one time scale where all stay readable on it."""
     entries = summary.timelines[:4]
@@ -119,8 +127,8 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
         ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
         ahead += "".join(f" {_counter_words(c)}" for c in entry.counters)
         caption = f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead}".strip()
-        lanes = sum(lane.role != "stream" for lane in entry.lanes)
-        alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} GPU streams. {caption}"
+        lanes = sum(lane.role in ("phases", "api") for lane in entry.lanes)
+        alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} of GPUs. {caption}"
         figures.append(Figure(charts.timeline(entry, redact=redact, span_ns=common), alt, caption))
     return figures
 
@@ -138,7 +146,7 @@ class Group:
 #: The closed lines in order; a table names the one in which it stands (``TableSpec.group``).
 _LINES = (
     ("where", "Where the step goes"),
-    ("timelines", "Timeline"),
+    ("timelines", "Another timeline"),
     ("module-tables", "Which module"),
     ("kernel-tables", "Which kernel"),
     ("waiting", "Waits, copies, memory"),
@@ -156,9 +164,7 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
         threads = len(shown.ledgers) - devices
         return f"{devices} GPU{'s' * (devices != 1)}, {threads} CPU thread{'s' * (threads != 1)}{', step by step' * stepped}"
     if key == "timelines":
-        if timelines == 1:
-            return "a typical step" if stepped else "one window"
-        return "a typical step and the slowest one" if stepped else f"{timelines} windows"
+        return "the slowest steady step" if stepped else "a closer look"
     if key == "all-findings":
         count = sum(f.verdict == "found" for f in shown.findings or ())
         return f"{count} found; {len(shown.findings or ()) - count} more were looked for"
@@ -216,6 +222,20 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
         top //= 2
 
 
+#: Text between two tags, and what holds text that is no prose: code, scripts, styles and what is copied.
+_BETWEEN = re.compile(r"(<(script|style|pre|code|textarea)\b.*?</\2>)|>([^<]+)(?=<)", re.DOTALL)
+_UNIT = re.compile(r"(?<=\d) (ns|us|ms|s|%|x|KiB|MiB|GiB|B|[GMk]B/s)(?![\w/])")
+
+
+def _typeset(page: str) -> str:
+    """Return the page with numbers that do not break from their units, and microseconds as the world writes them."""
+
+    def unit(found: re.Match[str]) -> str:
+        return f"\u00a0{'µs' if found[1] == 'us' else found[1]}"
+
+    return _BETWEEN.sub(lambda m: m[1] or f">{_UNIT.sub(unit, m[3])}", page)
+
+
 def first(summary: Summary, *, redact: bool = True) -> str:
     """Return the first screen alone as a page: the answer with its bars, without tables and charts."""
     return _render(summary, redact, 1, whole=False)
@@ -233,11 +253,15 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     )
     summary = replace(summary, timelines=_distinct(summary.timelines))
     drawn = _timeline_figures(summary, redact) if whole else []
-    groups = _groups(summary, shown, len(drawn)) if whole else ()
+    screen = first_screen.build(summary, redact=redact)
+    windows = _windows(summary, redact) if drawn else ()
+    groups = _groups(summary, shown, len(drawn) - len(windows)) if whole else ()
     seen = [row for group in groups for g in group.grids for row in (g.rows or ())[:ROWS]]
     page = environment.get_template("page.html.j2").render(
         v=shown,
-        screen=first_screen.build(summary, redact=redact),
+        screen=screen,
+        windows=windows,
+        legend=live_timeline.legend(summary.timelines[0]) if drawn else (),
         groups=groups,
         most_rows=ROWS,
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
@@ -259,5 +283,10 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         anchors={cell.term for row in seen for cell in row if cell.term},
         explained=glossary.explained,
     )
-    lanes = [live_timeline.data(entry, redact=redact) for entry in summary.timelines[: len(drawn)]]
+    page = _typeset(page)
+    found = [*screen.marks, *[()] * len(drawn)]
+    lanes = [
+        live_timeline.data(entry, redact=redact, found=marks)
+        for entry, marks in zip(summary.timelines[: len(drawn)], found, strict=False)
+    ]
     return live_timeline.fill(page, lanes)

@@ -6,13 +6,22 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from nsysx.pictures import Lane, Timeline
+from nsysx.answer.bars import folded_path
+from nsysx.catalogue import Part
+from nsysx.events.layers import bare
+from nsysx.findings import rule_of
+from nsysx.model import Finding
+from nsysx.pictures import Lane, Place, Timeline
 from nsysx.render.charts.colours import KIND_COLOURS, KIND_NAMES, phase_colour
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
 #: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
 MOST_BYTES = 950_000
 _LABEL = 80
+#: The rule about single steps that are longer than the others.
+_OF_SLOW_STEPS = "slow-steps"
+#: A colour that fills less of the window has no line in the legend (share); the pointer still names its boxes.
+_LEAST = 0.002
 
 
 def _names(lanes: Sequence[Lane], redact: bool) -> list[str]:
@@ -26,9 +35,56 @@ def _names(lanes: Sequence[Lane], redact: bool) -> list[str]:
     return [shorten(scrub(name) if redact else name, 28) for name in names]
 
 
-def data(picture: Timeline, *, redact: bool = True) -> str:
-    """Return the lanes as JSON: ``ns`` of the window, ``text`` and ``colour`` tables, and for each lane ``name`` and ``at``.
+Mark = tuple[int, int, int]
 
+
+def marks(pictures: Sequence[Timeline], findings: Sequence[Finding]) -> tuple[tuple[Mark, ...], ...]:
+    """Return for each picture where findings are in it: the number in the list, start, end. What makes steps slow is in the last one."""
+    found: list[list[Mark]] = [[] for _ in pictures]
+    for number, finding in enumerate(findings, 1):
+        slow = rule_of(finding.code).slug == _OF_SLOW_STEPS
+        which = len(pictures) - 1 if slow else 0
+        if pictures and not (slow and which == 0) and (at := _place(pictures[which], finding)) is not None:
+            found[which].append((number, at.start_ns, at.end_ns))
+    return tuple(map(tuple, found))
+
+
+def _place(picture: Timeline, finding: Finding) -> Place | None:
+    """Return the longest stretch of what a finding is about: in its module or phase where it names one, of its part of the step."""
+    if rule_of(finding.code).about == "capture":
+        return None
+    module, phase = (bare(str(finding.where.get(k) or "")) for k in ("module", "phase"))
+    here = [p for p in picture.places if module in ("", "*", p.module, folded_path(p.module))]
+    here = [p for p in here if phase in ("", p.phase)] or here
+    parts: Sequence[str] = rule_of(finding.code).cause
+    if not (module or phase or parts):  # where the device idles longest is what makes a step slow
+        parts = [p.value for p in Part if p.idle]
+    of_part = [p for p in here if p.part in parts] if parts else here
+    return max(of_part, key=lambda p: p.end_ns - p.start_ns, default=None)
+
+
+def legend(picture: Timeline) -> tuple[tuple[str, bool, str], ...]:
+    """Return the colours of the lanes that fill a part of the window worth a word: kind, whether it is idle time, words."""
+    filled: dict[tuple[str, bool, str], int] = {}
+    for lane in picture.lanes:
+        idle = lane.role == "idle"
+        for span in lane.spans if lane.role != "phases" else ():
+            words = clean(span.label, 60) if idle else KIND_NAMES.get(span.kind, "")
+            if words and not (idle and span.covered_ns is not None):
+                key = (span.kind, idle, words)
+                filled[key] = filled.get(key, 0) + span.end_ns - span.start_ns
+    least = _LEAST * (picture.end_ns - picture.start_ns)
+    named = {(kind if idle else KIND_COLOURS[kind], words): (kind, idle, words) for kind, idle, words in filled}
+    shown = {
+        named[kind if idle else KIND_COLOURS[kind], words] for (kind, idle, words), ns in filled.items() if ns >= least
+    }
+    return tuple(entry for entry in named.values() if entry in shown)
+
+
+def data(picture: Timeline, *, redact: bool = True, found: Sequence[Mark] = ()) -> str:
+    """Return the lanes as JSON: ``ns`` of the window, ``marks``, tables of ``text`` and ``colour``, and ``lanes``.
+
+    Each mark is [number, start, end]. Each lane has ``name``, ``at``, ``fill``, and ``idle``: it shows idle time, hatched.
     ``at`` is flat, four numbers per box: ns since the end of the box before it, length in ns, and indices of colour and text.
     ``fill`` has, by number of the box, the percentage of it that is filled, for boxes that stand for several neighbours.
     """
@@ -57,9 +113,9 @@ def data(picture: Timeline, *, redact: bool = True) -> str:
             before = span.end_ns
             if span.covered_ns is not None and long:
                 fill[number] = min(100, round(100 * span.covered_ns / long))
-        lanes.append({"name": name, "at": at, "fill": fill})
+        lanes.append({"name": name, "at": at, "fill": fill, "idle": lane.role == "idle"})
     length = max(1, picture.end_ns - picture.start_ns)
-    whole = {"ns": length, "text": list(texts), "colour": list(colours), "lanes": lanes}
+    whole = {"ns": length, "marks": found, "text": list(texts), "colour": list(colours), "lanes": lanes}
     return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -14,9 +15,15 @@ from nsysx.render import answer as answers
 from nsysx.render.answer import Worded, part_words
 from nsysx.render.answer_text import MOST_TRIED, also_worth, worth_text, wrapped
 
-#: Characters for the parts of a bar in turn, busy and idle, with and without Unicode.
-_BUSY, _IDLE = "█▓▒", "░·"
-_BUSY_ASCII, _IDLE_ASCII = "#%=", ".-"
+#: Characters for the parts of a bar, busy and idle, with and without Unicode: one for one meaning in all bars of a picture.
+_BUSY, _IDLE = "█▓▒▚▞▙▛", "░·╱╌┊:"
+_BUSY_ASCII, _IDLE_ASCII = "#%=*+@&", ".-:~'^"
+_ASCII = str.maketrans({"→": "->", "·": "-", "±": "+-", "…": "...", "–": "-", "≈": "~", "×": "x"})
+#: The color of a part where there is a terminal, by its kind; idle parts are dim.
+_STYLES = {
+    "compute": "green", "comm": "cyan", "copy": "yellow", "memset": "bright_yellow", "launch": "blue", "sync": "red",
+    "alloc": "magenta", "data": "yellow", "m0": "green", "m1": "cyan", "m2": "blue", "m3": "yellow", "m4": "red", "m5": "magenta",
+}  # fmt: skip
 #: Parts of a bar that are named; the page names the rest.
 _MOST_NAMED = 4
 _WIDEST = 100
@@ -25,14 +32,22 @@ _MOST_LINES, _MOST_LINES_OF_CODE = 25, 5
 _LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1, 3), (1, 1, 2))
 
 
-def _bar(bar: Bar, width: int, plain: bool) -> tuple[str, list[str]]:
-    """Return a bar and the words for its parts."""
+def _signs(bars: Sequence[Bar], plain: bool) -> dict[tuple[str, bool], str]:
+    """Return the sign of each part of these bars, by its label and whether it is idle."""
     busy, idle = (_BUSY_ASCII, _IDLE_ASCII) if plain else (_BUSY, _IDLE)
-    line, words, n = "", [], {True: 0, False: 0}
+    of: dict[tuple[str, bool], str] = {}
+    for part in (p for bar in bars for p in bar.parts):
+        if (part.label, part.idle) not in of:
+            signs = idle if part.idle else busy
+            of[part.label, part.idle] = signs[sum(taken == part.idle for _, taken in of) % len(signs)]
+    return of
+
+
+def _bar(bar: Bar, width: int, signs: Mapping[tuple[str, bool], str]) -> tuple[str, list[str]]:
+    """Return a bar and the words for its parts."""
+    line, words = "", []
     for part in bar.parts:
-        signs = idle if part.idle else busy
-        sign = signs[n[part.idle] % len(signs)]
-        n[part.idle] += 1
+        sign = signs[part.label, part.idle]
         line += sign * max(1, round(width * part.ns / bar.total_ns))
         words.append(f"{sign} {part_words(part, bar.total_ns)}")
     if len(words) > _MOST_NAMED + 1:
@@ -40,18 +55,29 @@ def _bar(bar: Bar, width: int, plain: bool) -> tuple[str, list[str]]:
     return line[:width], words
 
 
-def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[str]:
-    """Return bars on one scale, one below the other, each with its words."""
+def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[tuple[str, str]]:
+    """Return bars on one scale, one below the other, each with its words; (text, "bar") is a line with a bar."""
     longest = max(b.total_ns for b in bars) or 1
     label = min(30, max(len(b.label) for b in bars))
+    signs = _signs(bars, plain)
     lines = []
     for bar in bars:
         room = max(10, width - label - 12)
-        drawn, words = _bar(bar, max(1, round(room * bar.total_ns / longest)), plain)
-        lines.append(f"{bar.label[:label]:<{label}} {drawn:<{room}} {units.duration(bar.total_ns):>9}")
+        drawn, words = _bar(bar, max(1, round(room * bar.total_ns / longest)), signs)
+        lines.append((f"{bar.label[:label]:<{label}} {drawn:<{room}} {units.duration(bar.total_ns):>9}", "bar"))
         if len(bar.parts) > 1:
-            lines += wrapped("   ".join(words), width, indent=label + 1)
+            lines += [(line, "bar") for line in wrapped("   ".join(words), width, indent=label + 1)]
     return lines
+
+
+def _colored(line: str, bars: Sequence[Bar], plain: bool) -> Text:
+    """Return a line of the picture with each part in its color."""
+    styles = {p.label: "dim" if p.idle else _STYLES.get(p.kind, "") for bar in bars for p in bar.parts}
+    text = Text(line)
+    for (label, _), sign in _signs(bars, plain).items():
+        if styles[label]:
+            text.highlight_regex(rf"(?<!\S){re.escape(sign)}(?= )|{re.escape(sign)}{{2,}}", styles[label])
+    return text
 
 
 def _code(paste: str, width: int) -> list[str]:
@@ -60,9 +86,11 @@ def _code(paste: str, width: int) -> list[str]:
     return [row if len(row) <= width else row.partition("  #")[0].rstrip() for row in rows]
 
 
-def lines(summary: Summary, width: int, *, plain: bool = False, typed: str = "") -> list[tuple[str, str]]:
+def lines(
+    summary: Summary, width: int, *, plain: bool = False, typed: str = "", command: str = ""
+) -> list[tuple[str, str]]:
     """Return (text, style) of each line: at most 25 where that is possible by leaving out what matters least."""
-    said = answers.build(summary, redact=False, typed=typed)
+    said = answers.build(summary, redact=False, typed=typed, command=command)
     width = max(40, min(width, _WIDEST))
     for bars, also, code in _LEFT:
         out = _lines(said, width, plain, bars, also, code)
@@ -77,7 +105,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     out += [(line, "bold") for line in wrapped(said.sentence, width, indent=0)]
     out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(alarm, width, "Read with care: ", 0)]
     if said.bars:
-        out += [("", "")] + [(line, "") for line in _bars(said.bars[:bars], width, plain)]
+        out += [("", ""), *_bars(said.bars[:bars], width, plain)]
     out.append(("", ""))
     where = f" ({said.where})" if said.where else ""
     out += [(line, "") for line in wrapped(f"{said.do}{where}", width, "DO")]
@@ -88,11 +116,8 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     for line in said.tried[:MOST_TRIED]:
         out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, width, head)]
         head = ""
-    head = "SURE"
-    for sure in said.sure:
-        command = f" {sure.command}" if sure.command else ""
-        out += [(line, "") for line in wrapped(f"{sure.about}: {sure.level}. {sure.reason}{command}", width, head)]
-        head = ""
+    sure = f"{said.level}: {said.why}"
+    out.append((f"SURE   {sure if len(sure) <= width - 7 else f'{sure[: width - 10].rstrip()}...'}", ""))
     head = "ALSO"
     for entry in said.also[:also]:
         worth = also_worth(entry)
@@ -102,17 +127,16 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         head = ""
     if left := len(said.also) - also:
         out += [(f"       and {left} more in the page and in --full", "")] if left > 0 else []
-    head = "NEXT"
-    for command in said.commands[:3]:
-        out.append((f"{head:<7}{command}", "dim"))
-        head = ""
+    out += [(f"NEXT   {said.next}", "dim")] if said.next else []
     return out
 
 
-def render(summary: Summary, console: Console, typed: str = "") -> None:
-    """Print the answer on a console. ``typed`` is how the reports were named on the command line."""
+def render(summary: Summary, console: Console, typed: str = "", command: str = "") -> None:
+    """Print the answer on a console. ``typed`` is how the reports were named on the command line, ``command`` what was recorded."""
     encoding = (console.encoding or "ascii").lower().replace("-", "")
     plain = not encoding.startswith("utf") or console.options.ascii_only
-    for text, style in lines(summary, console.width, plain=plain, typed=typed):
-        shown = text.encode("ascii", "replace").decode() if plain else text
-        console.print(Text(shown.rstrip(), style), soft_wrap=True)
+    bars = answers.build(summary, redact=False).bars
+    for text, style in lines(summary, console.width, plain=plain, typed=typed, command=command):
+        shown = text.translate(_ASCII).encode("ascii", "replace").decode() if plain else text
+        shown = shown.rstrip()
+        console.print(_colored(shown, bars, plain) if style == "bar" else Text(shown, style), soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Any
 from nsysx import analyses
 from nsysx.answer import answered
 from nsysx.model import Capture, Check, Column, Finding, Gpu, Scope, Steps, Summary, Table, TableSpec, Verdict
-from nsysx.pictures import Lane, Span, Timeline
+from nsysx.pictures import Lane, Place, Span, Timeline
 from nsysx.ranks import comparison as ranks_room
 
 MS = 1_000_000
@@ -171,7 +171,14 @@ def timeline(title: str = "Step 5, typical", names: tuple[str, ...] = KERNEL_NAM
             Span(66 * MS, 66_500 * US, "memset", "Memset"),
         ),
     )
-    return Timeline(title, 0, 69_250_000, (phases, api, gpu), merged=12)
+    idle = Lane("idle", "GPU 0 idle", (Span(43 * MS, 44 * MS, "sync", "idle: inside a sync call"),))
+    modules = [*dict.fromkeys((None, *HOSTILE[:3], "blocks.1.loss"))]
+    places = [
+        Place(20 * MS, 42 * MS, module or "", "loss", part)
+        for module in modules
+        for part in ("work", "host", "sync", "comm")
+    ]
+    return Timeline(title, 0, 69_250_000, (phases, api, gpu, idle), merged=12, places=tuple(places))
 
 
 def summary(**changes: Any) -> Summary:

@@ -276,32 +276,78 @@ def test_of_many_ranks_the_late_one_is_on_the_page(browser, pages):
     assert pages["ranks"].stat().st_size < 1_500_000
 
 
-def test_a_timeline_can_be_looked_at_closely_and_the_still_stays(browser, pages):
+TIMELINE = "const c = document.querySelector('#timeline canvas');"
+
+
+def window(browser) -> tuple[int, int]:
+    """Return the part of the step that the timeline shows (ns)."""
+    start, end = js(browser, f"{TIMELINE} return [c.dataset.from, c.dataset.to]")
+    return int(start), int(end)
+
+
+def test_the_timeline_of_the_first_screen_zooms_moves_and_obeys_keys(browser, pages):
+    from selenium.webdriver.common.keys import Keys
+
     visit(browser, pages["full"])
-    unfold(browser)
-    assert js(browser, "return [...document.querySelectorAll('.live button')].filter(b => !b.hidden).length") == js(
-        browser, "return document.querySelectorAll('figure[data-live]').length"
+    canvas = browser.find_element("css selector", "#timeline canvas")
+    assert canvas.is_displayed(), "without a click"
+    start, end = window(browser)
+    assert start == 0 < end
+    browser.find_element("xpath", "//section[@id='timeline']//button[.='Zoom in']").click()
+    near = window(browser)
+    assert near[1] - near[0] == pytest.approx(end / 2, abs=2)
+    canvas.send_keys(Keys.ARROW_RIGHT)
+    moved = window(browser)
+    assert moved[0] > near[0] and moved[1] - moved[0] == pytest.approx(near[1] - near[0], abs=2)
+    canvas.send_keys("+")
+    assert window(browser)[1] - window(browser)[0] < moved[1] - moved[0]
+    before = window(browser)
+    js(
+        browser,
+        f"{TIMELINE} const r = c.getBoundingClientRect();"
+        "const at = (n, x) => c.dispatchEvent(new PointerEvent(n, {clientX: r.left + x, clientY: r.top + 40, pointerId: 1}));"
+        "c.setPointerCapture = () => 0; at('pointerdown', 700); at('pointermove', 600); at('pointerup', 600);",
     )
-    js(browser, "document.querySelector('.live button').click()")
-    axis = "return document.querySelector('.live canvas').toDataURL().length"
-    whole = js(browser, axis)
+    assert window(browser)[0] > before[0], "dragged to the left, later times come"
+    canvas.send_keys(Keys.HOME)
+    assert window(browser) == (start, end)
     point = (
-        "const c = document.querySelector('.live canvas'), r = c.getBoundingClientRect(); let said = new Set();"
-        "for (let y = 13; y < r.height - 22; y += 26) for (let x = 200; x < r.width; x += 5) {"
+        f"{TIMELINE} const r = c.getBoundingClientRect(); let said = new Set();"
+        "for (let y = 13; y < r.height - 22; y += 12) for (let x = 200; x < r.width; x += 5) {"
         " c.dispatchEvent(new PointerEvent('pointermove', {clientX: r.left + x, clientY: r.top + y}));"
-        " said.add(document.querySelector('.live output').textContent); }"
+        " said.add(document.querySelector('#timeline output').textContent); }"
         "return [...said].filter(Boolean)"
     )
-    said = js(browser, point)
-    assert any("ms, begins at" in text for text in said), said
-    for _ in range(3):
-        js(browser, "document.querySelectorAll('.live button')[1].click()")
-    assert js(browser, axis) != whole
-    js(browser, "document.querySelectorAll('.live button')[3].click()")
-    assert js(browser, axis) == whole
-    still = "return document.querySelector('figure[data-live] img').getBoundingClientRect().width > 100"
-    assert js(browser, still)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
-    assert js(browser, still), "on paper stands the still"
-    assert js(browser, "return getComputedStyle(document.querySelector('.live')).display") == "none"
+    assert any("ms, begins at" in text for text in js(browser, point))
     assert browser.get_log("browser") == []
+
+
+def test_a_finding_leads_to_its_time_and_its_mark_to_the_finding(browser, pages):
+    visit(browser, pages["full"])
+    mark = js(browser, "return JSON.parse(document.querySelector('#timeline figure').dataset.live).marks[0]")
+    number, start, end = mark
+    assert not js(browser, f"return document.getElementById('do-{number}').open")
+    browser.find_element("css selector", f"#do-{number} summary").click()
+    browser.find_element("css selector", f"#do-{number} button.goto").click()
+    shown = window(browser)
+    assert shown[0] <= start < end <= shown[1] and shown[1] - shown[0] < 6 * max(end - start, 1) + 1e6
+    assert js(browser, "return document.activeElement.tagName") == "CANVAS", "keys go on from there"
+    js(browser, f"document.getElementById('do-{number}').open = false")
+    canvas = browser.find_element("css selector", "#timeline canvas")
+    canvas.send_keys("0")
+    canvas.send_keys(str(number))
+    assert window(browser) == shown
+
+
+def test_the_still_timeline_stands_on_paper_and_without_scripts(browser, pages):
+    visit(browser, pages["full"])
+    wide = "return document.querySelector('#timeline img').getBoundingClientRect().width"
+    assert js(browser, wide) == 0
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
+    assert js(browser, wide) > 100
+    assert js(browser, "return getComputedStyle(document.querySelector('.live')).display") == "none"
+    visit(browser, pages["full"], scripts=False)
+    root = browser.execute_cdp_cmd("DOM.getDocument", {})["root"]["nodeId"]
+    image = browser.execute_cdp_cmd("DOM.querySelector", {"nodeId": root, "selector": "#timeline img"})["nodeId"]
+    assert browser.execute_cdp_cmd("DOM.getBoxModel", {"nodeId": image})["model"]["width"] > 100
+    visit(browser, pages["full"])

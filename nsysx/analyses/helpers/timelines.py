@@ -9,16 +9,19 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
+from nsysx.analyses.helpers import picture_places
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.pictures import Counters, Lane, Queue, Span, Strip, Timeline
+from nsysx.pictures import Counters, Lane, Place, Queue, Span, Strip, Timeline
 from nsysx.reading import schema
 
 #: With more boxes than this in a lane they are narrower than a pixel, and neighbors of one kind are merged.
 _SPANS = 1500
 #: Lanes of a picture, threads among them, and letters of a kernel's name.
 _LANES, _THREADS, _LABEL = 12, 4, 200
+#: Streams of each other process.
+_OF_OTHERS = 2
 #: Devices whose queue is drawn.
 _MOST_QUEUES = 2
 #: Instants at which the queue is drawn: two pixels each.
@@ -135,11 +138,12 @@ class _Lanes:
         self.lanes: list[Lane] = []
         self.merged = 0
         self._api_lane: dict[int, int] = {}  # of each thread
+        self._device: int | None = None  # the busiest one, once the streams are there
 
     def _within(self, begin: int, finish: int) -> tuple[int, int]:
         return max(begin, self.start) - self.start, min(finish, self.end) - self.start
 
-    def _add(self, role: Literal["phases", "api", "stream"], label: str, boxes: list[Span]) -> None:
+    def _add(self, role: Literal["phases", "api", "stream", "idle"], label: str, boxes: list[Span]) -> None:
         spans, gone = _merge(boxes, self.end - self.start) if role != "phases" else (tuple(boxes), 0)
         self.merged += gone
         self.lanes.append(Lane(role, label, spans))
@@ -182,6 +186,36 @@ class _Lanes:
         for device, stream in streams.select("device", "stream").iter_rows():
             of_stream = ops.filter((pl.col("device") == device) & (pl.col("stream") == stream))
             self._add("stream", f"GPU {device} stream {stream}", self._ops(of_stream))
+        by_device = ops.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        busiest = by_device.sort("ns", "device", descending=[True, False])["device"]
+        self._device = None if busiest.is_empty() else int(busiest[0])
+
+    def add_idle(self) -> tuple[Place, ...]:
+        """Add when the busiest device of the process idles, and why; return where work of each module and phase is."""
+        device = self._device
+        if device is None:
+            return ()
+        pieces = picture_places.idle_pieces(self.profile, self.process, device, self.start, self.end)
+        if pieces.height:
+            self._add("idle", f"GPU {device} idle", picture_places.idle_spans(pieces, self.start))
+        return picture_places.places(self.profile, pieces, self.process, self.start, self.end)
+
+    def add_other_processes(self) -> None:
+        """Add the busiest streams of the other processes of the report: the other ranks, on the same clock."""
+        ops = self.profile.attributed.gpu_ops.filter(pl.col("process") != self.process).select(_OPS)
+        ops = ops.filter((pl.col("end_ns") > self.start) & (pl.col("start_ns") < self.end)).sort("start_ns")
+        streams = ops.group_by("process", "device", "stream").agg(
+            (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+        )
+        busiest = streams.sort("ns", "process", "device", "stream", descending=[True, False, False, False])
+        busiest = (
+            busiest.group_by("process", maintain_order=True).head(_OF_OTHERS).head(max(0, _LANES - len(self.lanes)))
+        )
+        for process, device, stream in (
+            busiest.sort("device", "stream").select("process", "device", "stream").iter_rows()
+        ):
+            here = (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("stream") == stream)
+            self._add("stream", f"GPU {device} stream {stream}", self._ops(ops.filter(here)))
 
     def _ops(self, ops: pl.DataFrame) -> list[Span]:
         text = (pl.col("cls").cast(pl.String), pl.col("name").cast(pl.String))
@@ -205,10 +239,12 @@ def draw(
     picture = _Lanes(profile, process, start, end)
     picture.add_threads()
     picture.add_streams()
+    places = picture.add_idle()
+    picture.add_other_processes()
     inside = tuple((at - start, name) for at, name in marks if start <= at < end)
     queues = _queues(profile, process, start, end)
     counters = _counters(profile, process, start, end)
-    return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, counters, inside)
+    return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, counters, inside, places)
 
 
 def timelines(profile: Profile) -> tuple[Timeline, ...]:

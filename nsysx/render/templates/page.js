@@ -78,7 +78,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   var source = figure.getAttribute("data-live");
   if (!source) return;
   var box = document.createElement("div"), open = document.createElement("button"), data = null, canvas, said, from, to;
-  var ROW = 26, AXIS = 22;
+  var ROW = 24, AXIS = 22, FLAG = 18, first = figure.hasAttribute("data-first"), flags = 0;
   box.className = "live";
   figure.appendChild(box);
   function add(name, act) {
@@ -91,7 +91,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   function duration(ns) {
     var size = Math.abs(ns);
     if (size < 1e3) return Math.round(ns) + " ns";
-    if (size < 1e6) return (ns / 1e3).toFixed(size < 1e5 ? 1 : 0) + " us";
+    if (size < 1e6) return (ns / 1e3).toFixed(size < 1e5 ? 1 : 0) + " \u00b5s";
     return size < 1e9 ? (ns / 1e6).toFixed(2) + " ms" : (ns / 1e9).toFixed(2) + " s";
   }
   function names() { return Math.min(190, 0.28 * canvas.clientWidth); }
@@ -106,6 +106,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
           fill: fill === undefined ? 1 : fill / 100 });
       }
     });
+    flags = data.marks.length ? FLAG : 0;
     from = 0;
     to = data.ns;
   }
@@ -114,7 +115,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     return 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2] < 120;
   }
   function draw() {
-    var wide = canvas.clientWidth, high = ROW * data.lanes.length + AXIS, sharp = window.devicePixelRatio || 1;
+    var wide = canvas.clientWidth, high = flags + ROW * data.lanes.length + AXIS, sharp = window.devicePixelRatio || 1;
     if (!wide) return;
     canvas.width = wide * sharp;
     canvas.height = high * sharp;
@@ -125,7 +126,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     g.clearRect(0, 0, wide, high);
     g.textBaseline = "middle";
     data.lanes.forEach(function (lane, n) {
-      var top = n * ROW + 2, tall = ROW - 4;
+      var top = flags + n * ROW + 2, tall = ROW - 4;
       g.font = "12px system-ui, sans-serif";
       g.fillStyle = style.getPropertyValue("--card");
       g.fillRect(left, top, wide - left, tall);
@@ -146,8 +147,20 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
         g.globalAlpha = Math.min(1, Math.max(w, 0.1));  /* what is narrower than a pixel is paler, not wider */
         g.fillStyle = one.colour;
         g.fillRect(x, top + tall - h, Math.max(w - (w > 4 ? 0.5 : 0), 1), h);
+        if (lane.idle && w > 5) {
+          g.save();
+          g.beginPath();
+          g.rect(x, top, w, tall);
+          g.clip();
+          g.strokeStyle = style.getPropertyValue("--bg");
+          g.lineWidth = 2.5;
+          g.beginPath();
+          for (var d = Math.max(x, left) - tall - (Math.max(x, left) % 8); d < Math.min(x + w, wide); d += 8) { g.moveTo(d, top + tall); g.lineTo(d + tall, top); }
+          g.stroke();
+          g.restore();
+        }
         g.globalAlpha = 1;
-        if (w > 36 && one.fill === 1) {
+        if (w > 36 && one.fill === 1 && !lane.idle) {
           var shown = Math.max(x, left), room = Math.min(x + w, wide) - shown - 8, text = one.text;
           if (g.measureText(text).width > room) text = text.slice(0, Math.max(0, Math.floor(room / 7) - 1)) + "\u2026";
           g.fillStyle = dark(one.colour) ? "#fff" : "#000";
@@ -156,6 +169,30 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       });
       g.restore();
     });
+    var taken = [];
+    data.marks.forEach(function (mark) {
+      var a = left + (mark[1] - from) * scale, b = left + (mark[2] - from) * scale;
+      if (b < left || a > wide) return;
+      a = Math.max(a, left);
+      b = Math.min(Math.max(b, a + 2), wide);
+      g.fillStyle = style.getPropertyValue("--accent");
+      g.fillRect(a, FLAG - 4, b - a, 3);
+      g.fillRect(a, FLAG - 4, 1, high - AXIS - FLAG + 4);
+      var at = Math.min(Math.max((a + b) / 2, left + 8), wide - 8);
+      while (taken.some(function (other) { return Math.abs(other - at) < 15; })) at += at > wide - 40 ? -15 : 15;
+      taken.push(at);
+      mark[3] = at;
+      g.beginPath();
+      g.arc(at, 8, 7, 0, 7);
+      g.fill();
+      g.fillStyle = style.getPropertyValue("--bg");
+      g.font = "bold 11px system-ui, sans-serif";
+      g.textAlign = "center";
+      g.fillText(String(mark[0]), at, 8.5);
+      g.textAlign = "left";
+    });
+    canvas.setAttribute("data-from", Math.round(from));
+    canvas.setAttribute("data-to", Math.round(to));
     g.fillStyle = soft;
     g.font = "11px system-ui, sans-serif";
     var step = Math.pow(10, Math.floor(Math.log10((to - from) / 4)));
@@ -163,7 +200,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     while ((to - from) / step > most) step *= (to - from) / step > 2 * most ? 5 : 2;
     for (var t = Math.ceil(from / step) * step; t <= to; t += step) {
       var x = left + (t - from) * scale;
-      g.fillRect(x, 0, 0.5, high - AXIS + 4);
+      g.fillRect(x, flags, 0.5, high - AXIS + 4 - flags);
       if (x < wide - 40) g.fillText(duration(t), x + 2, high - AXIS / 2 + 2);
     }
   }
@@ -182,10 +219,15 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     return from + (event.clientX - edge.left - left) / (edge.width - left) * (to - from);
   }
   function tell(event) {
-    var lane = data.lanes[Math.floor((event.clientY - canvas.getBoundingClientRect().top) / ROW)], at = time(event), found = null;
+    var lane = data.lanes[Math.floor((event.clientY - canvas.getBoundingClientRect().top - flags) / ROW)], at = time(event), found = null;
     var near = (to - from) / canvas.clientWidth;
     if (lane && at >= from) lane.boxes.forEach(function (one) { if (one.start - near <= at && at <= one.end + near) found = one; });
     said.textContent = found ? found.text + ": " + duration(found.end - found.start) + (found.fill < 1 ? ", " + Math.round(100 * found.fill) + " % of it filled" : "") + ", begins at " + duration(found.start) : "";
+  }
+  function show(mark) {
+    var room = Math.max(mark[2] - mark[1], data.ns / 200);
+    look(mark[1] - room, mark[2] + room);
+    said.textContent = mark[0] + ": begins at " + duration(mark[1]) + ", " + duration(mark[2] - mark[1]);
   }
   add("Look closer", function () {
     if (data) { box.removeChild(canvas); box.removeChild(said); data = null; open.textContent = "Look closer"; more.forEach(function (b) { b.hidden = true; }); still.classList.remove("replaced"); return; }
@@ -194,7 +236,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     canvas = document.createElement("canvas");
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", "The same timeline to zoom into: plus and minus zoom, arrow keys move. Its figures are in the tables.");
+    canvas.setAttribute("aria-label", "The timeline: plus and minus zoom, arrow keys move, digits lead to what is marked, Home shows the whole window. Its figures are in the tables.");
     said = document.createElement("output");
     more.forEach(function (b) { b.hidden = false; });
     box.append(canvas, said);
@@ -204,6 +246,11 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       event.preventDefault();
       zoom(event.deltaY > 0 ? 1.25 : 0.8, time(event));
     }, { passive: false });
+    canvas.addEventListener("click", function (event) {
+      if (event.clientY - canvas.getBoundingClientRect().top > flags) return;
+      var at = event.clientX - canvas.getBoundingClientRect().left;
+      data.marks.forEach(function (one) { if (Math.abs(one[3] - at) < 8) { show(one); var item = document.getElementById("do-" + one[0]); if (item) item.open = true; } });
+    });
     canvas.addEventListener("pointerdown", function (event) { held = [event.clientX, from, to]; canvas.setPointerCapture(event.pointerId); });
     canvas.addEventListener("pointerup", function () { held = null; });
     canvas.addEventListener("pointermove", function (event) {
@@ -214,7 +261,10 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     canvas.addEventListener("dblclick", function (event) { zoom(0.4, time(event)); });
     canvas.addEventListener("keydown", function (event) {
       var part = (to - from) / 5, keys = { "+": 0.5, "=": 0.5, "-": 2 };
-      if (keys[event.key]) zoom(keys[event.key]);
+      var mark = data.marks.filter(function (one) { return String(one[0]) === event.key; })[0];
+      if (mark) show(mark);
+      else if (event.key === "Home" || event.key === "0") look(0, data.ns);
+      else if (keys[event.key]) zoom(keys[event.key]);
       else if (event.key === "ArrowLeft") look(from - part, to - part);
       else if (event.key === "ArrowRight") look(from + part, to + part);
       else return;
@@ -228,6 +278,21 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   add("Whole window", function () { look(0, data.ns); });
   var more = Array.prototype.slice.call(box.children, before);
   more.forEach(function (b) { b.hidden = true; });
+  if (first) {
+    open.click();
+    open.hidden = true;
+    figure.querySelector(".scroll").classList.add("drawn");
+    document.querySelectorAll("button.goto").forEach(function (button) {
+      var mark = data.marks.filter(function (one) { return String(one[0]) === button.getAttribute("data-mark"); })[0];
+      if (!mark) return;
+      button.hidden = false;
+      button.addEventListener("click", function () {
+        show(mark);
+        canvas.focus();
+        figure.scrollIntoView({ block: "nearest" });
+      });
+    });
+  }
   /* A phone shows a third of the still picture: there the whole window is drawn at once, as wide as the screen. */
   var still = figure.querySelector(".scroll"), group = figure.closest("details");
   function narrow() {
@@ -236,7 +301,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     still.classList.add("replaced");
     group.removeEventListener("toggle", narrow);
   }
-  if (group) { group.addEventListener("toggle", narrow); narrow(); }
+  if (group && !first) { group.addEventListener("toggle", narrow); narrow(); }
   window.addEventListener("resize", function () { if (data) draw(); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () { if (data) draw(); });
 });

@@ -1,0 +1,110 @@
+"""The first screen: what has one name has one value, whichever card, bar, list or line says it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from nsysx import units
+from nsysx.advice import Answer
+from nsysx.answer import step_time
+from nsysx.model import Summary
+from nsysx.render import answer, first_screen, html_page
+from tests.render import factory
+from tests.render.test_one_number import near, times
+from tests.render.test_page import Page
+from tests.samples import DISTINCT, Samples
+
+#: Words for the time under the profiler that stand beside "as recorded" no more.
+OTHER_WORDS = ("under the profiler", "profiler's time", "tracing is taken out", "give or take")
+
+
+def said_twice(summary: Summary) -> list[str]:
+    """Return what the first screen gives two values, in words."""
+    screen, words, bad = first_screen.build(summary), Page(html_page.first(summary)).words(), list[str]()
+    said, now, recorded = screen.answer, screen.answer.now_ns, step_time.recorded_ns(summary)
+    bad += [f"two words for one thing: {w}" for w in OTHER_WORDS if w in words]
+    if now is None:
+        return bad
+    steps = {
+        "the line of facts": [
+            t for fact in said.facts if " a step" in fact for t in times(fact.partition(" a step")[0])
+        ],
+        "the sentence": [t for whole in re.findall(r"of every ([\d.,]+ \w+)", said.sentence) for t in times(whole)],
+        "the worth": times(screen.now),
+        "the bar": [b.total_ns for b in said.bars[:1] if b.label.startswith("GPU")],
+    }
+    bad += [
+        f"the step is {v} ns in {k}, {now}" for k, vs in steps.items() for v in vs if not near(v, now, said.sentence)
+    ]
+    if said.then_ns is not None and screen.todo:
+        bad += [] if units.duration(now - said.then_ns) in screen.todo[0].worth else ["the list saves something else"]
+        factor = re.search(r"([\d.]+)x", said.factor)
+        if factor and abs(float(factor[1]) - now / said.then_ns) > 0.06 * now / said.then_ns:
+            bad.append(f"{said.factor} is not {now} to {said.then_ns}")
+    spread = re.search(r"steps, ([\d.]+ \w+ to [\d.]+ \w+)( as recorded)?", " · ".join(said.facts))
+    if spread and recorded:
+        low, high = times(spread[1])
+        shown = recorded if spread[2] else now
+        bad += [] if low <= shown <= high else [f"steps of {spread[0]}, and on average {shown}"]
+    idle = re.search(r"GPU idle in all \d+ steps, ([\d.]+) % to ([\d.]+) %", said.sure[0].reason)
+    if idle and said.bars and step_time.rank_waited_for(summary) is None:
+        share = 100 * sum(p.ns for p in said.bars[0].parts if p.idle) / said.bars[0].total_ns
+        bad += [] if float(idle[1]) - 2 <= share <= float(idle[2]) + 2 else [f"idle {share} % and {idle[0]}"]
+    return bad
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_what_has_one_name_has_one_value(name: str, recorded: Samples) -> None:
+    assert not said_twice(recorded.summary(name))
+
+
+def test_another_value_is_seen(full: Summary) -> None:
+    """The property can fail: a step of another length in one place, and savings that are not the difference."""
+    assert not said_twice(full)
+    other = replace(full, answer=replace(full.answer, now_ns=2 * (full.answer.now_ns or 0)))
+    assert said_twice(other)
+    worded = replace(
+        full, verdict=replace(full.verdict, sentence=f"{full.verdict.sentence} 9.1 ms under the profiler.")
+    )
+    assert said_twice(worded)
+
+
+@pytest.mark.parametrize(
+    ("then", "low", "high", "bound", "said"),
+    [
+        (50, 40, 80, False, "2.0x faster (1.2 to 2.5)"),
+        (50, 50, 50, False, "2.0x faster"),
+        (50, None, None, False, "2.0x faster"),
+        (4, 0, 100, True, "up to 25x faster"),
+        (96, 95, 97, False, "1.04x faster (1.03 to 1.05)"),
+        (100, 90, 100, False, ""),
+        (None, None, None, False, ""),
+    ],
+)  # fmt: skip
+def test_the_worth_as_a_factor(
+    full: Summary, then: int | None, low: int | None, high: int | None, bound: bool, said: str
+) -> None:
+    given: Answer = replace(full.answer, now_ns=100, then_ns=then, then_low_ns=low, then_high_ns=high, bound=bound)
+    assert answer.factor(given) == said
+
+
+def test_a_number_never_leaves_its_unit_and_code_stays_as_it_is() -> None:
+    page = html_page._typeset('<p title="5 us">takes 5 us of 10 ms (50 %), 5 users</p><pre>x = 5 us</pre><b>3 ms</b>')
+    assert page == (
+        '<p title="5 us">takes 5\u00a0µs of 10\u00a0ms (50\u00a0%), 5 users</p><pre>x = 5 us</pre><b>3\u00a0ms</b>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "head"),
+    [
+        ("The GPU works 2 of every 9 ms. The rest it waits.", "The GPU works 2 of every 9 ms. The rest it waits."),
+        (f"The steps keep growing: 2.1 to 3.5 ms, as recorded. On average {'x' * 90}.", "The steps keep growing: 2.1 to 3.5 ms, as recorded."),
+    ],
+)  # fmt: skip
+def test_the_headline_is_one_idea(full: Summary, sentence: str, head: str) -> None:
+    said = answer.build(factory.changed(full, verdict=replace(full.verdict, sentence=sentence)))
+    assert (said.head, f"{said.head} {said.rest}".strip()) == (head, sentence)
