@@ -113,7 +113,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     out += [(line, "") for line in wrapped(said.condition, width, "")] if said.condition else []
     out += [(line, "") for line in wrapped(worth_text(said), width, "WORTH")]
     head = "TRIED"
-    for line in said.tried[:MOST_TRIED]:
+    for line in said.tried[: min(MOST_TRIED, also)]:
         out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, width, head)]
         head = ""
     sure = f"{said.level}: {said.why}"

@@ -52,7 +52,11 @@ class Limits:
 
 @dataclass
 class Run:
-    """What became of one run. ``record`` is that of the slowest rank; ``records`` are those of all ranks that made steps."""
+    """What became of one run. ``records`` are those of all ranks that made steps, ``record`` stands for the job.
+
+    It has the times of the slowest rank, the weights and losses of the first one, which is the same in each run, and the peak
+    memory of the rank that took most.
+    """
 
     outcome: Literal["measured", "ended", "failed", "hangs", "late"]
     record: Mapping[str, Any]
@@ -161,7 +165,7 @@ class Runner:
             reason, where = of_log(_tail(folder / "output"), status)
         elif outcome == "ended" and any(r["ended"] == "measured" for r in records):
             kind = "measured"
-        record = max(records, key=step_of) if records else {}
+        record = _of_job(records)
         first = record.get("first_step_s") or time.time()
         return Run(
             kind, record, records, reason, where, time.time() - began, first - began, not records and _no_torch(folder)
@@ -174,6 +178,15 @@ def _records(folder: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError, ValueError):
             records.append(json.loads(file.read_text(encoding="utf-8")))
     return records
+
+
+def _of_job(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if not records:
+        return {}
+    first = min(records, key=lambda r: int(r.get("rank") or 0))
+    peaks = [peak for r in records if (peak := r.get("peak_memory_bytes")) is not None]
+    results = {key: first.get(key) for key in ("weights", "losses")}
+    return {**max(records, key=step_of), **results, "peak_memory_bytes": max(peaks, default=None)}
 
 
 def _all_ranks(folder: Path) -> bool:
