@@ -186,7 +186,8 @@ def _of_job(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = min(records, key=lambda r: int(r.get("rank") or 0))
     peaks = [peak for r in records if (peak := r.get("peak_memory_bytes")) is not None]
     results = {key: first.get(key) for key in ("weights", "losses")}
-    return {**max(records, key=step_of), **results, "peak_memory_bytes": max(peaks, default=None)}
+    slowest = max(records, key=step_of)
+    return {**slowest, **results, "peak_memory_bytes": max(peaks, default=None)}
 
 
 def _all_ranks(folder: Path) -> bool:
