@@ -213,7 +213,7 @@ def _answer(summary: Summary, files: list[Path]) -> None:
 
 def _recorded(report: Path) -> str:
     """Return the command that ``nsysx run`` recorded a report of, as a shell takes it, "" where it is not known."""
-    from nsysx.reading.capture_facts import run_json
+    from nsysx.reading.beside import run_json
     from nsysx.render.safe_text import clean
 
     words = run_json(report).get("command")
