@@ -230,8 +230,8 @@ _UNIT = re.compile(r"(?<=\d) (ns|us|ms|s|%|x|KiB|MiB|GiB|B|[GMk]B/s)(?![\w/])")
 def _typeset(page: str) -> str:
     """Return the page with numbers that do not break from their units, and microseconds as the world writes them."""
 
-    def unit(found: re.Match[str]) -> str:
-        return f"\u00a0{'µs' if found[1] == 'us' else found[1]}"
+    def unit(number: re.Match[str]) -> str:
+        return f"\u00a0{'µs' if number[1] == 'us' else number[1]}"
 
     return _BETWEEN.sub(lambda m: m[1] or f">{_UNIT.sub(unit, m[3])}", page)
 
@@ -284,9 +284,9 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         explained=glossary.explained,
     )
     page = _typeset(page)
-    found = [*screen.marks, *[()] * len(drawn)]
+    every_mark = [*screen.marks, *[()] * len(drawn)]
     lanes = [
-        live_timeline.data(entry, redact=redact, found=marks)
-        for entry, marks in zip(summary.timelines[: len(drawn)], found, strict=False)
+        live_timeline.data(entry, redact=redact, marks=marks)
+        for entry, marks in zip(summary.timelines[: len(drawn)], every_mark, strict=False)
     ]
     return live_timeline.fill(page, lanes)

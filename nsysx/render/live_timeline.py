@@ -40,13 +40,13 @@ Mark = tuple[int, int, int]
 
 def marks(pictures: Sequence[Timeline], findings: Sequence[Finding]) -> tuple[tuple[Mark, ...], ...]:
     """Return for each picture where findings are in it: the number in the list, start, end. What makes steps slow is in the last one."""
-    found: list[list[Mark]] = [[] for _ in pictures]
+    placed: list[list[Mark]] = [[] for _ in pictures]
     for number, finding in enumerate(findings, 1):
         slow = rule_of(finding.code).slug == _OF_SLOW_STEPS
         which = len(pictures) - 1 if slow else 0
         if pictures and not (slow and which == 0) and (at := _place(pictures[which], finding)) is not None:
-            found[which].append((number, at.start_ns, at.end_ns))
-    return tuple(map(tuple, found))
+            placed[which].append((number, at.start_ns, at.end_ns))
+    return tuple(map(tuple, placed))
 
 
 def _place(picture: Timeline, finding: Finding) -> Place | None:
@@ -81,7 +81,7 @@ def legend(picture: Timeline) -> tuple[tuple[str, bool, str], ...]:
     return tuple(entry for entry in named.values() if entry in shown)
 
 
-def data(picture: Timeline, *, redact: bool = True, found: Sequence[Mark] = ()) -> str:
+def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) -> str:
     """Return the lanes as JSON: ``ns`` of the window, ``marks``, tables of ``text`` and ``colour``, and ``lanes``.
 
     Each mark is [number, start, end]. Each lane has ``name``, ``at``, ``fill``, and ``idle``: it shows idle time, hatched.
@@ -115,7 +115,7 @@ def data(picture: Timeline, *, redact: bool = True, found: Sequence[Mark] = ()) 
                 fill[number] = min(100, round(100 * span.covered_ns / long))
         lanes.append({"name": name, "at": at, "fill": fill, "idle": lane.role == "idle"})
     length = max(1, picture.end_ns - picture.start_ns)
-    whole = {"ns": length, "marks": found, "text": list(texts), "colour": list(colours), "lanes": lanes}
+    whole = {"ns": length, "marks": marks, "text": list(texts), "colour": list(colours), "lanes": lanes}
     return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
 
 
