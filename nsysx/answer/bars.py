@@ -181,8 +181,8 @@ def _opened(summary: Summary, first: Finding) -> Bar | None:
         return None
     sums, shown = dict[str, float](), _to_shown(summary)
     for row in first.of(nsx120_mask_work.EVIDENCE):
-        if row["from"] and row["total_ns"]:
-            sums[row["from"]] = sums.get(row["from"], 0) + row["total_ns"] * shown
+        if (operation := row.get("from")) and row["total_ns"]:
+            sums[operation] = sums.get(operation, 0) + row["total_ns"] * shown
     total = first.cost_ns_per_step * shown
     rest = total - sum(sums.values())
     if rest < -1 or not sums:
