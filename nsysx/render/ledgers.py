@@ -93,7 +93,7 @@ def ledgers_of(summary: Summary) -> Iterable[Ledger]:
         scope, spent = summary.scope_of(calling), cpu_ledger.by_part(calling)
         parts = [Part(p.label, scope.per_step(spent[p]), p.colour) for p in CpuPart]
         # A thread's name may be a path, and it is also in the text alternative of the picture.
-        thread = clean(scrub(str(calling["thread_name"] or ids.tid_of(calling["thread"]))[:500]), 30)
+        thread = clean(scrub(str(calling.get("thread_name") or ids.tid_of(calling["thread"]))[:500]), 30)
         yield _ledger(
             summary, calling, f"CPU {process_words(summary, calling['process'])}thread {thread}", False, parts
         )
