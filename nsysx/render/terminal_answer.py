@@ -10,6 +10,7 @@ from rich.text import Text
 
 from nsysx import units
 from nsysx.advice import Bar
+from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.render import answer as answers
 from nsysx.render.answer import Worded, part_words
@@ -21,8 +22,9 @@ _BUSY_ASCII, _IDLE_ASCII = "#%=*+@&", ".-:~'^"
 _ASCII = str.maketrans({"→": "->", "·": "-", "±": "+-", "…": "...", "–": "-", "≈": "~", "×": "x"})
 #: The color of a part where there is a terminal, by its kind; idle parts are dim.
 _STYLES = {
-    "compute": "green", "comm": "cyan", "copy": "yellow", "memset": "bright_yellow", "launch": "blue", "sync": "red",
-    "alloc": "magenta", "data": "yellow", "m0": "green", "m1": "cyan", "m2": "blue", "m3": "yellow", "m4": "red", "m5": "magenta",
+    Paint.COMPUTE: "green", Paint.COMM: "cyan", Paint.COPY: "yellow", Paint.MEMSET: "bright_yellow", Paint.LAUNCH: "blue",
+    Paint.SYNC: "red", Paint.ALLOC: "magenta", Paint.DATA: "yellow",
+    "m0": "green", "m1": "cyan", "m2": "blue", "m3": "yellow", "m4": "red", "m5": "magenta",
 }  # fmt: skip
 #: Parts of a bar that are named; the page names the rest.
 _MOST_NAMED = 4

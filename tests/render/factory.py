@@ -76,7 +76,10 @@ def gpu_row(process: int = 1, device: int = 0) -> dict[str, Any]:
 def cpu_row(process: int = 1, thread: str = "main") -> dict[str, Any]:
     return {
         "process": process,
-        "thread": thread,
+        "thread": 1,
+        "thread_name": thread,
+        "role": "main",
+        "steps": 10,
         "window_ns": 690 * MS,
         "launch_ns": 90 * MS,
         "copy_ns": 20 * MS,
@@ -85,6 +88,7 @@ def cpu_row(process: int = 1, thread: str = "main") -> dict[str, Any]:
         "load_ns": 0,
         "other_api_ns": 15 * MS,
         "outside_api_ns": 160 * MS,
+        "outside_by_phase": {},
     }
 
 
@@ -196,7 +200,7 @@ def summary(**changes: Any) -> Summary:
     tables = {
         "gpu_ledger": table("gpu_ledger", "GPU ledger", [col("process"), col("device"), col("window_ns")], [gpu_row()]),
         "cpu_ledger": table(
-            "cpu_ledger", "CPU ledger", [col("process"), col("thread", "String"), col("window_ns")], [cpu_row()]
+            "cpu_ledger", "CPU ledger", [col("process"), col("thread_name", "String"), col("window_ns")], [cpu_row()]
         ),
         "kernels": table(
             "kernels",
