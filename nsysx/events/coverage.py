@@ -23,7 +23,8 @@ NAMES = (STEADY, WARMUP, ONCE, OTHER, LAST, EVALUATION, BETWEEN, BEFORE, BEHIND)
 class Coverage:
     """``wall_ns``: from the first to the last CUDA call or GPU work of the process; ``parts`` (name -> ns) sum to it exactly.
 
-    ``loop_ns`` is the part of it from the beginning of the first step to the end of the last one.
+    ``loop_ns`` is the part of it from the beginning of the first step to the end of the last one. What lies between two windows
+    of recording counts for none of them.
     """
 
     wall_ns: int
@@ -40,12 +41,15 @@ class Coverage:
         return {name: ns for name, ns in self.parts.items() if name not in (BEFORE, BEHIND)}
 
 
-def coverage(steps: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tuple[int, int]) -> Coverage | None:
+def coverage(
+    steps: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tuple[int, int], joined: int | None = None
+) -> Coverage | None:
     """Return how the time of one process divides; None without steps.
 
     ``steps``: in order, on the device or on the CPU: index, start_ns, end_ns, steady, warmup, cut. ``between``: index of the step
     that something else follows, evaluation. ``span``: the process's first and last event (ns). What lies between two steps and is
-    nothing else belongs to the step before, like the fetch of the next batch.
+    nothing else belongs to the step before, like the fetch of the next batch. ``joined`` is the last step of the first of two windows,
+    None without two: between it and the next step nsys closed one window and opened another, which is no time of the program.
     """
     if not steps.height:
         return None
@@ -54,17 +58,22 @@ def coverage(steps: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tupl
     parts = dict.fromkeys(NAMES, 0)
     parts[BEFORE], parts[BEHIND] = int(start[0]) - first, last - int(end[-1])
     named = np.select(
-        [steps["steady"].to_numpy(), np.asarray(once), steps["warmup"].to_numpy(), steps["cut"].to_numpy()],
-        [np.full(len(start), name) for name in (STEADY, ONCE, WARMUP, LAST)],
+        [steps["steady"].to_numpy(), steps["cut"].to_numpy(), np.asarray(once), steps["warmup"].to_numpy()],
+        [np.full(len(start), name) for name in (STEADY, LAST, ONCE, WARMUP)],
         OTHER,
     ).tolist()
     elsewhere = dict(between.group_by("index").agg(pl.col("evaluation").any()).iter_rows())
     following = np.append(start[1:], end[-1])
+    seam = 0
     for i, name in enumerate(named):
         rest = int(following[i] - end[i])
         parts[name] += int(end[i] - start[i])
-        if i in elsewhere:
+        if i == joined:
+            seam = rest
+        elif i in elsewhere:
             parts[EVALUATION if elsewhere[i] else BETWEEN] += rest
         else:
             parts[name] += rest
-    return Coverage(last - first, int(end[-1]) - int(start[0]), {name: ns for name, ns in parts.items() if ns})
+    return Coverage(
+        last - first - seam, int(end[-1]) - int(start[0]) - seam, {name: ns for name, ns in parts.items() if ns}
+    )

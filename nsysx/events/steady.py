@@ -23,6 +23,8 @@ _WARMUP_EXCESS = 0.15
 _FIRST_CALL_SHARE = 0.02
 #: So many steps without marks tell more than the same with those that were marked.
 _ENOUGH = 3
+#: A second window with so many steps is whole enough to be the one that averages are taken over, however long the first one is.
+_WINDOW = 8
 
 
 def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
@@ -119,3 +121,19 @@ def steady_steps(
         if full[first] and fine[first : first + 2].all():
             return first, last, once
     return min(max(n // 2, least), last), last, once
+
+
+def in_last_window(
+    cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, pauses: pl.DataFrame, told_of: Row, joined: int | None
+) -> tuple[int, int, Flags]:
+    """Return what `steady_steps` does; of a run with two windows, the steady steps are those of the second one if it has enough.
+
+    ``joined`` is the last step of the first window, None without two. The first one holds the cold start, in which steps may have
+    other lengths, and the second follows after steps that were not recorded: each is judged by its own steps.
+    """
+    first, last, once = steady_steps(cpu, gpu, attributed, pauses, told_of)
+    if joined is None or cpu.height - joined - 1 < _WINDOW:
+        return first, last, once
+    behind = pl.col("index") > joined
+    first, last, once[joined + 1 :] = steady_steps(cpu.filter(behind), gpu.filter(behind), attributed, pauses, told_of)
+    return first + joined + 1, last + joined + 1, once

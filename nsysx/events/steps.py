@@ -19,13 +19,13 @@ import numpy as np
 import polars as pl
 
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.events import bare, periods
 from nsysx.events import levels as level_room
-from nsysx.events import periods
 from nsysx.events.attribute import Attributed
 from nsysx.events.coverage import Coverage, coverage
 from nsysx.events.levels import Level
 from nsysx.events.nvtx_ranges import Flags, Ranges
-from nsysx.events.steady import steady_steps, told, worked
+from nsysx.events.steady import in_last_window, told, worked
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
 from nsysx.events.tiles import FEW_STEPS, Tiles, gpu_tiles, longest_run, without_evaluation
 from nsysx.events.trend import Trend, trend
@@ -35,10 +35,10 @@ from nsysx.model import Row
 
 @dataclass(frozen=True)
 class StepTable:
-    """``cpu``: process, index, number, thread, start_ns, end_ns, warmup, steady, cut (its end is not seen).
+    """``cpu``: process, index, number, thread, start_ns, end_ns, warmup, steady, cut (its end is not seen: the last of a window).
 
-    ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is not a step, columns as in
-    ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
+    ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` in its window and is not a step,
+    columns as in ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
     process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps, ``levels`` are
     those of their lengths. ``parts``: of how many proposed steps each of its steps is made (``periods``). ``coverage``: how its
     recorded time divides.
@@ -100,13 +100,12 @@ def find(
         rule += f"; {parts[process]} of them and what comes before them repeat as one step"
     shown = pl.col("process") == process
     shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
+    joined = _before(shown_steps, joined_ns)
     whole = steps == "all" or source == "capture"
     steady, once = _chosen(steps, shown_steps.height), np.zeros(shown_steps.height, np.bool_)
     if steady is None and shown_steps.height and source != "capture":
-        begin, end, once = steady_steps(shown_steps, tiled, attributed, ranges.pauses, told(probes, process))
-        steady = _whole_periods(
-            *longest_run((begin, end), rest, once, _before(shown_steps, joined_ns)), shown_steps, tiled
-        )
+        begin, end, once = in_last_window(shown_steps, tiled, attributed, ranges.pauses, told(probes, process), joined)
+        steady = _whole_periods(*longest_run((begin, end), rest, once, joined), shown_steps, tiled)
     elif steady is None and shown_steps.height:
         steady = (0, shown_steps.height - 1)
     first, last = steady or (0, -1)
@@ -120,16 +119,16 @@ def find(
         rule,
         cpu,
         tiles.gpu,
-        tiles.between,
+        tiles.between.filter(_between_windows(joined_ns).not_()),
         windows,
         cpu_windows,
         process,
         steady,
         whole,
-        _course(_lengths(shown_steps.filter("steady"), tiled)[0], of_lengths),
+        _course(_lengths(shown_steps.filter("steady"), tiled)[0], of_lengths, probes, process),
         of_lengths if source != "capture" else (),
         parts.get(process, 1),
-        _covered(shown_steps, tiled, rest, once, attributed) if source != "capture" else None,
+        _covered(shown_steps, tiled, rest, once, attributed, joined) if source != "capture" else None,
     )
 
 
@@ -138,9 +137,10 @@ def _tiled(
 ) -> tuple[pl.DataFrame, Tiles, dict[int, int]]:
     """Return the CPU steps, how they cut the timeline of each device, and process -> parts of its steps (``periods``)."""
     ops = attributed.gpu_ops
+    second = pl.col("start_ns") >= (joined_ns or 0)  # each window cuts its last step
     cpu = all_steps.sort("process", "start_ns").with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
-        (pl.int_range(pl.len()).over("process") == pl.len().over("process") - 1).alias("cut"),
+        ((second.shift(-1) != second) | second.shift(-1).is_null()).over("process").alias("cut"),
     )
     if source != "capture":
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
@@ -166,9 +166,9 @@ def _windows(
     return windows.sort("process", "device"), cpu_windows.sort("process")
 
 
-def _course(lengths: I64, of_lengths: tuple[Level, ...]) -> Trend:
+def _course(lengths: I64, of_lengths: tuple[Level, ...], probes: Sequence[Row], process: int) -> Trend:
     """Return the course of the steady steps; where they have several levels, its words are those."""
-    course = trend(lengths)
+    course = bare.course(trend(lengths), probes, process)
     said = level_room.note(of_lengths)
     if not said:
         return course
@@ -190,8 +190,19 @@ def _before(cpu: pl.DataFrame, joined_ns: int | None) -> int | None:
     return last if isinstance(last, int) else None
 
 
+def _between_windows(joined_ns: int | None) -> pl.Expr:
+    """Return whether what follows a step is nothing of the program: one window was closed and another opened."""
+    at = joined_ns or 0
+    return (pl.col("cpu_start_ns") < at) & (pl.col("cpu_end_ns") >= at)
+
+
 def _covered(
-    cpu: pl.DataFrame, tiles: pl.DataFrame, between: pl.DataFrame, once: Flags, attributed: Attributed
+    cpu: pl.DataFrame,
+    tiles: pl.DataFrame,
+    between: pl.DataFrame,
+    once: Flags,
+    attributed: Attributed,
+    joined: int | None,
 ) -> Coverage | None:
     """Return how the recorded time of the shown process divides, whose steps ``cpu`` holds; None without steps.
 
@@ -205,11 +216,11 @@ def _covered(
     length = tiles.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
     shown = length.filter(pl.col("ns") > 0).sort("ns", "device", descending=[True, False])["device"].to_list()[:1]
     if not shown:
-        return coverage(cpu, between, once, spans[0])
+        return coverage(cpu, between, once, spans[0], joined)
     on_device = pl.col("device") == shown[0]
     of_device = tiles.filter(on_device).select("index", "start_ns", "end_ns")
     steps = cpu.drop("start_ns", "end_ns").join(of_device, on="index", how="left", maintain_order="left")
-    return coverage(steps, between.filter(on_device), once, spans[0])
+    return coverage(steps, between.filter(on_device), once, spans[0], joined)
 
 
 def _inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:

@@ -20,7 +20,7 @@ _SCORE = 2.58
 #: How often a period may be seen in steps whose order is random, and which part of the other steps may be as long.
 _ACCIDENT, _OTHERS = 0.005, 0.1
 #: A middle 80 % wider than this share of the median is uneven.
-_SPREAD = 0.25
+SPREAD = 0.25
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def trend(lengths: I64) -> Trend:
     if len(values) == len(lengths) and (rhythm := period(values, _CHANGE * middle)):
         note = f"Every {ordinal(rhythm.every)} step takes {units.duration(rhythm.excess_ns)} longer than the others."
         return Trend("periodic", share, spread, rhythm.every, rhythm.excess_ns, note)
-    if spread > _SPREAD:
+    if spread > SPREAD:
         ends = f"{units.duration(int(low))} to {units.duration(int(high))}"
         return Trend("uneven", share, spread, note=f"The steps differ: the middle 80 % take {ends}.")
     return Trend("level", share, spread)

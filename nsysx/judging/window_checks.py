@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nsysx import ids, units
+from nsysx.events import bare
 from nsysx.events.profile import Profile
 from nsysx.model import Check
 from nsysx.replay import costs
@@ -21,7 +22,7 @@ def windows(profile: Profile) -> list[Check]:
     record = _record(profile)
     if record is None:
         return []
-    lengths = np.asarray(costs.bare_lengths(record), np.int64)
+    lengths = np.asarray(bare.lengths(record), np.int64)
     two = profile.trace.joined_ns is not None
     parts = "the cold start and steady steps" if two else "the cold start with the steps that follow it"
     said = f"recorded: {parts}; nothing else was, and the clock of this report stands still meanwhile"

@@ -15,6 +15,7 @@ import numpy as np
 
 from nsysx import ids
 from nsysx.catalogue import Call, Cause
+from nsysx.events import bare
 from nsysx.events.profile import Profile
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
@@ -175,21 +176,13 @@ def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
     return replace(known, step_ns=known.step_ns * parts, low_ns=known.low_ns * parts, high_ns=known.high_ns * parts)
 
 
-def bare_lengths(record: Mapping[str, Any]) -> list[int]:
-    """Return the lengths (ns) of the bare steps between two windows that the probe of a process has noted, [] without any."""
-    noted = record.get("unrecorded_steps")
-    lengths = noted.get("lengths_ns") if isinstance(noted, dict) else None
-    known = lengths if isinstance(lengths, list) else []
-    return known if known and all(isinstance(ns, int) and _number(ns) and ns > 0 for ns in known) else []
-
-
 def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:
     for record in run.get("probe") or ():
         unrecorded = record.get("unrecorded_steps") if isinstance(record, dict) else None
         if not isinstance(unrecorded, dict) or record.get("pid") not in (None, ids.pid_of(process)):
             continue
         step, low, high, count = (unrecorded.get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
-        if between := bare_lengths(record):
+        if between := bare.lengths(record):
             return Measured("in_process", *mean_of(between), len(between), mean=True)
         if _number(step) and _number(low) and _number(high) and _number(count) and step > 0 and count > 0:
             return Measured("in_process", round(step), round(min(low, step)), round(max(high, step)), int(count))

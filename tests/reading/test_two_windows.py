@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from nsysx.errors import NsysxError
+from nsysx.events.coverage import BETWEEN
+from nsysx.events.trend import SPREAD
 from nsysx.pipeline import Options, gather, summarize
 from nsysx.reading import inputs
 from nsysx.reading.load import load
@@ -19,8 +21,13 @@ US, MS = 1_000, 1_000_000
 STEP = 2 * MS
 
 
-def part(first: int, steps: int, *, at: int, load_ns: int = 0, extra_domain: bool = False) -> Report:
-    """Return a report of steps from number ``first`` on, which begins ``at`` (ns) after its session."""
+def part(
+    first: int, steps: int, *, at: int, load_ns: int = 0, extra_domain: bool = False, growth_ns: int = 0
+) -> Report:
+    """Return a report of steps from number ``first`` on, which begins ``at`` (ns) after its session.
+
+    Each step takes ``growth_ns`` longer than the one before.
+    """
     report = Report()
     process = report.process(100)
     process.context()
@@ -31,19 +38,25 @@ def part(first: int, steps: int, *, at: int, load_ns: int = 0, extra_domain: boo
     if load_ns:
         main.call("cuModuleLoadData", at, load_ns)
         at += load_ns
+    length = STEP
     for number in range(first, first + steps):
-        main.add_range(f"step {number}", at, at + STEP - 10 * US, domain="nsysx")
+        main.add_range(f"step {number}", at, at + length - 10 * US, domain="nsysx")
         for k in range(2):
             begin = at + k * 800 * US
             main.launch(begin + 10 * US, 5 * US, kernel=f"gemm{k}", gpu_start=begin + 20 * US, gpu_dur=700 * US)
-        at += STEP
+        at += length
+        length += growth_ns
     return report
 
 
-def written(folder: Path, *, cold: int = 8, steady: int = 12) -> Path:
+def written(folder: Path, *, cold: int = 8, steady: int = 12, growth_ns: int = 0, bare_growth_ns: int = 0) -> Path:
     part(0, cold, at=3 * MS, load_ns=40 * MS).write(folder / "r.cold.sqlite")
-    path = part(100, steady, at=900 * MS, extra_domain=True).write(folder / "r.sqlite")
-    bare = {"lengths_ns": [1_500 * US] * 40, "clock": "gpu", "where": "between the windows"}
+    path = part(100, steady, at=900 * MS, extra_domain=True, growth_ns=growth_ns).write(folder / "r.sqlite")
+    bare = {
+        "lengths_ns": [1_500 * US + i * bare_growth_ns for i in range(40)],
+        "clock": "gpu",
+        "where": "between the windows",
+    }
     probe = {"pid": 100, "unrecorded_steps": bare, "window_pauses_ns": [2_700 * MS, 3_000 * MS], "steps": {}}
     record = {"schema": "nsysx.run/1", "probe": [probe], "files": {"cold": "r.cold.sqlite"}}
     (folder / "r.run.json").write_text(json.dumps(record))
@@ -77,11 +90,31 @@ def test_steps_and_first_calls_come_from_their_own_windows(tmp_path: Path) -> No
     tiles = given.steps.gpu.sort("index")
     lengths = (tiles["end_ns"] - tiles["start_ns"]).to_list()
     assert max(lengths) <= STEP  # none reaches across
-    assert given.steps.between["index"].to_list() == [7]
-    assert given.steps.coverage is not None
-    assert sum(given.steps.coverage.parts.values()) == given.steps.coverage.wall_ns
+    assert not given.steps.between.height  # closing a window and opening another is no work of the program
+    covered = given.steps.coverage
+    assert covered is not None
+    assert sum(covered.parts.values()) == covered.wall_ns and BETWEEN not in covered.parts
+    assert steps.filter("cut")["number"].to_list() == [7, 111]  # each window cuts its last step
+    assert sum(covered.of_loop().values()) == covered.loop_ns <= 20 * STEP  # nothing of what lies between the windows
     summary = summarize([tmp_path / "r.sqlite"])
     assert any("cuModuleLoadData" in str(row) for row in summary.rows("first_calls") or summary.rows("api_bill"))
+
+
+@pytest.mark.parametrize(("steady", "shown"), [(24, range(101, 123)), (5, range(1, 39))])
+def test_averages_are_of_the_second_window_if_it_is_whole(tmp_path: Path, steady: int, shown: range) -> None:
+    path = written(tmp_path, cold=40, steady=steady)
+    steps = gather(path, Options()).steps
+    numbers = steps.cpu.filter("steady")["number"].to_list()
+    assert set(shown) <= set(numbers)
+    assert all(n >= 100 for n in numbers) == (steady == 24)  # 40 steps before are more, but another window
+
+
+@pytest.mark.parametrize("bare_grow", [False, True])
+def test_steps_that_grow_only_while_they_are_recorded_do_not_grow(tmp_path: Path, bare_grow: bool) -> None:
+    path = written(tmp_path, steady=24, growth_ns=20 * US, bare_growth_ns=20 * US * bare_grow)
+    course = gather(path, Options()).steps.trend
+    assert course.kind == ("growing" if bare_grow else "uneven" if (course.spread or 0) > SPREAD else "level")
+    assert ("keep growing" in course.note) == bare_grow
 
 
 @pytest.mark.traced
