@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.analyses import compilations, copy_sites
 from nsysx.catalogue import Call
+from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Need, State
 from nsysx.findings._names import called
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.judging.gpu_work import folded
 
 #: Phases whose work a compiled model holds.
 _MODEL = ("forward", "backward")
+#: What tells where a call was made, and what it calls.
+_PLACE = ("module", "phase", "name")
 
 
 def _of_model(case: Case, calls: pl.DataFrame) -> pl.DataFrame:
@@ -24,20 +31,23 @@ def _of_model(case: Case, calls: pl.DataFrame) -> pl.DataFrame:
     return calls.filter(inside.fill_null(False))
 
 
-def _phases_known(case: Case) -> bool:
-    return bool(case.calls["phase"].cast(pl.String).is_in(_MODEL).any())
+# Several remedies have the same needs, so what a test reads of all calls is found out once: see ``Profile.once``.
+
+
+def _phases_known(profile: Profile) -> bool:
+    return bool((lookup.coded(profile.steady_calls["phase"], dict.fromkeys(_MODEL, 1)) == 1).any())
 
 
 def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[State, str]:
     """Return whether the model makes such calls in half of the steps or more, and where it makes most."""
     if not calls.height:
         return "holds", f"no {one} in the steady steps"
-    if not _phases_known(case):
+    if not case.profile.once(_phases_known):
         return "unknown", f"{case.often(calls.height, one, several)}; whether inside the model is not recorded"
     inside = _of_model(case, calls)
     if 2 * inside.height < case.steps:
         return "holds", f"no {one} inside the model in half of the steps"
-    at = ("module", "phase", "name")
+    at = list(_PLACE)
     places = inside.select(pl.col(at).cast(pl.String)).with_columns(pl.col("module").map_elements(folded, pl.String))
     module, phase, name, _ = places.group_by(at).len().sort("len", *at, descending=[True, False, False, False]).row(0)
     return (
@@ -46,35 +56,54 @@ def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[St
     )
 
 
-def waits(case: Case) -> pl.DataFrame:
+def _of_kinds(profile: Profile, kinds: Iterable[str], *columns: str) -> pl.DataFrame:
+    calls = profile.steady_calls
+    chosen = lookup.coded(calls["kind"], dict.fromkeys(kinds, 1)) == 1
+    return calls.select(columns).filter(pl.Series(chosen, dtype=pl.Boolean))
+
+
+def waits(profile: Profile) -> pl.DataFrame:
     """Return the synchronizing calls and copies that wait for the GPU; memory calls are a condition of their own."""
-    calls = case.calls.filter(case.calls["kind"].is_in(Call.WAITS))
-    return calls.join(case.profile.ledgers.waits.select("call"), on="call", how="semi", maintain_order="left")
+    calls = _of_kinds(profile, Call.WAITS, "call", *_PLACE)
+    return calls.join(profile.ledgers.waits.select("call"), on="call", how="semi", maintain_order="left")
+
+
+def _memory_calls(profile: Profile) -> pl.DataFrame:
+    return _of_kinds(profile, Call.ALLOCATOR, *_PLACE)
 
 
 def waits_inside(case: Case) -> pl.DataFrame:
     """Return the calls of the model that wait for the GPU."""
-    return _of_model(case, waits(case))
+    return _of_model(case, case.profile.once(waits))
 
 
 def _no_wait(case: Case) -> tuple[State, str]:
-    return _inside(case, waits(case), "wait", "waits")
+    return _inside(case, case.profile.once(waits), "wait", "waits")
 
 
 def _no_memory_call(case: Case) -> tuple[State, str]:
-    calls = case.calls.filter(case.calls["kind"].is_in(Call.ALLOCATOR))
-    return _inside(case, calls, "allocation or free", "allocations and frees")
+    return _inside(case, case.profile.once(_memory_calls), "allocation or free", "allocations and frees")
+
+
+def _launches_of_steps(profile: Profile) -> I64:
+    """Return how many launches each steady step makes, of those that make any."""
+    steps = profile.steps.cpu
+    windows = steps.filter((steps["process"] == profile.process) & steps["steady"]).sort("start_ns")
+    starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
+    at = np.sort(_of_kinds(profile, Call.LAUNCHES, "start_ns")["start_ns"].to_numpy(), kind="stable")
+    counts = np.searchsorted(at, ends) - np.searchsorted(at, starts)
+    return np.asarray(counts[counts > 0], np.int64)
+
+
+def _forward_threads(profile: Profile) -> int:
+    """Return how many threads launch work of the forward pass."""
+    launches = _of_kinds(profile, Call.LAUNCHES, "thread", "phase")
+    return int(launches["thread"].filter(launches["phase"] == "forward").n_unique())
 
 
 def _repeats(case: Case) -> tuple[State, str]:
     """Return whether half of the steps or more make the same number of launches."""
-    steps = case.profile.steps.cpu
-    windows = steps.filter((steps["process"] == case.process) & steps["steady"]).sort("start_ns")
-    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
-    starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
-    at = launches["start_ns"].sort().to_numpy()
-    counts = np.searchsorted(at, ends) - np.searchsorted(at, starts)
-    counts = counts[counts > 0]
+    counts = case.profile.once(_launches_of_steps)
     if len(counts) < 2:
         return "unknown", "fewer than two steady steps with launches"
     values, often = np.unique(counts, return_counts=True)
@@ -99,11 +128,9 @@ def _no_recompilation(case: Case) -> tuple[State, str]:
 
 def _one_thread(case: Case) -> tuple[State, str]:
     """Return whether one thread drives the model's forward; autograd has a thread of its own, which a graph takes."""
-    if not _phases_known(case):
+    if not case.profile.once(_phases_known):
         return "unknown", "the phases of a step are not recorded"
-    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
-    forward = launches.filter(pl.col("phase").cast(pl.String) == "forward")
-    threads = forward["thread"].n_unique()
+    threads = case.profile.once(_forward_threads)
     return (
         ("violated", f"{threads} threads launch the forward pass")
         if threads > 1

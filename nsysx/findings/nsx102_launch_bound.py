@@ -35,6 +35,7 @@ from nsysx.findings import _needs
 from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of
 from nsysx.findings._names import networks_called
 from nsysx.findings.nsx126_round_trips import rounds
+from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
@@ -153,10 +154,11 @@ def _serves(case: Case, cost: int) -> bool:
     Each request is answered, so its result is waited for; passes that follow each other without that are one computation.
     """
     program = case.program
-    asked = case.calls["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any()
     short = case.step_ns <= _SHORT_NS and 2 * cost >= case.step_ns
-    answers = 2 * _needs.waits(case).height >= case.steps
-    if not program.torch or program.trains or program.compiled or program.graphs or asked or not (short and answers):
+    answers = 2 * case.profile.once(_needs.waits).height >= case.steps
+    if not program.torch or program.trains or program.compiled or program.graphs or not (short and answers):
+        return False
+    if lookup.matching(case.calls["phase"], "^(backward|optimizer)$").any():
         return False
     return not any(need.test(case)[0] == "violated" for need in _needs.GRAPH)
 

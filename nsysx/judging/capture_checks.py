@@ -358,6 +358,10 @@ def _newer(trace: Trace) -> list[Check]:
 
 def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
     """Return every check, trouble first, and one line per table that the capture does not hold."""
+    return in_order([*profile.once(_of_profile), *(Check.no_table(t) for t in tables.values() if t.rows is None)])
+
+
+def _of_profile(profile: Profile) -> list[Check]:
     every_check = [
         *_gpu_work(profile),
         *tracing.checks(profile.trace),
@@ -387,5 +391,4 @@ def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
                 doubt="numbers",
             )
         )
-    every_check += [Check.no_table(t) for t in tables.values() if t.rows is None]
-    return in_order(every_check)
+    return every_check
