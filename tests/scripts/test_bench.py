@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 
@@ -83,3 +84,26 @@ def test_a_failing_command_is_said(bench: ModuleType) -> None:
     bench.timed([sys.executable, "-c", "raise SystemExit('no such thing')"], run)
     assert run.problem == "no such thing"
     assert not run.seconds
+
+
+def test_a_slower_or_larger_report_than_recorded_is_said(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = bench.CHECKED
+    assert bench.recorded(kernels, f"...\n{bench.said_of(kernels, 17.26, 288_400_000)}\n") == (17.3, 288_000_000)
+    assert bench.recorded(kernels, bench.said_of(10 * kernels, 17.26, 288_400_000)) is None
+
+    def runs(*_: object) -> list[object]:
+        scan = bench.Runs(bench.SCAN_NAME, cpu_seconds=[0.1])
+        ours = bench.Runs(bench.OURS_NAME, cpu_seconds=[2.4, 2.0, 1.0], peak_bytes=300_000_000)
+        return [scan, ours]
+
+    monkeypatch.setattr(bench, "RECORD", tmp_path / "bench.md")
+    monkeypatch.setattr(bench, "measure", runs)
+    monkeypatch.setattr(bench, "make", lambda paths, _: paths)
+    bench.RECORD.write_text(bench.said_of(kernels, 16.0, 290_000_000))
+    bench.check(Namespace(folder=tmp_path, repeat=3))
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "bench: CPU time in scans +25% since it was recorded, MORE THAN 15%",
+        "bench: peak memory +3% since it was recorded",
+    ]
