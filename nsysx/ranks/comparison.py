@@ -151,7 +151,7 @@ class RankRow(TypedDict):
     bubble_ns: Annotated[
         int | None,
         Of(
-            "exposed waiting in send and receive, and idle time: the pipeline's bubble; null without send and receive",
+            "exposed waiting in send and receive, and idle time: the pipeline's bubble; null without messages between two ranks",
             "ns",
         ),
     ]
@@ -209,8 +209,8 @@ def _late_because(ranks: Sequence[Rank], late: straggler.Straggler | None) -> li
 
 
 def _bubble(rank: Rank, cost: Costs) -> int | None:
-    """Return the exposed waiting of a rank in send and receive plus its idle time (ns); None without send and receive."""
-    pairs = [i for i, (_, together) in enumerate(cost.among) if not together]
+    """Return the exposed waiting of a rank in messages between two plus its idle time (ns); None without such messages."""
+    pairs = [i for i, a in enumerate(cost.among) if a.between_two and a.inside]
     return costs_room.exposed_in(rank, cost, pairs) + rank.parts["idle_ns"] if pairs else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,17 @@ class Tally:
         return round(self.bus_bytes / self.bus_ns * 1e9, 1) if self.bus_ns and self.bus_bytes else None
 
 
+class Among(NamedTuple):
+    """Who takes part in a series: the ranks, in order. ``together``: a collective, else send and receive; ``between_two``: messages
+    that only two ranks exchange, as the stages of a pipeline do; ``inside``: how many of them begin in the rank's window.
+    """
+
+    ranks: tuple[int, ...]
+    together: bool
+    between_two: bool
+    inside: int
+
+
 @dataclass
 class Costs:
     """What the matched collectives of a rank cost in its window."""
@@ -52,8 +64,8 @@ class Costs:
     delay_ns: int = 0
     waiting: list[tuple[I64, I64]] = field(default_factory=list)
     moving: list[tuple[I64, I64]] = field(default_factory=list)
-    #: For each of ``waiting`` the ranks that take part, and whether it is a collective (else send and receive).
-    among: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
+    #: Who takes part, for each of ``waiting``.
+    among: list[Among] = field(default_factory=list)
 
     def whole(self) -> Tally:
         """Return all series together."""
@@ -104,8 +116,8 @@ def costs_of(aligned: Aligned) -> list[Costs]:
             of_rank = costs[r]
             of_rank.waiting.append((start[i], end[i] - transfer))
             of_rank.moving.append((end[i] - transfer, end[i]))
-            of_rank.among.append((tuple(sorted(members)), together))
             inside = (start[i] >= rank.window[0]) & (start[i] < rank.window[1])
+            of_rank.among.append(Among(tuple(sorted(members)), together, key.between_two, int(inside.sum())))
             if not inside.any():
                 continue
             if together:

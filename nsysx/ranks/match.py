@@ -23,6 +23,11 @@ class Key(NamedTuple):
     stream: int
     kind: str
 
+    @property
+    def between_two(self) -> bool:
+        """Whether only two ranks exchange these messages, or NCCL did not note who does; an all-to-all has more partners."""
+        return self.kind == SEND_RECEIVE and (bool(self.pair) or not self.communicator)
+
 
 #: Ranks take part in one collective if their kernels for it run at the same time; this share of a sequence has to.
 _TOGETHER = 0.8

@@ -117,9 +117,15 @@ def _median_of_others(values: F64) -> F64:
 
 
 def _groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
-    """Return the sets of ranks that have collectives together, the largest first."""
-    groups = {among for c in costs for among, together in c.among if together}
-    return sorted(groups, key=lambda g: (-len(g), g))
+    """Return the sets of peers, the largest first: ranks that have collectives together in their steady steps.
+
+    Ranks that hand messages to one another there, two by two, are stages of a pipeline: their work differs, and each waits for
+    the others by nature, so that none of them is what another should be. A barrier before the steps makes no peers.
+    """
+    groups = {a.ranks for c in costs for a in c.among if a.together and a.inside}
+    handed = [set(a.ranks) for c in costs for a in c.among if a.between_two and a.inside]
+    peers = [group for group in groups if not any(pair <= set(group) for pair in handed)]
+    return sorted(peers, key=lambda g: (-len(g), g))
 
 
 def _without_waiting(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> F64 | None:
@@ -129,7 +135,7 @@ def _without_waiting(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple
         tiles = ranks[r].tiles
         if tiles is None:
             return None
-        chosen = [i for i, (among, together) in enumerate(costs[r].among) if together and among == group]
+        chosen = [i for i, a in enumerate(costs[r].among) if a.together and a.ranks == group]
         rows.append((tiles.end_ns - tiles.start_ns) - waiting_per_step(ranks[r], costs[r], chosen))
     if len({len(row) for row in rows}) != 1 or len(rows[0]) < _FEWEST_STEPS:
         return None

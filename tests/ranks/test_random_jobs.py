@@ -12,20 +12,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nsysx import pipeline
+from nsysx.pipeline import summarize
 from nsysx.ranks import comparison
 from tests.builder import Report
 from tests.examples import examples
 from tests.ranks.test_comparison import ALL_REDUCE
+from tests.ranks.test_straggler import SEND
 from tests.replay.machine import CALL, PAUSE, US, Action, Machine
 
 _COMPUTE, _NETWORK = 7, 20
+#: What all ranks do together.
+_KERNELS = {"reduce": ALL_REDUCE, "hand": SEND}
 _RECORDED, _SETTLED, _LONG = 12, 15, 40
 #: How far a price may be off: a share of the truth, and ns of what a step is known to.
 _CLOSE, _LEAST_NS = 0.05, 3_000
 
 
 class Job:
-    """Ranks that run the same program in step, each with durations of its own; ("reduce", us) ends on all of them together.
+    """Ranks that run a program in step, each with durations of its own; ("reduce", us) ends on all of them together, and so does
+    ("hand", us), a message from one to the other.
 
     ``apart``: each has a report of its own.
     """
@@ -41,8 +46,8 @@ class Job:
         for number in range(steps):
             begun = [rank.now for rank in self.ranks]
             for actions in zip(*self.programs, strict=True):
-                if actions[0][0] == "reduce":
-                    self._reduce(threads, actions[0][1])
+                if actions[0][0] in _KERNELS:
+                    self._together(threads, *actions[0])
                     continue
                 for rank, thread, action in zip(self.ranks, threads, actions, strict=True):
                     getattr(rank, f"_{action[0]}")(thread, *action[1:])
@@ -51,14 +56,14 @@ class Job:
                 rank.ends_us.append(max(rank.free.values()))
         return self
 
-    def _reduce(self, threads: Sequence[Any], us: int) -> None:
+    def _together(self, threads: Sequence[Any], what: str, us: int) -> None:
         came = [max(rank.now + CALL, rank.free.get(_NETWORK, 0) + PAUSE) for rank in self.ranks]
         end = max(came) + us
         for rank, thread, start in zip(self.ranks, threads, came, strict=True):
             thread.launch(
                 rank.now * US,
                 CALL * US,
-                kernel=ALL_REDUCE,
+                kernel=_KERNELS[what],
                 gpu_start=start * US,
                 gpu_dur=(end - start) * US,
                 stream=_NETWORK,
@@ -70,10 +75,23 @@ class Job:
         return max(rank.step_us(_SETTLED) for rank in self.ranks)
 
 
-def reduced(event: int, us: int) -> list[Action]:
+def reduced(event: int, us: int, what: str = "reduce") -> list[Action]:
     """An all-reduce of what the compute stream made, which the compute stream waits for: as DDP does."""
     before, after = ("record", event, _COMPUTE), ("record", event + 1, _NETWORK)
-    return [before, ("hold", event, _NETWORK), ("reduce", us), after, ("hold", event + 1, _COMPUTE)]
+    return [before, ("hold", event, _NETWORK), (what, us), after, ("hold", event + 1, _COMPUTE)]
+
+
+def stage(place: int, micro_batches: int, forward_us: int, *, norm: bool) -> list[Action]:
+    """One of two stages; backward takes twice what forward does. ``norm``: the stages add up the norms of their gradients."""
+    made: list[Action] = []
+    for event in range(2 * micro_batches):
+        backward = event >= micro_batches
+        work: list[Action] = [("launch", "gemm", forward_us * (1 + backward), _COMPUTE)]
+        nothing: list[Action] = [("host", 0)]
+        gives = place == backward
+        made += [*(work if gives else nothing), *reduced(1 + 2 * event, 10, "hand"), *(nothing if gives else work)]
+    made += reduced(99, 10) if norm else []
+    return [*made, ("host", 25), ("launch", "sgd", 20, _COMPUTE), ("sync", None)]
 
 
 @st.composite
@@ -129,6 +147,20 @@ def test_the_price_of_a_late_rank(program: list[Action], count: int, what: str, 
     for row in named:
         assert rows.index(row) == late
         assert abs(row["price_ns"] - true) <= _CLOSE * true + _LEAST_NS, (row["price_ns"], true)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("first_us", [200, 300, 400])
+def test_more_micro_batches_come_first_in_a_pipeline(tmp_path: Path, first_us: int, norm: bool) -> None:
+    """The ranks met at a barrier before the steps. That makes no peers of them: each waits for the other in every step."""
+    job = Job([stage(0, 4, first_us, norm=norm), stage(1, 4, 300, norm=norm)])
+    threads = [job.report.process(100 + r).thread(100 + r, "python") for r in (0, 1)]
+    for thread in threads:
+        thread.launch(50 * US, 5 * US, kernel=ALL_REDUCE, gpu_start=60 * US, gpu_dur=10 * US, stream=22)
+    summary = summarize([job.run(_RECORDED).report.write(tmp_path / "pipeline.sqlite")])
+    assert not any(row["straggler"] for row in summary.rows("ranks"))
+    assert "more micro-batches" in summary.answer.do[0].text
+    assert summary.answer.bound
 
 
 def test_a_rank_alone_keeps_the_collective_that_nothing_hides(tmp_path: Path) -> None:

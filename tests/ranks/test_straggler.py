@@ -10,6 +10,7 @@ import pytest
 
 from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
+from nsysx.ranks.match import Key
 from tests.builder import Report
 from tests.ranks.test_comparison import ALL_REDUCE, reports
 
@@ -175,6 +176,14 @@ def test_a_balanced_pipeline_has_a_bubble_and_no_straggler(tmp_path: Path) -> No
         assert r["bubble_ns"] == r["exposed_wait_ns"] + r["idle_ns"]
     assert finding.verdict == "clear"
     assert "bubble" in finding.detail
+
+
+def test_only_messages_between_two_make_stages() -> None:
+    """An all-to-all is made of sends, too, and each of its ranks has many partners."""
+    assert Key("1", (0, 1), 0, "sendrecv").between_two
+    assert Key("", (), 3, "sendrecv").between_two  # who exchanges them was not noted
+    assert not Key("1", (), 0, "sendrecv").between_two
+    assert not Key("1", (), 0, "allreduce").between_two
 
 
 @pytest.mark.parametrize("what", ["later", "same", "command"])
