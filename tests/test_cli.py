@@ -218,7 +218,7 @@ def test_what_to_ask_next_names_the_report_as_it_was_typed(sqlite: Path, tmp_pat
     odd = tmp_path / "a b" / "r.sqlite"
     odd.parent.mkdir()
     odd.symlink_to(sqlite)
-    assert f"nsysx report '{odd}' --full" in nsysx("report", odd).stdout
+    assert f"nsysx report '{odd}' --html page.html" in nsysx("report", odd).stdout
 
 
 def test_what_to_ask_next_of_several_reports_can_be_asked(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from nsysx.cli import declared as cli
 from nsysx.cli import process
 from nsysx.cli.app import app
 from nsysx.comparing import inputs
-from nsysx.option import Option, declared, options_of
+from nsysx.option import Declared, Option, declared, options_of
 from nsysx.reading import inputs as named_inputs
 from nsysx.recording import capture
 from nsysx.recording.environment import probe_environment
@@ -27,11 +27,25 @@ from nsysx.recording.ranks import option_words
 from nsysx.replay.changes import Changes
 from nsysx.selection import Handling, Selection
 
-ALL = Options(
-    output=Path("o"), force=True, report=False, probe=False, steps="2:4", lines=True, memory=True, python=True, gil=True,
-    ops=True, gpu_metrics=True, per_rank=True, nsys=Path("/n"), nsys_args=("--a=1", "-b"), graphs="graph", osrt=True,
-    clocks=True, depth=3, only="a b", marks="all", backward="ops", calibrate=True,
-)  # fmt: skip
+#: Options whose values have a form of their own.
+FORMED: dict[str, Any] = {
+    "output": Path("o"),
+    "nsys": Path("/n"),
+    "nsys_args": ("--a=1", "-b"),
+    "steps": "2:4",
+    "depth": 3,
+}
+
+
+def other(one: Declared) -> Any:
+    """Return a value of an option that is not its default."""
+    if one.flag:
+        return not one.default
+    words = [word for word in one.option.words if word != one.default] or ["a b"]
+    return FORMED.get(one.field, words[-1] if one.kind in (str, str | None) else (one.option.least or 0) + 3)
+
+
+ALL = Options(**{one.field: other(one) for one in declared(Options)})
 
 
 def parsed(monkeypatch: pytest.MonkeyPatch, *words: str) -> Options:
@@ -95,9 +109,14 @@ def test_an_added_option_touches_its_declaration_alone(monkeypatch: pytest.Monke
 def test_the_probe_is_told_what_it_needs(tmp_path: Path) -> None:
     told = probe_environment(replace(ALL, probe=True), {}, tmp_path, own_lines=True)
     assert {name: value for name, value in told.items() if name.startswith("NSYSX_")} == {
-        "NSYSX_PROBE_DIR": str(tmp_path), "NSYSX_STEPS": "2:4", "NSYSX_LINES": "1", "NSYSX_OPS": "1", "NSYSX_DEPTH": "3",
-        "NSYSX_ONLY": "a b", "NSYSX_MARKS": "all", "NSYSX_BACKWARD": "ops",
-    }  # fmt: skip
+        "NSYSX_PROBE_DIR": str(tmp_path),
+        **{
+            one.option.variable: "1" if one.flag else str(getattr(ALL, one.field))
+            for one in declared(Options)
+            if one.option.variable
+        },
+    }
+    assert (told["NSYSX_LINES"], told["NSYSX_DEPTH"], told["NSYSX_ONLY"]) == ("1", "3", "a b")
 
 
 # --- options that commands and the library share ------------------------------------------------------------------------
