@@ -66,7 +66,7 @@ LIBRARIES = {
     "export": FRAMES,
     "__init__": {"nvtx"},
     "api": FRAMES,
-    "render": {"rich", "jinja2", "matplotlib", "tomllib", "tomli"},
+    "render": {"rich", "jinja2", "matplotlib", "PIL", "tomllib", "tomli"},
     "cli": {"typer", "rich", "tomllib", "tomli"},
     "progress": {"rich"},
     "inject": {"torch", "nvtx"},

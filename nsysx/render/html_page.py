@@ -222,8 +222,10 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
         top //= 2
 
 
-#: Text between two tags, and what holds text that is no prose: code, scripts, styles and what is copied.
-_BETWEEN = re.compile(r"(<(script|style|pre|code|textarea)\b.*?</\2>)|>([^<]+)(?=<)", re.DOTALL)
+#: What holds text that is no prose: code, scripts, styles and what is copied; text of a picture or box, and between two tags.
+_BETWEEN = re.compile(
+    r"(<(script|style|pre|code|textarea)\b.*?</\2>)|((?: (?:alt|title)=\"[^\"]*\")|>[^<]+(?=<))", re.DOTALL
+)
 _UNIT = re.compile(r"(?<=\d) (ns|us|ms|s|%|x|KiB|MiB|GiB|B|[GMk]B/s)(?![\w/])")
 
 
@@ -233,7 +235,7 @@ def _typeset(page: str) -> str:
     def unit(number: re.Match[str]) -> str:
         return f"\u00a0{'µs' if number[1] == 'us' else number[1]}"
 
-    return _BETWEEN.sub(lambda m: m[1] or f">{_UNIT.sub(unit, m[3])}", page)
+    return _BETWEEN.sub(lambda m: m[1] or _UNIT.sub(unit, m[3]), page)
 
 
 def first(summary: Summary, *, redact: bool = True) -> str:
@@ -261,7 +263,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         v=shown,
         screen=screen,
         windows=windows,
-        legend=live_timeline.legend(summary.timelines[0]) if drawn else (),
+        legend=live_timeline.legend(first_screen.windows(summary)) if drawn else (),
         groups=groups,
         most_rows=ROWS,
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from html import escape
 
-from nsysx.answer.bars import folded_path
 from nsysx.catalogue import Part
+from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
 from nsysx.findings import rule_of
 from nsysx.model import Finding
@@ -50,33 +51,47 @@ def marks(pictures: Sequence[Timeline], findings: Sequence[Finding]) -> tuple[tu
 
 
 def _place(picture: Timeline, finding: Finding) -> Place | None:
-    """Return the longest stretch of what a finding is about: in its module or phase where it names one, of its part of the step."""
-    if rule_of(finding.code).about == "capture":
-        return None
-    module, phase = (bare(str(finding.where.get(k) or "")) for k in ("module", "phase"))
-    here = [p for p in picture.places if module in ("", "*", p.module, folded_path(p.module))]
-    here = [p for p in here if phase in ("", p.phase)] or here
-    parts: Sequence[str] = rule_of(finding.code).cause
-    if not (module or phase or parts):  # where the device idles longest is what makes a step slow
+    """Return the longest stretch of what a finding is about, None where the picture does not show it.
+
+    That is its part of the step: in its module and phase where it names them, outside of modules where it names what lies beside it.
+    """
+    rule = rule_of(finding.code)
+    parts: Sequence[str] = rule.cause
+    if rule.slug == _OF_SLOW_STEPS:  # where the device idles longest is what makes a step slow
         parts = [p.value for p in Part if p.idle]
-    of_part = [p for p in here if p.part in parts] if parts else here
-    return max(of_part, key=lambda p: p.end_ns - p.start_ns, default=None)
+    if not parts or rule.about == "capture" or (finding.where.get("file") and Part.HOST in parts):
+        return None
+    anywhere = rule.whole or rule.about == "late rank"
+    here = [p for p in picture.places if p.part in parts and (anywhere or _inside(p, finding))]
+    return max(here, key=lambda p: p.end_ns - p.start_ns, default=None)
 
 
-def legend(picture: Timeline) -> tuple[tuple[str, bool, str], ...]:
-    """Return the colours of the lanes that fill a part of the window worth a word: kind, whether it is idle time, words."""
-    filled: dict[tuple[str, bool, str], int] = {}
-    for lane in picture.lanes:
-        idle = lane.role == "idle"
+def _inside(place: Place, finding: Finding) -> bool:
+    """Return whether a place is where a finding is: "*" in its module stands for what differs between several."""
+    module, phase = (bare(str(finding.where.get(k) or "")) for k in ("module", "phase"))
+    if not module:
+        outside = not finding.where.get("near") or place.module in ("", IN_STEP)
+        return outside and phase in ("", place.phase)
+    pattern = "[^.]*".join(map(re.escape, module.split("*")))
+    named = re.fullmatch(pattern, bare(place.module)) is not None
+    return (named and phase in ("", place.phase)) or (module == phase == place.phase)
+
+
+def legend(pictures: Sequence[Timeline]) -> tuple[tuple[str, bool, str], ...]:
+    """Return the colours of the lanes that fill a part of a window worth a word: kind, whether it is idle time, words."""
+    filled: dict[tuple[str, bool, str], float] = {}
+    for one, lane in ((picture, lane) for picture in pictures for lane in picture.lanes):
+        idle, window = lane.role == "idle", max(1, one.end_ns - one.start_ns)
         for span in lane.spans if lane.role != "phases" else ():
             words = clean(span.label, 60) if idle else KIND_NAMES.get(span.kind, "")
             if words and not (idle and span.covered_ns is not None):
                 key = (span.kind, idle, words)
-                filled[key] = filled.get(key, 0) + span.end_ns - span.start_ns
-    least = _LEAST * (picture.end_ns - picture.start_ns)
+                filled[key] = filled.get(key, 0) + (span.end_ns - span.start_ns) / window
     named = {(kind if idle else KIND_COLOURS[kind], words): (kind, idle, words) for kind, idle, words in filled}
     shown = {
-        named[kind if idle else KIND_COLOURS[kind], words] for (kind, idle, words), ns in filled.items() if ns >= least
+        named[kind if idle else KIND_COLOURS[kind], words]
+        for (kind, idle, words), share in filled.items()
+        if share >= _LEAST
     }
     return tuple(entry for entry in named.values() if entry in shown)
 
@@ -84,7 +99,8 @@ def legend(picture: Timeline) -> tuple[tuple[str, bool, str], ...]:
 def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) -> str:
     """Return the lanes as JSON: ``ns`` of the window, ``marks``, tables of ``text`` and ``colour``, and ``lanes``.
 
-    Each mark is [number, start, end]. Each lane has ``name``, ``at``, ``fill``, and ``idle``: it shows idle time, hatched.
+    Each mark is [number, start, end], each of ``lines`` an instant and its name. Each lane has ``name``, ``at``, ``fill``, and
+    ``idle``: it shows idle time, hatched.
     ``at`` is flat, four numbers per box: ns since the end of the box before it, length in ns, and indices of colour and text.
     ``fill`` has, by number of the box, the percentage of it that is filled, for boxes that stand for several neighbours.
     """
@@ -115,7 +131,8 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
                 fill[number] = min(100, round(100 * span.covered_ns / long))
         lanes.append({"name": name, "at": at, "fill": fill, "idle": lane.role == "idle"})
     length = max(1, picture.end_ns - picture.start_ns)
-    whole = {"ns": length, "marks": marks, "text": list(texts), "colour": list(colours), "lanes": lanes}
+    lines = [(at, clean(name, 60)) for at, name in picture.marks]
+    whole = {"ns": length, "marks": marks, "lines": lines, "text": list(texts), "colour": list(colours), "lanes": lanes}
     return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -210,7 +210,7 @@ def test_the_middle_of_the_dots_is_the_median_of_the_table():
     """The strip holds some of the executions only: a middle of its own would differ from the table beside it."""
     row = {"median_ns": 25_000.0, "verdict": "cannot_tell"}
     said = texts(strips([Strip("k", "", "", 4000, (10_000, 20_000, 30_000, 90_000))], [row]))
-    assert any("4,000 runs, median 25.0 us: cannot tell" in text for text in said), said
+    assert any("4,000 runs, median 25.0 µs: cannot tell" in text for text in said), said
 
 
 def test_what_is_looked_at_closely_is_what_the_still_shows(full):

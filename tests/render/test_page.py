@@ -174,7 +174,7 @@ def test_the_order_of_the_page(full_page):
 
 
 def test_the_alt_text_says_what_the_picture_shows(full_page):
-    alts = [image["alt"] for image in Page(full_page).all("img")]
+    alts = [image["alt"].replace("\u00a0", " ") for image in Page(full_page).all("img")]
     assert alts[0].startswith("Timeline with 2 CPU lanes above 2 of GPUs. Step 5, typical")
     assert alts[1].startswith(
         "GPU 0 (NVIDIA H200): 69.25 ms; compute 56.00 ms (81 %), idle: inside a sync call 6.00 ms (8.7 %)"

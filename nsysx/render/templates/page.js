@@ -106,7 +106,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
           fill: fill === undefined ? 1 : fill / 100 });
       }
     });
-    flags = data.marks.length ? FLAG : 0;
+    flags = data.marks.length || first ? FLAG : 0;
     from = 0;
     to = data.ns;
   }
@@ -189,6 +189,24 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       g.font = "bold 11px system-ui, sans-serif";
       g.textAlign = "center";
       g.fillText(String(mark[0]), at, 8.5);
+      g.textAlign = "left";
+    });
+    data.lines.forEach(function (line) {
+      var x = left + (line[0] - from) * scale;
+      if (x < left + 1 || x > wide) return;
+      g.strokeStyle = ink;
+      g.lineWidth = 1;
+      g.setLineDash([4, 3]);
+      g.beginPath();
+      g.moveTo(x + 0.5, flags);
+      g.lineTo(x + 0.5, high - AXIS);
+      g.stroke();
+      g.setLineDash([]);
+      g.font = "11px system-ui, sans-serif";
+      var over = wide - x < g.measureText(line[1]).width + 4;
+      g.fillStyle = soft;
+      g.textAlign = over ? "right" : "left";
+      if (!taken.some(function (at) { return over ? at < x + 8 && at > x - 120 : at > x - 8 && at < x + 120; })) g.fillText(line[1], over ? x - 3 : x + 3, 8.5);
       g.textAlign = "left";
     });
     canvas.setAttribute("data-from", Math.round(from));

@@ -1,0 +1,97 @@
+"""Where a finding is marked in the timeline: where it is, or nowhere."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from PIL import Image
+
+from nsysx.events.attribute import IN_STEP
+from nsysx.model import Finding
+from nsysx.pictures import Lane, Place, Span, Timeline
+from nsysx.render import charts, live_timeline
+from tests.render import factory
+
+#: Each stretch is longer than the one before it, so that the longest of all is never right by chance.
+PLACES = (
+    Place(0, 10, "blocks.3.qkv", "forward", "host"),
+    Place(10, 30, "0.1", "forward", "work"),
+    Place(30, 60, "(optimizer)", "optimizer", "host"),
+    Place(60, 100, "(clip)", "clip", "host"),
+    Place(100, 150, IN_STEP, "", "copy"),
+    Place(150, 210, IN_STEP, "", "sync"),
+    Place(210, 280, IN_STEP, "", "input"),
+    Place(280, 360, "head", "backward", "sync"),
+    Place(360, 450, "head", "backward", "comm"),
+    Place(450, 550, "head", "backward", "work"),
+    Place(550, 660, "head", "backward", "host"),
+    Place(660, 780, "head", "backward", "copy"),
+)
+
+
+def marked(code: str, **where: object) -> tuple[int, int] | None:
+    picture = Timeline("step", 0, 1000, (), places=PLACES)
+    finding = Finding(code, "cause", "found", "a title", "a detail", where=where)
+    found = live_timeline.marks((picture,), (finding,))[0]
+    return found[0][1:] if found else None
+
+
+@pytest.mark.parametrize(
+    ("code", "where", "place"),
+    [
+        ("NSX102", {"module": "Net.forward and backward, AdamW.step"}, (550, 660)),
+        ("NSX106", {"module": "DataLoader", "phase": "data"}, (210, 280)),
+        ("NSX114", {"module": "(optimizer)", "phase": "optimizer"}, (30, 60)),
+        ("NSX114", {"module": "(clip)", "phase": "clip"}, (60, 100)),
+        ("NSX114", {"module": "blocks.*.qkv", "phase": "forward"}, (0, 10)),
+        ("NSX117", {"module": "*.*"}, (10, 30)),
+        ("NSX101", {"near": "after AdamW.step, before Net.forward"}, (150, 210)),
+        ("NSX105", {"near": "after AdamW.step, before Net.forward"}, (100, 150)),
+        ("NSX101", {"module": "head", "phase": "backward"}, (280, 360)),
+        ("NSX111", {"near": "rank 3"}, (360, 450)),
+    ],
+)
+def test_a_finding_is_marked_where_it_is(code, where, place):
+    assert marked(code, **where) == place
+
+
+@pytest.mark.parametrize(
+    ("code", "where"),
+    [
+        ("NSX114", {"module": "elsewhere", "phase": "forward"}),
+        ("NSX114", {"module": "head", "phase": "forward"}),
+        ("NSX123", {"file": "train.py", "line": 12}),
+        ("NSX190", {}),
+        ("NSX108", {}),
+    ],
+)
+def test_what_the_picture_does_not_show_has_no_mark(code, where):
+    assert marked(code, **where) is None
+
+
+def test_the_legend_names_the_colors_of_every_window_that_is_shown():
+    first, second = (
+        Timeline("step", 0, 100, (Lane("stream", "GPU 0 stream 7", (Span(0, 50, kind, "k"),)),))
+        for kind in ("compute", "comm")
+    )
+    assert [words for *_, words in live_timeline.legend((first, second))] == ["compute", "communication"]
+
+
+def test_a_picture_has_few_colors_and_keeps_them_apart():
+    """The still costs a third of the bytes of one in all colors, and each kind keeps its own."""
+    spans = tuple(Span(i * 10, i * 10 + 9, kind, "k") for i, kind in enumerate(("compute", "copy", "comm", "memset")))
+    still = charts.timeline(Timeline("step", 0, 40, (Lane("stream", "GPU 0 stream 7", spans),)))
+    with Image.open(io.BytesIO(still.data)) as image:
+        assert image.mode == "P"
+        assert image.size == (2 * still.width, 2 * still.height)
+        drawn = {color for _, color in image.convert("RGB").getcolors(256)}
+    assert len(drawn) <= 128
+    for kind in ("compute", "copy", "comm", "memset"):
+        color = tuple(bytes.fromhex(charts.colours.KIND_COLOURS[kind][1:]))
+        assert min(max(abs(a - b) for a, b in zip(color, other, strict=True)) for other in drawn) <= 8, kind
+
+
+def test_a_summary_of_every_kind_of_row_has_marks():
+    summary = factory.summary()
+    assert any(live_timeline.marks(summary.timelines[:1], summary.findings or ()))
