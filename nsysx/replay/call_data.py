@@ -65,9 +65,9 @@ def call_data(profile: Profile, window: Window) -> CallData:
 def _staging(profile: Profile, window: Window) -> dict[int, int]:
     """Return call -> how long filling its staging buffer may take (ns), for copies from pageable memory to the device."""
     copies = profile.attributed.gpu_ops.select("call", "bytes", "copy_kind", "src_kind").filter(
-        (pl.col("copy_kind") == _TO_DEVICE) & (pl.col("src_kind") == _PAGEABLE) & pl.col("call").is_not_null()
+        (pl.col("copy_kind") == _TO_DEVICE) & (pl.col("src_kind") == _PAGEABLE)
     )
-    copies = copies.join(window.calls.select("call"), on="call", how="semi")
+    copies = copies.drop_nulls(["call", "bytes"]).join(window.calls.select("call"), on="call", how="semi")
     return {call: round(size * _STAGED_NS_PER_BYTE) for call, size in copies.select("call", "bytes").iter_rows()}
 
 
