@@ -30,7 +30,7 @@ from nsysx.events import clocks
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.intervals import I64
-from nsysx.frames.rank_tests import F64, explained, mann_whitney, spearman
+from nsysx.frames.statistics import F64, explained, mann_whitney, spearman
 from nsysx.model import TableSpec
 from nsysx.reading import schema
 from nsysx.rows import Of, TableOf, columns_of

@@ -16,6 +16,7 @@ from nsysx.comparing import statistics
 from nsysx.comparing.comparability import doubtful
 from nsysx.comparing.side import Captured, Series
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.frames.statistics import PROCESS_DRIFT, block_length, mean_error
 
 SCHEMA = "nsysx.check/1"
 EXIT_INCONCLUSIVE = 5
@@ -73,7 +74,7 @@ class Verdict:
 def _noise(capture: Captured, series: Series, drift: float) -> float:
     """Return how far a mean per step may be off (ns): the scatter of steps, and the drift between processes."""
     rows = (series.ns / series.steps)[None, :]
-    error, df = statistics.mean_error(rows, statistics.block_length(rows[0]))
+    error, df = mean_error(rows, block_length(rows[0]))
     half = statistics.Doubt(float(error[0]), df, 0.0).half(statistics.LEVEL)
     return (0.0 if half == float("inf") else half) + drift * series.mean_ns
 
@@ -133,7 +134,7 @@ def _time(capture: Captured, name: str) -> Measured:
         return None
     noise = _noise(capture, series, statistics.GPU_DRIFT)
     if name in ("step", "gpu_idle"):
-        noise += statistics.PROCESS_DRIFT * capture.series("work")["rest"].mean_ns
+        noise += PROCESS_DRIFT * capture.series("work")["rest"].mean_ns
     return series.mean_ns / 1e6, noise / 1e6
 
 
@@ -169,7 +170,7 @@ class _Section:
 _SECTIONS: Mapping[str, _Section] = {
     "counts": _Section(_count, "per step", tuple(_KINDS)),
     "times_ms": _Section(_time, "ms", (*_OF_PARTS, "real_step", "first_calls")),
-    "idle_ms": _Section(_series("idle", statistics.PROCESS_DRIFT), "ms"),
+    "idle_ms": _Section(_series("idle", PROCESS_DRIFT), "ms"),
     "modules_ms": _Section(_series("module", statistics.GPU_DRIFT), "ms"),
     "families_ms": _Section(_series("family", statistics.GPU_DRIFT), "ms"),
     "gpu_busy_min": _Section(_busy, "share", single=True, least=True),

@@ -11,6 +11,7 @@ from nsysx.comparing import comparability, differences, statistics
 from nsysx.comparing.differences import Difference
 from nsysx.comparing.side import Side, as_fine, renamed
 from nsysx.comparing.wording import Part, real_words, sentence
+from nsysx.frames.statistics import PROCESS_DRIFT
 
 SCHEMA = "nsysx.compare/1"
 
@@ -40,13 +41,13 @@ class Compared(NamedTuple):
 
 TABLES = (
     Compared("ledger", "ledger", statistics.GPU_DRIFT, "Where the step goes"),
-    Compared("idle", "idle", statistics.PROCESS_DRIFT, "GPU idle time by cause"),
-    Compared("phases", "phase", statistics.PROCESS_DRIFT, "Phases, on the CPU"),
+    Compared("idle", "idle", PROCESS_DRIFT, "GPU idle time by cause"),
+    Compared("phases", "phase", PROCESS_DRIFT, "Phases, on the CPU"),
     Compared("modules", "module", statistics.GPU_DRIFT, "Modules, own GPU time", leads=True),
     Compared("families", "family", statistics.GPU_DRIFT, "Kernel families"),
     Compared("kernels", "kernel", statistics.GPU_DRIFT, "Kernels", leads=True),
-    Compared("api_calls", "api", statistics.PROCESS_DRIFT, "CUDA API calls, own time", leads=True),
-    Compared("waits", "wait", statistics.PROCESS_DRIFT, "Waits", leads=True),
+    Compared("api_calls", "api", PROCESS_DRIFT, "CUDA API calls, own time", leads=True),
+    Compared("waits", "wait", PROCESS_DRIFT, "Waits", leads=True),
 )
 
 
@@ -161,7 +162,7 @@ def _parts(before: Side, after: Side, noise: Side | None, step: float, total: in
     split, ranked = _compute(before, after, noise, step)
     ledger = _rows(before, after, noise, "ledger", step, statistics.GPU_DRIFT)
     ranked += [("ledger", r) for r in ledger if r.name in (Activity.COMM, Activity.COPY, Activity.MEMSET)]
-    idle = _rows(before, after, noise, "idle", step, statistics.PROCESS_DRIFT)
+    idle = _rows(before, after, noise, "idle", step, PROCESS_DRIFT)
     ranked += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == Activity.IDLE]
     ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
     ranked.sort(key=lambda e: -abs(e[1].difference_ns))
@@ -215,7 +216,7 @@ def _drift(before: Side, after: Side, step: float) -> float:
     """
     waiting = max(_per_step(before, "work", "rest"), _per_step(after, "work", "rest"))
     hosts = [h for h in (_host_time(before), _host_time(after)) if h is not None]
-    host = statistics.PROCESS_DRIFT * max(hosts) if hosts else waiting
+    host = PROCESS_DRIFT * max(hosts) if hosts else waiting
     return min(waiting, host) + statistics.GPU_DRIFT * step
 
 

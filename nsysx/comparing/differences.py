@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from nsysx.comparing import statistics
 from nsysx.comparing.side import Captured, Series, Side
+from nsysx.frames.statistics import block_length, mean_error, satterthwaite
 
 F64 = npt.NDArray[np.float64]
 
@@ -52,7 +53,7 @@ def _matrix(capture: Captured, part: str, keys: Sequence[str | None]) -> tuple[F
         if (s := series.get(key)) is not None:
             rows[i] = s.ns / s.steps
     step = capture.series("step").get("gpu")
-    length = statistics.block_length(step.ns / step.steps) if step is not None else 1
+    length = block_length(step.ns / step.steps) if step is not None else 1
     return rows, length
 
 
@@ -65,7 +66,7 @@ def _means(side: Side, part: str, keys: Sequence[str | None]) -> F64:
 def _single_error(side: Side, part: str, keys: Sequence[str | None]) -> tuple[F64, float]:
     """Return the standard error of each key's mean from the steps of the side's only capture, and degrees of freedom."""
     rows, length = _matrix(side.captures[0], part, keys)
-    return statistics.mean_error(rows, length)
+    return mean_error(rows, length)
 
 
 def doubts(
@@ -84,7 +85,7 @@ def doubts(
         return each
     (ea, da), (eb, db) = _single_error(before, part, keys), _single_error(after, part, keys)
     for x, y in zip(ea, eb, strict=True):
-        error, df = statistics.satterthwaite((float(x), da), (float(y), db))
+        error, df = satterthwaite((float(x), da), (float(y), db))
         each.append(statistics.Doubt(error, df, 0.0))
     return each
 

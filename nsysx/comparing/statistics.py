@@ -1,8 +1,8 @@
 """Intervals for a difference of two means, and the verdict they allow. Nothing is random: the same input, the same answer.
 
 The unit is the capture. If a side has several, or captures for ``--noise`` are given, the scatter between captures decides.
-With one capture a side, only the scatter of steps is known, which correlate (`frames.means`). How much processes differ is
-then not seen at all and is allowed for (`PROCESS_DRIFT`, `GPU_DRIFT`).
+With one capture a side, only the scatter of steps is known, which correlate (`frames.statistics`). How much processes differ is
+then not seen at all and is allowed for (`frames.statistics.PROCESS_DRIFT`, `GPU_DRIFT`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from math import sqrt
 
 import numpy as np
 
-from nsysx.frames.means import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
-
-__all__ = ["F64", "PROCESS_DRIFT", "block_length", "mean_error", "t_quantile"]
+from nsysx.frames.statistics import t_quantile
 
 #: GPU work differs by up to this share from process to process: clocks, temperature, addresses (measured on one H200).
 GPU_DRIFT = 0.005
@@ -55,17 +53,6 @@ def between(groups: Sequence[Sequence[float]], level: float) -> tuple[float, flo
             total += float((((values - mean) / mean) ** 2).sum()) * level**2 if mean else float(((values) ** 2).sum())
             df += len(group) - 1
     return (sqrt(total / df), float(df)) if df else (float("nan"), 0.0)
-
-
-def satterthwaite(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    """Return the error and degrees of freedom of a difference of two means, from those of each (Welch 1947)."""
-    (ea, da), (eb, db) = a, b
-    whole = ea**2 + eb**2
-    if not da or not db:
-        return float("nan"), 0.0
-    if not whole:
-        return 0.0, da + db
-    return sqrt(whole), whole**2 / (ea**4 / da + eb**4 / db)
 
 
 def judge(difference: float, doubt: Doubt, margin: float, level: float = LEVEL) -> str:

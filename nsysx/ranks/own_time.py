@@ -13,7 +13,7 @@ import numpy as np
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.frames.means import F64
+from nsysx.frames.statistics import F64
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsysx.catalogue import Activity, Cause, Late, Trait
-from nsysx.frames.means import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
+from nsysx.frames.statistics import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.costs import Costs, waiting_per_step
 from nsysx.ranks.match import Aligned

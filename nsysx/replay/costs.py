@@ -17,6 +17,7 @@ from nsysx import ids
 from nsysx.catalogue import Call, Cause
 from nsysx.events import bare
 from nsysx.events.profile import Profile
+from nsysx.frames.statistics import bootstrap_bounds
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
 
@@ -75,25 +76,20 @@ class Measured:
 #: Least error bar of a mean of measured steps, as a share: a host's and a device's speed drift by that between two stretches of
 #: one process.
 _LEAST_BAR = 0.02
-#: The block bootstrap: resamples, fewest steps, and the share of resampled means between the bounds.
+#: The bootstrap: resamples, fewest steps, and the share of resampled means between the bounds.
 _RESAMPLES, FEWEST, _SHARE = 2_000, 10, 0.95
 
 
 def mean_of(lengths: Sequence[int]) -> tuple[int, int, int]:
     """Return the mean of steps that followed one another, and its bounds (ns).
 
-    The bounds are those of a moving-block bootstrap: blocks keep what neighbors have in common. A block has the square root of the
-    number of steps. With few steps, the bounds are the shortest and the longest. Source: Kuensch, "The jackknife and the
-    bootstrap for general stationary observations", Annals of Statistics 17 (1989).
+    The bounds are those of a block bootstrap; with few steps, they are the shortest and the longest.
     """
     values = np.asarray(lengths, np.float64)
-    n, mean = len(values), float(values.mean())
+    mean = float(values.mean())
     low, high = float(values.min()), float(values.max())
-    if n >= FEWEST:
-        size = max(1, round(n**0.5))
-        blocks = np.lib.stride_tricks.sliding_window_view(values, size).mean(axis=1)
-        chosen = np.random.default_rng(0).integers(0, len(blocks), (_RESAMPLES, -(-n // size)))
-        low, high = np.quantile(blocks[chosen].mean(axis=1), ((1 - _SHARE) / 2, (1 + _SHARE) / 2)).tolist()
+    if len(values) >= FEWEST:
+        low, high = bootstrap_bounds(values, _SHARE, _RESAMPLES)
     return round(mean), round(min(low, mean * (1 - _LEAST_BAR))), round(max(high, mean * (1 + _LEAST_BAR)))
 
 

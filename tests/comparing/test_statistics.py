@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from nsysx.comparing import statistics
+from nsysx.frames.statistics import F64, block_length, mean_error, satterthwaite, t_quantile
 
 
 @pytest.mark.parametrize(
     ("df", "t"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1e9, 1.9601)]
 )
 def test_quantiles_of_student(df: float, t: float) -> None:
-    assert statistics.t_quantile(0.95, df) == pytest.approx(t, rel=2e-4)
+    assert t_quantile(0.95, df) == pytest.approx(t, rel=2e-4)
 
 
-def steps(random: np.random.Generator, n: int, correlation: float) -> statistics.F64:
+def steps(random: np.random.Generator, n: int, correlation: float) -> F64:
     x = np.empty(n)
     x[0] = random.normal()
     for i in range(1, n):
@@ -33,9 +34,9 @@ def test_the_interval_of_steps_covers_the_truth(n: int, correlation: float, leas
         found = []
         for _ in range(2):
             x = steps(random, n, correlation)
-            error, df = statistics.mean_error(x[None, :], statistics.block_length(x))
+            error, df = mean_error(x[None, :], block_length(x))
             found.append((x.mean(), (float(error[0]), df)))
-        doubt = statistics.Doubt(*statistics.satterthwaite(found[0][1], found[1][1]), 0.0)
+        doubt = statistics.Doubt(*satterthwaite(found[0][1], found[1][1]), 0.0)
         hits += abs(found[1][0] - found[0][0]) <= doubt.half(0.95)
     assert hits / runs >= least
 
@@ -45,7 +46,7 @@ def test_without_blocks_correlated_steps_would_deceive() -> None:
     hits, runs = 0, 300
     for _ in range(runs):
         x = steps(random, 200, 0.8)
-        error, df = statistics.mean_error(x[None, :], 1)
+        error, df = mean_error(x[None, :], 1)
         hits += abs(x.mean() - 100) <= statistics.Doubt(float(error[0]), df, 0.0).half(0.95)
     assert hits / runs < 0.7
 
@@ -87,6 +88,6 @@ def test_four_answers(difference: float, error: float, drift: float, verdict: st
 
 
 def test_one_step_gives_no_interval() -> None:
-    error, df = statistics.mean_error(np.array([[5.0]]), 1)
+    error, df = mean_error(np.array([[5.0]]), 1)
     assert statistics.Doubt(float(error[0]), df, 0.0).half(0.95) == float("inf")
     assert statistics.judge(-4, statistics.Doubt(float(error[0]), df, 0.0), 1.0) == "cannot_tell"
