@@ -35,6 +35,33 @@ def _from_spans(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _with_first_call(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps of the probe with the first call of a program that only infers, for which the probe begins no step.
+
+    A network's first call with gradients is usually a look at shapes before training. Where no training follows, and the steps begin
+    with calls of the same network, it was the first of them; it has no number.
+    """
+    by_probe = rows.filter(pl.col("own") & (pl.col("kind") == "phase"))
+    made = [steps]
+    for (process,), of_process in steps.group_by("process", maintain_order=True):
+        phases = by_probe.filter(pl.col("process") == process).sort("start_ns", "end_ns", descending=[False, True])
+        if phases["name"].is_in(["backward", "optimizer"]).any() or of_process["number"][0] != 0:
+            continue
+        began = of_process["start_ns"].to_list()
+        on_thread = phases.filter(pl.col("thread") == of_process["thread"][0])
+        before = on_thread.filter(pl.col("end_ns") <= began[0])
+        before = before.filter((pl.col("end_ns") > pl.col("end_ns").cum_max().shift(1)).fill_null(True))
+        first_of = [on_thread.filter(pl.col("start_ns") >= at)["label"].head(1).to_list() for at in began[:2]]
+        if before.height == 1 and all(label == before["label"].to_list() for label in first_of):
+            alike = of_process.head(1).with_columns(
+                pl.lit(-1, dtype=pl.Int64).alias("number"),
+                pl.lit(before["start_ns"][0], dtype=pl.Int64).alias("start_ns"),
+                pl.lit(began[0], dtype=pl.Int64).alias("end_ns"),
+            )
+            made.append(alike.select(list(STEP)))
+    return pl.concat(made).sort("process", "start_ns")
+
+
 def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return steps between marks; the last one runs to the end of the last call of the process."""
     last = calls.group_by("process").agg(pl.col("end_ns").max().alias("last_ns"))
@@ -150,7 +177,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
         marks.filter(named),
     )
     sources: tuple[tuple[str, str, int, Callable[[], pl.DataFrame]], ...] = (
-        ("nsysx", "step ranges of the probe", 1, lambda: _from_spans(by_probe)),
+        ("nsysx", "step ranges of the probe", 1, lambda: _with_first_call(_from_spans(by_probe), rows)),
         ("user", "NVTX ranges named like steps", 1, lambda: _from_spans(user)),
         ("user", MARKS, 2, lambda: _from_marks(marked, calls)),
         ("optimizer", "each step ends where the optimizer's step ends", 2, lambda: _from_optimizer(rows, calls)),

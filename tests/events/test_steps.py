@@ -93,6 +93,30 @@ def unnumbered_step(main: Thread, i: int, t: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("called", "then", "number"),
+    [("Net", "", -1), ("Other", "", 0), ("Net", "backward", 0)],
+    ids=["same", "other", "trains"],
+)
+def test_the_first_call_of_a_program_that_only_infers_is_a_step(
+    tmp_path: Path, called: str, then: str, number: int
+) -> None:
+    """The probe begins no step for it: it may be a look at shapes, or of another network."""
+
+    def call(main: Thread, i: int, t: int) -> None:
+        if i:
+            main.add_range(f"step {i - 1}", t, t + 999 * US, domain="nsysx")
+        main.add_range(f"evaluation {'Net' if i else called}", t + 2 * US, t + 700 * US, domain="nsysx")
+        if i and then:
+            main.add_range(then, t + 700 * US, t + 900 * US, domain="nsysx")
+
+    table = read(loop(10, call)[0], tmp_path)
+    assert table.source == "nsysx"
+    assert table.cpu["number"].to_list() == [*([-1] if number else []), *range(9)]
+    if number:
+        assert spans(table)[0] == (2 * US, PERIOD)  # up to the next step
+
+
+@pytest.mark.parametrize(
     ("step", "window", "first"), [(numbered_step, None, 7), (unnumbered_step, None, 0), (unnumbered_step, [7, 12], 7)]
 )
 def test_steps_of_one_text_are_told_apart_by_their_payload_or_by_order(
