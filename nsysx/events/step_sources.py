@@ -47,11 +47,12 @@ def _with_first_call(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         phases = by_probe.filter(pl.col("process") == process).sort("start_ns", "end_ns", descending=[False, True])
         if phases["name"].is_in(["backward", "optimizer"]).any() or of_process["number"][0] != 0:
             continue
-        began = of_process["start_ns"].to_list()
+        began, ended = of_process["start_ns"].to_list(), of_process["end_ns"].to_list()
         on_thread = phases.filter(pl.col("thread") == of_process["thread"][0])
         before = on_thread.filter(pl.col("end_ns") <= began[0])
         before = before.filter((pl.col("end_ns") > pl.col("end_ns").cum_max().shift(1)).fill_null(True))
-        first_of = [on_thread.filter(pl.col("start_ns") >= at)["label"].head(1).to_list() for at in began[:2]]
+        inside = (pl.col("start_ns").is_between(*span, closed="left") for span in zip(began[:2], ended, strict=False))
+        first_of = [on_thread.filter(of_step)["label"].head(1).to_list() for of_step in inside]
         if before.height == 1 and all(label == before["label"].to_list() for label in first_of):
             alike = of_process.head(1).with_columns(
                 pl.lit(-1, dtype=pl.Int64).alias("number"),
