@@ -8,10 +8,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nsysx import analyses
+from nsysx import analyses, units
 from nsysx.analyses import modules
 from nsysx.events.profile import NotRecorded
 from nsysx.model import Column, Scope, Table, TableSpec
+from nsysx.ranks import comparison
 from nsysx.render import dictionary, grids
 from tests import reports
 from tests.reports import gather
@@ -27,6 +28,21 @@ def test_the_columns_that_a_table_shows_exist() -> None:
         "t: SHOWN names b, which is not a column",
         "t: SHOWN names c, which is not a column",
     ]
+
+
+def test_what_a_rank_adds_up_over_its_steps_is_shown_per_step() -> None:
+    """A sum is shown over the row's own steps; what is no sum is a number, of one step already, or a moment."""
+    no_sums = "^(rank|process|pid|device|host|steps|step_ns|clock_correction_ns|bubble_ns|(late|price|transfer_usual)(_.*)?_ns)$"
+    for column in comparison.COLUMNS:
+        if column.dtype == "Int64":
+            assert (column.sums == "row") != bool(re.search(no_sums, column.name)), column.name
+    row = {c.name: 4_000 if c.sums else 4 for c in comparison.COLUMNS if c.dtype == "Int64"} | {"steps": 4}
+    table = Table(comparison.KEY, "", comparison.COLUMNS, (row,), shown=comparison.SHOWN)
+    grid = grids.grid(table, top=9, redact=True, width=80)
+    shown = {head.name: cell.text for head, cell in zip(grid.heads, grid.rows[0], strict=True)} if grid.rows else {}
+    sums = {c.name for c in comparison.COLUMNS if c.sums == "row" and c.unit == "ns"} & shown.keys()
+    assert len(sums) > 4
+    assert {shown[name] for name in sums} == {units.duration(1_000)}
 
 
 def test_no_two_tables_stand_at_one_place() -> None:

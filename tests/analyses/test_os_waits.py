@@ -36,6 +36,20 @@ def test_the_parts_sum_to_the_ledger(tmp_path: Path) -> None:
     assert by_name["read"]["calls"] == profile.scope.steps
 
 
+def test_the_longest_idle_time_comes_first_and_equal_ones_in_order_of_names(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        for name, us in (("write", 200), ("poll", 600), ("accept", 200), ("read", 900)):
+            program.main.osrt(name, program.t, us * US)
+            program.host(us)
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(50)
+        program.sync()
+
+    profile = pipeline.gather(Program().steps(body, 12).report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    names = [name for name in os_waits.table(profile)["name"] if name != os_waits.NO_CALL]
+    assert names == ["read", "poll", "accept", "write"]
+
+
 def test_what_would_record_it(tmp_path: Path) -> None:
     program = Program().steps(healthy)
     profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.Options())
