@@ -139,7 +139,8 @@ def test_without_a_replay_that_can_be_trusted_the_loader_is_still_answered(
     report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command gives a bound there, so the library does not refuse either; everything else stays refused."""
-    from nsysx.replay.engine import Replay
+    from nsysx.events.profile import Profile
+    from nsysx.replay.engine import Replay, replay_of
 
     s = nsysx.report(report)
     loading = 123_456
@@ -149,7 +150,15 @@ def test_without_a_replay_that_can_be_trusted_the_loader_is_still_answered(
     monkeypatch.setattr(Replay, "loading_ns", lambda _: loading)
     answer = s.whatif(free_loader=True)
     assert answer.saving_ns == loading == answer.now_ns - answer.step_ns
-    with pytest.raises(nsysx.NsysxError, match="no claims are made"):
+
+    def inexact(profile: Profile) -> Replay:
+        replay = replay_of(profile)
+        assert isinstance(replay, Replay)
+        replay.error = 0.25
+        return replay
+
+    monkeypatch.setattr(importlib.import_module("nsysx.api.report"), "replay_of", inexact)
+    with pytest.raises(nsysx.NsysxError, match=r"misses the recorded step by 25 %: no claims are made"):
         s.whatif(graph=["all"])
 
 

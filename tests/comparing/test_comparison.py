@@ -6,7 +6,7 @@ import itertools
 import json
 import lzma
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from nsysx.comparing import comparison, differences, inputs, names, side
 from nsysx.comparing.comparison import Comparison
+from nsysx.comparing.wording import real_words
 from nsysx.errors import NsysxError
 from nsysx.model import Capture, Steps, Summary, Unprofiled, Verdict
 from nsysx.render.compare_text import markdown
@@ -260,3 +261,19 @@ def test_a_slower_module_is_found_in_every_pair(measured: Mapping[str, side.Capt
         assert answer.verdict == "slower", (one, two, answer.sentence)
         slower = [p.name for p in answer.parts if p.kind == "module" and p.verdict == "slower"]
         assert slower and str(slower[0]).startswith("blocks.3.mlp"), (one, two)
+
+
+def test_compute_is_split_by_module_only_where_modules_account_for_it_in_every_capture(tmp_path: Path) -> None:
+    known = captured(summary(tmp_path, program(NET), "a"), "a")
+    modules = {**known.parts["module_compute"]}
+    largest = max((s for k, s in modules.items() if k is not None), key=lambda s: int(s.ns.sum()))
+    unknown = replace(known, parts={**known.parts, "module_compute": {**modules, None: replace(largest, cls=None)}})
+    share = comparison._attributed(side.Side("before", (unknown,)))
+    assert 0 < share < comparison._attributed(side.Side("before", (known,)))
+    assert comparison._attributed(side.Side("before", (known, unknown))) == share
+
+
+def test_words_of_one_nanosecond() -> None:
+    for difference, way in ((1, "slower"), (-1, "faster")):
+        said = real_words(1_000, 1_000 + difference, difference, difference, way)
+        assert f"1.00 ns a step {way} (0.1 %, 0.1 to 0.1)" in said

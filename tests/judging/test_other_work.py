@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.judging.other_work import other_gpus
 from nsysx.model import Check
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.reports import gather
 
 US = 1000
 STEPS, STEP = 8, 1000 * US
@@ -44,3 +46,25 @@ def test_a_gpu_of_its_own_an_unknown_one_or_next_to_no_work(
     tmp_path: Path, gpus: tuple[int, int] | None, other_us: int
 ) -> None:
     assert told(tmp_path, gpus=gpus, other_us=other_us) == []
+
+
+def test_the_other_gpus_of_the_process_are_no_gpus_of_others(tmp_path: Path) -> None:
+    """Of each ms GPU 0 works 500 us and then GPU 1 200 us; what another process does on a third is no work of this one."""
+    report = Report()
+    for pid, works in ((100, ((0, 0, 500), (1, 550, 200))), (200, ((2, 0, 900),))):
+        process = report.process(pid)
+        thread = process.thread(pid, "python")
+        for number in range(STEPS):
+            at = number * STEP
+            for device, begin, length in works:
+                start = at + (begin + 10) * US
+                thread.launch(
+                    at + begin * US, 5 * US, kernel="work", gpu_start=start, gpu_dur=length * US, device=device
+                )
+            if pid == 100:
+                thread.add_range(f"step {number}", at, at + STEP - US, domain="nsysx")
+    profile = gather(report, tmp_path)
+    assert profile.device == 0
+    other = other_gpus(profile)
+    assert other.devices == (1,)
+    assert other.busy_ns == other.meanwhile_ns == profile.scope.steps * 200 * US
