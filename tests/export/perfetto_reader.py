@@ -52,8 +52,9 @@ def read(data: bytes) -> Read:
             for entry in getattr(packet.interned_data, kind):
                 value = entry.str.decode() if hasattr(entry, "str") else entry.name
                 texts[kind][entry.iid] = value
+        if packet.HasField("track_event") or packet.HasField("interned_data"):
+            assert packet.trusted_packet_sequence_id == 1, "numbers of texts hold within a sequence"
         if packet.HasField("track_event"):
-            assert packet.trusted_packet_sequence_id == 1
             events.append((packet.timestamp, packet.track_event))
     found.wrong["unsorted"] = sum(a[0] > b[0] for a, b in pairwise(events))
     events.sort(key=lambda e: e[0])

@@ -129,6 +129,13 @@ def test_compile_compiles_a_network_whose_forward_is_torchs_own(ran: Ran) -> Non
     assert made.record["weights"]["norms"] and all(0 < norm < 10 for norm in made.record["weights"]["norms"])
 
 
+def test_the_weights_of_convolutions_become_channels_last(ran: Ran, tmp_path: Path) -> None:
+    last = "    print(net.weight.is_contiguous(memory_format=torch.channels_last), file=open('last', 'a'))\n"
+    made = ran(f"{HEAD}net = nn.Conv2d(3, 8, 3)\n{LOOP.replace('4, 8', '2, 3, 8, 8')}{last}", "channels-last")
+    assert took(made) == {"channels-last": 1}
+    assert set((tmp_path / "last").read_text().split()) == {"True"}
+
+
 LOOP = """
 opt = torch.optim.SGD(net.parameters(), lr=1e-3)
 for i in range(40):
